@@ -1,0 +1,1 @@
+"""HTTP: one blueprint per resource, the operations' routes, and errors as problem documents."""

@@ -1,0 +1,69 @@
+"""What comes in and goes out as JSON, checked against the records' types."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from flask import Response, request
+from werkzeug.exceptions import UnsupportedMediaType
+
+from app.errors import InvalidRequest, MalformedRequest
+
+T = TypeVar("T")
+
+
+def body(type_: type[T]) -> T:
+    """
+    Return the request's body as *type_*.
+
+    Raises:
+        MalformedRequest: it is not JSON.
+        InvalidRequest: it is JSON of another shape; names the place.
+    """
+    if not request.is_json:
+        raise UnsupportedMediaType("the body must be application/json")
+    try:
+        return msgspec.json.decode(request.get_data(cache=False), type=type_)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from error
+    except RecursionError as error:
+        raise InvalidRequest("the body is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"the body is not JSON: {error}") from error
+
+
+def query(type_: type[T]) -> T:
+    """
+    Return the query string as *type_*; each name may stand once.
+
+    Raises:
+        InvalidRequest: an unknown name, a repeated one, or a value of another type.
+    """
+    repeated = [name for name, values in request.args.lists() if len(values) > 1]
+    if repeated:
+        raise InvalidRequest(f"{repeated[0]} is given more than once")
+    try:
+        return msgspec.convert(request.args.to_dict(), type_, strict=False)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from error
+
+
+def json(value: Any, status: int = 200) -> Response:
+    """Answer with *value*; text is JSON already and is passed on as it is."""
+    payload = value if isinstance(value, str) else msgspec.json.encode(value)
+    return Response(payload, status=status, mimetype="application/json")
+
+
+def nothing() -> Response:
+    """Answer 204."""
+    response = Response(status=204)
+    del response.headers["Content-Type"]
+    return response
+
+
+def _invalid(error: msgspec.ValidationError) -> InvalidRequest:
+    """Turn msgspec's ``... - at `$.authors[0]``` into a message and a JSON pointer (RFC 6901)."""
+    message, _, path = str(error).partition(" - at `$")
+    steps = re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", path.rstrip("`"))
+    pointer = "".join(f"/{name or index}" for name, index in steps)
+    return InvalidRequest(message, pointer=pointer)

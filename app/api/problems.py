@@ -1,0 +1,90 @@
+"""
+Errors as problem documents (RFC 9457), from one table.
+
+1. HTTP status lives here and nowhere else.
+2. An error that is not in the table is ours: 500, logged with its stack, told without details.
+"""
+
+import logging
+from http import HTTPStatus
+
+import msgspec
+from flask import Flask, Response, g, request
+from werkzeug.exceptions import HTTPException
+
+from app import errors as app_errors
+from greenline import errors
+
+log = logging.getLogger(__name__)
+
+STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
+    app_errors.MalformedRequest: HTTPStatus.BAD_REQUEST,
+    app_errors.InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
+    app_errors.NotFound: HTTPStatus.NOT_FOUND,
+    app_errors.SchemaBehind: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.Conflict: HTTPStatus.CONFLICT,
+    errors.PoolTimeout: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.PoolClosed: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.TooManyWaiting: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.StoreDown: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
+    errors.StoreError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.LatePatching: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.ConfigError: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+
+def register(app: Flask) -> None:
+    """Answer every error of *app* with a problem document."""
+    app.register_error_handler(errors.GreenlineError, _ours)
+    app.register_error_handler(HTTPException, _http)
+    app.register_error_handler(Exception, _unexpected)
+
+
+def _ours(error: errors.GreenlineError) -> Response:
+    status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _unexpected(error)
+    more: dict[str, object] = {}
+    if isinstance(error, errors.Conflict) and error.constraint:
+        more["constraint"] = error.constraint
+    if isinstance(error, app_errors.InvalidRequest) and error.pointer is not None:
+        more["pointer"] = error.pointer
+    response = problem(status, str(error), error.code, **more)
+    if isinstance(error, errors.Unavailable):
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    return response
+
+
+def _http(error: HTTPException) -> Response | HTTPException:
+    """Werkzeug's own: 404 for no route, 405 with Allow, 413, redirects as they are."""
+    if error.code is None or error.code < 400:
+        return error  # a redirect is an answer of its own
+    status = HTTPStatus(error.code)
+    response = problem(status, error.description or status.description, status.name.lower())
+    for name, value in error.get_headers(request.environ):
+        if name.lower() not in ("content-type", "content-length"):
+            response.headers[name] = value
+    return response
+
+
+def _unexpected(error: Exception) -> Response:
+    log.error("request %s failed", g.get("request_id"), exc_info=error)
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    return problem(status, "something failed on our side; the log has it", "internal_error")
+
+
+def problem(status: HTTPStatus, detail: str, code: str, **more: object) -> Response:
+    """Return a problem document: ``detail`` is for people, ``code`` for programs."""
+    document = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": detail,
+        "code": code,
+        "request_id": g.get("request_id"),
+        **more,
+    }
+    return Response(
+        msgspec.json.encode(document), status=status, mimetype="application/problem+json"
+    )

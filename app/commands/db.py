@@ -1,0 +1,88 @@
+"""``flask db``: upgrade the schema, add sample data, tell the pools' sizes."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import click
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from app.store import schema
+from app.store.ports import Document
+from config import Settings, load
+from greenline import budget
+from greenline.errors import GreenlineError
+from greenline.mongo.client import DEFAULT_DATABASE
+from greenline.mongo.errors import first_sentence
+from greenline.mongo.limits import read_max_connections
+from greenline.postgres.errors import first_line
+from greenline.postgres.limits import read_limits
+
+TIMEOUT_S = 5
+
+
+@click.group(chain=True)
+@click.pass_context
+def db(context: click.Context) -> None:
+    """Work on the databases; several commands may follow each other."""
+    with _told_plainly():
+        context.obj = load()
+
+
+@db.command()
+@click.pass_obj
+def upgrade(settings: Settings) -> None:
+    """Bring the schema in Postgres up to date."""
+    with _told_plainly(), closing(_postgres(settings)) as conn:
+        done = schema.upgrade(conn)
+    click.echo(f"schema: {', '.join(done)} applied" if done else "schema: up to date")
+
+
+@db.command()
+@click.pass_obj
+def sample(settings: Settings) -> None:
+    """Add sample books, agents, tasks and states, once, where the tables are empty."""
+    from app.commands.sample import add_sample
+
+    with _told_plainly(), closing(_postgres(settings)) as conn, _mongo(settings) as client:
+        done = add_sample(conn, client.get_default_database(DEFAULT_DATABASE))
+    click.echo(f"sample data: {done}")
+
+
+@db.command()
+@click.pass_obj
+def sizes(settings: Settings) -> None:
+    """Tell how large the pools of each worker are, and why."""
+    with _told_plainly(), closing(_postgres(settings)) as conn, _mongo(settings) as client:
+        limits, most = read_limits(conn), read_max_connections(client)
+    postgres = budget.postgres_share(limits, settings.workers, settings.postgres_pool_size)
+    mongodb = budget.mongodb_share(most, settings.workers, settings.mongodb_max_pool_size)
+    click.echo(f"postgres pool: {postgres}")
+    click.echo(f"mongodb pool: {mongodb}")
+
+
+def _postgres(settings: Settings) -> Connection:
+    return psycopg2.connect(settings.database_url, connect_timeout=TIMEOUT_S)
+
+
+def _mongo(settings: Settings) -> "MongoClient[Document]":
+    return MongoClient(
+        settings.mongodb_uri, serverSelectionTimeoutMS=TIMEOUT_S * 1000, tz_aware=True
+    )
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Errors that a person can mend are one line that names the variable, not a stack."""
+    try:
+        yield
+    except psycopg2.OperationalError as error:
+        raise click.ClickException(f"DATABASE_URL: {first_line(error)}") from error
+    except psycopg2.ProgrammingError as error:
+        raise click.ClickException(f"DATABASE_URL: {first_line(error)}") from error
+    except PyMongoError as error:
+        raise click.ClickException(f"MONGODB_URI: {first_sentence(error)}") from error
+    except GreenlineError as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,129 @@
+"""Sample data, the same at every run: Faker with a fixed seed."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+from bson import ObjectId
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+from psycopg2.extras import execute_values
+from pymongo import UpdateOne
+from pymongo.database import Database
+
+from app.store.ports import Document
+
+SEED = 2718
+BOOKS, AUTHORS, AGENTS, TASKS, STATES = 1_000, 300, 20, 200, 100
+GENRES = "crime drama essay fable fantasy history horror memoir poetry romance satire travel"
+STATUSES = ("pending", "running", "done", "failed")
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def add_sample(conn: Connection, database: "Database[Document]") -> str:
+    """
+    Fill the empty tables and return what was done.
+
+    Postgres commits last: when this is cut short, the next run starts over, and the states,
+    whose ids are fixed, are written again and not twice.
+    """
+    with conn, conn.cursor() as cursor:
+        cursor.execute("lock table books in share row exclusive mode")
+        cursor.execute("select (select count(*) from books) + (select count(*) from agents)")
+        if cursor.fetchone() != (0,):
+            return "left alone, the tables hold rows already"
+        fake = _faker()
+        chance = random.Random(SEED)
+        _books(cursor, fake, chance)
+        tasks = _tasks(cursor, fake, chance)
+        _states(database, fake, chance, tasks)
+    return f"{BOOKS} books, {AGENTS} agents, {TASKS} tasks, {STATES} states"
+
+
+def _faker() -> Any:
+    try:
+        from faker import Faker
+    except ImportError as error:
+        raise click.ClickException("Faker is missing: requirements-embedded.txt has it") from error
+    fake = Faker("en_US")
+    fake.seed_instance(SEED)
+    return fake
+
+
+def _books(cursor: Cursor, fake: Any, chance: random.Random) -> None:
+    authors = [(number, fake.unique.name()) for number in range(1, AUTHORS + 1)]
+    genres = list(enumerate(GENRES.split(), start=1))
+    books = [
+        (number, fake.sentence(nb_words=4).rstrip("."), fake.date_between("-80y", "-1y"))
+        for number in range(1, BOOKS + 1)
+    ]
+    written = [
+        (book, author, position)
+        for book, _, _ in books
+        for position, author in enumerate(_some(chance, AUTHORS, 3), start=1)
+    ]
+    shelved = [
+        (book, genre, position)
+        for book, _, _ in books
+        for position, genre in enumerate(_some(chance, len(genres), 3), start=1)
+    ]
+    _insert(cursor, "authors (id, name)", authors)
+    _insert(cursor, "genres (id, name)", genres)
+    _insert(cursor, "books (id, title, published)", books)
+    _insert(cursor, "book_authors (book_id, author_id, position)", written)
+    _insert(cursor, "book_genres (book_id, genre_id, position)", shelved)
+    for table in ("authors", "genres", "books"):
+        _skip_ids(cursor, table)
+
+
+def _tasks(cursor: Cursor, fake: Any, chance: random.Random) -> list[tuple[int, int]]:
+    """Add agents and tasks; return (task id, agent id) of each."""
+    agents = [
+        (number, f"{fake.unique.first_name().lower()}-agent") for number in range(1, AGENTS + 1)
+    ]
+    tasks = [
+        (number, chance.randint(1, AGENTS), fake.bs(), chance.choice(STATUSES))
+        for number in range(1, TASKS + 1)
+    ]
+    _insert(cursor, "agents (id, name)", agents)
+    _insert(cursor, "tasks (id, agent_id, title, status)", tasks)
+    _skip_ids(cursor, "agents")
+    _skip_ids(cursor, "tasks")
+    return [(task, agent) for task, agent, _, _ in tasks]
+
+
+def _states(
+    database: "Database[Document]", fake: Any, chance: random.Random, tasks: list[tuple[int, int]]
+) -> None:
+    writes = []
+    for number, (task, agent) in enumerate(tasks[:STATES], start=1):
+        moment = BEGINNING + timedelta(minutes=number)
+        state = {
+            "task_id": task,
+            "agent_id": agent,
+            "data": {"step": chance.randint(1, 9), "note": fake.sentence(), "tags": fake.words(3)},
+            "created_at": moment,
+            "updated_at": moment,
+        }
+        writes.append(UpdateOne({"_id": ObjectId(f"{number:024x}")}, {"$set": state}, upsert=True))
+    database.states.bulk_write(writes, ordered=False)
+
+
+def _some(chance: random.Random, most: int, count: int) -> list[int]:
+    """Return 1 to *count* different numbers up to *most*."""
+    return chance.sample(range(1, most + 1), chance.randint(1, count))
+
+
+def _insert(cursor: Cursor, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    execute_values(
+        cursor, f"insert into {into} overriding system value values %s", rows, page_size=1_000
+    )
+
+
+def _skip_ids(cursor: Cursor, table: str) -> None:
+    """Let the next id of *table* come after those that were given here."""
+    cursor.execute(
+        f"select setval(pg_get_serial_sequence('{table}', 'id'), (select max(id) from {table}))"
+    )

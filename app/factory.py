@@ -1,0 +1,135 @@
+"""The composition root: build the resources, hand them to the repositories, wire the routes."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from flask import Flask
+from flask.typing import ResponseReturnValue
+from psycopg2.extensions import connection as Connection
+from werkzeug.routing import IntegerConverter, Map
+
+from app.api import books, ops, problems, request_id, states
+from app.records import MAX_ID
+from app.store import schema
+from app.store.books import Books
+from app.store.diagnostics import Diagnostics
+from app.store.states import States
+from config import Settings
+from greenline import budget, deadline
+from greenline.errors import ConfigError
+from greenline.mongo.client import Mongo
+from greenline.postgres.connect import check_url, connect
+from greenline.postgres.limits import read_limits
+from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.probe import Probe
+from greenline.resources import Resources
+
+CONNECT_TIMEOUT_S = 5.0
+MAX_BODY_BYTES = 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Service(Flask):
+    """Flask with a deadline around each handler."""
+
+    def __init__(self, *args: Any, request_timeout_s: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._request_timeout_s = request_timeout_s
+
+    def dispatch_request(self) -> ResponseReturnValue:
+        with deadline.limit(self._request_timeout_s):
+            return super().dispatch_request()
+
+
+class IdConverter(IntegerConverter):
+    """``<id:...>`` in a route: a whole number that fits into Postgres's bigint."""
+
+    def __init__(self, url_map: Map) -> None:
+        super().__init__(url_map, min=1, max=MAX_ID)
+
+
+def create_app(settings: Settings) -> Flask:
+    """
+    Build the service. Nothing is connected until ``extensions["greenline"].start()``.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    resources = Resources()
+    pool = _postgres(settings, resources)
+    mongo = _mongo(settings)
+    states_store = States(mongo)
+    resources.add("mongodb", close=mongo.close, check=_with_indexes(mongo, states_store))
+
+    app = Service(__name__, static_folder=None, request_timeout_s=settings.request_timeout_s)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.url_map.converters["id"] = IdConverter
+    app.extensions["greenline"] = resources
+    request_id.register(app)
+    problems.register(app)
+    app.register_blueprint(ops.health_blueprint(resources.health))
+    app.register_blueprint(books.blueprint(Books(pool)))
+    app.register_blueprint(states.blueprint(states_store))
+    if settings.diagnostics:
+        app.register_blueprint(ops.diagnostics_blueprint(Diagnostics(pool)))
+    return app
+
+
+def _postgres(settings: Settings, resources: Resources) -> ConnectionPool:
+    """Add the pool and its probe; the pool gets its size when the server told its limit."""
+    with _named("DATABASE_URL"):
+        open_one = partial(connect, check_url(settings.database_url), CONNECT_TIMEOUT_S)
+    pool = ConnectionPool(
+        open_one,
+        max_size=settings.postgres_pool_size or 1,
+        timeout_s=settings.pool_timeout_s,
+        max_waiting=settings.pool_max_waiting,
+    )
+
+    def follow_limits(conn: Connection) -> None:
+        limits = read_limits(conn)
+        share = budget.postgres_share(limits, settings.workers, settings.postgres_pool_size)
+        pool.resize(share.size)
+        log.log(logging.INFO if share.fits else logging.WARNING, "postgres pool: %s", share)
+
+    probe = Probe(open_one, on_connect=follow_limits, check=schema.require_current)
+    resources.add("postgres pool", close=pool.close)
+    resources.add("postgres", close=probe.close, check=probe)
+    return pool
+
+
+def _mongo(settings: Settings) -> Mongo:
+    def size_for(max_connections: int | None) -> int:
+        wanted = settings.mongodb_max_pool_size
+        share = budget.mongodb_share(max_connections, settings.workers, wanted)
+        log.log(logging.INFO if share.fits else logging.WARNING, "mongodb pool: %s", share)
+        return share.size
+
+    with _named("MONGODB_URI"):
+        return Mongo(settings.mongodb_uri, size_for=size_for, timeout_s=settings.pool_timeout_s)
+
+
+def _with_indexes(mongo: Mongo, states_store: States) -> Callable[[], None]:
+    """Return MongoDB's check: it answers, and its indexes are there."""
+    ensured = False
+
+    def check() -> None:
+        nonlocal ensured
+        mongo.check()
+        if not ensured:
+            states_store.ensure_indexes()
+            ensured = True
+
+    return check
+
+
+@contextmanager
+def _named(variable: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{variable}: {error}") from error

@@ -1,0 +1,1 @@
+"""One repository per resource; Postgres and MongoDB never meet here."""

@@ -1,0 +1,65 @@
+"""The schema in Postgres: which revision this code needs, and which one is there."""
+
+from pathlib import Path
+
+from psycopg2.extensions import connection as Connection
+
+from app.errors import SchemaBehind
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+# Any number that nobody else takes as an advisory lock in this database.
+UPGRADE_LOCK = 7_313_702
+# Oldest first: a file is named REVISION_what_it_does.sql.
+REVISIONS = tuple(sorted(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/*.sql")))
+
+
+def require_current(conn: Connection) -> None:
+    """
+    Refuse a schema that is behind. One that is ahead is fine: an upgrade comes before its code.
+
+    Raises:
+        SchemaBehind: names both revisions.
+    """
+    found = _revision(conn)
+    if found is None or found in REVISIONS[:-1]:
+        raise SchemaBehind(
+            f"the schema is behind: {found or 'nothing'} is there, {REVISIONS[-1]} is needed; "
+            "run flask db upgrade"
+        )
+
+
+def upgrade(conn: Connection) -> list[str]:
+    """
+    Apply what is missing, all of it or nothing, and return the new revisions.
+
+    Alembic keeps the order and the record, in the tables that people know; the migrations are
+    plain SQL. It leaves no lock behind when it is killed: the lock is the transaction's own.
+    """
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import StaticPool
+
+    engine = create_engine("postgresql+psycopg2://", creator=lambda: conn, poolclass=StaticPool)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    with engine.begin() as transaction:
+        transaction.exec_driver_sql(f"select pg_advisory_xact_lock({UPGRADE_LOCK})")
+        before = _revision(conn)
+        if before is not None and before not in REVISIONS:
+            return []  # ahead of this code
+        config.attributes["connection"] = transaction
+        command.upgrade(config, "head")
+        after = _revision(conn)
+    return [revision for revision in REVISIONS if (before or "") < revision <= (after or "")]
+
+
+def _revision(conn: Connection) -> str | None:
+    """Return the revision that is there, None in an empty database."""
+    with conn.cursor() as cursor:
+        cursor.execute("select to_regclass('alembic_version')")
+        if cursor.fetchone() == (None,):
+            return None
+        cursor.execute("select version_num from alembic_version")
+        row = cursor.fetchone()
+    return str(row[0]) if row else None

@@ -1,0 +1,1 @@
+with page as (select * from books where id = %(id)s)

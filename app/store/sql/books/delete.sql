@@ -1,0 +1,2 @@
+delete from books where id = %(id)s
+returning id

@@ -1,0 +1,2 @@
+insert into books (title, published) values (%(title)s, %(published)s)
+returning id

@@ -1,0 +1,1 @@
+with page as (select * from books order by id limit %(limit)s)

@@ -1,0 +1,2 @@
+delete from book_authors where book_id = %(id)s;
+delete from book_genres where book_id = %(id)s;

@@ -1,0 +1,70 @@
+"""Text of an environment variable to a value; what is wrong names the variable."""
+
+import re
+from collections.abc import Mapping
+
+from greenline.errors import ConfigError
+
+
+def text(environ: Mapping[str, str], name: str, default: str | None = None) -> str:
+    """Return the variable; without a *default* it must be set. An empty one counts as unset."""
+    value = environ.get(name, "").strip() or default
+    if value is None:
+        raise ConfigError(f"{name}: not set")
+    return value
+
+
+def url(environ: Mapping[str, str], name: str, schemes: tuple[str, ...]) -> str:
+    """Return a URL of one of *schemes*. It may hold a password, so errors do not show it."""
+    value = text(environ, name)
+    if not value.startswith(tuple(f"{scheme}://" for scheme in schemes)):
+        raise ConfigError(f"{name}: must begin with {' or '.join(f'{s}://' for s in schemes)}")
+    return value
+
+
+def optional_integer(environ: Mapping[str, str], name: str, *, least: int, most: int) -> int | None:
+    """Return a whole number from *least* to *most*, None where the variable is not set."""
+    value = environ.get(name, "").strip()
+    if not value:
+        return None
+    if not re.fullmatch(r"\d{1,9}", value) or not least <= int(value) <= most:
+        raise ConfigError(f"{name}: {value!r} is not a whole number from {least} to {most}")
+    return int(value)
+
+
+def integer(environ: Mapping[str, str], name: str, default: int, *, least: int, most: int) -> int:
+    """Return a whole number from *least* to *most*."""
+    value = optional_integer(environ, name, least=least, most=most)
+    return default if value is None else value
+
+
+def optional_seconds(environ: Mapping[str, str], name: str, *, most: float) -> float | None:
+    """Return seconds above 0 and up to *most*, None where the variable is not set."""
+    value = environ.get(name, "").strip()
+    if not value:
+        return None
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value) or not 0 < float(value) <= most:
+        raise ConfigError(f"{name}: {value!r} is not a number of seconds above 0, at most {most:g}")
+    return float(value)
+
+
+def seconds(environ: Mapping[str, str], name: str, default: float, *, most: float) -> float:
+    """Return seconds above 0 and up to *most*."""
+    value = optional_seconds(environ, name, most=most)
+    return default if value is None else value
+
+
+def flag(environ: Mapping[str, str], name: str) -> bool:
+    """Return whether the variable is 1; unset and 0 are False."""
+    value = environ.get(name, "").strip()
+    if value not in ("", "0", "1"):
+        raise ConfigError(f"{name}: {value!r} is neither 0 nor 1")
+    return value == "1"
+
+
+def choice(environ: Mapping[str, str], name: str, default: str, choices: tuple[str, ...]) -> str:
+    """Return one of *choices*, in whatever case it is written."""
+    value = text(environ, name, default).lower()
+    if value not in choices:
+        raise ConfigError(f"{name}: {value!r} is none of {', '.join(choices)}")
+    return value

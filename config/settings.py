@@ -1,0 +1,54 @@
+"""Every setting of the service, as one frozen record."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from config import env
+
+A_DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the README's table lists; seconds end in ``_s``, None means computed or unlimited."""
+
+    database_url: str
+    mongodb_uri: str
+    port: int
+    workers: int
+    postgres_pool_size: int | None
+    mongodb_max_pool_size: int | None
+    request_timeout_s: float
+    pool_timeout_s: float | None
+    pool_max_waiting: int
+    diagnostics: bool
+    log_level: str
+
+
+def load(environ: Mapping[str, str] = os.environ) -> Settings:
+    """
+    Read the settings.
+
+    Raises:
+        ConfigError: names the variable and what it should be.
+    """
+    return Settings(
+        database_url=env.url(environ, "DATABASE_URL", ("postgresql", "postgres")),
+        mongodb_uri=env.url(environ, "MONGODB_URI", ("mongodb", "mongodb+srv")),
+        port=env.integer(environ, "PORT", 8000, least=1, most=65_535),
+        workers=env.integer(environ, "WEB_CONCURRENCY", 2, least=1, most=1_000),
+        postgres_pool_size=env.optional_integer(
+            environ, "POSTGRES_POOL_SIZE", least=1, most=100_000
+        ),
+        mongodb_max_pool_size=env.optional_integer(
+            environ, "MONGODB_MAX_POOL_SIZE", least=1, most=100_000
+        ),
+        request_timeout_s=env.seconds(environ, "REQUEST_TIMEOUT", 30.0, most=A_DAY_S),
+        pool_timeout_s=env.optional_seconds(environ, "POOL_TIMEOUT", most=A_DAY_S),
+        pool_max_waiting=env.integer(environ, "POOL_MAX_WAITING", 1_000, least=0, most=1_000_000),
+        diagnostics=env.flag(environ, "GREENLINE_DIAGNOSTICS"),
+        log_level=env.choice(
+            environ, "LOG_LEVEL", "info", ("debug", "info", "warning", "error", "critical")
+        ),
+    )

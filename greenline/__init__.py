@@ -1,0 +1,1 @@
+"""The green runtime: a library that hosts any WSGI application."""

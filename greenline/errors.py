@@ -1,0 +1,87 @@
+"""
+The runtime's branch of the error tree.
+
+1. Every error here is a :class:`GreenlineError`; its docstring is its default message.
+2. Each leaf has a stable ``code`` and says whether the same request may be tried again.
+3. HTTP is not mentioned: the service's table gives each leaf its status.
+"""
+
+from inspect import getdoc
+from typing import ClassVar
+
+
+class GreenlineError(Exception):
+    """Something went wrong."""
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or getdoc(type(self)))
+
+
+class ConfigError(GreenlineError):
+    """A setting is wrong."""
+
+    code = "config"
+
+
+class LatePatching(ConfigError):
+    """The standard library was patched too late, or not at all."""
+
+    code = "late_patching"
+
+
+class Unavailable(GreenlineError):
+    """The service cannot do this now; try again in a moment."""
+
+    code = "unavailable"
+    retryable = True
+    retry_after_s: ClassVar[int] = 1
+
+
+class PoolTimeout(Unavailable):
+    """No connection became free in time."""
+
+    code = "pool_timeout"
+
+
+class PoolClosed(Unavailable):
+    """The pool is closed."""
+
+    code = "pool_closed"
+
+
+class TooManyWaiting(Unavailable):
+    """Too many are waiting for a connection already."""
+
+    code = "too_many_waiting"
+
+
+class StoreDown(Unavailable):
+    """The database cannot be reached."""
+
+    code = "store_down"
+
+
+class DeadlineExceeded(GreenlineError):
+    """The request took longer than it was allowed to."""
+
+    code = "deadline_exceeded"
+    retryable = True
+
+
+class Conflict(GreenlineError):
+    """This contradicts what is stored."""
+
+    code = "conflict"
+
+    def __init__(self, message: str | None = None, constraint: str | None = None) -> None:
+        super().__init__(message)
+        self.constraint = constraint
+
+
+class StoreError(GreenlineError):
+    """The database refused the operation."""
+
+    code = "store_error"

@@ -1,0 +1,85 @@
+"""
+Tell whether the service can work: ask each dependency, side by side, within a limit.
+
+1. A check raises what is wrong. One that does not answer within ``CHECK_TIMEOUT_S`` fails.
+2. All together take at most ``TOTAL_TIMEOUT_S``.
+3. The answer is remembered for ``REMEMBERED_S``; who asks meanwhile waits for the same one.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic
+
+import gevent
+
+from greenline import deadline
+from greenline.errors import GreenlineError
+
+CHECK_TIMEOUT_S = 2.0
+TOTAL_TIMEOUT_S = 5.0
+REMEMBERED_S = 1.0
+
+Check = Callable[[], None]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What each check found: None when all is well, else what is wrong."""
+
+    checks: dict[str, str | None]
+
+    @property
+    def ready(self) -> bool:
+        return not any(self.checks.values())
+
+
+class Health:
+    """The checks of one worker."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._checks: dict[str, Check] = {}
+        self._clock = clock
+        self._lock = Lock()
+        self._report = Report({})
+        self._until: float | None = None
+
+    def add(self, name: str, check: Check) -> None:
+        """Ask *check* from now on; it raises what is wrong."""
+        self._checks[name] = check
+
+    def report(self) -> Report:
+        """Ask, or repeat an answer that is younger than ``REMEMBERED_S``."""
+        with self._lock:
+            if self._until is None or self._clock() >= self._until:
+                self._report = Report(self._ask_all())
+                self._until = self._clock() + REMEMBERED_S
+            return self._report
+
+    def _ask_all(self) -> dict[str, str | None]:
+        asked = {name: gevent.spawn(_ask, name, check) for name, check in self._checks.items()}
+        gevent.joinall(list(asked.values()), timeout=TOTAL_TIMEOUT_S)
+        late = [greenlet for greenlet in asked.values() if not greenlet.dead]
+        gevent.killall(late, block=False)
+        return {
+            name: f"no answer within {TOTAL_TIMEOUT_S:.0f} s"
+            if greenlet in late
+            else greenlet.value
+            for name, greenlet in asked.items()
+        }
+
+
+def _ask(name: str, check: Check) -> str | None:
+    try:
+        with deadline.limit(CHECK_TIMEOUT_S):
+            check()
+    except GreenlineError as error:
+        return str(error)
+    except Exception:
+        # A check that is itself broken must not pass for a healthy dependency.
+        log.exception("the check of %s failed", name)
+        return "the check failed; see the log"
+    return None

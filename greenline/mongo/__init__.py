@@ -1,0 +1,1 @@
+"""MongoDB through pymongo on patched sockets: client, limits, errors."""

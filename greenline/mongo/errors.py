@@ -1,0 +1,64 @@
+"""pymongo's errors in our words: one table, used at one edge."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pymongo.errors import (
+    ConnectionFailure,
+    DuplicateKeyError,
+    ProtocolError,
+    PyMongoError,
+    WaitQueueTimeoutError,
+)
+
+from greenline import deadline
+from greenline.errors import (
+    Conflict,
+    DeadlineExceeded,
+    GreenlineError,
+    PoolTimeout,
+    StoreDown,
+    StoreError,
+)
+
+# The server is stopping, was stopped, or is no primary any more.
+DOWN_CODES = {91, 189, 10107, 11600, 11602, 13435, 13436}
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Let the block's pymongo errors out as ours, the original as ``__cause__``."""
+    try:
+        yield
+    except PyMongoError as error:
+        raise translate(error) from error
+
+
+def translate(error: PyMongoError) -> GreenlineError:
+    """Return our error for *error*, by its class, then by the server's code."""
+    if isinstance(error, DuplicateKeyError):
+        key = _duplicate_key(error)
+        return Conflict(f"this exists already{f' ({key})' if key else ''}", constraint=key)
+    if error.timeout and deadline.remaining() == 0:
+        return DeadlineExceeded()
+    if isinstance(error, WaitQueueTimeoutError):
+        return PoolTimeout("no MongoDB connection became free in time")
+    if isinstance(error, ConnectionFailure | ProtocolError):
+        return StoreDown(f"MongoDB: {first_sentence(error)}")
+    if getattr(error, "code", None) in DOWN_CODES:
+        return StoreDown(f"MongoDB: {first_sentence(error)}")
+    return StoreError()
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return the error's text without the topology that pymongo appends."""
+    return re.split(r",? ?(?:Timeout: |Topology Description|full error)", str(error))[0].strip(
+        " (,"
+    )
+
+
+def _duplicate_key(error: DuplicateKeyError) -> str | None:
+    """Return the fields of the violated index: mongod names them, other servers may not."""
+    pattern = (error.details or {}).get("keyPattern")
+    return ", ".join(pattern) if pattern else None

@@ -1,0 +1,118 @@
+"""
+Make the process green, and prove it.
+
+1. gunicorn's gevent worker patches the standard library after the fork, before it imports the
+   application. The master stays unpatched: nothing in it may depend on gevent's hub.
+2. Whatever took an unpatched original with it before that blocks every greenlet of the worker,
+   so it is found by identity and refused by name.
+3. psycopg2 waits in libpq, below Python: only its own hook makes it yield.
+"""
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import gevent.monkey
+
+from greenline.errors import LatePatching
+
+# What blocks the hub when it stays unpatched, where it lives.
+BLOCKING = {
+    "_thread": ("RLock", "allocate_lock", "start_new_thread"),
+    "queue": ("SimpleQueue",),
+    "select": ("poll", "select"),
+    "socket": ("SocketType", "create_connection", "getaddrinfo", "gethostbyname", "socket"),
+    "ssl": ("SSLContext", "SSLSocket"),
+    "subprocess": ("Popen",),
+    "threading": ("Lock", "RLock", "local"),
+    "time": ("sleep",),
+}
+
+
+def patch_all() -> None:
+    """Patch the standard library and psycopg2: for scripts, tests and servers without a worker."""
+    gevent.monkey.patch_all()
+    hook_psycopg2()
+
+
+def hook_psycopg2() -> None:
+    """Let psycopg2 wait in the hub (psycogreen), so that other greenlets run meanwhile."""
+    from psycogreen.gevent import patch_psycopg
+
+    patch_psycopg()
+
+
+def require_hook() -> None:
+    """
+    Prove that psycopg2 yields while it waits.
+
+    Raises:
+        LatePatching: psycopg2 has no wait callback.
+    """
+    from psycopg2.extensions import get_wait_callback
+
+    if get_wait_callback() is None:
+        raise LatePatching(
+            "psycopg2 has no wait callback: every query would block the whole worker; "
+            "call greenline.patching.hook_psycopg2() first"
+        )
+
+
+def require_patched() -> None:
+    """
+    Prove that the standard library is patched and that nobody kept an original.
+
+    Raises:
+        LatePatching: names what is not patched, or the modules imported too early.
+    """
+    missing = [name for name in BLOCKING if not gevent.monkey.is_module_patched(name)]
+    if missing:
+        raise LatePatching(
+            f"the standard library is not patched ({', '.join(missing)}): run gunicorn with "
+            "worker_class gevent, and without preload_app or a threaded worker"
+        )
+    early = sorted(set(_imported_early()))
+    if early:
+        raise LatePatching(
+            "imported before the standard library was patched, so they would block the whole "
+            f"worker: {'; '.join(early)}. Import them in the application, not in gunicorn.conf.py "
+            "or in what it imports"
+        )
+
+
+def _imported_early() -> Iterator[str]:
+    """Yield ``module (name from origin)`` for each global that is an unpatched original."""
+    originals = dict(_originals())
+    lock_types: tuple[Any, ...] = (
+        type(_original("_thread", "allocate_lock")()),
+        _original("_thread", "RLock"),
+    )
+    for module in list(sys.modules.values()):
+        if not isinstance(module, ModuleType) or _keeps_originals_on_purpose(module.__name__):
+            continue
+        for name, value in list(vars(module).items()):
+            if id(value) in originals:
+                yield f"{module.__name__} ({name} from {originals[id(value)]})"
+            elif isinstance(value, type) and any(id(base) in originals for base in value.__mro__):
+                yield f"{module.__name__} ({name} is built on an unpatched class)"
+            elif isinstance(value, lock_types):
+                yield f"{module.__name__} ({name} is a lock made before patching)"
+
+
+def _originals() -> Iterator[tuple[int, str]]:
+    for module_name, names in BLOCKING.items():
+        for name in names:
+            original = _original(module_name, name)
+            if original is not getattr(sys.modules[module_name], name, None):
+                yield id(original), module_name
+
+
+def _original(module_name: str, name: str) -> Any:
+    return gevent.monkey.get_original(module_name, name)
+
+
+def _keeps_originals_on_purpose(module_name: str) -> bool:
+    """The standard library is what gevent patched; gevent and its parts call the originals."""
+    package = module_name.partition(".")[0]
+    return package in sys.stdlib_module_names or package in {"gevent", "greenlet"}

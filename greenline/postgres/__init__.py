@@ -1,0 +1,1 @@
+"""Postgres through psycopg2, green: pool, limits, errors."""

@@ -1,0 +1,59 @@
+"""Connect to Postgres within a limit, which libpq's own ``connect_timeout`` is not when green."""
+
+from typing import Any
+
+import gevent
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import parse_dsn
+
+from greenline import deadline
+from greenline.errors import ConfigError, StoreDown
+from greenline.postgres.errors import first_line, translate
+
+# A peer that vanished without a reset is noticed after 10 s of silence and 3 unanswered probes,
+# or when what we sent stays unacknowledged for 20 s.
+KEEPALIVES: dict[str, Any] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+
+
+def check_url(url: str) -> str:
+    """
+    Return *url*, or refuse what libpq cannot read; its reason may hold the password.
+
+    Raises:
+        ConfigError: without the text of the URL.
+    """
+    try:
+        parse_dsn(url)
+    except psycopg2.ProgrammingError:
+        raise ConfigError("libpq cannot read this URL; are special characters encoded?") from None
+    return url
+
+
+def connect(url: str, timeout_s: float) -> Connection:
+    """
+    Return a new connection, after at most *timeout_s* seconds or what is left of the deadline.
+
+    Raises:
+        StoreDown: the server refused, failed or did not answer.
+    """
+    limit_s = deadline.remaining(timeout_s)
+    try:
+        with gevent.Timeout(limit_s) as timeout:
+            conn: Connection = psycopg2.connect(
+                url, fallback_application_name="greenline", **KEEPALIVES
+            )
+            return conn
+    except gevent.Timeout as expired:
+        if expired is not timeout:
+            raise
+        raise StoreDown(f"Postgres: no answer within {limit_s:.1f} s of connecting") from expired
+    except psycopg2.ProgrammingError as error:
+        raise StoreDown(f"Postgres: {first_line(error)}") from error
+    except psycopg2.Error as error:
+        raise translate(error) from error

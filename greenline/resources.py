@@ -1,0 +1,60 @@
+"""
+What a worker opens: created, checked and closed from one list.
+
+1. Each resource is added in one call with its close and its check.
+2. Nothing is opened before ``start()``, which is after the fork.
+3. They close in reverse order, each even when another one failed to.
+"""
+
+import logging
+from collections.abc import Callable
+
+import gevent
+
+from greenline.health import Check, Health
+
+RETRY_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Resources:
+    """The resources of one worker, and their health."""
+
+    def __init__(self) -> None:
+        self.health = Health()
+        self._closers: list[tuple[str, Callable[[], None]]] = []
+        self._starting: gevent.Greenlet[[], None] | None = None
+
+    def add(self, name: str, *, close: Callable[[], None], check: Check | None = None) -> None:
+        """Close with the others, in reverse order; be unready while *check* raises."""
+        self._closers.append((name, close))
+        if check is not None:
+            self.health.add(name, check)
+
+    def start(self) -> None:
+        """Ask the dependencies until all are ready, in the background: it never fails."""
+        self._starting = gevent.spawn(self._until_ready)
+
+    def close(self) -> None:
+        """Close everything, the last added first."""
+        if self._starting is not None:
+            self._starting.kill(block=False)
+        while self._closers:
+            name, close = self._closers.pop()
+            try:
+                close()
+            except Exception:
+                # The others must be closed all the same.
+                log.exception("closing %s failed", name)
+
+    def _until_ready(self) -> None:
+        told: dict[str, str | None] = {}
+        while not (report := self.health.report()).ready:
+            if report.checks != told:
+                told = report.checks
+                for name, problem in told.items():
+                    if problem:
+                        log.warning("not ready: %s: %s", name, problem)
+            gevent.sleep(RETRY_S)
+        log.info("ready")

@@ -1,0 +1,51 @@
+"""gunicorn's settings. Nothing here may open a socket: it runs in the master, before the fork."""
+
+import os
+import resource
+import sys
+
+from config import load
+from greenline.errors import ConfigError
+
+try:
+    settings = load()
+except ConfigError as error:
+    sys.exit(f"greenline: {error}")
+
+bind = f"0.0.0.0:{settings.port}"
+workers = settings.workers
+worker_class = "gevent"
+# A full queue for the pool must leave sockets for the health check, and for idle keep-alive.
+worker_connections = settings.pool_max_waiting + 1_000
+keepalive = 5
+graceful_timeout = 30
+# The heartbeat of a worker, not a limit for a request: REQUEST_TIMEOUT is that.
+timeout = 30
+loglevel = settings.log_level
+accesslog = "-"
+access_log_format = '%(h)s "%(r)s" %(s)s %(b)s %(M)sms id=%({x-request-id}o)s'
+# The control socket wants a home folder, which a container's user may not have.
+control_socket_disable = True
+worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def on_starting(server):
+    """Each client and each connection to a database is a descriptor: take what is allowed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def post_fork(server, worker):
+    """The number of workers may come from the command line: the pools are sized by it."""
+    os.environ["WEB_CONCURRENCY"] = str(worker.cfg.workers)
+
+
+def post_worker_init(worker):
+    """Connect, in the background."""
+    worker.wsgi.extensions["greenline"].start()
+
+
+def worker_exit(server, worker):
+    """Close what the worker opened; one that failed to boot has no application."""
+    if getattr(worker, "wsgi", None) is not None:
+        worker.wsgi.extensions["greenline"].close()
