@@ -9,7 +9,8 @@ from typing import Any
 from flask import Flask
 from flask.typing import ResponseReturnValue
 from psycopg2.extensions import connection as Connection
-from werkzeug.routing import IntegerConverter, Map
+from werkzeug.exceptions import NotFound
+from werkzeug.routing import BaseConverter
 
 from app.api import books, ops, problems, request_id, states
 from app.records import MAX_ID
@@ -45,11 +46,16 @@ class Service(Flask):
             return super().dispatch_request()
 
 
-class IdConverter(IntegerConverter):
-    """``<id:...>`` in a route: a whole number that fits into Postgres's bigint."""
+class IdConverter(BaseConverter):
+    """``<id:...>`` in a route: what no bigint could hold is not there, whatever the method."""
 
-    def __init__(self, url_map: Map) -> None:
-        super().__init__(url_map, min=1, max=MAX_ID)
+    regex = r"[0-9]{1,19}"
+
+    def to_python(self, value: str) -> int:
+        number = int(value)
+        if not 1 <= number <= MAX_ID:
+            raise NotFound
+        return number
 
 
 def create_app(settings: Settings) -> Flask:

@@ -27,7 +27,7 @@ def optional_integer(environ: Mapping[str, str], name: str, *, least: int, most:
     value = environ.get(name, "").strip()
     if not value:
         return None
-    if not re.fullmatch(r"\d{1,9}", value) or not least <= int(value) <= most:
+    if not re.fullmatch(r"[0-9]{1,9}", value) or not least <= int(value) <= most:
         raise ConfigError(f"{name}: {value!r} is not a whole number from {least} to {most}")
     return int(value)
 
@@ -43,7 +43,7 @@ def optional_seconds(environ: Mapping[str, str], name: str, *, most: float) -> f
     value = environ.get(name, "").strip()
     if not value:
         return None
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value) or not 0 < float(value) <= most:
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value) or not 0 < float(value) <= most:
         raise ConfigError(f"{name}: {value!r} is not a number of seconds above 0, at most {most:g}")
     return float(value)
 

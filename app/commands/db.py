@@ -13,7 +13,7 @@ from app.store import schema
 from app.store.ports import Document
 from config import Settings, load
 from greenline import budget
-from greenline.errors import GreenlineError
+from greenline.errors import GreenlineError, StoreDown
 from greenline.mongo.client import DEFAULT_DATABASE
 from greenline.mongo.errors import first_sentence
 from greenline.mongo.limits import read_max_connections
@@ -78,11 +78,13 @@ def _told_plainly() -> Iterator[None]:
     """Errors that a person can mend are one line that names the variable, not a stack."""
     try:
         yield
-    except psycopg2.OperationalError as error:
-        raise click.ClickException(f"DATABASE_URL: {first_line(error)}") from error
-    except psycopg2.ProgrammingError as error:
+    except psycopg2.Error as error:
         raise click.ClickException(f"DATABASE_URL: {first_line(error)}") from error
     except PyMongoError as error:
         raise click.ClickException(f"MONGODB_URI: {first_sentence(error)}") from error
+    except StoreDown as error:
+        mongo = isinstance(error.__cause__, PyMongoError)
+        name = "MONGODB_URI" if mongo else "DATABASE_URL"
+        raise click.ClickException(f"{name}: {error}") from error
     except GreenlineError as error:
         raise click.ClickException(str(error)) from error

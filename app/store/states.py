@@ -49,7 +49,7 @@ class States:
         return _shown(found, state_id)
 
     def list(self, limit: int, task_id: int | None, agent_id: int | None) -> list[Document]:
-        """Return up to *limit* states, the oldest first, of this task and this agent if given."""
+        """Return up to *limit* states by id, of this task and this agent if given."""
         given = {"task_id": task_id, "agent_id": agent_id}
         filters = {name: value for name, value in given.items() if value is not None}
         with self._mongo.database() as database:

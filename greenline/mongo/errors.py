@@ -25,6 +25,9 @@ from greenline.errors import (
 # The server is stopping, was stopped, or is no primary any more.
 DOWN_CODES = {91, 189, 10107, 11600, 11602, 13435, 13436}
 
+# FerretDB on SQLite tells a duplicate key as such when inserting, but not when updating.
+FERRETDB_DUPLICATE = "UNIQUE constraint failed"
+
 
 @contextmanager
 def translated() -> Iterator[None]:
@@ -40,6 +43,8 @@ def translate(error: PyMongoError) -> GreenlineError:
     if isinstance(error, DuplicateKeyError):
         key = _duplicate_key(error)
         return Conflict(f"this exists already{f' ({key})' if key else ''}", constraint=key)
+    if FERRETDB_DUPLICATE in str(error):
+        return Conflict("this exists already")
     if error.timeout and deadline.remaining() == 0:
         return DeadlineExceeded()
     if isinstance(error, WaitQueueTimeoutError):

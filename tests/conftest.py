@@ -1,0 +1,73 @@
+"""Real servers for the tests, and a process patched as a worker is."""
+# ruff: noqa: E402
+
+from greenline.patching import patch_all
+
+patch_all()
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+from pymongo import MongoClient
+
+from embedded.mongo import Mongo
+from embedded.postgres import Postgres
+from tests.support import Databases, run
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """A short folder that Postgres's own user may enter, with a blank in its name."""
+    path = Path(tempfile.mkdtemp(prefix="greenline test "))
+    path.chmod(0o711)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres(folder: Path) -> Iterator[Postgres]:
+    """A Postgres of the session's own; tests that stop a server start another."""
+    with Postgres(folder / "postgres", durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mongo(folder: Path) -> Iterator[Mongo]:
+    """A MongoDB, or what speaks its protocol, of the session's own."""
+    with Mongo(folder / "mongo") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def databases(postgres: Postgres, mongo: Mongo) -> Databases:
+    """Both servers with the schema and the sample data."""
+    databases = Databases(postgres.url, mongo.url)
+    run(["flask", "db", "upgrade", "sample"], databases.environ)
+    return databases
+
+
+@pytest.fixture
+def empty_database(postgres: Postgres) -> Iterator[str]:
+    """The URL of a new database without a schema."""
+    name = f"t{os.urandom(6).hex()}"
+    admin = psycopg2.connect(postgres.superuser_url)
+    admin.autocommit = True
+    with admin.cursor() as cursor:
+        cursor.execute(f"create database {name} owner greenline")
+        yield postgres.url.replace("/greenline?", f"/{name}?")
+        cursor.execute(f"drop database {name} with (force)")
+    admin.close()
+
+
+@pytest.fixture
+def empty_mongo(mongo: Mongo) -> Iterator[str]:
+    """The URI of a new MongoDB database."""
+    name = f"t{os.urandom(6).hex()}"
+    yield f"{mongo.url.rstrip('/')}/{name}"
+    with MongoClient(mongo.url) as client:
+        client.drop_database(name)

@@ -1,0 +1,342 @@
+"""greenline.postgres.pool on a real server: counts, order, and what comes back."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import gevent
+import psycopg2
+import pytest
+from gevent.event import Event
+from psycopg2.extensions import connection as Connection
+
+from embedded.postgres import Postgres
+from greenline import deadline
+from greenline.errors import (
+    Conflict,
+    DeadlineExceeded,
+    PoolClosed,
+    PoolTimeout,
+    StoreDown,
+    StoreError,
+    TooManyWaiting,
+)
+from greenline.postgres.connect import connect
+from greenline.postgres.pool import ConnectionPool
+from tests.support import wait_until
+
+MakePool = Callable[..., ConnectionPool]
+IDLE = {"size": 1, "active": 0, "idle": 1, "waiting": 0}
+
+
+@pytest.fixture
+def make_pool(postgres: Postgres) -> Iterator[MakePool]:
+    """Make pools on the session's server; close them at the end."""
+    made: list[ConnectionPool] = []
+
+    def make(max_size: int = 1, **options: object) -> ConnectionPool:
+        opener = options.pop("connect", partial(connect, postgres.url, 5.0))
+        made.append(ConnectionPool(opener, max_size=max_size, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+def counts(pool: ConnectionPool) -> dict[str, int]:
+    return {name: value for name, value in pool.stats().items() if name != "max"}
+
+
+def backend(conn: Connection) -> int:
+    return conn.info.backend_pid
+
+
+def hold(pool: ConnectionPool, until: Event) -> None:
+    with pool.connection(autocommit=True):
+        until.wait()
+
+
+def holding(pool: ConnectionPool, count: int = 1) -> tuple[list[gevent.Greenlet], Event]:
+    """Return *count* greenlets that have a connection each, and what lets them go."""
+    release = Event()
+    holders = [gevent.spawn(hold, pool, release) for _ in range(count)]
+    wait_until(lambda: pool.stats()["active"] == count, "the connections to be taken")
+    wait_until(lambda: all(not holder.ready() for holder in holders), "the holders to hold")
+    return holders, release
+
+
+def test_the_server_never_sees_more_than_the_limit(make_pool: MakePool, postgres: Postgres) -> None:
+    """Fifty greenlets share five connections, and all fifty are served."""
+    opened: list[int] = []
+
+    def count_open() -> Connection:
+        conn = connect(postgres.url, 5.0)
+        opened.append(backend(conn))
+        return conn
+
+    pool = make_pool(5, connect=count_open)
+    highest = 0
+
+    def work() -> int:
+        nonlocal highest
+        with pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
+            highest = max(highest, pool.stats()["active"])
+            cursor.execute("select pg_sleep(0.01), 7")
+            return int(cursor.fetchone()[1])
+
+    workers = [gevent.spawn(work) for _ in range(50)]
+    gevent.joinall(workers, timeout=20, raise_error=True)
+    assert [worker.value for worker in workers] == [7] * 50
+    assert (len(opened), highest) == (5, 5)
+    assert counts(pool) == {"size": 5, "active": 0, "idle": 5, "waiting": 0}
+
+
+def test_the_slot_is_reserved_while_the_connection_is_being_made(make_pool: MakePool) -> None:
+    """A slow connect counts: nobody else may begin one beyond the limit meanwhile."""
+    connecting, go = [], Event()
+
+    def slow() -> Connection:
+        connecting.append(1)
+        go.wait()
+        raise StoreDown
+
+    pool = make_pool(2, connect=slow)
+    borrowers = [gevent.spawn(hold, pool, go) for _ in range(10)]
+    wait_until(lambda: len(connecting) == 2, "two connects")
+    assert counts(pool) == {"size": 2, "active": 2, "idle": 0, "waiting": 8}
+    go.set()
+    gevent.joinall(borrowers, timeout=5)
+    assert all(isinstance(borrower.exception, StoreDown) for borrower in borrowers)
+    assert counts(pool) == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+
+
+def test_who_waits_longest_is_served_first(make_pool: MakePool) -> None:
+    """The order of asking is the order of getting."""
+    pool, order = make_pool(1), []
+    _, release = holding(pool)
+
+    def borrow(number: int) -> None:
+        with pool.connection():
+            order.append(number)
+
+    borrowers = []
+    for number in range(20):
+        borrowers.append(gevent.spawn(borrow, number))
+        wait_until(lambda: pool.stats()["waiting"] == len(borrowers), "the next in the queue")
+    release.set()
+    gevent.joinall(borrowers, timeout=5, raise_error=True)
+    assert order == list(range(20))
+
+
+def test_waiting_in_vain_ends_in_time(make_pool: MakePool) -> None:
+    """PoolTimeout comes after timeout_s, and the queue is empty again."""
+    pool = make_pool(1, timeout_s=0.1)
+    _, release = holding(pool)
+    with gevent.Timeout(2), pytest.raises(PoolTimeout), pool.connection():
+        pass
+    assert pool.stats()["waiting"] == 0
+    release.set()
+    wait_until(lambda: counts(pool) == IDLE, "the connection to come back")
+
+
+def test_the_requests_deadline_bounds_the_wait(make_pool: MakePool) -> None:
+    """Without timeout_s a waiter gives up, by itself, when its request's time is over."""
+    pool = make_pool(1)
+    holding(pool)
+    with gevent.Timeout(2), deadline.limit(0.1), pytest.raises(PoolTimeout), pool.connection():
+        pass
+
+
+def test_one_too_many_is_refused_at_once(make_pool: MakePool) -> None:
+    """max_waiting is a bound on the queue, and its length is named."""
+    pool = make_pool(1, max_waiting=2)
+    _, release = holding(pool)
+    waiting = [gevent.spawn(hold, pool, release) for _ in range(2)]
+    wait_until(lambda: pool.stats()["waiting"] == 2, "a full queue")
+    with gevent.Timeout(2), pytest.raises(TooManyWaiting, match="2 are waiting"), pool.connection():
+        pass
+    release.set()
+    gevent.joinall(waiting, timeout=5, raise_error=True)
+
+
+@pytest.mark.parametrize("gift", ["connection", "slot"])
+def test_a_waiter_killed_in_the_moment_it_was_served_passes_it_on(
+    make_pool: MakePool, gift: str
+) -> None:
+    """A hand-over that finds nobody goes to the next in the queue and is never lost."""
+    pool = make_pool(1)
+    holders, release = holding(pool)
+    first = gevent.spawn(hold, pool, release)
+    second = gevent.spawn(hold, pool, release)
+    wait_until(lambda: pool.stats()["waiting"] == 2, "two in the queue")
+    if gift == "slot":
+        pool.resize(2)  # hands a slot to the first, which did not run yet
+    else:
+        release.set()
+        holders[0].join(5)  # gives its connection to the first, which did not run yet
+    first.kill(block=True)
+    release.set()
+    second.join(5)
+    assert second.successful()
+    wait_until(lambda: pool.stats()["active"] == 0, "everything to come back")
+    assert pool.stats()["waiting"] == 0
+    assert pool.stats()["size"] == pool.stats()["idle"]
+
+
+@pytest.mark.parametrize("stage", ["waiting", "in a statement", "in a transaction", "holding"])
+def test_a_killed_greenlet_leaves_the_counts_right(make_pool: MakePool, stage: str) -> None:
+    """Whatever it was doing, its slot serves the next one."""
+    pool = make_pool(1)
+    reached = Event()
+
+    def borrow() -> None:
+        with pool.connection() as conn, conn.cursor() as cursor:
+            if stage == "in a transaction":
+                cursor.execute("create temp table t (x int)")
+            reached.set()
+            if stage == "in a statement":
+                cursor.execute("select pg_sleep(60)")
+            gevent.sleep(60)
+
+    release = Event()
+    if stage == "waiting":
+        _, release = holding(pool)
+    victim = gevent.spawn(borrow)
+    if stage == "waiting":
+        wait_until(lambda: pool.stats()["waiting"] == 1, "the victim to wait")
+    else:
+        assert reached.wait(5)
+        gevent.sleep(0)
+    victim.kill(block=True, timeout=5)
+    release.set()
+    with gevent.Timeout(5), pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("select to_regclass('t')")
+        assert cursor.fetchone() == (None,)
+    assert counts(pool) == IDLE
+
+
+def test_a_transaction_is_committed_at_the_end_and_rolled_back_on_an_error(
+    make_pool: MakePool,
+) -> None:
+    """The block is one transaction; an error inside leaves nothing behind."""
+    pool = make_pool(1)
+    with pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("create temp table kept (x int)")
+    with pytest.raises(ZeroDivisionError), pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("insert into kept values (1)")
+        raise ZeroDivisionError
+    with pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("select count(*) from kept")
+        assert cursor.fetchone() == (0,)
+
+
+def test_a_statement_that_fails_costs_no_connection(make_pool: MakePool) -> None:
+    """After an SQL error the same connection is clean and lent again."""
+    pool = make_pool(1)
+    with pool.connection() as conn:
+        first = backend(conn)
+    with pytest.raises(StoreError), pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("select nonsense")
+    with pool.connection() as conn:
+        assert backend(conn) == first
+
+
+def test_a_conflict_names_the_constraint(make_pool: MakePool) -> None:
+    """A violated constraint is told by its name, with the driver's error as the cause."""
+    with pytest.raises(Conflict, match="pair_unique") as caught:
+        with make_pool(1).connection() as conn, conn.cursor() as cursor:
+            cursor.execute("create temp table p (x int constraint pair_unique unique)")
+            cursor.execute("insert into p values (1), (1)")
+    assert caught.value.constraint == "pair_unique"
+    assert isinstance(caught.value.__cause__, psycopg2.errors.UniqueViolation)
+
+
+def test_an_idle_connection_that_died_costs_no_request(
+    make_pool: MakePool, postgres: Postgres
+) -> None:
+    """A backend that was ended while idle is noticed before it is lent."""
+    pool = make_pool(1)
+    with pool.connection() as conn:
+        first = backend(conn)
+    admin = psycopg2.connect(postgres.superuser_url)
+    with admin.cursor() as cursor:
+        cursor.execute("select pg_terminate_backend(%s, 5000)", (first,))
+    admin.close()
+    with pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("select 1")
+        assert backend(conn) != first
+    assert counts(pool) == IDLE
+
+
+def test_a_statement_beyond_the_deadline_is_interrupted_and_its_connection_closed(
+    make_pool: MakePool,
+) -> None:
+    """The caller has DeadlineExceeded; the connection, of unknown state, is not lent again."""
+    pool = make_pool(1)
+    with gevent.Timeout(5), pytest.raises(DeadlineExceeded), deadline.limit(0.1):
+        with pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
+            cursor.execute("select pg_sleep(60)")
+    assert counts(pool) == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+
+
+def test_a_greenlet_that_waits_for_the_server_lets_the_others_run(make_pool: MakePool) -> None:
+    """Ten sleeping queries take the time of one."""
+    pool = make_pool(10)
+
+    def sleep() -> None:
+        with pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
+            cursor.execute("select pg_sleep(1)")
+
+    with gevent.Timeout(5):
+        gevent.joinall([gevent.spawn(sleep) for _ in range(10)], raise_error=True)
+
+
+def test_growing_serves_those_who_wait(make_pool: MakePool) -> None:
+    """A slot that resize() adds goes to the head of the queue."""
+    pool = make_pool(1)
+    _, release = holding(pool)
+    waiting = [gevent.spawn(hold, pool, release) for _ in range(3)]
+    wait_until(lambda: pool.stats()["waiting"] == 3, "three in the queue")
+    pool.resize(3)
+    wait_until(lambda: pool.stats()["waiting"] == 1, "two of them to be served")
+    release.set()
+    gevent.joinall(waiting, timeout=5, raise_error=True)
+
+
+def test_shrinking_closes_what_is_too_much(make_pool: MakePool) -> None:
+    """Idle connections go at once, lent ones as they come back."""
+    pool = make_pool(4)
+    holders, release = holding(pool, 4)
+    pool.resize(1)
+    release.set()
+    gevent.joinall(holders, timeout=5, raise_error=True)
+    assert counts(pool) == IDLE
+
+
+def test_close_sends_the_waiting_away_and_leaves_no_connection(make_pool: MakePool) -> None:
+    """Waiters get PoolClosed, borrowers finish, later borrowers are refused."""
+    pool = make_pool(1)
+    holders, release = holding(pool)
+    waiter = gevent.spawn(hold, pool, release)
+    wait_until(lambda: pool.stats()["waiting"] == 1, "a waiter")
+    pool.close()
+    waiter.join(5)
+    assert isinstance(waiter.exception, PoolClosed)
+    release.set()
+    gevent.joinall(holders, timeout=5, raise_error=True)
+    assert counts(pool) == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+    with pytest.raises(PoolClosed), pool.connection():
+        pass
+
+
+def test_a_server_that_is_not_there_is_told_as_such() -> None:
+    """A refused connect is StoreDown, in one line without advice."""
+    with pytest.raises(StoreDown) as caught:
+        connect("postgresql://127.0.0.1:1/none", 5.0)
+    assert str(caught.value).startswith("Postgres: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_state_can_be_read(make_pool: MakePool) -> None:
+    """A repr shows what stats() tells."""
+    assert repr(make_pool(3)) == "<ConnectionPool max=3 size=0 active=0 idle=0 waiting=0>"

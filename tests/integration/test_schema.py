@@ -1,0 +1,99 @@
+"""The schema, the sample and the sizes, as ``flask db`` makes and tells them."""
+
+import subprocess
+
+import psycopg2
+import pytest
+from pymongo import MongoClient
+
+from app.store import schema
+from tests.support import BIN, CHECKOUT, Databases, environ, run
+
+COUNTS = """
+select (select count(*) from books), (select count(*) from authors), (select count(*) from agents),
+       (select count(*) from tasks), (select count(*) from book_authors)
+"""
+
+
+def fetch(url: str, statement: str) -> tuple[object, ...]:
+    conn = psycopg2.connect(url)
+    try:
+        with conn.cursor() as cursor:
+            cursor.execute(statement)
+            row = cursor.fetchone()
+            assert row is not None
+            return row
+    finally:
+        conn.close()
+
+
+def test_upgrade_and_sample_happen_once(empty_database: str, empty_mongo: str) -> None:
+    """A second run changes nothing and says so."""
+    target = Databases(empty_database, empty_mongo)
+    first = run(["flask", "db", "upgrade", "sample"], target.environ).stdout
+    assert f"schema: {', '.join(schema.REVISIONS)} applied" in first
+    before = fetch(empty_database, COUNTS)
+    assert before[0] == 1000
+    second = run(["flask", "db", "upgrade", "sample"], target.environ).stdout
+    assert "schema: up to date" in second
+    assert fetch(empty_database, COUNTS) == before
+    with MongoClient(empty_mongo) as client:
+        assert client.get_default_database().states.count_documents({}) == 100
+
+
+def test_the_next_book_gets_an_id_of_its_own(databases: Databases) -> None:
+    """The sample's fixed ids do not collide with those to come."""
+    found = fetch(databases.postgres, "select nextval(pg_get_serial_sequence('books', 'id'))")
+    assert found > (1000,)
+
+
+def test_two_upgrades_at_once_apply_everything_once(empty_database: str, empty_mongo: str) -> None:
+    """The second one waits for the first and finds nothing left to do."""
+    target = environ(Databases(empty_database, empty_mongo).environ)
+    command = [str(BIN / "flask"), "db", "upgrade"]
+    both = [
+        subprocess.Popen(command, cwd=CHECKOUT, env=target, text=True, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    said = sorted(str(one.communicate(timeout=60)[0]).strip() for one in both)
+    assert [one.returncode for one in both] == [0, 0]
+    assert said == [f"schema: {', '.join(schema.REVISIONS)} applied", "schema: up to date"]
+
+
+def test_a_schema_ahead_of_the_code_is_left_alone(empty_database: str, empty_mongo: str) -> None:
+    """During a rolling deploy the old code's upgrade does not touch the newer schema."""
+    target = Databases(empty_database, empty_mongo)
+    run(["flask", "db", "upgrade"], target.environ)
+    conn = psycopg2.connect(empty_database)
+    with conn, conn.cursor() as cursor:
+        cursor.execute("update alembic_version set version_num = '9999'")
+    conn.close()
+    run(["flask", "db", "upgrade"], target.environ)
+    assert fetch(empty_database, "select version_num from alembic_version") == ("9999",)
+
+
+def test_sizes_follow_the_server(databases: Databases) -> None:
+    """Three workers share what the server allows, and the sum is printed."""
+    said = run(["flask", "db", "sizes"], {**databases.environ, "WEB_CONCURRENCY": "3"}).stdout
+    assert said.startswith("postgres pool: 30 connections a worker (max_connections 100 - 3 ")
+    assert "\nmongodb pool: " in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DATABASE_URL", "postgresql://127.0.0.1:1/none"),
+        ("DATABASE_URL", "postgresql://h/d?sesame=1"),
+        ("MONGODB_URI", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"),
+        ("MONGODB_URI", "mongodb://me:sesame@"),
+        ("PORT", "x"),
+    ],
+    ids=["postgres down", "bad url", "mongo down", "bad uri", "setting"],
+)
+def test_what_is_wrong_is_one_line(databases: Databases, name: str, value: str) -> None:
+    """No stack, no password, the variable's name, and a status that scripts notice."""
+    done = run(["flask", "db", "sizes"], {**databases.environ, name: value}, check=False)
+    assert done.returncode == 1
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"Error: {name}: ")

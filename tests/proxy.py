@@ -1,0 +1,172 @@
+"""
+Stand between the service and a server, and misbehave when told to.
+
+1. It runs in the tests' process, apart from the service, on greenlets of its own.
+2. Its port stays the same, and stays taken while it refuses.
+3. What it does holds for the connections that exist as well as for new ones.
+4. What it held back while deaf goes on its way afterwards, as after a stall of the network; a
+   connection that heard garbage is reset when it ends.
+"""
+
+import hashlib
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from types import TracebackType
+
+import gevent
+from gevent.event import Event
+
+# Neither Postgres, nor MongoDB, nor HTTP says such a thing. The same bytes in every run.
+GARBAGE = hashlib.shake_256(b"garbage").digest(200)
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: close() sends a reset
+
+Target = tuple[str, int] | str
+
+
+class Proxy:
+    """
+    A TCP proxy on a free port of 127.0.0.1 for *target*: host and port, or a unix socket's path.
+
+    ``accepted`` counts the connections so far, ``asks`` the pieces of data from clients (with
+    one small question at a time, that is the questions), ``held`` the
+    connections that ``hold`` stopped, ``open`` all connections now.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.accepted = 0
+        self.asks = 0
+        self.held = 0
+        self._open: set[socket.socket] = set()
+        self._holding: bytes | None = None
+        self._garbage = False
+        self._released = Event()
+        self._hearing = Event()
+        self._hearing.set()
+        self._listening: tuple[socket.socket, gevent.Greenlet[[], None]] | None = None
+        self._port = _bound(0)  # bound and not listening: the kernel refuses, nobody takes it
+        self.port = int(self._port.getsockname()[1])
+
+    @property
+    def open(self) -> int:
+        """The connections that clients have now."""
+        return len(self._open)
+
+    def pass_on(self) -> None:
+        """Be a good proxy, as at the beginning."""
+        if self._garbage:
+            self.cut()
+        self._garbage, self._holding = False, None
+        self._hearing.set()
+        self._released.set()
+        if self._listening is None:
+            listener = _bound(self.port)
+            listener.listen(1024)
+            self._listening = listener, gevent.spawn(self._accept, listener)
+
+    def refuse(self) -> None:
+        """Be a server that is not there: refuse new connections, reset those that exist."""
+        if self._listening is not None:
+            listener, accepting = self._listening
+            self._listening = None
+            accepting.kill()
+            listener.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Reset the connections that exist; new ones are welcome."""
+        for client in list(self._open):
+            with suppress(OSError):
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            client.close()
+        self._open.clear()
+
+    def deafen(self) -> None:
+        """Accept and then neither forward nor answer, as a server that hangs."""
+        self._hearing.clear()
+
+    def hold(self, words: bytes) -> None:
+        """Stop hearing the connections on which a client says *words*, and only those."""
+        self._holding = words
+        self._released.clear()
+
+    def babble(self) -> None:
+        """Answer random bytes to whatever is said."""
+        self._garbage = True
+
+    def __enter__(self) -> "Proxy":
+        self.pass_on()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._hearing.set()
+        self._released.set()
+        self.refuse()
+        self._port.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            client, _ = listener.accept()
+            self.accepted += 1
+            gevent.spawn(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        self._open.add(client)
+        with closing(client), suppress(OSError):
+            self._hearing.wait()
+            with closing(_connected(self.target)) as server:
+                answers = gevent.spawn(self._answer, server, client)
+                with self._ended(answers):
+                    self._ask(client, server)
+        self._open.discard(client)
+
+    def _ask(self, client: socket.socket, server: socket.socket) -> None:
+        while data := client.recv(65_536):
+            self.asks += 1
+            if self._holding is not None and self._holding in data:
+                self.held += 1
+                self._released.wait()
+                self.held -= 1
+            self._hearing.wait()
+            if self._garbage:
+                client.sendall(GARBAGE)
+            else:
+                server.sendall(data)
+
+    def _answer(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(65_536):
+                self._hearing.wait()
+                if not self._garbage:
+                    client.sendall(data)
+            client.shutdown(socket.SHUT_RDWR)
+
+    @staticmethod
+    @contextmanager
+    def _ended(greenlet: "gevent.Greenlet[..., None]") -> Iterator[None]:
+        try:
+            yield
+        finally:
+            greenlet.kill()
+
+
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
+
+
+def _connected(target: Target) -> socket.socket:
+    if isinstance(target, tuple):
+        return socket.create_connection(target)
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(target)
+    return server

@@ -1,0 +1,181 @@
+"""What several tests use: wait for a condition, run a command, start the service, ask it."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Databases:
+    """The URLs of a Postgres and a MongoDB."""
+
+    postgres: str
+    mongo: str
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"DATABASE_URL": self.postgres, "MONGODB_URI": self.mongo}
+
+
+def wait_until(condition: Callable[[], T], what: str, limit_s: float = 30.0) -> T:
+    """Return the condition's first true value; fail after *limit_s* seconds, naming *what*."""
+    end = time.monotonic() + limit_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"waited {limit_s:.0f} s for {what}"
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def environ(more: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment without the service's settings, and with *more*."""
+    settings = ("DATABASE_URL", "MONGODB_URI", "PORT", "WEB_CONCURRENCY", "LOG_LEVEL")
+    mine = {name: value for name, value in os.environ.items() if name not in settings}
+    return {**mine, **more}
+
+
+def run(
+    command: Sequence[str], more: Mapping[str, str], *, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of the virtual environment in the checkout."""
+    done = subprocess.run(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=CHECKOUT,
+        env=environ(more),
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Service:
+    """A gunicorn with the service, its log, and how to ask it."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    log_file: Path
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> Answer:
+        """Send one request on its own connection; *body* is sent as JSON, bytes as they are."""
+        sent = dict(headers or {})
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            sent.setdefault("Content-Type", "application/json")
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            connection.request(method, path, body=body, headers=sent)
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **more: Any) -> Answer:
+        return self.ask("GET", path, **more)
+
+    def is_ready(self) -> bool:
+        """Return whether ``/readyz`` answers 200 now; nobody listening is not ready."""
+        try:
+            return self.get("/readyz").status == 200
+        except OSError:
+            return False
+
+    def is_alive(self) -> bool:
+        """Return whether ``/healthz`` answers 200 now."""
+        try:
+            return self.get("/healthz").status == 200
+        except OSError:
+            return False
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the master's children."""
+        pid = self.process.pid
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [int(child) for child in text.split()]
+
+    def stop(self) -> int:
+        """Send SIGTERM and return the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=40)
+
+
+@contextmanager
+def service(
+    more: Mapping[str, str],
+    *arguments: str,
+    target: str = "app.wsgi:app",
+    config: str = "gunicorn.conf.py",
+    python: Sequence[str] = (),
+    wait: bool = True,
+) -> Iterator[Service]:
+    """Run gunicorn with the service; *wait* until it is ready. *python* are interpreter options."""
+    port = free_port()
+    log = Path(tempfile.mkstemp(prefix="greenline-log-")[1])
+    command = [sys.executable, *python, str(BIN / "gunicorn"), "-c", config]
+    command += ["--bind", f"127.0.0.1:{port}", *arguments, target]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=CHECKOUT, env=environ(more), stdout=output, stderr=output
+        )
+    running = Service(process, port, log)
+    try:
+        if wait:
+            wait_until(
+                lambda: running.is_ready() or process.poll() is not None, "the service to be ready"
+            )
+            assert process.poll() is None, running.log
+        yield running
+    finally:
+        running.stop()
+        log.unlink()

@@ -1,0 +1,120 @@
+"""The house itself: settings, errors, hooks and the README say the same thing."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+import app.errors
+from app.api.problems import STATUS
+from config import load
+from embedded.settings import VARIABLES
+from greenline import errors
+from tests.support import BIN, CHECKOUT
+
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
+URLS = {"DATABASE_URL": "postgresql://h/d", "MONGODB_URI": "mongodb://h"}
+
+
+class Recorder(dict[str, str]):
+    """An environment that remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(URLS)
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: str = "") -> str:  # type: ignore[override]
+        self.asked.add(name)
+        return super().get(name, default)
+
+
+def settings_in_readme() -> dict[str, str]:
+    """Return name and default of each row of the README's table of settings."""
+    section = README.partition("## Settings")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([A-Z_]+)` \|([^|]*)\|", section, re.MULTILINE)
+    return {name: default.strip().strip("`") for name, default in rows}
+
+
+def leaves(root: type[errors.GreenlineError]) -> Iterator[type[errors.GreenlineError]]:
+    below = root.__subclasses__()
+    if not below:
+        yield root
+    for child in below:
+        yield from leaves(child)
+
+
+def test_every_setting_is_in_the_readme_and_every_row_is_a_setting() -> None:
+    """The table is the environment that the code reads, no more and no less."""
+    environ = Recorder()
+    load(environ)
+    known = environ.asked | {variable.name for variable in VARIABLES}
+    assert set(settings_in_readme()) == known
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", str(load(URLS).port)),
+        ("WEB_CONCURRENCY", str(load(URLS).workers)),
+        ("REQUEST_TIMEOUT", f"{load(URLS).request_timeout_s:g}"),
+        ("POOL_MAX_WAITING", str(load(URLS).pool_max_waiting)),
+        ("LOG_LEVEL", load(URLS).log_level),
+        ("GREENLINE_DATA", VARIABLES[0].default),
+    ],
+)
+def test_the_defaults_in_the_readme_are_the_codes(name: str, value: str) -> None:
+    """A default changed in the code alone is noticed."""
+    assert settings_in_readme()[name] == value
+
+
+def test_every_error_leaf_has_a_status() -> None:
+    """An error without a row in the table would be a 500 by accident."""
+    assert app.errors.NotFound in set(leaves(errors.GreenlineError))
+    missing = [leaf for leaf in leaves(errors.GreenlineError) if leaf not in STATUS]
+    assert missing == []
+
+
+def test_every_error_leaf_has_a_code_of_its_own() -> None:
+    """Programs tell errors apart by their code."""
+    codes = [leaf.code for leaf in leaves(errors.GreenlineError)]
+    assert len(codes) == len(set(codes))
+
+
+def test_gunicorns_hooks_have_three_lines_at_most() -> None:
+    """The configuration only hands over to the code."""
+    tree = ast.parse((CHECKOUT / "gunicorn.conf.py").read_text(encoding="utf-8"))
+    hooks = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert hooks
+    for hook in hooks:
+        statements = hook.body[1:]  # the docstring comes first
+        assert (statements[-1].end_lineno or 0) - statements[0].lineno < 3, hook.name
+
+
+@pytest.mark.parametrize("target", re.findall(r"^([a-z-]+):.*##", MAKEFILE, re.MULTILINE))
+def test_every_target_of_the_makefile_is_in_its_help(target: str) -> None:
+    """make help lists what there is."""
+    said = subprocess.run(
+        ["make", "help"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    ).stdout
+    assert f"make {target}" in said
+
+
+def test_what_the_readme_tells_to_type_exists() -> None:
+    """Every make target and every file path in the README is there."""
+    targets = set(re.findall(r"`?make ([a-z][a-z-]+)", README))
+    defined = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+    assert targets
+    assert targets <= defined
+    for path in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (CHECKOUT / path).exists(), path
+
+
+def test_imports_run_one_way() -> None:
+    """The contracts of pyproject.toml hold."""
+    done = subprocess.run(
+        [str(BIN / "lint-imports"), "--no-cache"], cwd=CHECKOUT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,34 @@
+"""Look at a running service from outside: its sockets, and its connections at the server."""
+
+from pathlib import Path
+
+import psycopg2
+
+from embedded.postgres import Postgres
+
+
+def backends(postgres: Postgres, name: str, *, asleep: bool = False) -> int:
+    """Return how many connections of the application *name* there are, or are in pg_sleep."""
+    query = "select count(*) from pg_stat_activity where application_name = %s"
+    if asleep:
+        query += " and wait_event = 'PgSleep'"
+    conn = psycopg2.connect(postgres.superuser_url)
+    try:
+        with conn.cursor() as cursor:
+            cursor.execute(query, (name,))
+            (count,) = cursor.fetchone() or (0,)
+    finally:
+        conn.close()
+    return int(count)
+
+
+def sockets(pid: int) -> set[str]:
+    """Return the inodes of the process's sockets."""
+    links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return {link[len("socket:[") : -1] for link in links if link.startswith("socket:")}
+
+
+def listening_sockets() -> set[str]:
+    """Return the inodes of the TCP sockets that listen (state 0A, see proc_net_tcp.txt)."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[9] for row in rows if row[3] == "0A"}
