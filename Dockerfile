@@ -3,9 +3,11 @@
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
+# Debian's own Python, unlike the official image's, keeps its headers in a package apart.
 RUN apt-get update \
- && apt-get install -y --no-install-recommends gcc libc6-dev libpq-dev python3-dev \
- && rm -rf /var/lib/apt/lists/*
+ && apt-get install -y --no-install-recommends gcc libc6-dev libpq-dev \
+ && (ls "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+     || (apt-get upgrade -y && apt-get install -y --no-install-recommends python3-dev))
 RUN python3 -m venv --copies /venv
 COPY requirements-common.txt requirements-image.txt /tmp/
 RUN /venv/bin/pip install --no-cache-dir -r /tmp/requirements-image.txt \

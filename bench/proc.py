@@ -1,0 +1,41 @@
+"""
+Look at processes through Linux's ``/proc``.
+
+A process may end at any moment: one that is gone has no children and no memory.
+"""
+
+import os
+from pathlib import Path
+
+MB = 1024 * 1024
+
+
+def children(pid: int) -> list[int]:
+    """Return the children that *pid* has now."""
+    found = (_read(task / "children") for task in Path(f"/proc/{pid}/task").glob("*"))
+    return [int(child) for text in found for child in text.split()]
+
+
+def tree(pid: int) -> list[int]:
+    """Return *pid* and all below it."""
+    return [pid, *(each for child in children(pid) for each in tree(child))]
+
+
+def rss_mb(pid: int) -> float:
+    """Return the resident memory of *pid* and all below it; shared pages count in each."""
+    pages = (_read(Path(f"/proc/{each}/statm")).split() for each in tree(pid))
+    return round(sum(int(page[1]) for page in pages if page) * os.sysconf("SC_PAGE_SIZE") / MB, 1)
+
+
+def cpu_ticks(pid: int) -> int:
+    """Return the processor time that *pid* and all below it have used, in the kernel's ticks."""
+    # The name, field 2, may hold spaces; it ends at the last bracket.
+    stats = (_read(Path(f"/proc/{each}/stat")).rpartition(")")[2].split() for each in tree(pid))
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats if stat)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -1,0 +1,157 @@
+"""
+Start a gunicorn to be measured, and stop it.
+
+1. It runs in a session of its own and is ended by its own process ids, never by a name.
+2. It counts as started when it answers 200 and its workers have gone quiet: a worker still
+   importing would spoil the first figures.
+3. It starts from the given environment and the caller's, less what would change gunicorn.
+"""
+
+import http.client
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from bench import proc
+
+ROOT = Path(__file__).resolve().parents[1]
+# Peers get their number of workers as an argument; ours reads it from the environment.
+LEFT_OUT = ("GUNICORN_CMD_ARGS", "WEB_CONCURRENCY", "PORT")
+OPEN_FILES = 20_000
+
+
+class ServerError(Exception):
+    """A server did not start."""
+
+
+class Gunicorn:
+    """A gunicorn with *arguments*, ready when the path *ready* answers 200; a context manager."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        ready: str,
+        env: Mapping[str, str],
+        log: Path,
+        cwd: Path = ROOT,
+    ) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.ready = ready
+        self.log = log
+        # gunicorn reads a gunicorn.conf.py of this folder even when it is not told to.
+        self.cwd = cwd
+        # Beside this Python, not resolved: that of the virtual environment.
+        gunicorn = Path(sys.executable).parent / "gunicorn"
+        self.command = [str(gunicorn), *arguments, "--bind", f"127.0.0.1:{self.port}"]
+        kept = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
+        self.env = {**kept, **env}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, limit_s: float = 60) -> None:
+        """Start it and wait until it is ready, or raise ServerError with the end of its log."""
+        allow_files()
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=self.cwd,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until = time.monotonic() + limit_s
+        while self.status(self.ready) != 200:
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.stop()
+                raise ServerError(f"not ready at {self.ready}: {self.log_text().strip()[-5000:]}")
+            time.sleep(0.1)
+        wait_until_quiet(self.process.pid)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Ask it for *path*: the status and the body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def status(self, path: str) -> int:
+        """Ask it for *path*: the status alone, 0 when it does not answer."""
+        try:
+            return self.get(path)[0]
+        except (OSError, http.client.HTTPException):
+            return 0
+
+    def rss_mb(self) -> float:
+        """Return the memory that all its processes hold now."""
+        return proc.rss_mb(self.process.pid) if self.process else 0.0
+
+    def log_text(self) -> str:
+        """Return what it has logged."""
+        return self.log.read_text(errors="replace")
+
+    def stop(self, grace_s: float = 5) -> None:
+        """Ask it to end, and end its session after *grace_s*."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(grace_s)
+        # Also when gunicorn's master has ended: a blocked worker may have outlived it.
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process = None
+
+    def __enter__(self) -> "Gunicorn":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def allow_files() -> None:
+    """Let the servers started from here open a file for every client: 1,024 is a common limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def wait_until_quiet(pid: int, quiet_s: float = 0.3, limit_s: float = 10) -> None:
+    """Wait until *pid* and all below it used almost no processor for *quiet_s*."""
+    until = time.monotonic() + limit_s
+    before = -1
+    while time.monotonic() < until:
+        now = proc.cpu_ticks(pid)
+        # One tick is an idle worker's heartbeat.
+        if before >= 0 and now - before <= 1:
+            return
+        before = now
+        time.sleep(quiet_s)

@@ -1,0 +1,121 @@
+"""What makes a run of the article's experiment count."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import article, report
+from bench.contenders import Work, contenders, flask
+from bench.servers import ServerError
+
+SLEEP = Work("sleep-1s", 1, 1, (1000,))
+SHORT = Work("short-query", 0, 4, (1000,))
+
+
+def row(who: str = "greenline", **figures: Any) -> report.Row:
+    """Make the row of a run in which everything went well, but for *figures*."""
+    fine: dict[str, Any] = {"answers": {"200": 1000}, "seconds": 11.5, "p50_ms": 6000.0}
+    backends = figures.pop("backends", 95)
+    fine |= figures
+    return report.Row("sleep-1s", who, 1000, req_s=87.0, more={"backends": backends}, **fine)
+
+
+def test_all_answers_within_the_budget_count() -> None:
+    """A thousand of a thousand over the pool's connections and the readiness check's is valid."""
+    assert list(article.problems(row(), SLEEP, 94)) == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param({"200": 999, "503": 1}, id="a-refusal"),
+        pytest.param({"200": 999, "error": 1}, id="no-answer"),
+        pytest.param({"200": 999}, id="one-too-few"),
+    ],
+)
+def test_an_error_of_ours_does_not_count(answers: dict[str, int]) -> None:
+    """Anything but a 200 for each client makes our run invalid."""
+    (problem,) = article.problems(row(answers=answers), SLEEP, 94)
+    assert str(answers) in problem
+
+
+def test_an_error_of_a_script_counts() -> None:
+    """The scripts' errors are what the experiment shows."""
+    broken = row("psycogreen", answers={"200": 98, "500": 902}, backends=97)
+    assert list(article.problems(broken, SLEEP, 94)) == []
+
+
+@pytest.mark.parametrize(
+    ("work", "pool", "most"),
+    [pytest.param(SLEEP, 94, 95, id="one-worker"), pytest.param(SHORT, 22, 92, id="four-workers")],
+)
+def test_more_backends_than_the_budget_do_not_count(work: Work, pool: int, most: int) -> None:
+    """The budget is each worker's pool and its readiness connection, and not one more."""
+    assert list(article.problems(row(backends=most), work, pool)) == []
+    (problem,) = article.problems(row(backends=most + 1), work, pool)
+    assert f"{most + 1} backends, the budget is {most}" in problem
+
+
+@pytest.mark.parametrize("who", ["greenline", "psycogreen"])
+def test_an_answer_that_did_not_sleep_does_not_count(who: str) -> None:
+    """Nobody may answer 200 in less time than the query takes."""
+    (problem,) = article.problems(row(who, p50_ms=12.0), SLEEP, 94)
+    assert "without having slept" in problem
+
+
+def test_verdict_allows_a_tenth_over_the_rounds() -> None:
+    """A thousand clients on 94 connections are eleven rounds, so 12.1 seconds."""
+    assert "within 1.1 x ceil(1000 / 94) = 12.1 s" in article.verdict(row(seconds=12.09), 94)
+    assert "ABOVE 1.1 x ceil(1000 / 94) = 12.1 s" in article.verdict(row(seconds=12.2), 94)
+
+
+def test_a_slow_run_of_ours_is_valid() -> None:
+    """The verdict is printed; being a speed, it is no problem."""
+    assert list(article.problems(row(seconds=29.0), SLEEP, 94)) == []
+
+
+def test_pool_size_is_what_our_command_says() -> None:
+    """The first line of ``flask db sizes`` is where the pool's size is read from."""
+    said = "postgres pool: 94 connections a worker (...)\nmongodb pool: 100 connections a worker\n"
+    size = article.SIZES.search(said)
+    assert size is not None
+    assert size[1] == "94"
+    assert article.SIZES.search("mongodb pool: 100 connections a worker\n") is None
+
+
+def test_only_one_contender_has_the_hook() -> None:
+    """The two scripts differ in psycopg2's hook alone, and ours runs as in production."""
+    stock, psycogreen, ours = contenders("postgresql://x", "mongodb://x")
+    assert [stock.who, psycogreen.who, ours.who] == ["stock-gevent", "psycogreen", "greenline"]
+    assert stock.arguments == psycogreen.arguments
+    assert {**stock.env, "BENCH_PSYCOGREEN": "1"} == psycogreen.env
+    assert ours.arguments == ("-c", "gunicorn.conf.py", "app.wsgi:app")
+
+
+def test_scripts_start_where_no_settings_of_ours_are_read() -> None:
+    """gunicorn reads a gunicorn.conf.py of its folder unasked: the scripts' has none."""
+    stock = contenders("postgresql://x", "mongodb://x")[0]
+    assert (stock.cwd / "connect_per_request.py").exists()
+    assert not (stock.cwd / "gunicorn.conf.py").exists()
+
+
+def test_workers_and_arguments_reach_the_server(tmp_path: Path) -> None:
+    """A contender's gunicorn gets the work's number of workers and its own arguments."""
+    work = Work("short-query", 0, 4, (10,), ("--worker-connections", "100"))
+    for contender in contenders("postgresql://x", "mongodb://x"):
+        command = " ".join(contender.gunicorn(work, tmp_path / "log").command)
+        assert "--workers 4" in command
+        assert "--worker-connections 100" in command
+        assert contender.query(0).endswith("?seconds=0")
+
+
+def test_a_failing_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When ``flask db upgrade`` fails the bench says so in the command's own words."""
+    program = tmp_path / "flask"
+    program.write_text("#!/bin/sh\necho DATABASE_URL: refused >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(ServerError, match="flask db upgrade: DATABASE_URL: refused"):
+        flask("db", "upgrade", env={})
