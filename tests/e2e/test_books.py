@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support import Service
+from tests.support import Service, wait_until
 
 EARTHSEA = {
     "title": "A Wizard of Earthsea",
@@ -153,4 +153,5 @@ def test_a_request_id_is_kept_when_well_formed_and_made_otherwise(api: Service) 
         made = api.get("/books/987654321", headers={"X-Request-Id": bad})
         assert re.fullmatch(r"[0-9a-f]{32}", made.headers["X-Request-Id"])
         assert made.json["request_id"] == made.headers["X-Request-Id"]
-        assert f"id={made.headers['X-Request-Id']}" in api.log
+        line = f"id={made.headers['X-Request-Id']}"
+        wait_until(lambda line=line: line in api.log, "the log line")

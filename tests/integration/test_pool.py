@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import gevent
 import psycopg2
 import pytest
 from gevent.event import Event
+from psycopg2.extensions import (
+    TRANSACTION_STATUS_ACTIVE,
+    TRANSACTION_STATUS_IDLE,
+    TRANSACTION_STATUS_UNKNOWN,
+)
 from psycopg2.extensions import connection as Connection
 
 from embedded.postgres import Postgres
@@ -21,7 +27,7 @@ from greenline.errors import (
     TooManyWaiting,
 )
 from greenline.postgres.connect import connect
-from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.pool import ConnectionPool, _clean
 from tests.support import wait_until
 
 MakePool = Callable[..., ConnectionPool]
@@ -164,20 +170,20 @@ def test_a_waiter_killed_in_the_moment_it_was_served_passes_it_on(
     make_pool: MakePool, gift: str
 ) -> None:
     """A hand-over that finds nobody goes to the next in the queue and is never lost."""
-    pool = make_pool(1)
-    holders, release = holding(pool)
-    first = gevent.spawn(hold, pool, release)
-    second = gevent.spawn(hold, pool, release)
-    wait_until(lambda: pool.stats()["waiting"] == 2, "two in the queue")
-    if gift == "slot":
-        pool.resize(2)  # hands a slot to the first, which did not run yet
-    else:
-        release.set()
-        holders[0].join(5)  # gives its connection to the first, which did not run yet
-    first.kill(block=True)
+    pool, release = make_pool(1), Event()
+    with pool.connection(autocommit=True):
+        first = gevent.spawn(hold, pool, release)
+        second = gevent.spawn(hold, pool, release)
+        wait_until(lambda: pool.stats()["waiting"] == 2, "two in the queue")
+        # From here to the hand-over nothing else runs: the kill comes first, and finds the gift.
+        first.kill(block=False)
+        if gift == "slot":
+            pool.resize(2)
+    first.join(5)
     release.set()
     second.join(5)
     assert second.successful()
+    assert isinstance(first.value, gevent.GreenletExit)
     wait_until(lambda: pool.stats()["active"] == 0, "everything to come back")
     assert pool.stats()["waiting"] == 0
     assert pool.stats()["size"] == pool.stats()["idle"]
@@ -303,14 +309,33 @@ def test_growing_serves_those_who_wait(make_pool: MakePool) -> None:
     gevent.joinall(waiting, timeout=5, raise_error=True)
 
 
-def test_shrinking_closes_what_is_too_much(make_pool: MakePool) -> None:
+@pytest.mark.parametrize("lent", [True, False], ids=["lent", "idle"])
+def test_shrinking_closes_what_is_too_much(make_pool: MakePool, lent: bool) -> None:
     """Idle connections go at once, lent ones as they come back."""
     pool = make_pool(4)
     holders, release = holding(pool, 4)
-    pool.resize(1)
+    if lent:
+        pool.resize(1)
     release.set()
     gevent.joinall(holders, timeout=5, raise_error=True)
+    if not lent:
+        pool.resize(1)
     assert counts(pool) == IDLE
+
+
+@pytest.mark.parametrize(
+    ("status", "clean"),
+    [
+        (TRANSACTION_STATUS_IDLE, True),
+        (TRANSACTION_STATUS_ACTIVE, False),
+        (TRANSACTION_STATUS_UNKNOWN, False),
+    ],
+    ids=["idle", "active", "unknown"],
+)
+def test_a_connection_of_unknown_state_is_not_lent_again(status: int, clean: bool) -> None:
+    """What psycopg2 cannot vouch for is closed; no server leaves it in these states at will."""
+    conn = SimpleNamespace(closed=0, info=SimpleNamespace(transaction_status=status))
+    assert _clean(conn) is clean  # type: ignore[arg-type]
 
 
 def test_close_sends_the_waiting_away_and_leaves_no_connection(make_pool: MakePool) -> None:
