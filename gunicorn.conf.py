@@ -6,6 +6,7 @@ import sys
 
 from config import load
 from greenline.errors import ConfigError
+from greenline.trial import try_application
 
 try:
     settings = load()
@@ -30,9 +31,10 @@ worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def on_starting(server):
-    """Each client and each connection to a database is a descriptor: take what is allowed."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Take all the descriptors there are: a client is one, and so is each connection."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try_application(server)
 
 
 def post_fork(server, worker):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from flask import Flask
+from flask import Flask, request
 from flask.typing import ResponseReturnValue
 from psycopg2.extensions import connection as Connection
 from werkzeug.exceptions import NotFound
@@ -42,6 +42,8 @@ class Service(Flask):
         self._request_timeout_s = request_timeout_s
 
     def dispatch_request(self) -> ResponseReturnValue:
+        if request.blueprint == "health":  # it has limits of its own, and always a body
+            return super().dispatch_request()
         with deadline.limit(self._request_timeout_s):
             return super().dispatch_request()
 
@@ -88,7 +90,8 @@ def create_app(settings: Settings) -> Flask:
 def _postgres(settings: Settings, resources: Resources) -> ConnectionPool:
     """Add the pool and its probe; the pool gets its size when the server told its limit."""
     with _named("DATABASE_URL"):
-        open_one = partial(connect, check_url(settings.database_url), CONNECT_TIMEOUT_S)
+        url = check_url(settings.database_url)
+    open_one = partial(connect, url, CONNECT_TIMEOUT_S, settings.request_timeout_s)
     pool = ConnectionPool(
         open_one,
         max_size=settings.postgres_pool_size or 1,
@@ -116,7 +119,8 @@ def _mongo(settings: Settings) -> Mongo:
         return share.size
 
     with _named("MONGODB_URI"):
-        return Mongo(settings.mongodb_uri, size_for=size_for, timeout_s=settings.pool_timeout_s)
+        queue_s = settings.pool_timeout_s or settings.request_timeout_s
+        return Mongo(settings.mongodb_uri, size_for=size_for, timeout_s=queue_s)
 
 
 def _with_indexes(mongo: Mongo, states_store: States) -> Callable[[], None]:

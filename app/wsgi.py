@@ -1,7 +1,14 @@
 """Entry: gunicorn's worker imports ``app`` from here, after the fork."""
 
+from gunicorn.errors import AppImportError
+
 from greenline import patching
 from greenline.errors import ConfigError
+
+
+class Refused(AppImportError, RuntimeError):
+    """gunicorn's workers print the first, its master the second, as one line; and they stop."""
+
 
 try:
     patching.require_patched()
@@ -19,7 +26,4 @@ try:
     )
     app = create_app(settings)
 except ConfigError as error:
-    from gunicorn.errors import AppImportError
-
-    # gunicorn prints this as one line without a stack, and stops.
-    raise AppImportError(f"greenline: {error}") from error
+    raise Refused(f"greenline: {error}") from error

@@ -15,7 +15,7 @@ from time import monotonic
 import gevent
 
 from greenline import deadline
-from greenline.errors import GreenlineError
+from greenline.errors import DeadlineExceeded, GreenlineError
 
 CHECK_TIMEOUT_S = 2.0
 TOTAL_TIMEOUT_S = 5.0
@@ -65,9 +65,7 @@ class Health:
         late = [greenlet for greenlet in asked.values() if not greenlet.dead]
         gevent.killall(late, block=False)
         return {
-            name: f"no answer within {TOTAL_TIMEOUT_S:.0f} s"
-            if greenlet in late
-            else greenlet.value
+            name: f"no answer within {TOTAL_TIMEOUT_S:g} s" if greenlet in late else greenlet.value
             for name, greenlet in asked.items()
         }
 
@@ -76,6 +74,8 @@ def _ask(name: str, check: Check) -> str | None:
     try:
         with deadline.limit(CHECK_TIMEOUT_S):
             check()
+    except DeadlineExceeded:
+        return f"no answer within {CHECK_TIMEOUT_S:g} s"
     except GreenlineError as error:
         return str(error)
     except Exception:

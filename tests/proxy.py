@@ -11,9 +11,7 @@ Stand between the service and a server, and misbehave when told to.
 import hashlib
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from types import TracebackType
+from contextlib import closing, suppress
 
 import gevent
 from gevent.event import Event
@@ -100,12 +98,7 @@ class Proxy:
         self.pass_on()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._hearing.set()
         self._released.set()
         self.refuse()
@@ -123,8 +116,10 @@ class Proxy:
             self._hearing.wait()
             with closing(_connected(self.target)) as server:
                 answers = gevent.spawn(self._answer, server, client)
-                with self._ended(answers):
+                try:
                     self._ask(client, server)
+                finally:
+                    answers.kill()
         self._open.discard(client)
 
     def _ask(self, client: socket.socket, server: socket.socket) -> None:
@@ -147,14 +142,6 @@ class Proxy:
                 if not self._garbage:
                     client.sendall(data)
             client.shutdown(socket.SHUT_RDWR)
-
-    @staticmethod
-    @contextmanager
-    def _ended(greenlet: "gevent.Greenlet[..., None]") -> Iterator[None]:
-        try:
-            yield
-        finally:
-            greenlet.kill()
 
 
 def _bound(port: int) -> socket.socket:

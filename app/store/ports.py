@@ -21,5 +21,5 @@ class Mongo(Protocol):
     """Lends the MongoDB database; errors come out as those of :mod:`greenline.errors`."""
 
     def database(self) -> "AbstractContextManager[Database[Document]]":
-        """Bound by the request's deadline for the length of the block."""
+        """Lent for the length of the block."""
         ...

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pymongo.errors import (
+    ConfigurationError,
     ConnectionFailure,
     DuplicateKeyError,
     ProtocolError,
@@ -12,10 +13,8 @@ from pymongo.errors import (
     WaitQueueTimeoutError,
 )
 
-from greenline import deadline
 from greenline.errors import (
     Conflict,
-    DeadlineExceeded,
     GreenlineError,
     PoolTimeout,
     StoreDown,
@@ -45,11 +44,10 @@ def translate(error: PyMongoError) -> GreenlineError:
         return Conflict(f"this exists already{f' ({key})' if key else ''}", constraint=key)
     if FERRETDB_DUPLICATE in str(error):
         return Conflict("this exists already")
-    if error.timeout and deadline.remaining() == 0:
-        return DeadlineExceeded()
     if isinstance(error, WaitQueueTimeoutError):
         return PoolTimeout("no MongoDB connection became free in time")
-    if isinstance(error, ConnectionFailure | ProtocolError):
+    # A name that does not resolve is a ConfigurationError: pymongo resolves when it connects.
+    if isinstance(error, ConnectionFailure | ProtocolError | ConfigurationError):
         return StoreDown(f"MongoDB: {first_sentence(error)}")
     if getattr(error, "code", None) in DOWN_CODES:
         return StoreDown(f"MongoDB: {first_sentence(error)}")

@@ -35,9 +35,12 @@ def check_url(url: str) -> str:
     return url
 
 
-def connect(url: str, timeout_s: float) -> Connection:
+def connect(url: str, timeout_s: float, statement_timeout_s: float = 0) -> Connection:
     """
     Return a new connection, after at most *timeout_s* seconds or what is left of the deadline.
+
+    The server itself ends a statement after *statement_timeout_s* seconds, so that one whose
+    request is over does not work on; 0 is never.
 
     Raises:
         StoreDown: the server refused, failed or did not answer.
@@ -48,6 +51,9 @@ def connect(url: str, timeout_s: float) -> Connection:
             conn: Connection = psycopg2.connect(
                 url, fallback_application_name="greenline", **KEEPALIVES
             )
+            conn.autocommit = True
+            with conn.cursor() as cursor:
+                cursor.execute("set statement_timeout = %s", (int(statement_timeout_s * 1000),))
             return conn
     except gevent.Timeout as expired:
         if expired is not timeout:

@@ -21,6 +21,8 @@ CONFLICTS = {
 # server that starts or stops, a standby that took the place of the primary.
 DOWN = {"53300", "57P01", "57P02", "57P03", "25006"}
 DEADLINE = {"57014"}
+# What psycopg2 raises when the connection broke, or when what came over it made no sense.
+LOST = {psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.DatabaseError}
 
 
 @contextmanager
@@ -42,7 +44,7 @@ def translate(error: psycopg2.Error) -> GreenlineError:
         return DeadlineExceeded()
     if state in DOWN or (state or "").startswith("08"):
         return StoreDown(f"Postgres: {first_line(error)}")
-    if state is None and isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError):
+    if state is None and type(error) in LOST:
         return StoreDown(f"Postgres: {first_line(error)}")
     return StoreError()
 

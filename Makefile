@@ -1,0 +1,43 @@
+# Paths are relative throughout: the checkout's own path may have a space in it.
+PYTHON ?= python3
+ARGS ?=
+
+# pip's and Python's own settings are the person's; these would change what runs here.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+
+.PHONY: help serve dev test check bench-article clean \
+	have-python setup-serve setup-dev
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+serve: setup-serve ## run the service with its own Postgres and MongoDB, on PORT (8000)
+	@exec .venv/bin/python -m embedded.serve
+
+dev: setup-serve ## the same with one worker, which reloads when the code changes
+	@exec .venv/bin/python -m embedded.serve --dev
+
+test: setup-dev ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
+	@exec .venv/bin/python -m pytest $(ARGS)
+
+check: setup-dev ## run the linters and the type checker
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m mypy
+	.venv/bin/lint-imports
+
+bench-article: setup-dev ## run the experiment of the README: a thousand sleeping queries
+	@exec .venv/bin/python -m bench.article
+
+clean: ## remove everything that the other targets made
+	@exec $(or $(wildcard .venv/bin/python),$(PYTHON)) -B -m embedded.clean
+
+have-python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "setup: PYTHON: there is no $(PYTHON); install Python 3.11 or newer (python3)" >&2; exit 1; }
+
+setup-serve: have-python
+	@exec $(PYTHON) -B embedded/venv.py serve
+
+setup-dev: have-python
+	@exec $(PYTHON) -B embedded/venv.py dev

@@ -1,0 +1,34 @@
+"""What ``make serve`` tells when all is up."""
+
+import os
+import shlex
+import shutil
+
+from embedded import cluster
+from embedded.account import Account
+
+NEW_BOOK = (
+    '{"title": "The Dispossessed", "authors": ["Ursula K. Le Guin"], '
+    '"genres": ["utopia"], "published": "1974-05-01"}'
+)
+NEW_STATE = '{"task_id": 1000001, "agent_id": 1000001, "data": {"step": 1}}'
+
+
+def started(port: int, told: list[str]) -> str:
+    """Return the lines to print: where it listens, what it uses, and what to try."""
+    base = f"http://127.0.0.1:{port}"
+    lines = [f"Greenline listens on {base}; Ctrl-C stops it", "", *told, "", "Try:", ""]
+    lines += [f"  curl '{base}/books?limit=3'", _post(f"{base}/books", NEW_BOOK)]
+    lines += [_post(f"{base}/states", NEW_STATE), f"  curl {base}/readyz"]
+    return "\n".join(["", *(f"  {line}".rstrip() for line in lines), ""])
+
+
+def psql(url: str) -> str:
+    """Return the command that opens *url* in psql; the embedded Postgres brings one along."""
+    ourselves = Account(os.geteuid(), os.getegid())
+    program = shutil.which("psql") or cluster.binaries(ourselves) / "psql"
+    return f"{'psql' if shutil.which('psql') else shlex.quote(str(program))} '{url}'"
+
+
+def _post(url: str, body: str) -> str:
+    return f"  curl {url} -H 'Content-Type: application/json' -d '{body}'"

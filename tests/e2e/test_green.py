@@ -1,0 +1,101 @@
+"""The worker is green, or refuses to start and says who is to blame."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import CHECKOUT, Databases, Service, service
+from tests.watch import listening_sockets, sockets
+
+# What a gunicorn.conf.py, or a module named early that it imports, says; who is to blame then.
+EARLY = {
+    "pymongo": ("import pymongo", "", "pymongo"),
+    "a socket in the config itself": ("from socket import socket", "", "__config__ (socket from"),
+    "a lock": (
+        "import early",
+        "from threading import Lock\nGATE = Lock()",
+        "early (GATE is a lock",
+    ),
+    "a subclass": (
+        "import early",
+        "import threading\nclass Mine(threading.local): ...",
+        "early (Mine",
+    ),
+    "sleep": ("import early", "from time import sleep as rest", "early (rest from time)"),
+}
+THREE_WORKERS = {"WEB_CONCURRENCY": "3"}
+
+
+def refused(running: Service) -> str:
+    """Wait for gunicorn to give up, and return what it says."""
+    status = running.process.wait(timeout=20)
+    assert status != 0, running.log
+    assert not running.is_alive()
+    return running.log
+
+
+def test_serves_with_warnings_as_errors(databases: Databases) -> None:
+    """Nothing warns, neither gevent of late patching nor anyone else."""
+    with service(databases.environ, python=("-W", "error")) as greenline:
+        assert greenline.get("/books").status == 200
+        assert greenline.get("/states").status == 200
+        assert greenline.stop() == 0
+        assert "Warning" not in greenline.log
+        assert "Traceback" not in greenline.log
+
+
+@pytest.mark.parametrize(("line", "module", "culprit"), EARLY.values(), ids=EARLY)
+def test_refuses_what_was_imported_before_patching(
+    databases: Databases, tmp_path: Path, line: str, module: str, culprit: str
+) -> None:
+    """A gunicorn.conf.py that imports too early stops gunicorn, which names the module."""
+    (tmp_path / "early.py").write_text(module)
+    config = tmp_path / "early.conf.py"
+    config.write_text(f"{line}\n{(CHECKOUT / 'gunicorn.conf.py').read_text()}")
+    environ = {**databases.environ, **THREE_WORKERS, "PYTHONPATH": str(tmp_path)}
+    with service(environ, config=str(config), wait=False) as greenline:
+        log = refused(greenline)
+    assert "imported before the standard library was patched" in log
+    assert culprit in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--worker-class=sync"], id="sync"),
+        pytest.param(["--worker-class=gthread"], id="gthread"),
+        pytest.param(["--worker-class=sync", "--threads=4"], id="threads"),
+        pytest.param(["--preload"], id="preload"),
+    ],
+)
+def test_refuses_a_worker_that_is_not_green(databases: Databases, arguments: list[str]) -> None:
+    """Another worker class, or an application loaded before the fork, is refused in one line."""
+    with service({**databases.environ, **THREE_WORKERS}, *arguments, wait=False) as greenline:
+        log = refused(greenline)
+    assert "the standard library is not patched" in log
+    assert "Traceback" not in log
+
+
+def test_refuses_to_run_without_the_hook(databases: Databases, tmp_path: Path) -> None:
+    """An entry that forgets psycopg2's hook is refused before it blocks anybody."""
+    source = (CHECKOUT / "app" / "wsgi.py").read_text()
+    assert "    patching.hook_psycopg2()\n" in source
+    (tmp_path / "unhooked.py").write_text(source.replace("    patching.hook_psycopg2()\n", ""))
+    environ = {**databases.environ, **THREE_WORKERS, "PYTHONPATH": str(tmp_path)}
+    with service(environ, target="unhooked:app", wait=False) as greenline:
+        log = refused(greenline)
+    assert "psycopg2 has no wait callback" in log
+    assert "Traceback" not in log
+
+
+def test_the_master_has_no_database_socket(databases: Databases) -> None:
+    """The master only listens; the workers, which have served, hold what is connected."""
+    with service({**databases.environ, "WEB_CONCURRENCY": "2"}) as greenline:
+        assert greenline.get("/books").status == 200
+        assert greenline.get("/states").status == 200
+        listening = listening_sockets()
+        (ours,) = sockets(greenline.process.pid)
+        assert ours in listening
+        connected = set.union(*(sockets(pid) for pid in greenline.workers())) - listening
+        assert len(connected) >= 2

@@ -1,0 +1,418 @@
+"""``make serve`` as a newcomer meets it: it starts, tells, stops, and says what is wrong."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from embedded import store
+from embedded.postgres import Postgres, temporary
+from tests.support import CHECKOUT, environ, free_port, wait_until
+
+START_LIMIT_S = 60
+STOP_LIMIT_S = 45
+SERVE = (sys.executable, "-m", "embedded.serve")
+READY = "Try:"
+
+
+class Run:
+    """A ``serve`` on a data folder of its own, and everything that it started."""
+
+    def __init__(self, data: Path, more: Mapping[str, str], command: tuple[str, ...]) -> None:
+        self.data = data
+        self.port = free_port()
+        self.output_file = Path(tempfile.mkstemp(prefix="greenline-serve-")[1])
+        mine = {"GREENLINE_DATA": str(data), "PORT": str(self.port), **more}
+        with self.output_file.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=CHECKOUT,
+                env=environ(mine),
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.output_file.read_text(errors="replace")
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def ready(self) -> "Run":
+        """Wait until it has told how to use it."""
+        wait_until(lambda: READY in self.output or self.ended(), "serve", START_LIMIT_S)
+        assert READY in self.output, self.output
+        return self
+
+    def status(self) -> int:
+        """Wait for its end and return the exit status."""
+        wait_until(self.ended, f"serve to end: {self.output}", STOP_LIMIT_S)
+        return int(self.process.returncode)
+
+    def processes(self) -> dict[int, str]:
+        """Return all processes that it started, by the data folder in their environment."""
+        return dict(started_with(f"GREENLINE_DATA={self.data}"))
+
+    def find(self, wanted: str) -> list[int]:
+        """Return those of its processes with *wanted* in their arguments."""
+        return [pid for pid, arguments in self.processes().items() if wanted in arguments]
+
+    def sockets(self) -> Path:
+        return Path((self.data / "postgres" / "sockets").read_text())
+
+    def curls(self) -> list[str]:
+        return re.findall(r"^ +(curl .+)$", self.output, re.MULTILINE)
+
+    def assert_nothing_left(self) -> None:
+        assert self.processes() == {}
+        assert list(self.data.rglob("sockets")) == []
+        assert list(self.data.rglob("postmaster.pid")) == []
+
+    def end(self) -> None:
+        """End what a failed or killing test left, sockets included."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(timeout=10)
+        for note in self.data.rglob("sockets"):
+            shutil.rmtree(note.read_text(), ignore_errors=True)
+        self.output_file.unlink()
+
+
+def started_with(variable: str) -> Iterator[tuple[int, str]]:
+    """Yield the processes that have *variable* in their environment, and their arguments."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # It ended meanwhile, or is somebody else's.
+            if variable in (entry / "environ").read_text(errors="replace").split("\0"):
+                yield int(entry.name), (entry / "cmdline").read_text().replace("\0", " ")
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A folder for the data with a blank in its name."""
+    path = Path(tempfile.mkdtemp(prefix="greenline data "))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+    store.remove_under(path)
+
+
+@contextmanager
+def serve(data: Path, *command: str, **more: str) -> Iterator[Run]:
+    """Start ``serve``, and end whatever is left of it."""
+    run = Run(data, more, command or SERVE)
+    try:
+        yield run
+    finally:
+        run.end()
+
+
+def fails_with(data: Path, **more: str) -> str:
+    """Run a ``serve`` that must fail and leave nothing; return its one line."""
+    with serve(data, **more) as run:
+        assert run.status() == 1, run.output
+        run.assert_nothing_left()
+        lines = [line for line in run.output.splitlines() if line.startswith("serve: ")]
+        assert run.output.splitlines()[-1] == lines[-1]
+        assert "Traceback" not in run.output
+        return lines[-1]
+
+
+def test_the_printed_curl_lines_work_and_the_data_outlive_a_restart(data: Path) -> None:
+    """What a newcomer copies from the screen is answered, and is there after a second start."""
+    with serve(data) as run:
+        curls = run.ready().curls()
+        assert len(curls) == 4
+        answers = [_shell(f"{line} -s -w '%{{http_code}}'") for line in curls]
+        assert [answer[-3:] for answer in answers] == ["200", "201", "201", "200"]
+        book = re.search(r'"id":(\d+)', answers[1])
+        assert book
+        run.process.terminate()
+        assert run.status() == 0
+        run.assert_nothing_left()
+    with serve(data) as again:
+        started = time.monotonic()
+        again.ready()
+        assert time.monotonic() - started < 5 + 1
+        address = f"http://127.0.0.1:{again.port}/books/{book[1]}"
+        assert "The Dispossessed" in _shell(f"curl -s {address}")
+
+
+def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(data: Path) -> None:
+    """The first screen answers what a newcomer asks: which servers, how many connections."""
+    with serve(data) as run:
+        told = run.ready().output
+        assert re.search(r"Postgres +18\.\d+, embedded", told)
+        assert re.search(r"MongoDB +(FerretDB|mongod) \S+, embedded", told)
+        assert "postgres pool: " in told
+        assert "mongodb pool: " in told
+        psql = re.search(r"^ +(\S*psql '.+')$", told, re.MULTILINE)
+        assert psql
+        assert "1000" in _shell(f"{psql[1]} -Atc 'select count(*) from books'")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_everything_in_order(number: signal.Signals, data: Path) -> None:
+    """Ctrl-C, SIGTERM and a closed terminal end it with status 0 and leave nothing."""
+    with serve(data) as run:
+        sockets = run.ready().sockets()
+        run.process.send_signal(number)
+        assert run.status() == 0
+        run.assert_nothing_left()
+        assert not sockets.exists()
+        assert "ended by itself" not in run.output
+
+
+def test_a_second_signal_while_stopping_leaves_nothing_either(data: Path) -> None:
+    """An impatient second and third Ctrl-C do not interrupt the clean-up."""
+    with serve(data) as run:
+        run.ready().process.send_signal(signal.SIGINT)
+        for _ in range(3):
+            time.sleep(0.05)
+            run.process.send_signal(signal.SIGINT)
+        assert run.status() == 0
+        run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("moment", ["initdb", "--single", "cluster_name", "ferretdb-", "flask"])
+def test_a_signal_during_the_start_stops_what_has_started(moment: str, data: Path) -> None:
+    """Wherever the start is, SIGTERM ends it with status 0 and leaves nothing."""
+    with serve(data) as run:
+        wait_until(lambda: run.find(moment) or READY in run.output, moment)
+        run.process.terminate()
+        assert run.status() == 0, run.output
+        run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("to_group", [True, False], ids=["Ctrl-C", "SIGTERM to make"])
+def test_make_serve_passes_the_signal_on(to_group: bool, data: Path) -> None:
+    """Ctrl-C reaches make and serve alike; a SIGTERM of make alone is forwarded."""
+    with serve(data, "make", "serve") as run:
+        run.ready()
+        if to_group:
+            os.killpg(run.process.pid, signal.SIGINT)
+        else:
+            run.process.terminate()
+        run.status()
+        run.assert_nothing_left()
+        assert "serve: " not in run.output.partition(READY)[2]
+
+
+@pytest.mark.parametrize("victim", ["-m gunicorn", "cluster_name", "ferretdb-"])
+def test_a_child_that_dies_ends_everything(victim: str, data: Path) -> None:
+    """No half of the service runs on: it says which part ended, and exits with 1."""
+    with serve(data) as run:
+        os.kill(min(run.ready().find(victim)), signal.SIGKILL)
+        assert run.status() == 1
+        run.assert_nothing_left()
+        assert re.search("^serve: (gunicorn|Postgres|FerretDB): ended by itself", run.output, re.M)
+
+
+def test_a_kill_of_the_whole_tree_leaves_a_folder_that_starts(data: Path) -> None:
+    """After kill -9 of every process the next start works, and cleans up what was left."""
+    with serve(data) as run:
+        sockets = run.ready().sockets()
+        for pid in run.processes():
+            os.kill(pid, signal.SIGKILL)
+        run.status()
+        assert sockets.exists()
+        with serve(data) as again:
+            again.ready()
+            assert not sockets.exists()
+            again.process.terminate()
+            assert again.status() == 0
+            again.assert_nothing_left()
+
+
+def test_a_kill_of_the_supervisor_alone_ends_the_rest(data: Path) -> None:
+    """The servers go with the process that started them, and the next start works at once."""
+    with serve(data) as run:
+        run.ready().process.kill()
+        run.status()
+        with serve(data) as again:
+            again.ready()
+            again.process.terminate()
+            assert again.status() == 0
+            again.assert_nothing_left()
+
+
+def test_a_second_serve_on_the_same_data_is_refused(data: Path) -> None:
+    """One folder serves once; the first run goes on undisturbed."""
+    with serve(data) as run:
+        run.ready()
+        with serve(data) as second:
+            assert second.status() == 1
+            assert re.search("^serve: GREENLINE_DATA: .* is in use", second.output, re.M)
+            assert _shell(run.curls()[-1] + " -s -o /dev/null -w '%{http_code}'") == "200"
+            assert not run.ended()
+
+
+def test_dev_runs_one_worker(data: Path) -> None:
+    """``make dev`` has one worker, whose pool is not divided."""
+    with serve(data, *SERVE, "--dev", WEB_CONCURRENCY="4") as run:
+        assert "by 1 workers" in run.ready().output or "by 1 worker)" in run.output
+        assert len(run.find("-m gunicorn")) == 2
+
+
+def test_a_taken_port_is_one_clear_line(data: Path) -> None:
+    """Before anything starts, it says that PORT is taken and how to choose another."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = fails_with(data, PORT=str(port))
+    assert line.startswith(f"serve: PORT: {port} is taken")
+    assert not (data / "postgres").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        pytest.param("PORT", "80a", "PORT: '80a' is not a whole number", id="port-text"),
+        pytest.param("PORT", "70000", "PORT: '70000' is not a whole number", id="port-range"),
+        pytest.param(
+            "DATABASE_URL",
+            "postgresql://u:s3cret@127.0.0.1:1/x",
+            'DATABASE_URL: cannot connect to "127.0.0.1", port 1: Connection refused',
+            id="postgres-refused",
+        ),
+        pytest.param(
+            "DATABASE_URL",
+            "postgresql://u:s3cret/s3cret@127.0.0.1/x",
+            "DATABASE_URL: not one that libpq can read",
+            id="postgres-slash-in-password",
+        ),
+        pytest.param(
+            "DATABASE_URL",
+            "postgresql://u:p@s3cret@127.0.0.1:1/x",
+            "DATABASE_URL: not one that libpq can read",
+            id="postgres-at-in-password",
+        ),
+        pytest.param(
+            "DATABASE_URL",
+            "postgresql://u:s3cret@nowhere.invalid/x",
+            "DATABASE_URL: the name of its host is not known",
+            id="postgres-unknown-host",
+        ),
+        pytest.param(
+            "DATABASE_URL",
+            "mysql://u:s3cret@127.0.0.1/x",
+            "DATABASE_URL: must begin with postgresql://",
+            id="postgres-scheme",
+        ),
+        pytest.param(
+            "MONGODB_URI",
+            "mongodb://u:s3cret@127.0.0.1:1/x",
+            "MONGODB_URI: cannot connect to 127.0.0.1:1: [Errno 111] Connection refused",
+            id="mongodb-refused",
+        ),
+        pytest.param(
+            "MONGODB_URI",
+            "mongodb://u:s3cret/s3cret@127.0.0.1/x",
+            "MONGODB_URI: not one that pymongo can read",
+            id="mongodb-slash-in-password",
+        ),
+        pytest.param(
+            "MONGODB_URI",
+            "127.0.0.1:27017",
+            "MONGODB_URI: must begin with mongodb://",
+            id="mongodb-scheme",
+        ),
+        pytest.param("WEB_CONCURRENCY", "many", "WEB_CONCURRENCY: 'many' is not", id="workers"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_line(
+    variable: str, value: str, expected: str, data: Path
+) -> None:
+    """It names the variable and what is wrong, shows no password, and leaves nothing running."""
+    line = fails_with(data, **{variable: value})
+    assert line.startswith(f"serve: {expected}")
+    assert "s3cret" not in line
+
+
+def test_a_wrong_postgres_password_is_one_clear_line(data: Path) -> None:
+    """What the server says about the password is told, the password is not."""
+    with temporary() as server:
+        _demand_password(server)
+        line = fails_with(data, DATABASE_URL=server.url.replace("@", ":s3cret@", 1))
+    assert line.startswith("serve: DATABASE_URL: cannot connect to ")
+    assert "password authentication failed" in line
+    assert "s3cret" not in line
+
+
+def test_a_wrong_mongodb_password_is_one_clear_line(data: Path, mongo: object) -> None:
+    """A user that the server does not let in is told so, without the password."""
+    uri = getattr(mongo, "url").replace("mongodb://", "mongodb://nobody:s3cret@")  # noqa: B009
+    line = fails_with(data, MONGODB_URI=uri)
+    assert line.startswith("serve: MONGODB_URI: the server refuses: ")
+    assert "s3cret" not in line
+
+
+def test_your_own_servers_are_used_and_left_running(data: Path) -> None:
+    """With DATABASE_URL set no other Postgres is started, and yours goes on afterwards."""
+    with temporary() as server, serve(data, DATABASE_URL=server.url) as run:
+        assert "yours (DATABASE_URL)" in run.ready().output
+        assert not (data / "postgres").exists()
+        run.process.terminate()
+        assert run.status() == 0
+        run.assert_nothing_left()
+        assert server.alive()
+
+
+def test_a_data_folder_that_is_a_file_is_one_clear_line(data: Path) -> None:
+    """A file where the folder should be is named."""
+    file = data / "file"
+    file.touch()
+    with serve(file) as run:
+        assert run.status() == 1
+        assert run.output.startswith(f"serve: GREENLINE_DATA: {file} is not a folder")
+
+
+def test_an_unwritable_data_folder_is_one_clear_line() -> None:
+    """A folder that cannot be made is named, with the reason."""
+    folder = Path(f"/proc/greenline-{os.getpid()}")  # Ours alone: runs are told apart by it.
+    with serve(folder) as run:
+        assert run.status() == 1
+        assert run.output.startswith(f"serve: GREENLINE_DATA: {folder}: ")
+        assert run.output.endswith("; set GREENLINE_DATA to a folder that you can write to\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
+@pytest.mark.parametrize("size", ["1m", "20m", "41m", "46m"])
+def test_a_full_disk_is_one_clear_line(size: str, data: Path) -> None:
+    """Wherever the space runs out, the line names GREENLINE_DATA and nothing is left running."""
+    data.chmod(0o755)
+    options = f"size={size},mode=755"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(data)]).returncode:
+        pytest.skip("no mount here")
+    try:
+        line = fails_with(data)
+    finally:
+        subprocess.run(["umount", str(data)], check=True)
+    assert line.startswith("serve: GREENLINE_DATA: no space left on device")
+
+
+def _shell(line: str) -> str:
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=30)  # noqa: S602
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _demand_password(server: Postgres) -> None:
+    with closing(psycopg2.connect(server.superuser_url)) as conn, conn.cursor() as cursor:
+        conn.autocommit = True
+        cursor.execute("alter role greenline password 'another'")
+        cursor.execute("show hba_file")
+        hba = Path(cursor.fetchone()[0])
+        hba.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
+        cursor.execute("select pg_reload_conf()")

@@ -1,0 +1,98 @@
+"""A bad setting ends the start in one line; signals end, reload and replace without a loss."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from embedded.postgres import Postgres
+from tests.support import Answer, Databases, service, wait_until
+from tests.watch import backends
+
+SECRET = "sesame"
+
+BAD: dict[str, tuple[str, str]] = {
+    "port is no number": ("PORT", "abc"),
+    "no workers": ("WEB_CONCURRENCY", "0"),
+    "no database": ("DATABASE_URL", ""),
+    "database of another kind": ("DATABASE_URL", f"mysql://me:{SECRET}@localhost/greenline"),
+    "database that libpq cannot read": ("DATABASE_URL", f"postgresql://me:{SECRET}@h:p%zz/x"),
+    "no mongodb": ("MONGODB_URI", ""),
+    "mongodb without a scheme": ("MONGODB_URI", f"me:{SECRET}@localhost/greenline"),
+    "mongodb that pymongo cannot read": ("MONGODB_URI", f"mongodb://me:{SECRET}@a@b/x"),
+    "negative timeout": ("REQUEST_TIMEOUT", "-1"),
+    "log level of another language": ("LOG_LEVEL", "laut"),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), BAD.values(), ids=BAD)
+def test_a_bad_setting_is_told_in_one_line(databases: Databases, name: str, value: str) -> None:
+    """gunicorn ends, and one line names the variable, without a stack and without a password."""
+    environ = {**databases.environ, "WEB_CONCURRENCY": "3", name: value}
+    with service(environ, wait=False) as greenline:
+        assert greenline.process.wait(timeout=20) != 0, greenline.log
+        log = greenline.log
+    (line,) = [line for line in log.splitlines() if name in line]
+    assert line.startswith(f"greenline: {name}: ")
+    assert "Traceback" not in log
+    assert SECRET not in log
+
+
+def test_sigterm_finishes_what_is_in_progress(databases: Databases, postgres: Postgres) -> None:
+    """Sleeping requests are answered, the exit status is 0, and no connection is left."""
+    environ = {
+        **databases.environ,
+        "DATABASE_URL": f"{databases.postgres}&application_name=sigterm",
+        "GREENLINE_DIAGNOSTICS": "1",
+    }
+    with service(environ) as greenline, ThreadPoolExecutor() as clients:
+        asked = [clients.submit(greenline.get, "/diagnostics/sleep?seconds=1.5") for _ in range(6)]
+        wait_until(lambda: backends(postgres, "sigterm", asleep=True) == 6, "six sleepers")
+        assert greenline.stop() == 0
+        assert [one.result().status for one in asked] == [200] * 6
+        assert not greenline.is_alive()
+        assert "Traceback" not in greenline.log
+        wait_until(lambda: backends(postgres, "sigterm") == 0, "all backends to go", limit_s=5)
+
+
+def test_a_reload_loses_no_request(databases: Databases) -> None:
+    """Under load HUP replaces every worker, and each request is answered."""
+    with service({**databases.environ, "WEB_CONCURRENCY": "2"}) as greenline:
+        wait_until(lambda: greenline.log.count(": ready") == 2, "both workers to be ready")
+        old = set(greenline.workers())
+        done = Event()
+
+        def keep_asking() -> list[Answer]:
+            answers = []
+            while not done.is_set():
+                answers.append(greenline.get("/books?limit=1"))
+                done.wait(0.05)
+            return answers
+
+        with ThreadPoolExecutor() as pool:
+            clients = [pool.submit(keep_asking) for _ in range(4)]
+            try:
+                greenline.process.send_signal(signal.SIGHUP)
+                wait_until(
+                    lambda: len(now := set(greenline.workers())) == 2 and not now & old,
+                    "two new workers in the place of the old ones",
+                )
+                wait_until(lambda: greenline.log.count(": ready") == 4, "the new ones to be ready")
+            finally:
+                done.set()
+            statuses = [answer.status for client in clients for answer in client.result()]
+        assert len(statuses) > 20
+        assert set(statuses) == {200}
+
+
+def test_a_killed_worker_is_replaced(databases: Databases) -> None:
+    """After a kill -9 the master starts another worker, which serves."""
+    with service({**databases.environ, "WEB_CONCURRENCY": "1"}) as greenline:
+        (killed,) = greenline.workers()
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: greenline.workers() not in ([], [killed]), "another worker")
+        wait_until(greenline.is_ready, "it to be ready")
+        assert greenline.get("/books").status == 200
+        assert greenline.get("/states").status == 200
