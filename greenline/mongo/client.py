@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import pymongo
 from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import PyMongoError
@@ -40,6 +41,7 @@ READINESS: dict[str, Any] = {
     "socketTimeoutMS": 1_500,
     "waitQueueTimeoutMS": 1_500,
 }
+GOODBYE_S = 1
 DEFAULT_DATABASE = "greenline"
 
 
@@ -78,8 +80,11 @@ class Mongo:
 
         Raises:
             PoolTimeout: no connection became free in time.
+            PoolClosed: the client is closed.
             StoreDown: the server cannot be reached.
         """
+        if self._closed:
+            raise PoolClosed
         client = self._client or self._open()
         with translated():
             yield client.get_default_database(DEFAULT_DATABASE)
@@ -99,15 +104,13 @@ class Mongo:
             self._open()
 
     def close(self) -> None:
-        """Close both clients, with their monitors."""
+        """Close both clients, with their monitors; a server that is away is not waited for."""
         self._closed = True
-        self._readiness.close()
-        if self._client is not None:
-            self._client.close()
+        for client in filter(None, (self._readiness, self._client)):
+            with pymongo.timeout(GOODBYE_S):  # it ends its sessions on the server
+                client.close()
 
     def _open(self) -> "MongoClient[Document]":
-        if self._closed:
-            raise PoolClosed
         size = self._size_for(read_max_connections(self._readiness))
         if self._client is None:  # another greenlet may have been faster
             given = {name.lower() for name, _ in parse_qsl(urlsplit(self._uri).query)}

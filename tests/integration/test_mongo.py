@@ -1,0 +1,102 @@
+"""greenline.mongo on a real server, and on one that goes away."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from embedded.mongo import Mongo as Server
+from greenline.errors import ConfigError, Conflict, PoolClosed, StoreDown
+from greenline.mongo.client import Mongo
+
+
+@pytest.fixture
+def client(empty_mongo: str) -> Iterator[Mongo]:
+    """A client of a new database, sized to five."""
+    mongo = Mongo(empty_mongo, size_for=lambda _: 5, timeout_s=5)
+    yield mongo
+    mongo.close()
+
+
+def test_it_is_sized_by_what_the_server_tells(empty_mongo: str) -> None:
+    """size_for is asked once, with the server's limit or None, and its answer is maxPoolSize."""
+    asked: list[int | None] = []
+
+    def size_for(most: int | None) -> int:
+        asked.append(most)
+        return 7
+
+    mongo = Mongo(empty_mongo, size_for=size_for, timeout_s=5)
+    for _ in range(2):
+        with mongo.database() as database:
+            database.command("ping")
+            assert database.client.options.pool_options.max_pool_size == 7
+    mongo.close()
+    assert len(asked) == 1
+
+
+def test_options_in_the_uri_win(empty_mongo: str) -> None:
+    """What a person wrote into MONGODB_URI is not overridden, in whatever case it is written."""
+    uri = f"{empty_mongo}?maxpoolsize=3&serverSelectionTimeoutMS=1234"
+    mongo = Mongo(uri, size_for=lambda _: 50, timeout_s=5)
+    with mongo.database() as database:
+        options = database.client.options
+        assert options.pool_options.max_pool_size == 3
+        assert options.server_selection_timeout == 1.234
+    mongo.close()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["mongodb://", "mongodb://h/?nonsense=1", "mongodb://h/?maxPoolSize=x", "mongodb://h:0"],
+)
+def test_a_wrong_uri_is_refused_at_once(uri: str) -> None:
+    """Also options that pymongo would only warn of, and then ignore."""
+    with pytest.raises(ConfigError):
+        Mongo(uri, size_for=lambda _: 5, timeout_s=5)
+
+
+def test_a_duplicate_is_a_conflict_on_insert_and_on_update(client: Mongo) -> None:
+    """Whatever the server calls it."""
+    with client.database() as database:
+        database.things.create_index("n", unique=True)
+        database.things.insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": 2}])
+    with pytest.raises(Conflict), client.database() as database:
+        database.things.insert_one({"n": 1})
+    with pytest.raises(Conflict), client.database() as database:
+        database.things.find_one_and_update({"_id": 1}, {"$set": {"n": 2}})
+
+
+def test_after_close_nothing_is_lent(client: Mongo) -> None:
+    """A closed client says so, to a check and to a request."""
+    client.check()
+    client.close()
+    with pytest.raises(PoolClosed):
+        client.check()
+    with pytest.raises(PoolClosed), client.database():
+        raise AssertionError
+
+
+def test_closing_does_not_wait_for_a_server_that_is_gone(folder: Path) -> None:
+    """A worker stops in time although MongoDB died before it."""
+    with Server(folder / "gone") as server:
+        mongo = Mongo(server.url, size_for=lambda _: 5, timeout_s=5)
+        mongo.check()
+        with mongo.database() as database:
+            database.things.insert_one({"n": 1})
+        server.kill()
+        started = monotonic()
+        mongo.close()
+        assert monotonic() - started < 4
+
+
+def test_a_server_that_is_not_there_is_told_in_a_few_seconds() -> None:
+    """One line without the driver's topology, long before a request's deadline."""
+    mongo = Mongo("mongodb://127.0.0.1:1/", size_for=lambda _: 5, timeout_s=5)
+    started = monotonic()
+    with pytest.raises(StoreDown, match=r"^MongoDB: .*refused") as caught, mongo.database():
+        pass
+    assert monotonic() - started < 4
+    assert "Topology" not in str(caught.value)
+    mongo.close()
