@@ -86,6 +86,8 @@ def test_closing_does_not_wait_for_a_server_that_is_gone(folder: Path) -> None:
         with mongo.database() as database:
             database.things.insert_one({"n": 1})
         server.kill()
+        with pytest.raises(StoreDown), mongo.database() as database:
+            database.things.insert_one({"n": 2})
         started = monotonic()
         mongo.close()
         assert monotonic() - started < 4
