@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
+import gevent
 import pytest
 
 from embedded.mongo import Mongo as Server
@@ -84,7 +85,9 @@ def test_closing_does_not_wait_for_a_server_that_is_gone(folder: Path) -> None:
         mongo = Mongo(server.url, size_for=lambda _: 5, timeout_s=5)
         mongo.check()
         with mongo.database() as database:
-            database.things.insert_one({"n": 1})
+            # Several at once leave several sessions behind, to be ended on the server.
+            writers = [gevent.spawn(database.things.insert_one, {"n": n}) for n in range(9)]
+            gevent.joinall(writers, timeout=5, raise_error=True)
         server.kill()
         with pytest.raises(StoreDown), mongo.database() as database:
             database.things.insert_one({"n": 2})
