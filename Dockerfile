@@ -29,5 +29,5 @@ USER greenline
 EXPOSE 8000
 # /healthz and not /readyz: a database that is down must not make every container unhealthy.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["python3", "-c", \
-  "import os, urllib.request as u; u.urlopen(f\"http://127.0.0.1:{os.environ.get('PORT', '8000')}/healthz\", timeout=2)"]
+  "import http.client, os; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('PORT', 8000)), timeout=2); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
 CMD ["gunicorn", "-c", "gunicorn.conf.py", "app.wsgi:app"]

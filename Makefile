@@ -5,8 +5,8 @@ ARGS ?=
 # pip's and Python's own settings are the person's; these would change what runs here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
-.PHONY: help serve dev test check bench-article clean \
-	have-python setup-serve setup-dev
+.PHONY: help serve dev test check bench-article bench-postgres bench-soak clean \
+	have-python setup-serve setup-dev setup-bench
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,12 @@ check: setup-dev ## run the linters and the type checker
 bench-article: setup-dev ## run the experiment of the README: a thousand sleeping queries
 	@exec .venv/bin/python -m bench.article
 
+bench-postgres: setup-bench ## compare reads from Postgres with four other ways to serve them
+	@exec .venv/bin/python -m bench.postgres $(ARGS)
+
+bench-soak: setup-dev ## ask 100,000 times from 200 connections: no failure, no growing memory
+	@exec .venv/bin/python -m bench.soak
+
 clean: ## remove everything that the other targets made
 	@exec $(or $(wildcard .venv/bin/python),$(PYTHON)) -B -m embedded.clean
 
@@ -41,3 +47,6 @@ setup-serve: have-python
 
 setup-dev: have-python
 	@exec $(PYTHON) -B embedded/venv.py dev
+
+setup-bench: have-python
+	@exec $(PYTHON) -B embedded/venv.py bench

@@ -3,8 +3,10 @@
 import os
 import resource
 import sys
+from pathlib import Path
 
 from config import load
+from greenline import hooks
 from greenline.errors import ConfigError
 from greenline.trial import try_application
 
@@ -20,6 +22,7 @@ worker_class = "gevent"
 worker_connections = settings.pool_max_waiting + 1_000
 keepalive = 5
 graceful_timeout = 30
+reload_extra_files = [str(path) for path in Path("app/store/sql").glob("**/*.sql")]
 # The heartbeat of a worker, not a limit for a request: REQUEST_TIMEOUT is that.
 timeout = 30
 loglevel = settings.log_level
@@ -44,10 +47,9 @@ def post_fork(server, worker):
 
 def post_worker_init(worker):
     """Connect, in the background."""
-    worker.wsgi.extensions["greenline"].start()
+    hooks.start(worker)
 
 
 def worker_exit(server, worker):
-    """Close what the worker opened; one that failed to boot has no application."""
-    if getattr(worker, "wsgi", None) is not None:
-        worker.wsgi.extensions["greenline"].close()
+    """Close what the worker opened."""
+    hooks.close(worker)

@@ -1,14 +1,12 @@
 """The composition root: build the resources, hand them to the repositories, wire the routes."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flask import Flask, request
+from flask import Flask, Response, request
 from flask.typing import ResponseReturnValue
-from psycopg2.extensions import connection as Connection
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import BaseConverter
 
@@ -19,16 +17,20 @@ from app.store.books import Books
 from app.store.diagnostics import Diagnostics
 from app.store.states import States
 from config import Settings
+from config.env import named
 from greenline import budget, deadline
-from greenline.errors import ConfigError
 from greenline.mongo.client import Mongo
+from greenline.postgres.cancel import Canceller
+from greenline.postgres.client import Postgres
 from greenline.postgres.connect import check_url, connect
+from greenline.postgres.connection import Connection
 from greenline.postgres.limits import read_limits
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.probe import Probe
 from greenline.resources import Resources
 
 CONNECT_TIMEOUT_S = 5.0
+GOODBYE_S = 1.0
 MAX_BODY_BYTES = 1024 * 1024
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,13 @@ class Service(Flask):
             return super().dispatch_request()
         with deadline.limit(self._request_timeout_s):
             return super().dispatch_request()
+
+    def finalize_request(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().finalize_request(*args, **kwargs)
+        if response.is_streamed:
+            chunks = deadline.stream(response.iter_encoded(), self._request_timeout_s)
+            response.response = chunks
+        return response
 
 
 class IdConverter(BaseConverter):
@@ -68,7 +77,7 @@ def create_app(settings: Settings) -> Flask:
         ConfigError: a setting is wrong.
     """
     resources = Resources()
-    pool = _postgres(settings, resources)
+    postgres = _postgres(settings, resources)
     mongo = _mongo(settings)
     states_store = States(mongo)
     resources.add("mongodb", close=mongo.close, check=_with_indexes(mongo, states_store))
@@ -80,23 +89,25 @@ def create_app(settings: Settings) -> Flask:
     request_id.register(app)
     problems.register(app)
     app.register_blueprint(ops.health_blueprint(resources.health))
-    app.register_blueprint(books.blueprint(Books(pool)))
+    app.register_blueprint(books.blueprint(Books(postgres)))
     app.register_blueprint(states.blueprint(states_store))
     if settings.diagnostics:
-        app.register_blueprint(ops.diagnostics_blueprint(Diagnostics(pool)))
+        app.register_blueprint(ops.diagnostics_blueprint(Diagnostics(postgres)))
     return app
 
 
-def _postgres(settings: Settings, resources: Resources) -> ConnectionPool:
+def _postgres(settings: Settings, resources: Resources) -> Postgres:
     """Add the pool and its probe; the pool gets its size when the server told its limit."""
-    with _named("DATABASE_URL"):
+    with named("DATABASE_URL"):
         url = check_url(settings.database_url)
     open_one = partial(connect, url, CONNECT_TIMEOUT_S, settings.request_timeout_s)
+    canceller = Canceller(open_one)
     pool = ConnectionPool(
         open_one,
         max_size=settings.postgres_pool_size or 1,
         timeout_s=settings.pool_timeout_s,
         max_waiting=settings.pool_max_waiting,
+        canceller=canceller,
     )
 
     def follow_limits(conn: Connection) -> None:
@@ -106,9 +117,10 @@ def _postgres(settings: Settings, resources: Resources) -> ConnectionPool:
         log.log(logging.INFO if share.fits else logging.WARNING, "postgres pool: %s", share)
 
     probe = Probe(open_one, on_connect=follow_limits, check=schema.require_current)
-    resources.add("postgres pool", close=pool.close)
+    resources.add("postgres canceller", close=canceller.close)
+    resources.add("postgres pool", close=lambda: pool.close(GOODBYE_S))
     resources.add("postgres", close=probe.close, check=probe)
-    return pool
+    return Postgres(pool, prepare=settings.postgres_prepare)
 
 
 def _mongo(settings: Settings) -> Mongo:
@@ -118,9 +130,14 @@ def _mongo(settings: Settings) -> Mongo:
         log.log(logging.INFO if share.fits else logging.WARNING, "mongodb pool: %s", share)
         return share.size
 
-    with _named("MONGODB_URI"):
+    with named("MONGODB_URI"):
         queue_s = settings.pool_timeout_s or settings.request_timeout_s
-        return Mongo(settings.mongodb_uri, size_for=size_for, timeout_s=queue_s)
+        return Mongo(
+            settings.mongodb_uri,
+            size_for=size_for,
+            timeout_s=queue_s,
+            documentdb=settings.mongodb_documentdb,
+        )
 
 
 def _with_indexes(mongo: Mongo, states_store: States) -> Callable[[], None]:
@@ -135,11 +152,3 @@ def _with_indexes(mongo: Mongo, states_store: States) -> Callable[[], None]:
             ensured = True
 
     return check
-
-
-@contextmanager
-def _named(variable: str) -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{variable}: {error}") from error

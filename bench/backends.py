@@ -30,6 +30,7 @@ class Backends:
             superuser_url, connection_factory=LogicalReplicationConnection
         )
         self._cursor = self._connection.cursor()
+        self._asking = threading.Lock()
 
     def count(self) -> int:
         """Count those that the role holds."""
@@ -44,8 +45,9 @@ class Backends:
         self._connection.close()
 
     def _ask(self, query: str) -> int:
-        self._cursor.execute(query, (self._role,) if query is HELD else None)
-        (row,) = self._cursor.fetchall()
+        with self._asking:
+            self._cursor.execute(query, (self._role,) if query is HELD else None)
+            (row,) = self._cursor.fetchall()
         return int(row[0])
 
 

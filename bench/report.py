@@ -101,11 +101,29 @@ def table(rows: Sequence[Row]) -> str:
         figures += [each.p50_ms, each.p99_ms, each.p999_ms, each.rss_mb, each.spread]
         figures += [each.more.get(name) for name in extra]
         lines.append(["" if figure is None else str(figure) for figure in figures])
+    return aligned(lines, names=2)
+
+
+def ratio_table(found: dict[str, dict[str, dict[str, float | None]]]) -> str:
+    """Return :func:`ratios` as lines of text: our req/s over each peer's."""
+    peers = list(
+        dict.fromkeys(who for work in found.values() for at in work.values() for who in at)
+    )
+    lines = [["our req/s over", "clients", *peers]]
+    for work, by_clients in found.items():
+        for clients, its in by_clients.items():
+            figures = [its.get(who) for who in peers]
+            cells = ["" if figure is None else f"{figure:.2f}" for figure in figures]
+            lines.append([work, clients, *cells])
+    return aligned(lines, names=1)
+
+
+def aligned(lines: Sequence[Sequence[str]], names: int) -> str:
+    """Return *lines* with columns of one width, the first *names* of them to the left."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    # Names to the left, figures to the right.
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if place < 2 else cell.rjust(width)
+            cell.ljust(width) if place < names else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines

@@ -1,10 +1,10 @@
 """
-Start a gunicorn to be measured, and stop it.
+Start a gunicorn or a uvicorn to be measured, and stop it.
 
 1. It runs in a session of its own and is ended by its own process ids, never by a name.
 2. It counts as started when it answers 200 and its workers have gone quiet: a worker still
    importing would spoil the first figures.
-3. It starts from the given environment and the caller's, less what would change gunicorn.
+3. It starts from the given environment and the caller's, less what would change the server.
 """
 
 import http.client
@@ -19,12 +19,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar, Self
 
 from bench import proc
 
 ROOT = Path(__file__).resolve().parents[1]
 # Peers get their number of workers as an argument; ours reads it from the environment.
 LEFT_OUT = ("GUNICORN_CMD_ARGS", "WEB_CONCURRENCY", "PORT")
+LEFT_OUT_BEGINNING = "UVICORN_"
 OPEN_FILES = 20_000
 
 
@@ -32,8 +34,12 @@ class ServerError(Exception):
     """A server did not start."""
 
 
-class Gunicorn:
-    """A gunicorn with *arguments*, ready when the path *ready* answers 200; a context manager."""
+class Server:
+    """A *program* with *arguments*, ready when the path *ready* answers 200; a context manager."""
+
+    program: ClassVar[str]
+    # How it is told where to listen.
+    listen: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -51,9 +57,14 @@ class Gunicorn:
         # gunicorn reads a gunicorn.conf.py of this folder even when it is not told to.
         self.cwd = cwd
         # Beside this Python, not resolved: that of the virtual environment.
-        gunicorn = Path(sys.executable).parent / "gunicorn"
-        self.command = [str(gunicorn), *arguments, "--bind", f"127.0.0.1:{self.port}"]
-        kept = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
+        program = Path(sys.executable).parent / self.program
+        where = [each.format(port=self.port) for each in self.listen]
+        self.command = [str(program), *arguments, *where]
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in LEFT_OUT and not name.startswith(LEFT_OUT_BEGINNING)
+        }
         self.env = {**kept, **env}
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -110,13 +121,13 @@ class Gunicorn:
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(grace_s)
-        # Also when gunicorn's master has ended: a blocked worker may have outlived it.
+        # Also when the master has ended: a blocked worker may have outlived it.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.process = None
 
-    def __enter__(self) -> "Gunicorn":
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -127,6 +138,20 @@ class Gunicorn:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+class Gunicorn(Server):
+    """A gunicorn: a master and its workers."""
+
+    program = "gunicorn"
+    listen = ("--bind", "127.0.0.1:{port}")
+
+
+class Uvicorn(Server):
+    """A uvicorn: with one worker a single process."""
+
+    program = "uvicorn"
+    listen = ("--host", "127.0.0.1", "--port", "{port}")
 
 
 def free_port() -> int:

@@ -1,9 +1,19 @@
 """Text of an environment variable to a value; what is wrong names the variable."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from greenline.errors import ConfigError
+
+
+@contextmanager
+def named(variable: str) -> Iterator[None]:
+    """Let an error about a value out of the block with the name of its *variable*."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{variable}: {error}") from error
 
 
 def text(environ: Mapping[str, str], name: str, default: str | None = None) -> str:
@@ -54,12 +64,12 @@ def seconds(environ: Mapping[str, str], name: str, default: float, *, most: floa
     return default if value is None else value
 
 
-def flag(environ: Mapping[str, str], name: str) -> bool:
-    """Return whether the variable is 1; unset and 0 are False."""
+def flag(environ: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Return whether the variable is 1."""
     value = environ.get(name, "").strip()
     if value not in ("", "0", "1"):
         raise ConfigError(f"{name}: {value!r} is neither 0 nor 1")
-    return value == "1"
+    return value == "1" if value else default
 
 
 def choice(environ: Mapping[str, str], name: str, default: str, choices: tuple[str, ...]) -> str:

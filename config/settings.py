@@ -19,6 +19,8 @@ class Settings:
     workers: int
     postgres_pool_size: int | None
     mongodb_max_pool_size: int | None
+    mongodb_documentdb: bool
+    postgres_prepare: bool
     request_timeout_s: float
     pool_timeout_s: float | None
     pool_max_waiting: int
@@ -44,6 +46,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         mongodb_max_pool_size=env.optional_integer(
             environ, "MONGODB_MAX_POOL_SIZE", least=1, most=100_000
         ),
+        postgres_prepare=env.flag(environ, "POSTGRES_PREPARE", default=True),
+        mongodb_documentdb=env.flag(environ, "MONGODB_DOCUMENTDB"),
         request_timeout_s=env.seconds(environ, "REQUEST_TIMEOUT", 30.0, most=A_DAY_S),
         pool_timeout_s=env.optional_seconds(environ, "POOL_TIMEOUT", most=A_DAY_S),
         pool_max_waiting=env.integer(environ, "POOL_MAX_WAITING", 1_000, least=0, most=1_000_000),

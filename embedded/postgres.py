@@ -14,7 +14,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embedded import cluster, store
@@ -24,6 +24,7 @@ from embedded.process import Child, end_orphans, kill_all, run, wait_until
 from greenline.errors import ConfigError
 
 START_TIMEOUT_S = 60  # Recovery after a crash reads the log since the last checkpoint.
+PORT = 5432  # the name of the socket; nothing listens on a network
 SOCKETS = "greenline-"
 # Not TMPDIR: a socket's path has 107 characters at most. Each gets a private folder in it.
 TMP = Path("/tmp")  # noqa: S108
@@ -46,12 +47,17 @@ class Postgres:
     @property
     def url(self) -> str:
         """The address for the service: libpq, SQLAlchemy and asyncpg understand it."""
-        return f"postgresql://greenline@/greenline?host={self._sockets}"
+        return f"postgresql://greenline@/greenline?host={self._sockets}&port={PORT}"
 
     @property
     def superuser_url(self) -> str:
         """The address for tests that watch or disturb the service."""
-        return f"postgresql://postgres@/greenline?host={self._sockets}"
+        return f"postgresql://postgres@/greenline?host={self._sockets}&port={PORT}"
+
+    @property
+    def socket(self) -> str:
+        """The path of its socket, for whoever stands in between."""
+        return f"{self._sockets}/.s.PGSQL.{PORT}"
 
     @property
     def name(self) -> str:
@@ -151,6 +157,7 @@ class Postgres:
             bin_folder / "postgres",
             f"-D{data}",
             "-clisten_addresses=",
+            f"-cport={PORT}",
             f"-cunix_socket_directories={self._sockets}",
             f"-cmax_connections={self.max_connections}",
             f"-ccluster_name={self._title}",
@@ -174,6 +181,8 @@ class Postgres:
             return
         if self._title:
             kill_all(self._is_ours)
+        with suppress(OSError):  # None of them is left, and a crash leaves it behind.
+            (self.folder / "data" / "postmaster.pid").unlink()
         self._forget_sockets()
         self._lock.release()
 

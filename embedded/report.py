@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import time
 
 from embedded import cluster
 from embedded.account import Account
@@ -11,7 +12,8 @@ NEW_BOOK = (
     '{"title": "The Dispossessed", "authors": ["Ursula K. Le Guin"], '
     '"genres": ["utopia"], "published": "1974-05-01"}'
 )
-NEW_STATE = '{"task_id": 1000001, "agent_id": 1000001, "data": {"step": 1}}'
+# A task of its own at every start: a second state for the same pair would be a conflict.
+NEW_STATE = f'{{"task_id": {int(time.time())}, "agent_id": 1, "data": {{"step": 1}}}}'
 
 
 def started(port: int, told: list[str]) -> str:

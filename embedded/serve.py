@@ -25,6 +25,7 @@ from embedded.settings import CHECKOUT, data_folder
 from greenline.errors import ConfigError
 
 READY_TIMEOUT_S = 30
+STEPS = ("upgrade", "sample", "sizes")
 GRACEFUL_TIMEOUT_S = 30
 WATCH_S = 0.2
 
@@ -63,6 +64,10 @@ class Serve:
     def have_postgres(self) -> None:
         """Start Postgres, or ask the one in ``DATABASE_URL``."""
         if not self.env.get("DATABASE_URL"):
+            for name in [name for name in os.environ if name.startswith("PG")]:
+                # libpq's defaults are about another server.
+                del os.environ[name]
+                self.env.pop(name, None)
             server = Postgres(self.folder / "postgres")
             self._adopt(server)
             self.env["DATABASE_URL"] = server.url
@@ -88,8 +93,8 @@ class Serve:
     def prepare_databases(self) -> None:
         """Apply the schema, add the sample data, and ask for the pools' sizes."""
         done = run(
-            [sys.executable, "-m", "flask", "db", "upgrade", "sample", "sizes"],
-            env=self.env,
+            [sys.executable, "-m", "flask", "--app", "app.commands", "db", *STEPS],
+            env={**self.env, "FLASK_SKIP_DOTENV": "1"},
             cwd=CHECKOUT,
         )
         if done.returncode:
@@ -141,7 +146,9 @@ class Serve:
 
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=10):
+            # Whatever proxy the person's environment names is not asked about 127.0.0.1.
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with direct.open(f"http://127.0.0.1:{self.port}/readyz", timeout=10):
                 return True
         except OSError:
             return False

@@ -21,7 +21,10 @@ OLDEST = (3, 11)
 SETS = {
     "serve": ["requirements.txt", "requirements-embedded.txt"],
     "dev": ["requirements-dev.txt"],  # All of serve, and the tools.
+    "bench": ["requirements-bench.txt"],  # All of serve, and what we are compared with.
 }
+# What else holds all of a set.
+LARGER = {"serve": {"dev", "bench"}}
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(CHECKOUT, ".venv")
 PYTHON = os.path.join(VENV, "bin", "python")
@@ -35,7 +38,7 @@ def main(name):
         signal.signal(each, signal.default_int_handler)
     lock = os.open(CHECKOUT, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    if any(_read(_stamp(each)) == _digest() for each in {name, "dev"}) and _python_runs():
+    if any(_read(_stamp(each)) == _digest() for each in _holding(name)) and _python_runs():
         return
     _require_new_enough()
     if os.path.exists(UNFINISHED) or (os.path.exists(VENV) and not _python_runs()):
@@ -54,6 +57,11 @@ def main(name):
     with open(_stamp(name), "w") as stamp:
         stamp.write(_digest())
     os.remove(UNFINISHED)
+
+
+def _holding(name):
+    """Return the sets that hold all of *name*."""
+    return {name} | LARGER.get(name, set())
 
 
 def _stamp(name):
@@ -129,4 +137,7 @@ def _fail(line):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except OSError as error:
+        _fail(f"{error}; the checkout must be writable, with space left")

@@ -8,11 +8,15 @@ How many connections a worker may hold: arithmetic, no I/O.
 
 from dataclasses import dataclass
 
-# Held by each worker beside its pool: the readiness check's own connection.
-POSTGRES_EXTRA_A_WORKER = 1
+# Held by each worker beside its pool: one connection for readiness, one for cancelling.
+POSTGRES_EXTRA_A_WORKER = 2
 # Left free on the server: a person with psql, and a migration.
 POSTGRES_HEAD_ROOM = 2
-# A worker's readiness client: one connection, and its monitors; the pool's monitors.
+# Held by each worker at each server beside its pool: the readiness check's connection, and two for
+# the monitors of each of the two clients. mongod 4.4 and newer, alone or in a replica set, streams
+# its changes over one and is measured over another; a server that is polled (FerretDB, Amazon
+# DocumentDB) has one less for each client, 3 in all. The limit is each server's own, so members
+# of a replica set do not add up.
 MONGODB_EXTRA_A_WORKER = 5
 # Assumed where the server does not tell its limit: pymongo's own default for a pool.
 MONGODB_DEFAULT_POOL_SIZE = 100
@@ -53,7 +57,8 @@ def postgres_share(limits: PostgresLimits, workers: int, wanted: int | None = No
     share = free // workers
     reason = (
         f"max_connections {limits.max_connections} - {reserved} reserved "
-        f"- {extra} for readiness - {POSTGRES_HEAD_ROOM} head-room, by {_workers(workers)}"
+        f"- {extra} for readiness and cancelling - {POSTGRES_HEAD_ROOM} head-room, "
+        f"by {_workers(workers)}"
     )
     if wanted is None:
         return Share(max(share, 1), reason, share >= 1)

@@ -6,6 +6,7 @@ The runtime's branch of the error tree.
 3. HTTP is not mentioned: the service's table gives each leaf its status.
 """
 
+from collections.abc import Mapping
 from inspect import getdoc
 from typing import ClassVar
 
@@ -70,6 +71,12 @@ class DeadlineExceeded(GreenlineError):
     code = "deadline_exceeded"
     retryable = True
 
+    def __init__(
+        self, message: str | None = None, spent_s: Mapping[str, float] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.spent_s: Mapping[str, float] = spent_s or {}
+
 
 class Conflict(GreenlineError):
     """This contradicts what is stored."""
@@ -79,6 +86,18 @@ class Conflict(GreenlineError):
     def __init__(self, message: str | None = None, constraint: str | None = None) -> None:
         super().__init__(message)
         self.constraint = constraint
+
+
+class NestedConnection(GreenlineError):
+    """This greenlet holds a connection of this pool already: two could wait for each other."""
+
+    code = "nested_connection"
+
+
+class OutcomeUnknown(GreenlineError):
+    """The connection was lost while the database committed: look before you repeat this."""
+
+    code = "outcome_unknown"
 
 
 class StoreError(GreenlineError):

@@ -7,9 +7,9 @@ Tell whether the service can work: ask each dependency, side by side, within a l
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
 from time import monotonic
 
 import gevent
@@ -43,7 +43,7 @@ class Health:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._checks: dict[str, Check] = {}
         self._clock = clock
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._report = Report({})
         self._until: float | None = None
 
@@ -72,7 +72,7 @@ class Health:
 
 def _ask(name: str, check: Check) -> str | None:
     try:
-        with deadline.limit(CHECK_TIMEOUT_S):
+        with deadline.limit(CHECK_TIMEOUT_S - deadline.GRACE_S):
             check()
     except DeadlineExceeded:
         return f"no answer within {CHECK_TIMEOUT_S:g} s"

@@ -4,17 +4,19 @@ Make the process green, and prove it.
 1. gunicorn's gevent worker patches the standard library after the fork, before it imports the
    application. The master stays unpatched: nothing in it may depend on gevent's hub.
 2. Whatever took an unpatched original with it before that blocks every greenlet of the worker,
-   so it is found by identity and refused by name.
+   so it is found by identity and refused by name: in globals, in attributes of classes and in
+   defaults of functions. What hides inside an instance or a container is not seen.
 3. psycopg2 waits in libpq, below Python: only its own hook makes it yield.
 """
 
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import gevent.monkey
 
+from greenline import settings
 from greenline.errors import LatePatching
 
 # What blocks the hub when it stays unpatched, where it lives.
@@ -37,10 +39,22 @@ def patch_all() -> None:
 
 
 def hook_psycopg2() -> None:
-    """Let psycopg2 wait in the hub (psycogreen), so that other greenlets run meanwhile."""
-    from psycogreen.gevent import patch_psycopg
+    """
+    Let psycopg2 wait in the hub, so that other greenlets run meanwhile.
 
-    patch_psycopg()
+    Raises:
+        ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
+    """
+    if settings.pg_wait() == "psycogreen":
+        from psycogreen.gevent import patch_psycopg
+
+        patch_psycopg()
+        return
+    from psycopg2.extensions import set_wait_callback
+
+    from greenline.postgres.wait import wait
+
+    set_wait_callback(wait)
 
 
 def require_hook() -> None:
@@ -91,13 +105,25 @@ def _imported_early() -> Iterator[str]:
     for module in list(sys.modules.values()):
         if not isinstance(module, ModuleType) or _keeps_originals_on_purpose(module.__name__):
             continue
-        for name, value in list(vars(module).items()):
+        for name, value in _held_by(module):
             if id(value) in originals:
                 yield f"{module.__name__} ({name} from {originals[id(value)]})"
             elif isinstance(value, type) and any(id(base) in originals for base in value.__mro__):
                 yield f"{module.__name__} ({name} is built on an unpatched class)"
             elif isinstance(value, lock_types):
                 yield f"{module.__name__} ({name} is a lock made before patching)"
+
+
+def _held_by(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the module's globals, its classes' attributes, and its functions' defaults."""
+    for name, value in list(vars(module).items()):
+        yield name, value
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        if isinstance(value, type):
+            yield from ((f"{name}.{inner}", held) for inner, held in list(vars(value).items()))
+        elif isinstance(value, FunctionType):
+            yield from ((f"{name}'s default", held) for held in value.__defaults__ or ())
 
 
 def _originals() -> Iterator[tuple[int, str]]:

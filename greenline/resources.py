@@ -23,10 +23,10 @@ class Resources:
 
     def __init__(self) -> None:
         self.health = Health()
-        self._closers: list[tuple[str, Callable[[], None]]] = []
+        self._closers: list[tuple[str, Callable[[], object]]] = []
         self._starting: gevent.Greenlet[[], None] | None = None
 
-    def add(self, name: str, *, close: Callable[[], None], check: Check | None = None) -> None:
+    def add(self, name: str, *, close: Callable[[], object], check: Check | None = None) -> None:
         """Close with the others, in reverse order; be unready while *check* raises."""
         self._closers.append((name, close))
         if check is not None:

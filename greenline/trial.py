@@ -34,9 +34,10 @@ def try_application(server: Any) -> None:
 
 def _load(server: Any) -> int:
     try:
-        if "gevent" in server.cfg.worker_class_str:
-            from gevent import monkey
+        from gevent import monkey
+        from gunicorn.workers.ggevent import GeventWorker
 
+        if issubclass(server.cfg.worker_class, GeventWorker):
             monkey.patch_all()
         server.app.wsgi()
     except AppImportError as error:

@@ -29,7 +29,7 @@ class Proxy:
 
     ``accepted`` counts the connections so far, ``asks`` the pieces of data from clients (with
     one small question at a time, that is the questions), ``held`` the
-    connections that ``hold`` stopped, ``open`` all connections now.
+    connections that ``hold`` stopped, ``open`` all connections now, ``most`` the most so far.
     """
 
     def __init__(self, target: Target) -> None:
@@ -37,12 +37,17 @@ class Proxy:
         self.accepted = 0
         self.asks = 0
         self.held = 0
+        self.most = 0
         self._open: set[socket.socket] = set()
-        self._holding: bytes | None = None
+        self._holding: tuple[bytes, ...] = ()
+        self._losing: bytes | None = None
+        self._lost: set[socket.socket] = set()
         self._garbage = False
         self._released = Event()
         self._hearing = Event()
         self._hearing.set()
+        self._speaking = Event()
+        self._speaking.set()
         self._listening: tuple[socket.socket, gevent.Greenlet[[], None]] | None = None
         self._port = _bound(0)  # bound and not listening: the kernel refuses, nobody takes it
         self.port = int(self._port.getsockname()[1])
@@ -56,8 +61,9 @@ class Proxy:
         """Be a good proxy, as at the beginning."""
         if self._garbage:
             self.cut()
-        self._garbage, self._holding = False, None
+        self._garbage, self._holding, self._losing = False, (), None
         self._hearing.set()
+        self._speaking.set()
         self._released.set()
         if self._listening is None:
             listener = _bound(self.port)
@@ -76,19 +82,25 @@ class Proxy:
     def cut(self) -> None:
         """Reset the connections that exist; new ones are welcome."""
         for client in list(self._open):
-            with suppress(OSError):
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            client.close()
+            _reset(client)
         self._open.clear()
 
     def deafen(self) -> None:
         """Accept and then neither forward nor answer, as a server that hangs."""
         self._hearing.clear()
 
-    def hold(self, words: bytes) -> None:
-        """Stop hearing the connections on which a client says *words*, and only those."""
+    def mute(self) -> None:
+        """Forward what clients say, and keep the answers."""
+        self._speaking.clear()
+
+    def hold(self, *words: bytes) -> None:
+        """Stop hearing the connections on which a client says one of *words*, and only those."""
         self._holding = words
         self._released.clear()
+
+    def lose(self, words: bytes) -> None:
+        """Pass on the next thing that a client says with *words*, and reset it at the answer."""
+        self._losing = words
 
     def babble(self) -> None:
         """Answer random bytes to whatever is said."""
@@ -100,6 +112,7 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         self._hearing.set()
+        self._speaking.set()
         self._released.set()
         self.refuse()
         self._port.close()
@@ -112,6 +125,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         self._open.add(client)
+        self.most = max(self.most, len(self._open))
         with closing(client), suppress(OSError):
             self._hearing.wait()
             with closing(_connected(self.target)) as server:
@@ -121,15 +135,19 @@ class Proxy:
                 finally:
                     answers.kill()
         self._open.discard(client)
+        self._lost.discard(client)
 
     def _ask(self, client: socket.socket, server: socket.socket) -> None:
         while data := client.recv(65_536):
             self.asks += 1
-            if self._holding is not None and self._holding in data:
+            if any(words in data for words in self._holding):
                 self.held += 1
                 self._released.wait()
                 self.held -= 1
             self._hearing.wait()
+            if self._losing is not None and self._losing in data:
+                self._losing = None
+                self._lost.add(client)
             if self._garbage:
                 client.sendall(GARBAGE)
             else:
@@ -139,9 +157,19 @@ class Proxy:
         with suppress(OSError):
             while data := server.recv(65_536):
                 self._hearing.wait()
+                self._speaking.wait()
+                if client in self._lost:
+                    _reset(client)
+                    return
                 if not self._garbage:
                     client.sendall(data)
             client.shutdown(socket.SHUT_RDWR)
+
+
+def _reset(client: socket.socket) -> None:
+    with suppress(OSError):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    client.close()
 
 
 def _bound(port: int) -> socket.socket:

@@ -21,6 +21,13 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 
 
+# What a person's shell may have set must not change what is tested.
+SETTINGS = (
+    "DATABASE_URL", "FLASK_", "GREENLINE_", "GUNICORN_", "LOG_LEVEL", "MONGODB_", "PG", "POOL_",
+    "PORT", "POSTGRES_", "REQUEST_TIMEOUT", "WEB_CONCURRENCY",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Databases:
     """The URLs of a Postgres and a MongoDB."""
@@ -53,8 +60,7 @@ def free_port() -> int:
 
 def environ(more: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment without the service's settings, and with *more*."""
-    settings = ("DATABASE_URL", "MONGODB_URI", "PORT", "WEB_CONCURRENCY", "LOG_LEVEL")
-    mine = {name: value for name, value in os.environ.items() if name not in settings}
+    mine = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
     return {**mine, **more}
 
 
@@ -157,6 +163,7 @@ def service(
     target: str = "app.wsgi:app",
     config: str = "gunicorn.conf.py",
     python: Sequence[str] = (),
+    cwd: Path = CHECKOUT,
     wait: bool = True,
 ) -> Iterator[Service]:
     """Run gunicorn with the service; *wait* until it is ready. *python* are interpreter options."""
@@ -166,7 +173,7 @@ def service(
     command += ["--bind", f"127.0.0.1:{port}", *arguments, target]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=CHECKOUT, env=environ(more), stdout=output, stderr=output
+            command, cwd=cwd, env=environ(more), stdout=output, stderr=output
         )
     running = Service(process, port, log)
     try:

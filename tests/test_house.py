@@ -12,6 +12,7 @@ from app.api.problems import STATUS
 from config import load
 from embedded.settings import VARIABLES
 from greenline import errors
+from greenline.settings import VARIABLES as RUNTIME
 from tests.support import BIN, CHECKOUT
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -50,7 +51,7 @@ def test_every_setting_is_in_the_readme_and_every_row_is_a_setting() -> None:
     """The table is the environment that the code reads, no more and no less."""
     environ = Recorder()
     load(environ)
-    known = environ.asked | {variable.name for variable in VARIABLES}
+    known = environ.asked | {variable.name for variable in (*VARIABLES, *RUNTIME)}
     assert set(settings_in_readme()) == known
 
 

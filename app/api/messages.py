@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from flask import Response, request
-from werkzeug.exceptions import UnsupportedMediaType
+from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
 
 from app.errors import InvalidRequest, MalformedRequest
 
@@ -23,13 +23,22 @@ def body(type_: type[T]) -> T:
     if not request.is_json:
         raise UnsupportedMediaType("the body must be application/json")
     try:
-        return msgspec.json.decode(request.get_data(cache=False), type=type_)
+        return msgspec.json.decode(_sent(), type=type_)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"the body is not JSON: {error}") from error
+
+
+def _sent() -> bytes:
+    """Return the body; Werkzeug cuts a chunked one at the limit without a word."""
+    sent = request.get_data(cache=False)
+    most = request.max_content_length
+    if request.content_length is None and most is not None and len(sent) >= most:
+        raise RequestEntityTooLarge
+    return sent
 
 
 def query(type_: type[T]) -> T:
@@ -64,6 +73,6 @@ def nothing() -> Response:
 def _invalid(error: msgspec.ValidationError) -> InvalidRequest:
     """Turn msgspec's ``... - at `$.authors[0]``` into a message and a JSON pointer (RFC 6901)."""
     message, _, path = str(error).partition(" - at `$")
-    steps = re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", path.rstrip("`"))
+    steps = re.findall(r"\.([^.\[\]]+)|\[(\d+)\]", path.rstrip("`"))
     pointer = "".join(f"/{name or index}" for name, index in steps)
     return InvalidRequest(message, pointer=pointer)

@@ -28,6 +28,8 @@ STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
     errors.TooManyWaiting: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StoreDown: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
+    errors.NestedConnection: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.OutcomeUnknown: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.StoreError: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.LatePatching: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.ConfigError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -50,7 +52,14 @@ def _ours(error: errors.GreenlineError) -> Response:
         more["constraint"] = error.constraint
     if isinstance(error, app_errors.InvalidRequest) and error.pointer is not None:
         more["pointer"] = error.pointer
-    response = problem(status, str(error), error.code, **more)
+    if isinstance(error, errors.DeadlineExceeded):
+        more["spent_ms"] = {what: round(s * 1000) for what, s in error.spent_s.items()}
+    detail = str(error)
+    if isinstance(error, errors.StoreDown):
+        # Its reason names hosts and roles: for the log, not for whoever asks.
+        log.warning("request %s: %s", g.get("request_id"), error)
+        detail = str(errors.StoreDown())
+    response = problem(status, detail, error.code, **more)
     if isinstance(error, errors.Unavailable):
         response.headers["Retry-After"] = str(error.retry_after_s)
     return response
@@ -61,7 +70,12 @@ def _http(error: HTTPException) -> Response | HTTPException:
     if error.code is None or error.code < 400:
         return error  # a redirect is an answer of its own
     status = HTTPStatus(error.code)
-    response = problem(status, error.description or status.description, status.name.lower())
+    detail = error.description or status.description
+    if status == HTTPStatus.NOT_FOUND:
+        detail = str(app_errors.NotFound())
+    elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        detail = f"a body has {request.max_content_length} bytes at most"
+    response = problem(status, detail, status.name.lower())
     for name, value in error.get_headers(request.environ):
         if name.lower() not in ("content-type", "content-length"):
             response.headers[name] = value

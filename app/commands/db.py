@@ -12,11 +12,14 @@ from pymongo.errors import PyMongoError
 from app.store import schema
 from app.store.ports import Document
 from config import Settings, load
+from config.env import named
 from greenline import budget
 from greenline.errors import GreenlineError, StoreDown
-from greenline.mongo.client import DEFAULT_DATABASE
+from greenline.mongo.client import DEFAULT_DATABASE, make_client
 from greenline.mongo.errors import first_sentence
 from greenline.mongo.limits import read_max_connections
+from greenline.mongo.options import DOCUMENTDB, split
+from greenline.postgres.connect import check_url
 from greenline.postgres.errors import first_line
 from greenline.postgres.limits import read_limits
 
@@ -64,13 +67,16 @@ def sizes(settings: Settings) -> None:
 
 
 def _postgres(settings: Settings) -> Connection:
-    return psycopg2.connect(settings.database_url, connect_timeout=TIMEOUT_S)
+    with named("DATABASE_URL"):
+        url = check_url(settings.database_url)
+    return psycopg2.connect(url, connect_timeout=TIMEOUT_S)
 
 
 def _mongo(settings: Settings) -> "MongoClient[Document]":
-    return MongoClient(
-        settings.mongodb_uri, serverSelectionTimeoutMS=TIMEOUT_S * 1000, tz_aware=True
-    )
+    engine = DOCUMENTDB if settings.mongodb_documentdb else {}
+    ours, _ = split(settings.mongodb_uri, {"serverSelectionTimeoutMS": TIMEOUT_S * 1000, **engine})
+    with named("MONGODB_URI"):
+        return make_client(settings.mongodb_uri, ours)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import click
@@ -19,6 +19,7 @@ SEED = 2718
 BOOKS, AUTHORS, AGENTS, TASKS, STATES = 1_000, 300, 20, 200, 100
 GENRES = "crime drama essay fable fantasy history horror memoir poetry romance satire travel"
 STATUSES = ("pending", "running", "done", "failed")
+PUBLISHED = (date(1946, 1, 1), date(2025, 12, 31))
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -56,7 +57,7 @@ def _books(cursor: Cursor, fake: Any, chance: random.Random) -> None:
     authors = [(number, fake.unique.name()) for number in range(1, AUTHORS + 1)]
     genres = list(enumerate(GENRES.split(), start=1))
     books = [
-        (number, fake.sentence(nb_words=4).rstrip("."), fake.date_between("-80y", "-1y"))
+        (number, fake.sentence(nb_words=4).rstrip("."), fake.date_between_dates(*PUBLISHED))
         for number in range(1, BOOKS + 1)
     ]
     written = [

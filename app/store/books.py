@@ -36,19 +36,19 @@ class Books:
         Raises:
             NotFound: there is none of this id.
         """
-        with self._pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
-            cursor.execute(_BY_ID, {"id": book_id})
-            return str(_first(cursor, book_id))
+        rows = self._pool.fetch("book_by_id", _BY_ID, {"id": book_id})
+        if not rows:
+            raise _missing(book_id)
+        return str(rows[0][0])
 
     def list(self, limit: int) -> str:
         """Return a JSON array of the first *limit* books by id."""
-        with self._pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
-            cursor.execute(_LIST, {"limit": limit})
-            return f"[{','.join(row[0] for row in cursor)}]"
+        rows = self._pool.fetch("book_list", _LIST, {"limit": limit})
+        return f"[{','.join(row[0] for row in rows)}]"
 
     def create(self, book: BookInput) -> tuple[int, str]:
         """Store a book; return its id and itself."""
-        with self._pool.connection() as conn, conn.cursor() as cursor:
+        with self._pool.connection(reset=False) as conn, conn.cursor() as cursor:
             cursor.execute(_INSERT, {"title": book.title, "published": book.published})
             book_id = int(_first(cursor))
             cursor.execute(_LINK, {"id": book_id, "authors": book.authors, "genres": book.genres})
@@ -62,7 +62,7 @@ class Books:
             NotFound: there is none of this id.
         """
         values = {"id": book_id, "title": book.title, "published": book.published}
-        with self._pool.connection() as conn, conn.cursor() as cursor:
+        with self._pool.connection(reset=False) as conn, conn.cursor() as cursor:
             cursor.execute(_UPDATE, values)
             _first(cursor, book_id)
             cursor.execute(_RELINK, {"id": book_id, "authors": book.authors, "genres": book.genres})
@@ -75,7 +75,7 @@ class Books:
         Raises:
             NotFound: there is none of this id.
         """
-        with self._pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
+        with self._pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
             cursor.execute(_DELETE, {"id": book_id})
             _first(cursor, book_id)
 
@@ -84,5 +84,9 @@ def _first(cursor: Cursor, book_id: int | None = None) -> Any:
     """Return the first row's only column; no row means that there is no such book."""
     row = cursor.fetchone()
     if row is None:
-        raise NotFound(f"there is no book {book_id}")
+        raise _missing(book_id)
     return row[0]
+
+
+def _missing(book_id: int | None) -> NotFound:
+    return NotFound(f"there is no book {book_id}")

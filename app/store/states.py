@@ -2,23 +2,26 @@
 States in MongoDB: what an agent remembers of a task.
 
 ``data`` is stored as a document where every server can hold it as it is. What BSON or FerretDB
-cannot hold (numbers beyond 64 bits, NUL, ``.`` or ``$`` in a name, a list in a list, great
+cannot hold (numbers beyond 64 bits, -0.0, NUL, ``.`` or ``$`` in a name, a list in a list, great
 depth) is stored as JSON text in ``data_json`` instead, so that any JSON object comes back whole.
+So is an object of very many members: FerretDB takes seconds for it, and every scan past it.
 """
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from bson import ObjectId
 from bson.errors import InvalidId
-from pymongo import ASCENDING, ReturnDocument
+from pymongo import ASCENDING
 
 from app.errors import NotFound
 from app.records import StateInput
 from app.store.ports import Document, Mongo
 
 MAX_DEPTH = 50
+MAX_MEMBERS = 1_000
 INT64 = range(-(2**63), 2**63)
 
 
@@ -44,17 +47,18 @@ class States:
         Raises:
             NotFound: there is none of this id.
         """
-        with self._mongo.database() as database:
-            found = database.states.find_one({"_id": _object_id(state_id)})
+        key = {"_id": _object_id(state_id)}
+        found = self._mongo.read(lambda database: database.states.find_one(key))
         return _shown(found, state_id)
 
     def list(self, limit: int, task_id: int | None, agent_id: int | None) -> list[Document]:
         """Return up to *limit* states by id, of this task and this agent if given."""
         given = {"task_id": task_id, "agent_id": agent_id}
         filters = {name: value for name, value in given.items() if value is not None}
-        with self._mongo.database() as database:
-            found = database.states.find(filters).sort("_id", ASCENDING).limit(limit)
-            return [_shown(document) for document in found]
+        found = self._mongo.read(
+            lambda database: list(database.states.find(filters).sort("_id", ASCENDING).limit(limit))
+        )
+        return [_shown(document) for document in found]
 
     def create(self, state: StateInput) -> Document:
         """
@@ -65,8 +69,7 @@ class States:
         """
         now = _now()
         document = {"_id": ObjectId(), **_stored(state), "created_at": now, "updated_at": now}
-        with self._mongo.database() as database:
-            database.states.insert_one(document)
+        self._mongo.insert("states", document)
         return _shown(document)
 
     def replace(self, state_id: str, state: StateInput) -> Document:
@@ -79,12 +82,8 @@ class States:
         """
         stored = _stored(state)
         unused = "data" if "data_json" in stored else "data_json"
-        with self._mongo.database() as database:
-            found = database.states.find_one_and_update(
-                {"_id": _object_id(state_id)},
-                {"$set": {**stored, "updated_at": _now()}, "$unset": {unused: ""}},
-                return_document=ReturnDocument.AFTER,
-            )
+        change = {"$set": {**stored, "updated_at": _now()}, "$unset": {unused: ""}}
+        found = self._mongo.update("states", _object_id(state_id), change)
         return _shown(found, state_id)
 
     def delete(self, state_id: str) -> None:
@@ -94,9 +93,7 @@ class States:
         Raises:
             NotFound: there is none of this id.
         """
-        with self._mongo.database() as database:
-            gone = database.states.delete_one({"_id": _object_id(state_id)}).deleted_count
-        if not gone:
+        if not self._mongo.delete("states", _object_id(state_id)):
             raise _missing(state_id)
 
 
@@ -145,13 +142,21 @@ def _rfc3339(moment: datetime) -> str:
 def _holdable(value: Any, depth: int) -> bool:
     """Return whether every server holds *value* as it is, at most *depth* levels deep."""
     if isinstance(value, dict):
-        return depth > 0 and all(
-            not (name.startswith("$") or "." in name or "\0" in name)
-            and _holdable(child, depth - 1)
-            for name, child in value.items()
+        return (
+            depth > 0
+            and len(value) <= MAX_MEMBERS
+            and all(
+                not (name.startswith("$") or "." in name or "\0" in name)
+                and _holdable(child, depth - 1)
+                for name, child in value.items()
+            )
         )
     if isinstance(value, list):
-        return depth > 0 and all(
-            not isinstance(child, list) and _holdable(child, depth - 1) for child in value
+        return (
+            depth > 0
+            and len(value) <= MAX_MEMBERS
+            and all(not isinstance(child, list) and _holdable(child, depth - 1) for child in value)
         )
+    if isinstance(value, float):
+        return value != 0 or math.copysign(1, value) > 0
     return not isinstance(value, int) or value in INT64

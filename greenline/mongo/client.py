@@ -3,72 +3,68 @@ A MongoClient of this worker, as large as the server allows, and a second one fo
 
 1. Neither opens a socket before it is first used, which is after the fork.
 2. ``maxPoolSize`` cannot change later, so the client is made when the server told its limit.
-3. Every wait in the driver is finite. ``pymongo.timeout`` is not used: it would replace
-   ``serverSelectionTimeoutMS``, so that an outage took as long as a request may to be told.
-4. Options in the URI win over ours.
+3. Every wait in the driver is finite. Inside a request ``pymongo.timeout`` ends every operation
+   at the deadline, before the request is interrupted; see :mod:`greenline.mongo.driver`.
+4. Options in the URI win over ours, and the log names them.
+5. A worker is ready when ``minPoolSize`` connections are there.
 """
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
+import gevent
 import pymongo
-from pymongo import MongoClient
 from pymongo.database import Database
-from pymongo.errors import PyMongoError
+from pymongo.errors import InvalidURI, PyMongoError
 
-from greenline.errors import ConfigError, PoolClosed
+from greenline import deadline
+from greenline.errors import ConfigError, DeadlineExceeded, PoolClosed
+from greenline.mongo import options
+from greenline.mongo.driver import LimitedClient
 from greenline.mongo.errors import translated
 from greenline.mongo.limits import read_max_connections
+from greenline.mongo.retry import Document, Repeating
 
-Document = dict[str, Any]
-
-POOL: dict[str, Any] = {
-    "connectTimeoutMS": 5_000,
-    "serverSelectionTimeoutMS": 5_000,
-    # Nothing waits for an answer longer than this, even outside a request.
-    "socketTimeoutMS": 60_000,
-    # pymongo's default of 2 connects at a time makes a cold burst queue.
-    "maxConnecting": 8,
-}
-# All below the 2 s that a health check may take, so that the driver's own reason is told.
-READINESS: dict[str, Any] = {
-    "maxPoolSize": 1,
-    "connectTimeoutMS": 1_500,
-    "serverSelectionTimeoutMS": 1_500,
-    "socketTimeoutMS": 1_500,
-    "waitQueueTimeoutMS": 1_500,
-}
 GOODBYE_S = 1
 DEFAULT_DATABASE = "greenline"
 
+log = logging.getLogger(__name__)
 
-class Mongo:
+
+class Mongo(Repeating):
     """
     Hand out the database, sized by *size_for* from the connections that the server allows.
 
     *size_for* takes that number, None where the server does not tell, and returns maxPoolSize.
-    *timeout_s* bounds the wait for a connection of the pool.
+    *timeout_s* bounds the wait for a connection of the pool. With *documentdb* the driver does
+    nothing that Amazon DocumentDB refuses.
 
     Raises:
         ConfigError: the URI is wrong.
     """
 
     def __init__(
-        self, uri: str, *, size_for: Callable[[int | None], int], timeout_s: float
+        self,
+        uri: str,
+        *,
+        size_for: Callable[[int | None], int],
+        timeout_s: float,
+        documentdb: bool = False,
     ) -> None:
         self._uri = uri
         self._size_for = size_for
         self._timeout_s = timeout_s
+        self._documentdb = documentdb
         self._closed = False
-        self._client: MongoClient[Document] | None = None
-        try:
-            self._readiness = self._make(READINESS)
-            self._make({})  # says what is wrong in the URI; it opens nothing
-        except (PyMongoError, ValueError, UserWarning) as error:
-            raise ConfigError(str(error)) from error
+        self._warm = False
+        self._client: LimitedClient | None = None
+        self._readiness = make_client(uri, options.READINESS)
+        # It opens nothing, and says what is wrong in the URI.
+        self._least = make_client(uri, {}).options.pool_options.min_pool_size
 
     def __repr__(self) -> str:
         return f"<Mongo {'open' if self._client else 'not open yet'}>"
@@ -76,32 +72,34 @@ class Mongo:
     @contextmanager
     def database(self) -> Iterator["Database[Document]"]:
         """
-        Lend the database for the length of the block.
+        Lend the database for the length of the block; what is done in it is not repeated.
 
         Raises:
             PoolTimeout: no connection became free in time.
             PoolClosed: the client is closed.
             StoreDown: the server cannot be reached.
+            DeadlineExceeded: the server did not answer before the request's deadline.
         """
         if self._closed:
             raise PoolClosed
         client = self._client or self._open()
-        with translated():
+        with translated(), self._within_deadline(), deadline.spending("mongodb"):
             yield client.get_default_database(DEFAULT_DATABASE)
 
     def check(self) -> None:
         """
-        Ask the server whether it answers, over a connection beside the pool.
+        Ask the server whether it answers, over a connection beside the pool; warm the pool once.
 
         Raises:
             StoreDown: no answer, or none that makes sense.
         """
         if self._closed:
             raise PoolClosed
-        with translated():
+        with translated(), self._within_deadline(options.READINESS_S):
             self._readiness.admin.command("ping")
-        if self._client is None:
-            self._open()
+        client = self._client or self._open()
+        if not self._warm:
+            self._warm_up(client)
 
     def close(self) -> None:
         """Close both clients, with their monitors; a server that is away is not waited for."""
@@ -110,19 +108,77 @@ class Mongo:
             with pymongo.timeout(GOODBYE_S):  # it ends its sessions on the server
                 client.close()
 
-    def _open(self) -> "MongoClient[Document]":
-        size = self._size_for(read_max_connections(self._readiness))
+    def _within_deadline(self, at_most_s: float | None = None) -> AbstractContextManager[None]:
+        """Bound the block's operations to what remains, and to timeoutMS where the URI has it."""
+        left_s = deadline.remaining(at_most_s)
+        if left_s is None:
+            return nullcontext()
+        if left_s <= 0:  # which pymongo.timeout would take for no limit at all
+            raise DeadlineExceeded
+        return pymongo.timeout(min(left_s, self._readiness.options.timeout or left_s))
+
+    def _open(self) -> LimitedClient:
+        with self._within_deadline(options.READINESS_S):
+            size = max(self._size_for(read_max_connections(self._readiness)), self._least)
+        if self._closed:  # meanwhile: what is made now nobody would close
+            raise PoolClosed
         if self._client is None:  # another greenlet may have been faster
-            given = {name.lower() for name, _ in parse_qsl(urlsplit(self._uri).query)}
-            ours = {"maxPoolSize": size, "waitQueueTimeoutMS": int(self._timeout_s * 1000)} | POOL
-            ours = {name: value for name, value in ours.items() if name.lower() not in given}
-            self._client = self._make(ours)
+            ours = options.pool_options(size, self._timeout_s, documentdb=self._documentdb)
+            kept, theirs = options.split(self._uri, ours)
+            if theirs:
+                log.info("mongodb: options of MONGODB_URI win over ours: %s", ", ".join(theirs))
+            self._client = make_client(self._uri, self._with_least(kept))
         return self._client
 
-    def _make(self, options: dict[str, Any]) -> "MongoClient[Document]":
-        """Return a client that is not connected; an option that pymongo would ignore is refused."""
+    def _with_least(self, kept: options.Options) -> options.Options:
+        """Add minPoolSize, if the URI has none: no more than maxPoolSize, whoever set that."""
+        most = (
+            kept.get("maxPoolSize")
+            or make_client(self._uri, kept).options.pool_options.max_pool_size
+        )
+        least, _ = options.split(self._uri, {"minPoolSize": min(options.MIN_POOL_SIZE, most)})
+        return kept | least
+
+    def _warm_up(self, client: LimitedClient) -> None:
+        """
+        Connect ``minPoolSize`` times at once: one question each, all asked before any answer.
+
+        Up to maxConnecting that is exact; beyond, the driver's own task adds within a second what
+        early answers saved.
+        """
+
+        def ask() -> PyMongoError | None:
+            try:
+                with pymongo.timeout(options.READINESS_S):
+                    client.admin.command("ping")
+            except PyMongoError as error:
+                return error  # gevent would print the stack of each
+            return None
+
+        asking = [gevent.spawn(ask) for _ in range(client.options.pool_options.min_pool_size)]
+        gevent.joinall(asking)
+        with translated():
+            for error in filter(None, (greenlet.value for greenlet in asking)):
+                raise error
+        self._warm = True
+
+
+def make_client(uri: str, ours: options.Options) -> LimitedClient:
+    """
+    Return a client that is not connected, with *ours* as its options.
+
+    Raises:
+        ConfigError: the URI is wrong, or has an option that pymongo would only warn of.
+    """
+    more: dict[str, Any] = {"connect": False, "tz_aware": True, "appname": "greenline"}
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return MongoClient(
-                self._uri, appname="greenline", connect=False, tz_aware=True, **options
-            )
+            return LimitedClient(uri, **more, **ours)
+    except (PyMongoError, ValueError, UserWarning) as error:
+        # pymongo quotes what it misread, which may be a piece of the password.
+        address = urlsplit(uri)
+        if isinstance(error, InvalidURI) or "@" in address.path + address.query:
+            reason = "pymongo cannot read this URI; are special characters encoded?"
+            raise ConfigError(reason) from None
+        raise ConfigError(str(error)) from None

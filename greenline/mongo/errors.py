@@ -8,14 +8,20 @@ from pymongo.errors import (
     ConfigurationError,
     ConnectionFailure,
     DuplicateKeyError,
+    ExecutionTimeout,
+    OperationFailure,
     ProtocolError,
     PyMongoError,
+    ServerSelectionTimeoutError,
     WaitQueueTimeoutError,
 )
 
+from greenline import deadline
 from greenline.errors import (
     Conflict,
+    DeadlineExceeded,
     GreenlineError,
+    PoolClosed,
     PoolTimeout,
     StoreDown,
     StoreError,
@@ -26,6 +32,10 @@ DOWN_CODES = {91, 189, 10107, 11600, 11602, 13435, 13436}
 
 # FerretDB on SQLite tells a duplicate key as such when inserting, but not when updating.
 FERRETDB_DUPLICATE = "UNIQUE constraint failed"
+
+
+# What pymongo says, in two classes of its own, to those who are at work while a client closes.
+CLOSED = re.compile("after close|closed connection pool")
 
 
 @contextmanager
@@ -46,6 +56,10 @@ def translate(error: PyMongoError) -> GreenlineError:
         return Conflict("this exists already")
     if isinstance(error, WaitQueueTimeoutError):
         return PoolTimeout("no MongoDB connection became free in time")
+    if isinstance(error, ExecutionTimeout) or _was_slow(error):
+        return DeadlineExceeded("MongoDB did not answer before the deadline")
+    if not isinstance(error, OperationFailure) and CLOSED.search(str(error)):
+        return PoolClosed("the MongoDB client is closed")
     # A name that does not resolve is a ConfigurationError: pymongo resolves when it connects.
     if isinstance(error, ConnectionFailure | ProtocolError | ConfigurationError):
         return StoreDown(f"MongoDB: {first_sentence(error)}")
@@ -59,6 +73,12 @@ def first_sentence(error: BaseException) -> str:
     return re.split(r",? ?(?:Timeout: |Topology Description|full error)", str(error))[0].strip(
         " (,"
     )
+
+
+def _was_slow(error: PyMongoError) -> bool:
+    """Return whether the deadline passed while a server was there: without one it is an outage."""
+    late = error.timeout and deadline.remaining() == 0
+    return late and not isinstance(error, ServerSelectionTimeoutError)
 
 
 def _duplicate_key(error: DuplicateKeyError) -> str | None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure
+from pymongo.errors import ExecutionTimeout, OperationFailure
 
 from greenline.mongo.errors import translated
 
@@ -13,6 +13,8 @@ def read_max_connections(client: "MongoClient[dict[str, Any]]") -> int | None:
     with translated():
         try:
             status = client.admin.command("serverStatus")
+        except ExecutionTimeout:  # also an OperationFailure, and no answer
+            raise
         except OperationFailure:  # not every role may ask
             return None
     connections = status.get("connections", {})

@@ -4,12 +4,13 @@ from typing import Any
 
 import gevent
 import psycopg2
-from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import parse_dsn
 
 from greenline import deadline
 from greenline.errors import ConfigError, StoreDown
+from greenline.postgres.connection import Connection
 from greenline.postgres.errors import first_line, translate
+from greenline.postgres.resolve import resolve
 
 # A peer that vanished without a reset is noticed after 10 s of silence and 3 unanswered probes,
 # or when what we sent stays unacknowledged for 20 s.
@@ -29,9 +30,13 @@ def check_url(url: str) -> str:
         ConfigError: without the text of the URL.
     """
     try:
-        parse_dsn(url)
+        given = parse_dsn(url)
     except psycopg2.ProgrammingError:
         raise ConfigError("libpq cannot read this URL; are special characters encoded?") from None
+    # A password with an unencoded / or ? in it lands in the port, the name or an option.
+    ports = given.get("port", "").split(",")
+    if "@" in given.get("dbname", "") or any(port and not port.isdigit() for port in ports):
+        raise ConfigError("libpq would misread this URL; are special characters encoded?")
     return url
 
 
@@ -39,21 +44,26 @@ def connect(url: str, timeout_s: float, statement_timeout_s: float = 0) -> Conne
     """
     Return a new connection, after at most *timeout_s* seconds or what is left of the deadline.
 
-    The server itself ends a statement after *statement_timeout_s* seconds, so that one whose
-    request is over does not work on; 0 is never.
+    What the URL says wins over ours. The server itself ends a statement after
+    *statement_timeout_s* seconds, so that one whose request is over does not work on; 0 is never.
 
     Raises:
         StoreDown: the server refused, failed or did not answer.
     """
     limit_s = deadline.remaining(timeout_s)
+    given = parse_dsn(url)
+    ours = {name: value for name, value in KEEPALIVES.items() if name not in given}
+    statement_timeout = f"-c statement_timeout={int(statement_timeout_s * 1000)}"
     try:
         with gevent.Timeout(limit_s) as timeout:
             conn: Connection = psycopg2.connect(
-                url, fallback_application_name="greenline", **KEEPALIVES
+                resolve(url),
+                connection_factory=Connection,
+                fallback_application_name="greenline",
+                options=f"{statement_timeout} {given.get('options', '')}".strip(),
+                **ours,
             )
-            conn.autocommit = True
-            with conn.cursor() as cursor:
-                cursor.execute("set statement_timeout = %s", (int(statement_timeout_s * 1000),))
+            conn.settle()
             return conn
     except gevent.Timeout as expired:
         if expired is not timeout:

@@ -4,7 +4,7 @@ psycopg2's errors in our words: one table, used at one edge.
 SQLSTATEs: https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg2
@@ -21,17 +21,29 @@ CONFLICTS = {
 # server that starts or stops, a standby that took the place of the primary.
 DOWN = {"53300", "57P01", "57P02", "57P03", "25006"}
 DEADLINE = {"57014"}
+NOT_GREEN = "cannot be used with an asynchronous callback"
 # What psycopg2 raises when the connection broke, or when what came over it made no sense.
 LOST = {psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.DatabaseError}
 
 
+# After these no other connection of the pool is any better: a shutdown, a start, a failover.
+EVICTS = {"57P01", "57P02", "57P03", "25006"}
+
+
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(on_error: Callable[[psycopg2.Error], None] | None = None) -> Iterator[None]:
     """Let the block's psycopg2 errors out as ours, the original as ``__cause__``."""
     try:
         yield
     except psycopg2.Error as error:
+        if on_error is not None:
+            on_error(error)
         raise translate(error) from error
+
+
+def evicts(error: psycopg2.Error) -> bool:
+    """Return whether the other connections to this server are not to be trusted either."""
+    return error.pgcode in EVICTS
 
 
 def translate(error: psycopg2.Error) -> GreenlineError:
@@ -44,9 +56,19 @@ def translate(error: psycopg2.Error) -> GreenlineError:
         return DeadlineExceeded()
     if state in DOWN or (state or "").startswith("08"):
         return StoreDown(f"Postgres: {first_line(error)}")
-    if state is None and type(error) in LOST:
+    if is_lost(error):
         return StoreDown(f"Postgres: {first_line(error)}")
+    if NOT_GREEN in str(error):
+        return StoreError(
+            "psycopg2 runs no COPY and no large objects in green mode: write with "
+            "psycopg2.extras.execute_values, or in a process without the hook"
+        )
     return StoreError()
+
+
+def is_lost(error: BaseException | None) -> bool:
+    """Return whether the connection broke, so that nobody knows what the server did."""
+    return type(error) in LOST and getattr(error, "pgcode", None) is None
 
 
 def first_line(error: BaseException) -> str:

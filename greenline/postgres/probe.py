@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from psycopg2.extensions import connection as Connection
-
 from greenline.errors import PoolClosed
+from greenline.postgres.connection import Connection
 from greenline.postgres.errors import translated
 
 

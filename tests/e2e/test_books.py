@@ -1,5 +1,6 @@
 """``/books`` over HTTP."""
 
+import http.client
 import re
 
 import pytest
@@ -135,6 +136,18 @@ def test_a_body_beyond_a_megabyte_is_a_413(api: Service) -> None:
         "POST", "/books", b" " * (1024 * 1024 + 1), {"Content-Type": "application/json"}
     )
     assert answer.status == 413
+
+
+def test_a_chunked_body_beyond_a_megabyte_is_a_413(api: Service) -> None:
+    """A body that does not tell its length is not cut and taken for a shorter one."""
+    book = b'{"title": "chunked"}' + b" " * (1024 * 1024)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    chunks = (book[start : start + 65_536] for start in range(0, len(book), 65_536))
+    headers = {"Content-Type": "application/json"}
+    connection.request("POST", "/books", body=chunks, headers=headers, encode_chunked=True)
+    answer = connection.getresponse()
+    assert (answer.status, b"1048576 bytes" in answer.read()) == (413, True)
+    connection.close()
 
 
 def test_a_method_that_is_not_there_is_a_405_with_allow(api: Service) -> None:

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -173,6 +175,21 @@ def test_a_signal_stops_everything_in_order(number: signal.Signals, data: Path) 
         run.assert_nothing_left()
         assert not sockets.exists()
         assert "ended by itself" not in run.output
+
+
+def test_the_service_stops_before_its_servers(data: Path) -> None:
+    """A request in progress still has its Postgres: it is answered while all of it stops."""
+    with serve(data, GREENLINE_DIAGNOSTICS="1") as run, ThreadPoolExecutor() as clients:
+        sockets = run.ready().sockets()
+        url = f"http://127.0.0.1:{run.port}/diagnostics/sleep?seconds=2"
+        asked = clients.submit(urllib.request.urlopen, url, timeout=20)
+        with closing(psycopg2.connect(f"postgresql://postgres@/greenline?host={sockets}")) as conn:
+            conn.autocommit = True
+            wait_until(lambda: _sleepers(conn) == 1, "the query to sleep")
+        run.process.send_signal(signal.SIGTERM)
+        with asked.result() as answer:
+            assert answer.status == 200
+        assert run.status() == 0
 
 
 def test_a_second_signal_while_stopping_leaves_nothing_either(data: Path) -> None:
@@ -400,6 +417,16 @@ def test_a_full_disk_is_one_clear_line(size: str, data: Path) -> None:
     finally:
         subprocess.run(["umount", str(data)], check=True)
     assert line.startswith("serve: GREENLINE_DATA: no space left on device")
+
+
+def _sleepers(conn: psycopg2.extensions.connection) -> int:
+    with conn.cursor() as cursor:
+        cursor.execute(
+            "select count(*) from pg_stat_activity "
+            "where usename = 'greenline' and wait_event = 'PgSleep'"
+        )
+        row = cursor.fetchone()
+        return int(row[0]) if row else 0
 
 
 def _shell(line: str) -> str:

@@ -19,6 +19,8 @@ BAD: dict[str, tuple[str, str]] = {
     "no database": ("DATABASE_URL", ""),
     "database of another kind": ("DATABASE_URL", f"mysql://me:{SECRET}@localhost/greenline"),
     "database that libpq cannot read": ("DATABASE_URL", f"postgresql://me:{SECRET}@h:p%zz/x"),
+    "password that is not encoded": ("DATABASE_URL", f"postgresql://me:{SECRET}/x@h/d"),
+    "password for mongodb that is not": ("MONGODB_URI", f"mongodb://me:{SECRET}/x@h/d"),
     "no mongodb": ("MONGODB_URI", ""),
     "mongodb without a scheme": ("MONGODB_URI", f"me:{SECRET}@localhost/greenline"),
     "mongodb that pymongo cannot read": ("MONGODB_URI", f"mongodb://me:{SECRET}@a@b/x"),
@@ -57,7 +59,7 @@ def test_sigterm_finishes_what_is_in_progress(databases: Databases, postgres: Po
         wait_until(lambda: backends(postgres, "sigterm") == 0, "all backends to go", limit_s=5)
 
 
-def test_a_reload_loses_no_request(databases: Databases) -> None:
+def test_a_reload_below_the_budget_loses_no_request(databases: Databases) -> None:
     """Under load HUP replaces every worker, and each request is answered."""
     with service({**databases.environ, "WEB_CONCURRENCY": "2"}) as greenline:
         wait_until(lambda: greenline.log.count(": ready") == 2, "both workers to be ready")

@@ -92,7 +92,7 @@ def processes(mentioning: str) -> list[int]:
 
 def sockets(server: Postgres) -> Path:
     """Return the folder of the server's socket."""
-    return Path(server.url.rpartition("host=")[2])
+    return Path(server.socket).parent
 
 
 @each_kind
@@ -188,9 +188,9 @@ def test_a_foreign_process_id_in_the_lock_file_prevents_nothing(data: Path) -> N
     """After a crash the number in postmaster.pid may belong to anyone by now."""
     server = Postgres(data / "pg", durable=False)
     server.start()
-    server.kill()
     lock_file = data / "pg" / "data" / "postmaster.pid"
     lines = lock_file.read_text().splitlines()
+    server.kill()
     lock_file.write_text("\n".join([str(os.getpid()), *lines[1:], ""]))
     with server:
         PostgresKind().add(server)

@@ -48,6 +48,34 @@ def test_options_in_the_uri_win(empty_mongo: str) -> None:
     mongo.close()
 
 
+def test_the_log_names_the_options_that_win(
+    empty_mongo: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line with the names of those that replace ours, and without any value."""
+    uri = f"{empty_mongo}?maxpoolsize=31;sockettimeoutms=47111;retryReads=true"
+    mongo = Mongo(uri, size_for=lambda _: 5, timeout_s=5)
+    with caplog.at_level("INFO", "greenline"), mongo.database(), mongo.database():
+        pass
+    mongo.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "mongodb: options of MONGODB_URI win over ours: maxPoolSize, retryReads, socketTimeoutMS"
+    ]
+
+
+def test_documentdb_gets_no_retryable_writes_unless_the_uri_asks(empty_mongo: str) -> None:
+    """It refuses them before 8.0.2; who has a newer one, and says so, gets them."""
+    for query, documentdb, retryable in (
+        ("", False, True),
+        ("", True, False),
+        ("?retryWrites=true", True, True),
+    ):
+        uri = f"{empty_mongo}{query}"
+        mongo = Mongo(uri, size_for=lambda _: 5, timeout_s=5, documentdb=documentdb)
+        with mongo.database() as database:
+            assert database.client.options.retry_writes is retryable
+        mongo.close()
+
+
 @pytest.mark.parametrize(
     "uri",
     ["mongodb://", "mongodb://h/?nonsense=1", "mongodb://h/?maxPoolSize=x", "mongodb://h:0"],
@@ -77,6 +105,22 @@ def test_after_close_nothing_is_lent(client: Mongo) -> None:
         client.check()
     with pytest.raises(PoolClosed), client.database():
         raise AssertionError
+
+
+def test_work_that_a_close_overtakes_is_told_so(client: Mongo) -> None:
+    """A request that is at work when its worker closes gets an answer that says to come back."""
+    with pytest.raises(PoolClosed), client.database() as database:
+        client.close()
+        database.things.find_one({})
+
+
+def test_a_pool_is_never_smaller_than_the_uri_says(empty_mongo: str) -> None:
+    """A minPoolSize above our share wins, as every option of the URI does."""
+    mongo = Mongo(f"{empty_mongo}?minPoolSize=9", size_for=lambda _: 5, timeout_s=5)
+    mongo.check()
+    with mongo.database() as database:
+        assert database.client.options.pool_options.max_pool_size == 9
+    mongo.close()
 
 
 def test_closing_does_not_wait_for_a_server_that_is_gone(folder: Path) -> None:

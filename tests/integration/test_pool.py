@@ -13,7 +13,6 @@ from psycopg2.extensions import (
     TRANSACTION_STATUS_IDLE,
     TRANSACTION_STATUS_UNKNOWN,
 )
-from psycopg2.extensions import connection as Connection
 
 from embedded.postgres import Postgres
 from greenline import deadline
@@ -26,27 +25,33 @@ from greenline.errors import (
     StoreError,
     TooManyWaiting,
 )
+from greenline.postgres.cancel import Canceller
+from greenline.postgres.clean import clean
 from greenline.postgres.connect import connect
-from greenline.postgres.pool import ConnectionPool, _clean
+from greenline.postgres.connection import Connection
+from greenline.postgres.pool import ConnectionPool
 from tests.support import wait_until
 
 MakePool = Callable[..., ConnectionPool]
-IDLE = {"size": 1, "active": 0, "idle": 1, "waiting": 0}
+IDLE = {"size": 1, "active": 0, "idle": 1, "leaving": 0, "waiting": 0}
+NONE = {"size": 0, "active": 0, "idle": 0, "leaving": 0, "waiting": 0}
 
 
 @pytest.fixture
 def make_pool(postgres: Postgres) -> Iterator[MakePool]:
     """Make pools on the session's server; close them at the end."""
     made: list[ConnectionPool] = []
+    canceller = Canceller(partial(connect, postgres.url, 5.0))
 
     def make(max_size: int = 1, **options: object) -> ConnectionPool:
         opener = options.pop("connect", partial(connect, postgres.url, 5.0))
-        made.append(ConnectionPool(opener, max_size=max_size, **options))  # type: ignore[arg-type]
+        made.append(ConnectionPool(opener, max_size=max_size, canceller=canceller, **options))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
     for pool in made:
         pool.close()
+    canceller.close()
 
 
 def counts(pool: ConnectionPool) -> dict[str, int]:
@@ -94,7 +99,7 @@ def test_the_server_never_sees_more_than_the_limit(make_pool: MakePool, postgres
     gevent.joinall(workers, timeout=20, raise_error=True)
     assert [worker.value for worker in workers] == [7] * 50
     assert (len(opened), highest) == (5, 5)
-    assert counts(pool) == {"size": 5, "active": 0, "idle": 5, "waiting": 0}
+    assert counts(pool) == {"size": 5, "active": 0, "idle": 5, "leaving": 0, "waiting": 0}
 
 
 def test_the_slot_is_reserved_while_the_connection_is_being_made(make_pool: MakePool) -> None:
@@ -109,11 +114,11 @@ def test_the_slot_is_reserved_while_the_connection_is_being_made(make_pool: Make
     pool = make_pool(2, connect=slow)
     borrowers = [gevent.spawn(hold, pool, go) for _ in range(10)]
     wait_until(lambda: len(connecting) == 2, "two connects")
-    assert counts(pool) == {"size": 2, "active": 2, "idle": 0, "waiting": 8}
+    assert counts(pool) == {"size": 2, "active": 2, "idle": 0, "leaving": 0, "waiting": 8}
     go.set()
     gevent.joinall(borrowers, timeout=5)
     assert all(isinstance(borrower.exception, StoreDown) for borrower in borrowers)
-    assert counts(pool) == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+    wait_until(lambda: counts(pool) == NONE, "the backend to be gone")
 
 
 def test_who_waits_longest_is_served_first(make_pool: MakePool) -> None:
@@ -159,7 +164,7 @@ def test_one_too_many_is_refused_at_once(make_pool: MakePool) -> None:
     _, release = holding(pool)
     waiting = [gevent.spawn(hold, pool, release) for _ in range(2)]
     wait_until(lambda: pool.stats()["waiting"] == 2, "a full queue")
-    with gevent.Timeout(2), pytest.raises(TooManyWaiting, match="2 are waiting"), pool.connection():
+    with gevent.Timeout(2), pytest.raises(TooManyWaiting, match="2 wait"), pool.connection():
         pass
     release.set()
     gevent.joinall(waiting, timeout=5, raise_error=True)
@@ -218,7 +223,7 @@ def test_a_killed_greenlet_leaves_the_counts_right(make_pool: MakePool, stage: s
     with gevent.Timeout(5), pool.connection() as conn, conn.cursor() as cursor:
         cursor.execute("select to_regclass('t')")
         assert cursor.fetchone() == (None,)
-    assert counts(pool) == IDLE
+    wait_until(lambda: counts(pool) == IDLE, "one idle connection")
 
 
 def test_a_transaction_is_committed_at_the_end_and_rolled_back_on_an_error(
@@ -226,12 +231,16 @@ def test_a_transaction_is_committed_at_the_end_and_rolled_back_on_an_error(
 ) -> None:
     """The block is one transaction; an error inside leaves nothing behind."""
     pool = make_pool(1)
-    with pool.connection() as conn, conn.cursor() as cursor:
+    with pool.connection(reset=False) as conn, conn.cursor() as cursor:
         cursor.execute("create temp table kept (x int)")
-    with pytest.raises(ZeroDivisionError), pool.connection() as conn, conn.cursor() as cursor:
+    with (
+        pytest.raises(ZeroDivisionError),
+        pool.connection(reset=False) as conn,
+        conn.cursor() as cursor,
+    ):
         cursor.execute("insert into kept values (1)")
         raise ZeroDivisionError
-    with pool.connection() as conn, conn.cursor() as cursor:
+    with pool.connection(reset=False) as conn, conn.cursor() as cursor:
         cursor.execute("select count(*) from kept")
         assert cursor.fetchone() == (0,)
 
@@ -271,7 +280,7 @@ def test_an_idle_connection_that_died_costs_no_request(
     with pool.connection() as conn, conn.cursor() as cursor:
         cursor.execute("select 1")
         assert backend(conn) != first
-    assert counts(pool) == IDLE
+    wait_until(lambda: counts(pool) == IDLE, "one idle connection")
 
 
 def test_a_statement_beyond_the_deadline_is_interrupted_and_its_connection_closed(
@@ -282,7 +291,7 @@ def test_a_statement_beyond_the_deadline_is_interrupted_and_its_connection_close
     with gevent.Timeout(5), pytest.raises(DeadlineExceeded), deadline.limit(0.1):
         with pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
             cursor.execute("select pg_sleep(60)")
-    assert counts(pool) == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+    wait_until(lambda: counts(pool) == NONE, "the backend to be gone")
 
 
 def test_a_greenlet_that_waits_for_the_server_lets_the_others_run(make_pool: MakePool) -> None:
@@ -320,11 +329,11 @@ def test_shrinking_closes_what_is_too_much(make_pool: MakePool, lent: bool) -> N
     gevent.joinall(holders, timeout=5, raise_error=True)
     if not lent:
         pool.resize(1)
-    assert counts(pool) == IDLE
+    wait_until(lambda: counts(pool) == IDLE, "one idle connection")
 
 
 @pytest.mark.parametrize(
-    ("status", "clean"),
+    ("status", "kept"),
     [
         (TRANSACTION_STATUS_IDLE, True),
         (TRANSACTION_STATUS_ACTIVE, False),
@@ -332,10 +341,10 @@ def test_shrinking_closes_what_is_too_much(make_pool: MakePool, lent: bool) -> N
     ],
     ids=["idle", "active", "unknown"],
 )
-def test_a_connection_of_unknown_state_is_not_lent_again(status: int, clean: bool) -> None:
+def test_a_connection_of_unknown_state_is_not_lent_again(status: int, kept: bool) -> None:
     """What psycopg2 cannot vouch for is closed; no server leaves it in these states at will."""
     conn = SimpleNamespace(closed=0, info=SimpleNamespace(transaction_status=status))
-    assert _clean(conn) is clean  # type: ignore[arg-type]
+    assert clean(conn, False) is kept  # type: ignore[arg-type]
 
 
 def test_close_sends_the_waiting_away_and_leaves_no_connection(make_pool: MakePool) -> None:
@@ -349,7 +358,7 @@ def test_close_sends_the_waiting_away_and_leaves_no_connection(make_pool: MakePo
     assert isinstance(waiter.exception, PoolClosed)
     release.set()
     gevent.joinall(holders, timeout=5, raise_error=True)
-    assert counts(pool) == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+    wait_until(lambda: counts(pool) == NONE, "the backend to be gone")
     with pytest.raises(PoolClosed), pool.connection():
         pass
 
@@ -364,4 +373,4 @@ def test_a_server_that_is_not_there_is_told_as_such() -> None:
 
 def test_the_state_can_be_read(make_pool: MakePool) -> None:
     """A repr shows what stats() tells."""
-    assert repr(make_pool(3)) == "<ConnectionPool max=3 size=0 active=0 idle=0 waiting=0>"
+    assert repr(make_pool(3)) == "<ConnectionPool max=3 size=0 active=0 idle=0 leaving=0 waiting=0>"

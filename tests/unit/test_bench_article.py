@@ -49,10 +49,10 @@ def test_an_error_of_a_script_counts() -> None:
 
 @pytest.mark.parametrize(
     ("work", "pool", "most"),
-    [pytest.param(SLEEP, 94, 95, id="one-worker"), pytest.param(SHORT, 22, 92, id="four-workers")],
+    [pytest.param(SLEEP, 93, 95, id="one-worker"), pytest.param(SHORT, 21, 92, id="four-workers")],
 )
 def test_more_backends_than_the_budget_do_not_count(work: Work, pool: int, most: int) -> None:
-    """The budget is each worker's pool and its readiness connection, and not one more."""
+    """The budget is each worker's pool and what it holds beside that, and not one more."""
     assert list(article.problems(row(backends=most), work, pool)) == []
     (problem,) = article.problems(row(backends=most + 1), work, pool)
     assert f"{most + 1} backends, the budget is {most}" in problem

@@ -20,8 +20,24 @@ from app.store.states import _holdable
         ({"a\0": 1}, False),
         ({"a": [[1]]}, False),
         ({"a": [{"b": [1]}]}, True),
+        ({"a": -0.0}, False),
+        ({"a": 0.0, "b": -1.5}, True),
+        ({str(n): n for n in range(1_001)}, False),
     ],
-    ids=["plain", "empty name", "int64", "beyond", "dot", "dollar", "nul", "nested", "apart"],
+    ids=[
+        "plain",
+        "empty name",
+        "int64",
+        "beyond",
+        "dot",
+        "dollar",
+        "nul",
+        "nested",
+        "apart",
+        "minus zero",
+        "zero",
+        "many",
+    ],
 )
 def test_what_some_server_cannot_hold_is_recognised(value: object, holdable: bool) -> None:
     """Only what every server holds as it is is stored as a document."""

@@ -16,6 +16,7 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert settings.pool_max_waiting == 1000
     assert (settings.postgres_pool_size, settings.mongodb_max_pool_size) == (None, None)
     assert (settings.diagnostics, settings.log_level) == (False, "info")
+    assert settings.mongodb_documentdb is False
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ def test_defaults_are_those_of_the_readme() -> None:
         ("POOL_TIMEOUT", "soon"),
         ("POOL_MAX_WAITING", "-1"),
         ("GREENLINE_DIAGNOSTICS", "yes"),
+        ("MONGODB_DOCUMENTDB", "true"),
         ("LOG_LEVEL", "loud"),
         ("DATABASE_URL", ""),
         ("DATABASE_URL", "mysql://h"),

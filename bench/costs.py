@@ -1,0 +1,103 @@
+"""
+What each promise of the Postgres pool costs a request, in microseconds.
+
+One greenlet, one connection, rounds interleaved, medians; the server's own time is in every
+figure that asks it something, so read the differences.
+
+    python -m bench.costs
+"""
+# ruff: noqa: E402
+
+from greenline.patching import patch_all
+
+patch_all()
+
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+from psycogreen.gevent import gevent_wait_callback
+from psycopg2.extensions import set_wait_callback
+
+from embedded.postgres import temporary
+from greenline import deadline
+from greenline.postgres.client import Postgres
+from greenline.postgres.connect import connect
+from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.wait import wait
+
+ROUNDS, TIMES = 15, 300
+SQL = "select relname::text from pg_class where oid = %(oid)s::oid"
+VALUES = {"oid": 1259}
+
+
+def main() -> None:
+    """Measure and print."""
+    with temporary(20) as server:
+        pool = ConnectionPool(partial(connect, server.url, 5.0), max_size=1)
+        conn = connect(server.url, 5.0)
+        conn.autocommit = True
+        works = _works(pool, conn)
+        spent: dict[str, list[float]] = {name: [] for name in works}
+        for _ in range(ROUNDS):
+            for name, work in works.items():
+                started = perf_counter()
+                for _ in range(TIMES):
+                    work()
+                spent[name].append((perf_counter() - started) / TIMES * 1e6)
+        for name, each in spent.items():
+            print(f"{name:58} {median(each):8.1f} us  (least {min(each):.1f})")
+        pool.close(2.0)
+        conn.close()
+
+
+def _works(pool: ConnectionPool, conn: Any) -> dict[str, Callable[[], object]]:
+    ready, raw = Postgres(pool), Postgres(pool, prepare=False)
+
+    def query(callback: Callable[..., object]) -> None:
+        set_wait_callback(callback)
+        with conn.cursor() as cursor:
+            cursor.execute(SQL, VALUES)
+            cursor.fetchall()
+        set_wait_callback(wait)
+
+    def limited(work: Callable[[], object]) -> None:
+        with deadline.limit(30):
+            work()
+
+    def borrow(reset: bool) -> None:
+        with pool.connection(autocommit=True, reset=reset):
+            pass
+
+    def transaction() -> None:
+        with pool.connection(reset=False) as lent, lent.cursor() as cursor:
+            cursor.execute(SQL, VALUES)
+
+    def count() -> None:
+        with deadline.spending("postgres"):
+            pass
+
+    def fetch(client: Postgres) -> None:
+        client.fetch("by_oid", SQL, VALUES)
+
+    return {
+        "a query, psycogreen's callback, no pool": partial(query, gevent_wait_callback),
+        "a query, our callback, no pool": partial(query, wait),
+        "a query, our callback with a deadline, no pool": partial(limited, partial(query, wait)),
+        "deadline.limit around nothing": partial(limited, SimpleNamespace),
+        "deadline.spending around nothing": count,
+        "deadline.spending around nothing, with a deadline": partial(limited, count),
+        "a connection borrowed and given back": partial(borrow, False),
+        "the same, the session reset": partial(borrow, True),
+        "a query in a transaction of the pool": transaction,
+        "fetch, not prepared": partial(fetch, raw),
+        "fetch, prepared": partial(fetch, ready),
+        "fetch, prepared, with a deadline": partial(limited, partial(fetch, ready)),
+    }
+
+
+if __name__ == "__main__":
+    main()

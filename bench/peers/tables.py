@@ -1,0 +1,75 @@
+"""The bookstore's tables for SQLAlchemy, and the two reads of the peers that use it."""
+
+from datetime import date, datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Integer, Select, Table, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, selectinload
+
+
+class Base(DeclarativeBase):
+    """What the tables have in common: their types in Postgres."""
+
+    type_annotation_map = {int: BigInteger, datetime: DateTime(timezone=True)}  # noqa: RUF012
+
+
+def _link(name: str, other: str) -> Table:
+    """Return the table *name* that links books to *other*, in an order."""
+    return Table(
+        name,
+        Base.metadata,
+        Column("book_id", ForeignKey("books.id"), primary_key=True),
+        Column(f"{other}_id", ForeignKey(f"{other}s.id"), primary_key=True),
+        Column("position", Integer),
+    )
+
+
+book_authors = _link("book_authors", "author")
+book_genres = _link("book_genres", "genre")
+
+
+class Author(Base):
+    """Who wrote a book."""
+
+    __tablename__ = "authors"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+
+
+class Genre(Base):
+    """What kind of book it is."""
+
+    __tablename__ = "genres"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+
+
+class Book(Base):
+    """A book with its authors and genres in their order."""
+
+    __tablename__ = "books"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str]
+    published: Mapped[date | None]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    authors: Mapped[list[Author]] = relationship(
+        secondary=book_authors, order_by=book_authors.c.position
+    )
+    genres: Mapped[list[Genre]] = relationship(
+        secondary=book_genres, order_by=book_genres.c.position
+    )
+
+
+# Eager loading: one more statement for all authors, and one for all genres.
+_BOOKS: Select[Any] = select(Book).options(selectinload(Book.authors), selectinload(Book.genres))
+
+
+def by_id(book_id: int) -> Select[Any]:
+    """Select one book."""
+    return _BOOKS.where(Book.id == book_id)
+
+
+def first(limit: int) -> Select[Any]:
+    """Select the first *limit* books by id."""
+    return _BOOKS.order_by(Book.id).limit(limit)

@@ -1,0 +1,97 @@
+"""
+Measure several servers in turns.
+
+1. Rounds are interleaved (A, B, C, A, B, C, ...), so that a busy minute of the machine hits all;
+   a row is the round with the middle req/s, and says how far the rounds lie apart.
+2. A round lasts about as long for everybody: first each is asked until it is warm and its speed
+   is known, then that tells how many requests a round has.
+3. Any answer but a 200, of anyone, makes the run invalid.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from bench import hey, report
+from bench.bodies import differences
+from bench.servers import Server
+
+ROUND_S = 1.2
+WARM_S = 0.3
+IDS = (17, 271, 500, 733, 941)  # one a round, the same one for everybody
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kind of read; ``{id}`` in its path is another one in each round."""
+
+    name: str
+    path: str
+
+    def at(self, turn: int) -> str:
+        """Return the path to ask for in round *turn*."""
+        return self.path.format(id=IDS[turn % len(IDS)])
+
+
+def interleaved(who: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
+    """Yield (round, one of *who*): everybody's turn comes once in each round."""
+    for turn in range(rounds):
+        for each in who:
+            yield turn, each
+
+
+def requests_for(req_s: float, seconds: float, clients: int) -> int:
+    """Return how many requests take about *seconds* at *req_s*: two a client or more."""
+    each = max(2, math.ceil(req_s * seconds / clients))
+    return min(each, hey.MAX_ROWS // clients) * clients
+
+
+def same_answers(servers: Mapping[str, Server], works: Sequence[Work]) -> Iterator[str]:
+    """Ask everybody for all that will be measured; say who answers something else."""
+    for path in dict.fromkeys(work.at(turn) for work in works for turn in range(len(IDS))):
+        answers = {who: server.get(path) for who, server in servers.items()}
+        for problem in differences(answers):
+            yield f"{path}: {problem}"
+
+
+def compete(
+    found: report.Report, servers: Mapping[str, Server], work: Work, clients: int, rounds: int
+) -> None:
+    """Measure all *servers* at *work* with *clients* connections; rows and problems are kept."""
+    print(f"{work.name}, {clients} connections", file=sys.stderr, flush=True)
+    counts = {}
+    for who, server in servers.items():
+        result = warm(server, work, clients)
+        counts[who] = requests_for(result.req_s, ROUND_S, clients)
+        problem = refused(result.answers)
+        if problem:
+            found.invalid(f"{work.name} {who} {clients} clients, before the rounds: {problem}")
+            return
+    rows: dict[str, list[report.Row]] = {who: [] for who in servers}
+    for turn, (who, server) in interleaved(list(servers.items()), rounds):
+        result = hey.run(server.url + work.at(turn), counts[who], clients)
+        rows[who].append(report.row(work.name, who, result, server.rss_mb()))
+        problem = refused(result.answers)
+        if problem:
+            found.invalid(f"{work.name} {who} {clients} clients, round {turn + 1}: {problem}")
+    for each in rows.values():
+        found.add(report.middle(each))
+
+
+def warm(server: Server, work: Work, clients: int) -> hey.Result:
+    """Ask until *server* is warm and its speed is known, or until it fails."""
+    each = 2
+    while True:
+        result = hey.run(server.url + work.at(0), each * clients, clients)
+        if result.seconds >= WARM_S or refused(result.answers):
+            return result
+        # Three times as many, or nearly enough at once where the first guess was far off.
+        each = max(3 * each, math.ceil(result.req_s * WARM_S / clients))
+
+
+def refused(answers: Mapping[str, int]) -> str | None:
+    """Say what *answers* there were if one of them was not a 200."""
+    return None if set(answers) == {"200"} else f"answers {dict(answers)}"

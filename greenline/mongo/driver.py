@@ -1,0 +1,94 @@
+"""
+A MongoClient whose own limits hold inside ``pymongo.timeout``, and whose greenlets can be killed.
+
+``pymongo.timeout`` *replaces* serverSelectionTimeoutMS, waitQueueTimeoutMS and connectTimeoutMS
+by what is left of its time. (The drivers' specification asks for the lesser of both when a
+server is selected; pymongo 4.20 does not do it.) So an outage would be told only when the whole
+time of a request is over, and as if MongoDB had been slow.
+
+Here each of these phases gets a nested, shorter ``pymongo.timeout``: the lesser of both counts,
+and only for the phase; the operation itself has all that is left. This also holds for a server
+that is lost in the middle of a block, between two batches of a cursor, or before the driver's own
+second attempt, which a limit around the whole operation could not tell from a slow answer.
+
+The overridden methods are pymongo's own, not its API; the classes are given by options that
+pymongo keeps for drivers on top of it. Should a version drop them, nothing but these limits is
+lost, and tests/integration/test_mongo_outage.py and test_mongo_pool.py notice.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from threading import Condition, Lock
+from typing import Any
+
+import pymongo
+from pymongo import MongoClient, _csot
+from pymongo.synchronous.pool import Connection, Pool
+from pymongo.synchronous.server import Server
+
+# pymongo.timeout takes 0 for no limit at all.
+LEAST_S = 0.001
+
+
+class KillableCondition(Condition):
+    """
+    A condition whose waiter holds the lock again when ``wait`` ends, however it ends.
+
+    A greenlet can be killed while it takes the lock back. threading's condition then raises
+    without the lock, the ``with`` around it releases one that another greenlet holds, and that
+    one fails with "Semaphore released too many times" and leaves a slot of the pool behind. The
+    fixes of PYTHON-6074 and PYTHON-6136 do not cover it; it was seen at PYTHON-2334.
+    """
+
+    def __init__(self, lock: Lock) -> None:
+        super().__init__(lock)
+        self._taken_back = lock
+
+    def _acquire_restore(self, _: Any) -> None:
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                self._taken_back.acquire()
+                break
+            except BaseException as error:  # nobody holds it for longer than a moment
+                interrupt = interrupt or error
+        if interrupt is not None:
+            raise interrupt
+
+
+class LimitedPool(Pool):
+    """A pool whose waiters keep waitQueueTimeoutMS, and whose connects keep connectTimeoutMS."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.size_cond = KillableCondition(self.lock)
+        self._max_connecting_cond = KillableCondition(self.lock)
+
+    def _get_conn(self, *args: Any, **kwargs: Any) -> Connection:
+        with limited(self.opts.wait_queue_timeout):
+            return super()._get_conn(*args, **kwargs)
+
+    def connect(self, *args: Any, **kwargs: Any) -> Connection:
+        with limited(self.opts.connect_timeout):
+            return super().connect(*args, **kwargs)
+
+
+class LimitedClient(MongoClient[dict[str, Any]]):
+    """A client that keeps serverSelectionTimeoutMS."""
+
+    def __init__(self, uri: str, **options: Any) -> None:
+        inner: dict[str, Any] = {"_pool_class": LimitedPool, "_condition_class": KillableCondition}
+        super().__init__(uri, **inner, **options)
+
+    def _select_server(self, *args: Any, **kwargs: Any) -> Server:
+        with limited(self.options.server_selection_timeout):
+            server = super()._select_server(*args, **kwargs)
+        if _csot.get_timeout():  # set inside as well, and forgotten at the end of the block
+            _csot.set_rtt(server.description.min_round_trip_time)
+        return server
+
+
+def limited(limit_s: float | None) -> AbstractContextManager[None]:
+    """Bound a block to *limit_s* seconds, where ``pymongo.timeout`` replaces other limits."""
+    if limit_s is None or not _csot.get_timeout():
+        return nullcontext()
+    return pymongo.timeout(max(limit_s, LEAST_S))

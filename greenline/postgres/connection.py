@@ -1,0 +1,65 @@
+"""A psycopg2 connection that remembers what the hub and the pool need to know of it."""
+
+import os
+from typing import Any
+
+import gevent
+from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE
+from psycopg2.extensions import connection as PsycopgConnection
+
+READ, WRITE = 1, 2  # libev's events
+
+
+class Connection(PsycopgConnection):
+    """
+    What :func:`greenline.postgres.connect.connect` returns.
+
+    ``pid`` is the backend's. ``farewell`` is a duplicate of the descriptor, made when the
+    connection was broken off: psycopg2 closes its own, and on this one the backend's end can
+    still be seen. ``busy`` tells that it was in the middle of a statement.
+    """
+
+    pid: int = 0
+    farewell: int | None = None
+    busy: bool = False
+    settled: bool = False
+    made_s: float = 0.0
+    idle_since_s: float = 0.0
+    expires_s: float = 0.0
+    prepared: set[str]
+    _watchers: dict[int, Any] | None = None
+
+    def settle(self) -> None:
+        """Be connected: from now on the socket stays the same."""
+        self.pid = self.info.backend_pid
+        self.prepared = set()
+        self.settled = True
+
+    def watcher(self, events: int) -> Any:
+        """Return what the hub waits on, one for each direction."""
+        if self._watchers is None:
+            self._watchers = {}
+        found = self._watchers.get(events)
+        if found is None:
+            found = self._watchers[events] = gevent.get_hub().loop.io(self.fileno(), events)
+        return found
+
+    def break_off(self) -> None:
+        """Keep the socket for a look at the backend's end: psycopg2 closes its own now."""
+        if self.settled and self.farewell is None and not self.closed:
+            self.farewell = os.dup(self.fileno())
+            self.busy = self.info.transaction_status == TRANSACTION_STATUS_ACTIVE
+        self._drop_watchers()
+
+    def close(self) -> None:
+        """Close. Only the greenlet that uses the connection may, or nobody else uses it."""
+        self._drop_watchers()
+        super().close()
+        farewell, self.farewell = self.farewell, None
+        if farewell is not None:
+            os.close(farewell)
+
+    def _drop_watchers(self) -> None:
+        watchers, self._watchers = self._watchers, None
+        for watcher in (watchers or {}).values():
+            watcher.close()

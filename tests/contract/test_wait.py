@@ -1,0 +1,120 @@
+"""One contract for both wait callbacks: ours, and psycogreen's for whoever asks for it."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import gevent
+import psycopg2
+import pytest
+from psycogreen.gevent import gevent_wait_callback
+from psycopg2.extensions import get_wait_callback, set_wait_callback
+
+from embedded.postgres import Postgres
+from greenline import deadline, patching
+from greenline.errors import ConfigError, DeadlineExceeded, StoreError
+from greenline.postgres.connect import connect
+from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.wait import wait
+from tests.proxy import Proxy
+
+
+@pytest.fixture(params=["greenline", "psycogreen"])
+def hook(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Hook psycopg2 as GREENLINE_PG_WAIT says."""
+    monkeypatch.setenv("GREENLINE_PG_WAIT", request.param)
+    patching.hook_psycopg2()
+    yield request.param
+    set_wait_callback(wait)
+
+
+@pytest.fixture
+def pool(hook: str, postgres: Postgres) -> Iterator[ConnectionPool]:
+    """A pool of ten."""
+    made = ConnectionPool(partial(connect, postgres.url, 5.0), max_size=10)
+    yield made
+    made.close(2.0)
+
+
+def test_the_setting_chooses_the_callback(hook: str) -> None:
+    """psycogreen's is set when it is asked for by name."""
+    assert get_wait_callback() is (wait if hook == "greenline" else gevent_wait_callback)
+
+
+def test_an_unknown_callback_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt name is not silently the default."""
+    monkeypatch.setenv("GREENLINE_PG_WAIT", "eventlet")
+    with pytest.raises(ConfigError, match=r"^GREENLINE_PG_WAIT: 'eventlet'"):
+        patching.hook_psycopg2()
+
+
+def test_queries_run_side_by_side(pool: ConnectionPool) -> None:
+    """Ten sleeping statements take the time of one."""
+
+    def sleep() -> None:
+        with pool.connection() as conn, conn.cursor() as cursor:
+            cursor.execute("select pg_sleep(1)")
+
+    with gevent.Timeout(5):
+        gevent.joinall([gevent.spawn(sleep) for _ in range(10)], raise_error=True)
+
+
+def test_large_values_go_both_ways(pool: ConnectionPool) -> None:
+    """More than a socket's buffer holds, so that writing waits too."""
+    text = "x" * 20_000_000
+    with pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("select %s || 'y', length(%s)", (text, text))
+        row = cursor.fetchone()
+    assert row == (text + "y", len(text))
+
+
+def test_an_sql_error_keeps_the_connection(pool: ConnectionPool) -> None:
+    """The statement failed, the session did not."""
+    with pool.connection() as conn:
+        first = conn.pid
+    with pytest.raises(StoreError), pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("select nonsense")
+    with pool.connection() as conn:
+        assert conn.pid == first
+
+
+def test_a_kill_in_mid_statement_closes_the_connection(pool: ConnectionPool) -> None:
+    """What the server would answer next belongs to nobody."""
+    seen = []
+
+    def work() -> None:
+        with pool.connection() as conn, conn.cursor() as cursor:
+            seen.append(conn)
+            cursor.execute("select pg_sleep(60)")
+
+    victim = gevent.spawn(work)
+    gevent.sleep(0.2)
+    victim.kill(timeout=5)
+    assert seen[0].closed
+    with pool.connection() as conn:
+        assert conn.pid != seen[0].pid
+
+
+def test_the_deadline_ends_a_statement(pool: ConnectionPool) -> None:
+    """By the callback itself, or by the interrupt that follows it."""
+    with gevent.Timeout(5), pytest.raises(DeadlineExceeded), deadline.limit(0.2):
+        with pool.connection() as conn, conn.cursor() as cursor:
+            cursor.execute("select pg_sleep(60)")
+
+
+def test_the_next_host_is_tried(hook: str, postgres: Postgres) -> None:
+    """The first refuses; libpq goes on with another socket under the same number."""
+    with Proxy("/nowhere") as bad, Proxy(postgres.socket) as good, gevent.Timeout(10):
+        bad.refuse()
+        hosts = f"127.0.0.1:{bad.port},127.0.0.1:{good.port}"
+        conn = connect(f"postgresql://greenline@{hosts}/greenline?sslmode=disable", 5.0)
+        assert conn.info.port == good.port
+        conn.close()
+
+
+def test_a_connection_of_somebody_else_waits_too(hook: str, postgres: Postgres) -> None:
+    """A plain psycopg2 connection, as an ORM makes it, works under the hook."""
+    conn = psycopg2.connect(postgres.url)
+    with conn.cursor() as cursor:
+        cursor.execute("select 7")
+        assert cursor.fetchone() == (7,)
+    conn.close()

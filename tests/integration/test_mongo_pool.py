@@ -1,0 +1,148 @@
+"""greenline.mongo's connections: never too many, none lost, none left behind."""
+
+import gc
+import os
+import random
+import threading
+from typing import Any
+
+import gevent
+import pytest
+from pymongo.database import Database
+
+from embedded.mongo import Mongo as Server
+from greenline.budget import MONGODB_EXTRA_A_WORKER
+from greenline.mongo.options import MIN_POOL_SIZE
+from tests.integration.conftest import Connect
+from tests.proxy import Proxy
+from tests.support import wait_until
+
+# A quarter of a minute. A longer form: KILL_ROUNDS=100000 make test ARGS="-k killed"
+KILL_ROUNDS = int(os.environ.get("KILL_ROUNDS", "10000"))
+AT_ONCE = 20
+
+
+def first(database: "Database[dict[str, Any]]") -> dict[str, Any] | None:
+    return database.things.find_one({"_id": 1})
+
+
+def beside(mongo: Server) -> int:
+    """
+    Return the connections that a worker has beside its pool, with this server.
+
+    mongod streams its changes to the monitors, which need a second connection each to measure
+    the round trip; FerretDB is polled.
+    """
+    return MONGODB_EXTRA_A_WORKER if mongo.kind == "mongod" else 3
+
+
+def test_the_connections_beside_the_pool_are_those_of_the_budget(
+    connect: Connect, mongo: Server, mongo_proxy: Proxy
+) -> None:
+    """A readiness connection, and the monitors of two clients: counted where they arrive."""
+    client = connect(1)
+    client.check()
+    assert client.read(first) is None
+    wait_until(lambda: mongo_proxy.open == 1 + beside(mongo), "all the connections", limit_s=5)
+    assert mongo_proxy.most <= 1 + MONGODB_EXTRA_A_WORKER
+
+
+def test_a_cold_burst_stays_within_the_pool(
+    connect: Connect, mongo: Server, mongo_proxy: Proxy
+) -> None:
+    """Five hundred greenlets at once on a client without a connection share ten, and all work."""
+    client = connect(10)
+    with client.database() as database:
+        database.things.insert_one({"_id": 1})
+    asking = [gevent.spawn(client.read, first) for _ in range(500)]
+    gevent.joinall(asking, timeout=60, raise_error=True)
+    assert [greenlet.value for greenlet in asking] == [{"_id": 1}] * 500
+    assert 1 + beside(mongo) < mongo_proxy.most <= 10 + beside(mongo)
+
+
+def test_a_checked_client_is_warm(connect: Connect, mongo: Server, mongo_proxy: Proxy) -> None:
+    """What readiness waits for includes minPoolSize connections, which are there at once."""
+    client = connect(20)
+    client.check()
+    assert mongo_proxy.open >= MIN_POOL_SIZE + 2
+    accepted = mongo_proxy.accepted
+    asking = [gevent.spawn(client.read, first) for _ in range(MIN_POOL_SIZE)]
+    gevent.joinall(asking, timeout=10, raise_error=True)
+    assert mongo_proxy.accepted - accepted <= beside(mongo) - 2  # monitors that came late
+
+
+@pytest.mark.parametrize(
+    ("size", "in_uri", "least"),
+    [(3, (), 3), (20, ("minPoolSize=2",), 2), (20, ("maxPoolSize=4",), 4)],
+    ids=["small pool", "set", "small in the URI"],
+)
+def test_min_pool_size_fits(
+    connect: Connect, size: int, in_uri: tuple[str, ...], least: int
+) -> None:
+    """It is never above maxPoolSize, which pymongo would refuse, and the URI's own one wins."""
+    with connect(size, *in_uri).database() as database:
+        assert database.client.options.pool_options.min_pool_size == least
+
+
+# A greenlet killed while it connects leaves its socket to the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+def test_killed_greenlets_neither_lock_nor_leak(
+    connect: Connect, mongo: Server, mongo_proxy: Proxy
+) -> None:
+    """Killed at any moment of an operation, as PYTHON-6074 was found: every slot is still there."""
+    size = 3
+    client = connect(size)
+    client.check()
+    chance = random.Random(6074)  # noqa: S311
+
+    def work(number: int) -> None:
+        if number % 2:
+            client.read(first)
+        else:
+            client.insert("things", {"_id": number, "n": number})
+
+    greenlets: list[gevent.Greenlet[..., None]] = []
+    for start in range(0, KILL_ROUNDS, AT_ONCE):
+        greenlets = [gevent.spawn(work, 10 + start + n) for n in range(AT_ONCE)]
+        for killed in chance.sample(greenlets, AT_ONCE):
+            if chance.random() < 0.5:
+                gevent.sleep(chance.choice([0, 0.0002, 0.001]))
+            killed.kill(block=False)
+        gevent.joinall(greenlets, timeout=30, raise_error=False)
+        assert all(greenlet.dead for greenlet in greenlets), "a killed greenlet does not end"
+        assert all(greenlet.successful() for greenlet in greenlets), "others pay for a kill"
+    greenlets.clear()
+    gc.collect()
+
+    # The whole pool can be had at once, and no more than that is there.
+    mongo_proxy.hold(b"held")
+    holding = [
+        gevent.spawn(client.read, lambda database: database.held.find_one({}))
+        for _ in range(size + 2)
+    ]
+    wait_until(lambda: mongo_proxy.held == size, "the whole pool to be in use", limit_s=10)
+    wait_until(
+        lambda: mongo_proxy.open <= size + beside(mongo), "killed ones to be gone", limit_s=10
+    )
+    mongo_proxy.pass_on()
+    gevent.joinall(holding, timeout=30, raise_error=True)
+    assert all(greenlet.dead for greenlet in holding)
+
+
+def drivers_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("pymongo")]
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["well", "deaf"])
+def test_close_leaves_nothing_behind(connect: Connect, mongo_proxy: Proxy, deaf: bool) -> None:
+    """No monitor, no other thread of the driver and no socket, also of a server that hangs."""
+    wait_until(lambda: not drivers_threads(), "earlier tests' monitors to end", limit_s=10)
+    client = connect(5)
+    client.check()
+    assert len(drivers_threads()) >= 4  # of two clients: a monitor, and one that tidies up
+    if deaf:
+        mongo_proxy.deafen()
+    client.close()
+    wait_until(lambda: not drivers_threads(), "the monitors to end", limit_s=5)
+    mongo_proxy.pass_on()  # a deaf one does not see that it was left
+    wait_until(lambda: mongo_proxy.open == 0, "the sockets to be closed", limit_s=5)

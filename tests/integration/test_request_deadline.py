@@ -1,0 +1,148 @@
+"""A request's deadline, from the handler to the problem document, on a service of our own."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+
+import gevent
+import pytest
+from flask import Response
+from gevent.event import Event
+
+from app.api import problems, request_id
+from app.factory import Service
+from embedded.postgres import Postgres as Server
+from greenline import deadline
+from greenline.postgres.connect import connect
+from greenline.postgres.pool import ConnectionPool
+from tests.support import wait_until
+
+
+@pytest.fixture
+def pool(postgres: Server) -> Iterator[ConnectionPool]:
+    """A pool of one."""
+    made = ConnectionPool(partial(connect, postgres.url, 5.0), max_size=1)
+    yield made
+    made.close(2.0)
+
+
+@pytest.fixture
+def service() -> Service:
+    """A service whose requests may take half a second."""
+    app = Service(__name__, static_folder=None, request_timeout_s=0.5)
+    request_id.register(app)
+    problems.register(app)
+    return app
+
+
+def ask(service: Service, handler: Callable[[], object]) -> tuple[int, dict[str, object], float]:
+    service.add_url_rule("/", "handler", handler)
+    started = monotonic()
+    with gevent.Timeout(10):
+        answer = service.test_client().get("/")
+    return answer.status_code, answer.get_json(silent=True) or {}, monotonic() - started
+
+
+def test_a_504_says_where_the_time_went(service: Service, pool: ConnectionPool) -> None:
+    """Queueing, connecting and the database are told apart, in milliseconds."""
+
+    def handler() -> str:
+        with pool.connection() as conn, conn.cursor() as cursor:
+            cursor.execute("select pg_sleep(60)")
+        return ""
+
+    status, document, took_s = ask(service, handler)
+    assert (status, document["code"]) == (504, "deadline_exceeded")
+    assert set(document["spent_ms"]) == {"connecting", "postgres"}  # type: ignore[call-overload]
+    assert took_s < 2
+
+
+def test_a_route_can_ask_for_less(service: Service) -> None:
+    """The limit is a decorator too; it cannot give more than the request has."""
+
+    @deadline.limit(0.1)
+    def handler() -> str:
+        gevent.sleep(60)
+        return ""
+
+    status, _, took_s = ask(service, handler)
+    assert status == 504
+    assert took_s < 1.5
+
+
+def test_a_handler_that_swallows_its_end_is_interrupted_again_and_named(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bare except cannot hold the worker; the log has the stack of who did it."""
+
+    def stubborn_handler() -> str:
+        for _ in range(3):
+            with suppress(BaseException):
+                gevent.sleep(60)
+        return "late"
+
+    with caplog.at_level(logging.ERROR):
+        status, _, took_s = ask(service, stubborn_handler)
+    assert status == 200
+    assert took_s < 5
+    assert "goes on" in caplog.text
+    assert "stubborn_handler" in caplog.text
+
+
+def test_a_handler_that_waits_for_no_driver_is_interrupted(service: Service) -> None:
+    """Whatever it waits for, the request ends as 504."""
+    status, document, took_s = ask(service, Event().wait)
+    assert (status, document["code"]) == (504, "deadline_exceeded")
+    assert took_s < 2
+
+
+def test_a_stream_may_take_its_time_but_no_chunk_may(service: Service) -> None:
+    """Each chunk has a limit of its own: the whole may take longer than a request."""
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(4):
+            gevent.sleep(0.3)
+            yield b"x"
+
+    service.add_url_rule("/", "handler", lambda: Response(chunks()))
+    assert service.test_client().get("/").data == b"xxxx"
+
+
+def test_a_chunk_that_does_not_come_ends_the_stream(service: Service) -> None:
+    """The server sees the error and cuts the connection: the client does not wait for ever."""
+
+    def chunks() -> Iterator[bytes]:
+        yield b"x"
+        gevent.sleep(60)
+
+    service.add_url_rule("/", "handler", lambda: Response(chunks()))
+    with gevent.Timeout(5), pytest.raises(Exception, match="longer than it was allowed"):
+        service.test_client().get("/").get_data()
+
+
+def test_a_stream_that_nobody_reads_gives_its_connection_back(
+    service: Service, pool: ConnectionPool
+) -> None:
+    """The server closes the answer when the client left, and the generator's blocks end."""
+
+    def rows() -> Iterator[bytes]:
+        with pool.connection() as conn, conn.cursor() as cursor:
+            while True:
+                cursor.execute("select 'row'")
+                yield b"row"
+
+    service.add_url_rule("/", "handler", lambda: Response(rows()))
+    answer = service.test_client().get("/", buffered=False)
+    assert next(answer.iter_encoded()) == b"row"
+    assert pool.stats()["active"] == 1
+    answer.close()
+    wait_until(lambda: pool.stats()["idle"] == 1, "the connection to come back")
+
+
+def test_without_a_request_the_pools_own_limits_hold(pool: ConnectionPool) -> None:
+    """A script has no deadline: its statement may take as long as it takes."""
+    with pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("select pg_sleep(1), 7")
+        assert cursor.fetchone()[1] == 7  # type: ignore[index]
