@@ -9,7 +9,9 @@ import pytest
 from embedded.ferretdb import binary
 from tests.support import CHECKOUT, environ
 
-IGNORED = shutil.ignore_patterns(".venv", "var", ".git", "*_cache", "__pycache__", ".hypothesis")
+IGNORED = shutil.ignore_patterns(
+    ".venv", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results"
+)
 
 
 @pytest.fixture
