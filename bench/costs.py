@@ -19,11 +19,14 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
+import gevent
 from psycogreen.gevent import gevent_wait_callback
 from psycopg2.extensions import set_wait_callback
 
 from embedded.postgres import temporary
 from greenline import deadline
+from greenline.errors import DeadlineExceeded
+from greenline.postgres.cancel import Canceller
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
@@ -37,7 +40,8 @@ VALUES = {"oid": 1259}
 def main() -> None:
     """Measure and print."""
     with temporary(20) as server:
-        pool = ConnectionPool(partial(connect, server.url, 5.0), max_size=1)
+        opener = partial(connect, server.url, 5.0)
+        pool = ConnectionPool(opener, max_size=1, canceller=Canceller(opener))
         conn = connect(server.url, 5.0)
         conn.autocommit = True
         works = _works(pool, conn)
@@ -50,8 +54,40 @@ def main() -> None:
                 spent[name].append((perf_counter() - started) / TIMES * 1e6)
         for name, each in spent.items():
             print(f"{name:58} {median(each):8.1f} us  (least {min(each):.1f})")
+        print("\n".join(_lateness(pool)))
         pool.close(2.0)
         conn.close()
+
+
+def _lateness(pool: ConnectionPool) -> list[str]:
+    """Let statements outlive a deadline of 100 ms while another greenlet counts the time."""
+    late, held, gone = [], [], []
+
+    def tick() -> None:
+        before = perf_counter()
+        while True:
+            gevent.sleep(0.001)
+            now = perf_counter()
+            held.append(now - before - 0.001)
+            before = now
+
+    ticker = gevent.spawn(tick)
+    for _ in range(20):
+        started = perf_counter()
+        try:
+            with deadline.limit(0.1), pool.connection(autocommit=True, reset=False) as conn:
+                conn.cursor().execute("select pg_sleep(60)")
+        except DeadlineExceeded:
+            late.append(perf_counter() - started - 0.1)
+        while pool.stats()["size"]:
+            gevent.sleep(0.001)
+        gone.append(perf_counter() - started - 0.1)
+    ticker.kill()
+    return [
+        f"a deadline in a statement: told {median(late) * 1e3:.1f} ms late, at most "
+        f"{max(late) * 1e3:.1f}; the backend gone after {median(gone) * 1e3:.1f} ms",
+        f"another greenlet meanwhile: held up {max(held) * 1e3:.1f} ms at most",
+    ]
 
 
 def _works(pool: ConnectionPool, conn: Any) -> dict[str, Callable[[], object]]:

@@ -65,6 +65,12 @@ class StoreDown(Unavailable):
     code = "store_down"
 
 
+class SerializationFailure(Unavailable):
+    """Another transaction was in the way; the same again may succeed."""
+
+    code = "serialization_failure"
+
+
 class DeadlineExceeded(GreenlineError):
     """The request took longer than it was allowed to."""
 

@@ -1,9 +1,4 @@
-"""Real servers for the tests, and a process patched as a worker is."""
-# ruff: noqa: E402
-
-from greenline.patching import patch_all
-
-patch_all()
+"""Real servers for the tests."""
 
 import os
 import shutil

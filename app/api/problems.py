@@ -26,6 +26,7 @@ STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
     errors.PoolTimeout: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.PoolClosed: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.TooManyWaiting: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.SerializationFailure: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StoreDown: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
     errors.NestedConnection: HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -1,14 +1,24 @@
 """What a repository is handed: connections to work on, and reads in one call."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
-from greenline.errors import StoreDown
+import gevent
+
+from greenline import deadline
+from greenline.errors import SerializationFailure, StoreDown
 from greenline.postgres import prepared
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import is_lost
 from greenline.postgres.pool import ConnectionPool
+
+T = TypeVar("T")
+
+MAX_ATTEMPTS = 8
+FIRST_PAUSE_S = 0.005
+MOST_PAUSE_S = 2.0
 
 
 class Postgres:
@@ -43,6 +53,31 @@ class Postgres:
             if not is_lost(error.__cause__):
                 raise
         return self._fetch(name, text, values)
+
+    def repeat(self, work: Callable[[Connection], T]) -> T:
+        """
+        Return what *work* returns, in a transaction that may be repeated as a whole.
+
+        It is, after a serialization failure or a deadlock, with a growing pause at random, as
+        long as the request has time, and ``MAX_ATTEMPTS`` times at most.
+
+        Raises:
+            SerializationFailure: the last attempt failed in the same way.
+            what :meth:`connection` raises.
+        """
+        for attempt in range(1, MAX_ATTEMPTS):
+            try:
+                return self._transact(work)
+            except SerializationFailure:
+                pause_s = random.uniform(0, FIRST_PAUSE_S * 2**attempt)  # noqa: S311
+                if pause_s >= (deadline.remaining(MOST_PAUSE_S) or 0):
+                    raise
+                gevent.sleep(pause_s)
+        return self._transact(work)
+
+    def _transact(self, work: Callable[[Connection], T]) -> T:
+        with self._pool.connection() as conn:
+            return work(conn)
 
     def _fetch(self, name: str, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:

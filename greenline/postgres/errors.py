@@ -9,7 +9,14 @@ from contextlib import contextmanager
 
 import psycopg2
 
-from greenline.errors import Conflict, DeadlineExceeded, GreenlineError, StoreDown, StoreError
+from greenline.errors import (
+    Conflict,
+    DeadlineExceeded,
+    GreenlineError,
+    SerializationFailure,
+    StoreDown,
+    StoreError,
+)
 
 CONFLICTS = {
     "23503": "something that this refers to does not exist, or something still refers to it",
@@ -21,6 +28,8 @@ CONFLICTS = {
 # server that starts or stops, a standby that took the place of the primary.
 DOWN = {"53300", "57P01", "57P02", "57P03", "25006"}
 DEADLINE = {"57014"}
+# A serialization failure and a deadlock: nothing happened, and the next attempt may do.
+SERIALIZATION = {"40001", "40P01"}
 NOT_GREEN = "cannot be used with an asynchronous callback"
 # What psycopg2 raises when the connection broke, or when what came over it made no sense.
 LOST = {psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.DatabaseError}
@@ -52,6 +61,8 @@ def translate(error: psycopg2.Error) -> GreenlineError:
     if state in CONFLICTS:
         constraint = error.diag.constraint_name
         return Conflict(f"{CONFLICTS[state]} ({constraint})", constraint=constraint)
+    if state in SERIALIZATION:
+        return SerializationFailure()
     if state in DEADLINE:
         return DeadlineExceeded()
     if state in DOWN or (state or "").startswith("08"):

@@ -23,6 +23,7 @@ from time import monotonic
 import gevent
 import psycopg2
 from gevent.event import AsyncResult, Event
+from gevent.lock import BoundedSemaphore
 from greenlet import greenlet
 
 from greenline import deadline
@@ -42,6 +43,8 @@ from greenline.postgres.connection import Connection
 from greenline.postgres.errors import evicts, is_lost, translated
 from greenline.postgres.leave import leave
 
+# After a restart all want a connection at once: a server that begins is asked by a few at a time.
+MAX_CONNECTING = 8
 # Lifetimes differ by up to this part, so that connections made together do not end together.
 JITTER = 0.1
 # What a waiter is handed: a connection, or None for a free slot, the right to connect.
@@ -84,6 +87,7 @@ class ConnectionPool:
         self._canceller = canceller
         self._size = 0  # connections, reserved slots, and those not gone yet
         self._leaving = 0
+        self._connecting = BoundedSemaphore(MAX_CONNECTING)
         self._idle: deque[Connection] = deque()  # the longest idle first
         self._waiting: deque[AsyncResult[Grant]] = deque()
         self._holders: set[greenlet] = set()
@@ -237,7 +241,7 @@ class ConnectionPool:
 
     def _fill_slot(self) -> Connection:
         try:
-            with deadline.spending("connecting"):
+            with deadline.spending("connecting"), self._connecting:
                 conn = self._connect()
         except BaseException:
             self._free_slot()

@@ -93,7 +93,7 @@ def test_killed_greenlets_neither_lock_nor_leak(
     size = 3
     client = connect(size)
     client.check()
-    chance = random.Random(6074)  # noqa: S311
+    chance = random.Random(6074)
 
     def work(number: int) -> None:
         if number % 2:

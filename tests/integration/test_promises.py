@@ -1,6 +1,7 @@
 """The Postgres pool's promises under faults: limits, deadlines, deaf servers, restarts."""
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from greenline.errors import (
     DeadlineExceeded,
     NestedConnection,
     OutcomeUnknown,
+    SerializationFailure,
     StoreDown,
     StoreError,
     Unavailable,
@@ -27,7 +29,7 @@ from greenline.postgres import resolve as resolving
 from greenline.postgres.cancel import Canceller
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
-from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.pool import MAX_CONNECTING, ConnectionPool
 from greenline.postgres.resolve import resolve
 from tests.proxy import Proxy
 from tests.support import wait_until
@@ -342,7 +344,7 @@ def test_the_second_host_is_tried_when_the_first_refuses(make: Make, proxy: Prox
 # 7: a restart, and a lost COMMIT
 
 
-def test_a_restart_is_an_honest_outage_and_over_when_it_is_over() -> None:
+def test_backends_that_all_end_are_an_honest_outage_and_soon_over() -> None:
     """Errors are Unavailable, only while the server is away; then all is as before."""
     with temporary(50) as server:
         url = server.url
@@ -376,6 +378,85 @@ def test_a_restart_is_an_honest_outage_and_over_when_it_is_over() -> None:
         stop.set()
         gevent.joinall(workers, timeout=10, raise_error=True)
         canceller.close()
+
+
+def test_few_connect_at_a_time(make: Make, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that begins is not asked by the whole pool at once."""
+    pool, most, now = make(30), 0, 0
+    opening = pool._connect
+
+    def counted() -> Any:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        try:
+            return opening()
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(pool, "_connect", counted)
+    borrowers = [gevent.spawn(run, pool, "select pg_sleep(0.5)") for _ in range(30)]
+    gevent.joinall(borrowers, timeout=20, raise_error=True)
+    assert watch.count() == 30
+    assert most == MAX_CONNECTING
+
+
+def test_a_transaction_that_may_be_repeated_outlives_a_conflict(make: Make, watch: Watch) -> None:
+    """Twenty that read and then write the same row in serializable transactions all succeed."""
+    table = f"counter_{next(_numbers)}"
+    watch.ask(f"create table {table} as select 0 as n; grant all on {table} to public; select 1")
+    client = Postgres(make(5))
+    attempts = []
+
+    def add(conn: Any) -> int:
+        attempts.append(1)
+        with conn.cursor() as cursor:
+            cursor.execute("set transaction isolation level serializable")
+            cursor.execute(f"select n from {table}")
+            number = int(cursor.fetchone()[0])
+            cursor.execute(f"update {table} set n = %s", (number + 1,))
+            return number
+
+    workers = [gevent.spawn(client.repeat, add) for _ in range(10)]
+    gevent.joinall(workers, timeout=30)
+    done = [worker for worker in workers if worker.successful()]
+    assert watch.ask(f"select n from {table}") == len(done)
+    assert len(attempts) > len(workers)
+    assert len(done) > 5
+    watch.ask(f"drop table {table}; select 1")
+
+
+def test_a_conflict_is_not_repeated_when_nobody_said_so(make: Make, watch: Watch) -> None:
+    """An ordinary transaction reports it, as something that may be tried again."""
+    pool = make(1)
+    with pytest.raises(SerializationFailure) as caught, pool.connection() as conn:
+        with conn.cursor() as cursor:
+            cursor.execute("do $$ begin raise exception using errcode = '40001'; end $$")
+    assert caught.value.retryable
+
+
+# 3: kills at random
+
+
+def test_kills_at_any_moment_leave_the_counts_right(make: Make, watch: Watch) -> None:
+    """Hundreds of greenlets die while waiting, connecting, working, committing or returning."""
+    pool, chance = make(3, max_lifetime_s=0.2), random.Random(4)
+
+    def work() -> None:
+        with suppress(StoreError), pool.connection() as conn, conn.cursor() as cursor:
+            cursor.execute("select pg_sleep(%s)", (chance.random() * 0.004,))
+            cursor.execute("create temp table t (x int) on commit drop")
+
+    for _ in range(60):
+        workers = [gevent.spawn(work) for _ in range(8)]
+        for worker in chance.sample(workers, 5):
+            gevent.sleep(chance.random() * 0.003)
+            worker.kill(block=False)
+        gevent.joinall(workers, timeout=20)
+        assert all(worker.ready() for worker in workers)
+    wait_until(lambda: pool.stats()["size"] == pool.stats()["idle"], "all to be back or gone")
+    assert pool.stats()["waiting"] == 0
+    assert run(pool, "select 7") == 7
 
 
 def test_a_read_on_a_connection_that_died_in_between_is_tried_again(
