@@ -7,7 +7,11 @@ import gevent
 import psycopg2
 import pytest
 from psycogreen.gevent import gevent_wait_callback
-from psycopg2.extensions import get_wait_callback, set_wait_callback
+from psycopg2.extensions import (
+    TRANSACTION_STATUS_ACTIVE,
+    get_wait_callback,
+    set_wait_callback,
+)
 
 from embedded.postgres import Postgres
 from greenline import deadline, patching
@@ -16,6 +20,7 @@ from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.wait import wait
 from tests.proxy import Proxy
+from tests.support import wait_until
 
 
 @pytest.fixture(params=["greenline", "psycogreen"])
@@ -87,7 +92,10 @@ def test_a_kill_in_mid_statement_closes_the_connection(pool: ConnectionPool) -> 
             cursor.execute("select pg_sleep(60)")
 
     victim = gevent.spawn(work)
-    gevent.sleep(0.2)
+    wait_until(
+        lambda: seen and seen[0].info.transaction_status == TRANSACTION_STATUS_ACTIVE,
+        "the statement to run",
+    )
     victim.kill(timeout=5)
     assert seen[0].closed
     with pool.connection() as conn:
