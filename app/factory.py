@@ -18,7 +18,7 @@ from app.store.diagnostics import Diagnostics
 from app.store.states import States
 from config import Settings
 from config.env import named
-from greenline import budget, deadline
+from greenline import budget, deadline, hangup
 from greenline.mongo.client import Mongo
 from greenline.postgres.cancel import Canceller
 from greenline.postgres.client import Postgres
@@ -46,14 +46,15 @@ class Service(Flask):
     def dispatch_request(self) -> ResponseReturnValue:
         if request.blueprint == "health":  # it has limits of its own, and always a body
             return super().dispatch_request()
-        with deadline.limit(self._request_timeout_s):
-            return super().dispatch_request()
+        sock = request.environ.get("gunicorn.socket")
+        with hangup.serving(sock), deadline.limit(self._request_timeout_s):
+            return self._begun(self.make_response(super().dispatch_request()))
 
-    def finalize_request(self, *args: Any, **kwargs: Any) -> Response:
-        response = super().finalize_request(*args, **kwargs)
+    def _begun(self, response: Response) -> Response:
+        """Begin a streamed answer in the request's time, and give each further chunk its own."""
         if response.is_streamed:
-            chunks = deadline.stream(response.iter_encoded(), self._request_timeout_s)
-            response.response = chunks
+            chunks = iter(response.iter_encoded())
+            response.response = deadline.Stream(chunks, response.response, self._request_timeout_s)
         return response
 
 
@@ -100,8 +101,10 @@ def _postgres(settings: Settings, resources: Resources) -> Postgres:
     """Add the pool and its probe; the pool gets its size when the server told its limit."""
     with named("DATABASE_URL"):
         url = check_url(settings.database_url)
-    open_one = partial(connect, url, CONNECT_TIMEOUT_S, settings.request_timeout_s)
-    canceller = Canceller(open_one)
+    # A pooler in transaction mode takes no options, and gives a process id that is its own.
+    statement_timeout_s = settings.request_timeout_s if settings.postgres_prepare else None
+    open_one = partial(connect, url, CONNECT_TIMEOUT_S, statement_timeout_s)
+    canceller = Canceller(open_one) if settings.postgres_prepare else None
     pool = ConnectionPool(
         open_one,
         max_size=settings.postgres_pool_size or 1,
@@ -117,7 +120,8 @@ def _postgres(settings: Settings, resources: Resources) -> Postgres:
         log.log(logging.INFO if share.fits else logging.WARNING, "postgres pool: %s", share)
 
     probe = Probe(open_one, on_connect=follow_limits, check=schema.require_current)
-    resources.add("postgres canceller", close=canceller.close)
+    if canceller is not None:
+        resources.add("postgres canceller", close=canceller.close)
     resources.add("postgres pool", close=lambda: pool.close(GOODBYE_S))
     resources.add("postgres", close=probe.close, check=probe)
     return Postgres(pool, prepare=settings.postgres_prepare)

@@ -16,7 +16,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,16 +23,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import psycopg2
-
-from bench import hey, hey_build, report
+from bench import hey, report
 from bench.backends import Backends, Highest
 from bench.contenders import Contender, Work, contenders, flask
+from bench.failures import FAILURES
 from bench.servers import ServerError
 from embedded.mongo import Mongo
 from embedded.postgres import temporary
 from greenline.budget import POSTGRES_EXTRA_A_WORKER
-from greenline.errors import GreenlineError
 
 MAX_CONNECTIONS = 100
 # gunicorn's timeout and our REQUEST_TIMEOUT: nobody is asked to answer later than that.
@@ -44,14 +41,6 @@ SIZES = re.compile(r"^postgres pool: (\d+) connections a worker", re.MULTILINE)
 WORKS = (
     Work("sleep-1s", 1, workers=1, clients=(10, 50, 75, 100, 101, 1000)),
     Work("short-query", 0, 4, (1000,), ("--worker-connections", "100"), repeats=3),
-)
-FAILURES = (
-    ServerError,
-    hey.HeyError,
-    hey_build.BuildError,
-    subprocess.TimeoutExpired,
-    psycopg2.Error,
-    GreenlineError,
 )
 
 

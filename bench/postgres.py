@@ -10,10 +10,8 @@ Reads from Postgres: our service beside four other ways to serve the same JSON.
 """
 
 import argparse
-import http.client
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack, closing
@@ -21,14 +19,13 @@ from pathlib import Path
 
 import psycopg2
 
-from bench import hey, hey_build, report
+from bench import report
 from bench.contenders import flask
+from bench.failures import FAILURES
 from bench.lineup import POOL_SIZE, WITHOUT_PREPARE, lineup
 from bench.rounds import ROUND_S, Work, compete, same_answers
-from bench.servers import ServerError
 from embedded.mongo import Mongo
 from embedded.postgres import temporary
-from greenline.errors import GreenlineError
 
 CLIENTS = (5, 10, 100)
 ROUNDS = 5
@@ -38,16 +35,6 @@ WORKS = (
     Work("book-by-id", "/books/{id}"),
     Work("list-20", "/books?limit=20"),
     Work("list-100", "/books?limit=100"),
-)
-FAILURES = (
-    ServerError,
-    hey.HeyError,
-    hey_build.BuildError,
-    subprocess.TimeoutExpired,
-    psycopg2.Error,
-    GreenlineError,
-    OSError,
-    http.client.HTTPException,
 )
 NOTES = f"""
 each has one worker, a pool of {POOL_SIZE} connections and no access log; Postgres on a unix socket

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench import hey, proc, report
 from bench.contenders import flask
-from bench.postgres import FAILURES
+from bench.failures import FAILURES
 from bench.servers import Gunicorn, ServerError, wait_until_quiet
 from embedded.mongo import Mongo
 from embedded.postgres import temporary

@@ -65,6 +65,12 @@ class StoreDown(Unavailable):
     code = "store_down"
 
 
+class ConnectionLost(StoreDown):
+    """The connection was lost, and nothing was written; the same again may succeed."""
+
+    code = "connection_lost"
+
+
 class SerializationFailure(Unavailable):
     """Another transaction was in the way; the same again may succeed."""
 
@@ -84,6 +90,12 @@ class DeadlineExceeded(GreenlineError):
         self.spent_s: Mapping[str, float] = spent_s or {}
 
 
+class ClientGone(GreenlineError):
+    """The client hung up while its request waited."""
+
+    code = "client_gone"
+
+
 class Conflict(GreenlineError):
     """This contradicts what is stored."""
 
@@ -101,7 +113,7 @@ class NestedConnection(GreenlineError):
 
 
 class OutcomeUnknown(GreenlineError):
-    """The connection was lost while the database committed: look before you repeat this."""
+    """The connection was lost after the database was told to write: look before you repeat it."""
 
     code = "outcome_unknown"
 

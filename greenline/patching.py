@@ -45,16 +45,16 @@ def hook_psycopg2() -> None:
     Raises:
         ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
     """
-    if settings.pg_wait() == "psycogreen":
-        from psycogreen.gevent import patch_psycopg
-
-        patch_psycopg()
-        return
     from psycopg2.extensions import set_wait_callback
 
-    from greenline.postgres.wait import wait
+    from greenline.postgres.wait import keeping_promises, wait
 
-    set_wait_callback(wait)
+    if settings.pg_wait() == "psycogreen":
+        from psycogreen.gevent import gevent_wait_callback
+
+        set_wait_callback(keeping_promises(gevent_wait_callback))
+    else:
+        set_wait_callback(wait)
 
 
 def require_hook() -> None:

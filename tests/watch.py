@@ -12,14 +12,19 @@ def backends(postgres: Postgres, name: str, *, asleep: bool = False) -> int:
     query = "select count(*) from pg_stat_activity where application_name = %s"
     if asleep:
         query += " and wait_event = 'PgSleep'"
+    return count(postgres, query, name)
+
+
+def count(postgres: Postgres, query: str, *values: object) -> int:
+    """Return the one number that *query* asks for, as a superuser."""
     conn = psycopg2.connect(postgres.superuser_url)
     try:
         with conn.cursor() as cursor:
-            cursor.execute(query, (name,))
-            (count,) = cursor.fetchone() or (0,)
+            cursor.execute(query, values)
+            (number,) = cursor.fetchone() or (0,)
     finally:
         conn.close()
-    return int(count)
+    return int(number)
 
 
 def sockets(pid: int) -> set[str]:

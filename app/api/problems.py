@@ -28,7 +28,9 @@ STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
     errors.TooManyWaiting: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.SerializationFailure: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StoreDown: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ConnectionLost: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
+    errors.ClientGone: HTTPStatus.REQUEST_TIMEOUT,  # for the log: nobody reads it
     errors.NestedConnection: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.OutcomeUnknown: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.StoreError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -46,7 +48,9 @@ def register(app: Flask) -> None:
 
 def _ours(error: errors.GreenlineError) -> Response:
     status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+    if isinstance(error, errors.OutcomeUnknown):
+        log.error("request %s", g.get("request_id"), exc_info=error)
+    elif status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return _unexpected(error)
     more: dict[str, object] = {}
     if isinstance(error, errors.Conflict) and error.constraint:

@@ -70,11 +70,15 @@ class Mongo(Repeating):
         return f"<Mongo {'open' if self._client else 'not open yet'}>"
 
     @contextmanager
-    def database(self) -> Iterator["Database[Document]"]:
+    def database(self, *, repeatable: bool = False) -> Iterator["Database[Document]"]:
         """
         Lend the database for the length of the block; what is done in it is not repeated.
 
+        *repeatable* says that all of it may be done twice: a write whose answer was lost is then
+        told as an outage.
+
         Raises:
+            OutcomeUnknown: the answer to a write was lost: it may have been done.
             PoolTimeout: no connection became free in time.
             PoolClosed: the client is closed.
             StoreDown: the server cannot be reached.
@@ -83,7 +87,11 @@ class Mongo(Repeating):
         if self._closed:
             raise PoolClosed
         client = self._client or self._open()
-        with translated(), self._within_deadline(), deadline.spending("mongodb"):
+        with (
+            translated(repeatable=repeatable),
+            self._within_deadline(),
+            deadline.spending("mongodb"),
+        ):
             yield client.get_default_database(DEFAULT_DATABASE)
 
     def check(self) -> None:

@@ -14,19 +14,32 @@ second attempt, which a limit around the whole operation could not tell from a s
 The overridden methods are pymongo's own, not its API; the classes are given by options that
 pymongo keeps for drivers on top of it. Should a version drop them, nothing but these limits is
 lost, and tests/integration/test_mongo_outage.py and test_mongo_pool.py notice.
+
+And a write that was sent and not answered is marked, so that it can be told from one that found
+no server: the driver's error does not say so, and after its own second attempt is that one's.
+tests/integration/test_mongo_retry.py notices when that is lost.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from threading import Condition, Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import pymongo
 from pymongo import MongoClient, _csot
+from pymongo.errors import AutoReconnect, ConnectionFailure, ProtocolError, PyMongoError
 from pymongo.synchronous.pool import Connection, Pool
 from pymongo.synchronous.server import Server
 
+T = TypeVar("T")
+
 # pymongo.timeout takes 0 for no limit at all.
 LEAST_S = 0.001
+
+# The label, in the manner of MongoDB's own, of errors after which a write may have been done.
+WRITE_SENT = "GreenlineWriteSent"
+# "Not primary": said before anything is done. Other such codes may interrupt a write half-way.
+REFUSED_CODES = {10107, 13435, 13436}
 
 
 class KillableCondition(Condition):
@@ -73,7 +86,7 @@ class LimitedPool(Pool):
 
 
 class LimitedClient(MongoClient[dict[str, Any]]):
-    """A client that keeps serverSelectionTimeoutMS."""
+    """A client that keeps serverSelectionTimeoutMS, and marks lost writes with ``WRITE_SENT``."""
 
     def __init__(self, uri: str, **options: Any) -> None:
         inner: dict[str, Any] = {"_pool_class": LimitedPool, "_condition_class": KillableCondition}
@@ -85,6 +98,33 @@ class LimitedClient(MongoClient[dict[str, Any]]):
         if _csot.get_timeout():  # set inside as well, and forgotten at the end of the block
             _csot.set_rtt(server.description.min_round_trip_time)
         return server
+
+    def _retry_internal(self, func: Callable[..., T], *args: Any, **how: Any) -> T:
+        # A command may be anything, also a write.
+        is_command = how.get("is_run_command") or how.get("is_aggregate_write")
+        if how.get("is_read") and not is_command:
+            return super()._retry_internal(func, *args, **how)
+        sent = False
+
+        def send(*with_connection: Any) -> T:
+            nonlocal sent
+            try:
+                return func(*with_connection)
+            except (ConnectionFailure, ProtocolError) as error:
+                sent = sent or not _is_refusal(error)
+                raise
+
+        try:
+            return super()._retry_internal(send, *args, **how)
+        except PyMongoError as error:
+            if sent and isinstance(error, ConnectionFailure | ProtocolError):
+                error._add_error_label(WRITE_SENT)
+            raise
+
+
+def _is_refusal(error: PyMongoError) -> bool:
+    answer = error.details if isinstance(error, AutoReconnect) else None
+    return isinstance(answer, dict) and answer.get("code") in REFUSED_CODES
 
 
 def limited(limit_s: float | None) -> AbstractContextManager[None]:

@@ -1,10 +1,12 @@
 """pymongo's errors in our words: one table, used at one edge."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from pymongo.errors import (
+    BulkWriteError,
     ConfigurationError,
     ConnectionFailure,
     DuplicateKeyError,
@@ -21,14 +23,17 @@ from greenline.errors import (
     Conflict,
     DeadlineExceeded,
     GreenlineError,
+    OutcomeUnknown,
     PoolClosed,
     PoolTimeout,
     StoreDown,
     StoreError,
 )
+from greenline.mongo.driver import WRITE_SENT
 
 # The server is stopping, was stopped, or is no primary any more.
 DOWN_CODES = {91, 189, 10107, 11600, 11602, 13435, 13436}
+DUPLICATE_KEY = 11000
 
 # FerretDB on SQLite tells a duplicate key as such when inserting, but not when updating.
 FERRETDB_DUPLICATE = "UNIQUE constraint failed"
@@ -39,18 +44,26 @@ CLOSED = re.compile("after close|closed connection pool")
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(*, repeatable: bool = True) -> Iterator[None]:
     """Let the block's pymongo errors out as ours, the original as ``__cause__``."""
     try:
         yield
     except PyMongoError as error:
-        raise translate(error) from error
+        raise translate(error, repeatable=repeatable) from error
 
 
-def translate(error: PyMongoError) -> GreenlineError:
-    """Return our error for *error*, by its class, then by the server's code."""
-    if isinstance(error, DuplicateKeyError):
-        key = _duplicate_key(error)
+def translate(error: PyMongoError, *, repeatable: bool = True) -> GreenlineError:
+    """
+    Return our error for *error*, by its class, then by the server's code.
+
+    A write that must not be done twice, was sent and not answered is neither an outage nor just
+    late, whichever the driver noticed: either would say that the same may be asked again.
+    """
+    if not repeatable and error.has_error_label(WRITE_SENT):
+        return OutcomeUnknown()
+    if (duplicate := _find_duplicate(error)) is not None:
+        # The fields of the violated index: mongod names them, other servers may not.
+        key = ", ".join(duplicate.get("keyPattern") or ()) or None
         return Conflict(f"this exists already{f' ({key})' if key else ''}", constraint=key)
     if FERRETDB_DUPLICATE in str(error):
         return Conflict("this exists already")
@@ -81,7 +94,11 @@ def _was_slow(error: PyMongoError) -> bool:
     return late and not isinstance(error, ServerSelectionTimeoutError)
 
 
-def _duplicate_key(error: DuplicateKeyError) -> str | None:
-    """Return the fields of the violated index: mongod names them, other servers may not."""
-    pattern = (error.details or {}).get("keyPattern")
-    return ", ".join(pattern) if pattern else None
+def _find_duplicate(error: PyMongoError) -> Mapping[str, Any] | None:
+    """Return what the server says of a duplicate key, the first one if there are several."""
+    if isinstance(error, DuplicateKeyError):
+        return error.details or {}
+    if isinstance(error, BulkWriteError):
+        refused: list[Mapping[str, Any]] = error.details.get("writeErrors", [])
+        return next((one for one in refused if one.get("code") == DUPLICATE_KEY), None)
+    return None

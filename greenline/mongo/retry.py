@@ -4,7 +4,7 @@ Repeat an operation whose server was lost on the way, where it may happen twice.
 1. What may: reads; an insert with an ``_id`` made here; a change of one document by its ``_id``
    that says what is to be, not what is to be added; a delete by ``_id``. Everything else
    (``$inc``, ``$push``, a filter that finds another document the second time) is done in a
-   ``database()`` block and never repeated here.
+   ``database()`` block and never repeated here; when its answer is lost, that is told.
 2. Repeated after AutoReconnect and its kinds: NetworkTimeout, ServerSelectionTimeoutError,
    NotPrimaryError. A deadline that passed is none of them.
 3. Between attempts: exponential back-off with full jitter (AWS Architecture Blog, "Exponential
@@ -21,7 +21,10 @@ from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
-from pymongo import ReturnDocument
+import bson
+from bson.raw_bson import RawBSONDocument
+from pymongo import ReadPreference, ReturnDocument
+from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, DuplicateKeyError, ServerSelectionTimeoutError
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
@@ -45,7 +48,9 @@ REPEATABLE_OPERATORS = frozenset({"$set", "$unset", "$min", "$max"})
 class Lender(Protocol):
     """Lends the database, and lets errors out as those of :mod:`greenline.errors`."""
 
-    def database(self) -> "AbstractContextManager[Database[Document]]": ...
+    def database(
+        self, *, repeatable: bool = False
+    ) -> "AbstractContextManager[Database[Document]]": ...
 
 
 class Repeating:
@@ -60,7 +65,7 @@ class Repeating:
         """
 
         def attempt(_: bool) -> T:
-            with self.database() as database:
+            with self.database(repeatable=True) as database:
                 return work(database)
 
         return repeated(attempt)
@@ -70,7 +75,7 @@ class Repeating:
         Insert *document*, whose ``_id`` the caller has just made.
 
         A duplicate is a success when it is our own: an earlier attempt arrived, whose answer was
-        lost. So the ``_id`` is looked up; the error may name another unique index.
+        lost. So what has the ``_id`` is compared; the error may name another unique index.
 
         Raises:
             Conflict: it contradicts a unique index.
@@ -78,14 +83,13 @@ class Repeating:
         """
         if "_id" not in document:
             raise ValueError("without an _id of ours, a second attempt would insert it twice")
-        key = {"_id": document["_id"]}
 
         def attempt(arrived: bool) -> None:
-            with self.database() as database:
+            with self.database(repeatable=True) as database:
                 try:
                     database[collection].insert_one(document)
                 except DuplicateKeyError:
-                    if not arrived or database[collection].find_one(key, key) is None:
+                    if not arrived or not _is_stored(database[collection], document):
                         raise
 
         repeated(attempt)
@@ -110,7 +114,7 @@ class Repeating:
         key = {"_id": document_id}
 
         def attempt(_: bool) -> Document | None:
-            with self.database() as database:
+            with self.database(repeatable=True) as database:
                 found = database[collection]
                 after = ReturnDocument.AFTER
                 if operators:
@@ -132,11 +136,21 @@ class Repeating:
         """
 
         def attempt(arrived: bool) -> bool:
-            with self.database() as database:
+            with self.database(repeatable=True) as database:
                 gone = database[collection].delete_one({"_id": document_id}).deleted_count
             return bool(gone) or arrived
 
         return repeated(attempt)
+
+
+def _is_stored(collection: "Collection[Document]", document: Document) -> bool:
+    """Return whether *document* is there, byte by byte: BSON cuts microseconds, knows no tuple."""
+    ours = collection.codec_options
+    raw = ours.with_options(document_class=RawBSONDocument)
+    # The primary is asked, whatever the URI prefers: others may not have it yet.
+    primary = collection.with_options(raw, ReadPreference.PRIMARY)
+    found = primary.find_one({"_id": document["_id"]})
+    return found is not None and found.raw == bson.encode(document, codec_options=ours)
 
 
 def repeated(attempt: Callable[[bool], T]) -> T:

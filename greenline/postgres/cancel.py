@@ -7,6 +7,7 @@ import psycopg2
 
 from greenline import deadline
 from greenline.errors import GreenlineError
+from greenline.postgres.clean import is_dead
 from greenline.postgres.connection import Connection
 
 TIMEOUT_S = 5.0
@@ -25,6 +26,8 @@ class Canceller:
         """Return whether the backend *pid* was told to stop; one that is gone cannot be."""
         try:
             with deadline.limit(TIMEOUT_S), self._lock:
+                if self._conn is not None and is_dead(self._conn):
+                    self._drop()  # the server ended it while it was idle
                 return self._ask(pid)
         except (psycopg2.Error, GreenlineError):
             return False
@@ -37,7 +40,7 @@ class Canceller:
 
     def _ask(self, pid: int) -> bool:
         try:
-            if self._conn is None or self._conn.closed:
+            if self._conn is None:
                 self._conn = self._connect()
                 self._conn.autocommit = True
             with self._conn.cursor() as cursor:

@@ -1,4 +1,9 @@
-"""Judge a connection that comes back, and one that lay idle."""
+"""
+Judge a connection that comes back, and one that lay idle.
+
+The session has two sides. What the server holds is reset by statements; what psycopg2 holds (the
+next transaction's characteristics, the encoding, types, messages) no statement resets.
+"""
 
 from select import POLLIN
 
@@ -18,6 +23,8 @@ RESET = (
     "close all; unlisten *; select pg_advisory_unlock_all(); discard temp; "
     "reset session authorization; reset all"
 )
+# What psycopg2 says when it connects, and what RESET ALL takes back: it reads no other dates.
+ISO_DATES = "set datestyle to iso"
 # gevent's own poll would visit the hub; this one only looks.
 _poll = get_original("select", "poll")
 
@@ -31,13 +38,34 @@ def clean(conn: Connection, reset: bool) -> bool:
             conn.rollback()
         if conn.info.transaction_status != TRANSACTION_STATUS_IDLE:
             return False
-        if reset:
-            conn.autocommit = True
-            with conn.cursor() as cursor:
-                cursor.execute(RESET)
+        if reset and not _reset(conn):
+            return False
     except (psycopg2.Error, DeadlineExceeded):
         return False
     return not conn.closed
+
+
+def _reset(conn: Connection) -> bool:
+    """Make the session as new, on both sides, and return whether it is."""
+    if (conn.isolation_level, conn.readonly, conn.deferrable) != (None, None, None):
+        conn.isolation_level = conn.readonly = conn.deferrable = None
+    conn.autocommit = True  # not before: with it psycopg2 tells the server each of those
+    conn.cursor_factory = None  # type: ignore[assignment]
+    conn.string_types.clear()
+    conn.binary_types.clear()
+    with conn.cursor() as cursor:
+        cursor.execute(RESET)
+        if not _reported(conn, "DateStyle").startswith("ISO"):
+            cursor.execute(ISO_DATES)
+    # Last: a notification of the borrower's may arrive with the answer.
+    conn.notifies, conn.notices = [], []
+    # psycopg2 goes on in the encoding that set_client_encoding() told it, the server does not.
+    return bool(_reported(conn, "client_encoding").replace("_", "") == conn.encoding)
+
+
+def _reported(conn: Connection, name: str) -> str:
+    """Return a setting as the server last reported it: no question is asked."""
+    return conn.get_parameter_status(name) or ""
 
 
 def is_dead(conn: Connection) -> bool:

@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 import gevent
 
 from greenline import deadline
-from greenline.errors import SerializationFailure, StoreDown
+from greenline.errors import ConnectionLost, OutcomeUnknown, SerializationFailure
 from greenline.postgres import prepared
 from greenline.postgres.connection import Connection
-from greenline.postgres.errors import is_lost
 from greenline.postgres.pool import ConnectionPool
 
 T = TypeVar("T")
@@ -42,33 +41,36 @@ class Postgres:
         """
         Run one statement that only reads, prepared under *name*, and return its rows.
 
-        It is tried once more when the connection turns out to be dead.
+        It is tried once more when its connection turns out to be dead.
 
         Raises:
-            what :meth:`connection` raises.
+            what :meth:`connection` raises, but for OutcomeUnknown: nothing was written.
         """
         try:
             return self._fetch(name, text, values)
-        except StoreDown as error:
-            if not is_lost(error.__cause__):
-                raise
-        return self._fetch(name, text, values)
+        except (ConnectionLost, OutcomeUnknown):
+            pass
+        try:
+            return self._fetch(name, text, values)
+        except OutcomeUnknown as error:
+            raise ConnectionLost from error.__cause__
 
     def repeat(self, work: Callable[[Connection], T]) -> T:
         """
         Return what *work* returns, in a transaction that may be repeated as a whole.
 
-        It is, after a serialization failure or a deadlock, with a growing pause at random, as
-        long as the request has time, and ``MAX_ATTEMPTS`` times at most.
+        It is, after a serialization failure, a deadlock or the loss of its connection before
+        COMMIT, with a growing pause at random, as long as the request has time, and
+        ``MAX_ATTEMPTS`` times at most.
 
         Raises:
-            SerializationFailure: the last attempt failed in the same way.
+            SerializationFailure, ConnectionLost: the last attempt failed in the same way.
             what :meth:`connection` raises.
         """
         for attempt in range(1, MAX_ATTEMPTS):
             try:
                 return self._transact(work)
-            except SerializationFailure:
+            except (SerializationFailure, ConnectionLost):
                 pause_s = random.uniform(0, FIRST_PAUSE_S * 2**attempt)  # noqa: S311
                 if pause_s >= (deadline.remaining(MOST_PAUSE_S) or 0):
                     raise

@@ -1,5 +1,7 @@
 """Connect to Postgres within a limit, which libpq's own ``connect_timeout`` is not when green."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gevent
@@ -7,13 +9,13 @@ import psycopg2
 from psycopg2.extensions import parse_dsn
 
 from greenline import deadline
-from greenline.errors import ConfigError, StoreDown
+from greenline.errors import ConfigError, DeadlineExceeded, StoreDown
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import first_line, translate
 from greenline.postgres.resolve import resolve
 
-# A peer that vanished without a reset is noticed after 10 s of silence and 3 unanswered probes,
-# or when what we sent stays unacknowledged for 20 s.
+# A peer that vanished without a reset is noticed after 20 s without a word from it, be it that
+# what we sent stays unacknowledged or the probes, which begin after 10 s of silence.
 KEEPALIVES: dict[str, Any] = {
     "keepalives_idle": 10,
     "keepalives_interval": 3,
@@ -40,36 +42,60 @@ def check_url(url: str) -> str:
     return url
 
 
-def connect(url: str, timeout_s: float, statement_timeout_s: float = 0) -> Connection:
+def connect(
+    url: str,
+    timeout_s: float,
+    statement_timeout_s: float | None = 0,
+    *,
+    abandon: Callable[[Connection], None] = Connection.close,
+) -> Connection:
     """
     Return a new connection, after at most *timeout_s* seconds or what is left of the deadline.
 
     What the URL says wins over ours. The server itself ends a statement after
-    *statement_timeout_s* seconds, so that one whose request is over does not work on; 0 is never.
+    *statement_timeout_s* seconds, so that one whose request is over does not work on; 0 is never,
+    and None says nothing: pgbouncer refuses a client that sends options.
+    *abandon* is given what was connected half-way: the server may have a backend for it.
 
     Raises:
         StoreDown: the server refused, failed or did not answer.
+        DeadlineExceeded: the request's time was over first.
     """
     limit_s = deadline.remaining(timeout_s)
     given = parse_dsn(url)
     ours = {name: value for name, value in KEEPALIVES.items() if name not in given}
-    statement_timeout = f"-c statement_timeout={int(statement_timeout_s * 1000)}"
+    if statement_timeout_s is not None:
+        statement_timeout = f"-c statement_timeout={int(statement_timeout_s * 1000)}"
+        ours["options"] = f"{statement_timeout} {given.get('options', '')}".strip()
+    begun: list[Connection] = []
     try:
         with gevent.Timeout(limit_s) as timeout:
             conn: Connection = psycopg2.connect(
                 resolve(url),
-                connection_factory=Connection,
+                connection_factory=partial(_begin, begun),
                 fallback_application_name="greenline",
-                options=f"{statement_timeout} {given.get('options', '')}".strip(),
                 **ours,
             )
             conn.settle()
             return conn
-    except gevent.Timeout as expired:
-        if expired is not timeout:
-            raise
-        raise StoreDown(f"Postgres: no answer within {limit_s:.1f} s of connecting") from expired
-    except psycopg2.ProgrammingError as error:
-        raise StoreDown(f"Postgres: {first_line(error)}") from error
-    except psycopg2.Error as error:
-        raise translate(error) from error
+    except BaseException as error:
+        for half in begun:
+            abandon(half)
+        if error is timeout and deadline.remaining() == 0:
+            raise DeadlineExceeded from error
+        if error is timeout:
+            message = f"Postgres: no answer within {limit_s:.1f} s of connecting"
+            raise StoreDown(message) from error
+        if isinstance(error, psycopg2.ProgrammingError):
+            raise StoreDown(f"Postgres: {first_line(error)}") from error
+        if isinstance(error, psycopg2.Error):
+            raise translate(error) from error
+        raise
+
+
+def _begin(begun: list[Connection], dsn: str) -> Connection:
+    """Show the connection before it is connected: psycopg2 drops one that it cannot connect."""
+    conn = Connection.__new__(Connection)
+    begun.append(conn)
+    conn.__init__(dsn)  # type: ignore[misc]
+    return conn

@@ -1,11 +1,16 @@
 """A psycopg2 connection that remembers what the hub and the pool need to know of it."""
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import gevent
-from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE
+import psycopg2
+from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE, TRANSACTION_STATUS_INERROR
 from psycopg2.extensions import connection as PsycopgConnection
+
+from greenline import deadline
+from greenline.errors import DeadlineExceeded, OutcomeUnknown, StoreError
 
 READ, WRITE = 1, 2  # libev's events
 
@@ -26,14 +31,38 @@ class Connection(PsycopgConnection):
     made_s: float = 0.0
     idle_since_s: float = 0.0
     expires_s: float = 0.0
-    prepared: set[str]
+    prepared: dict[str, str]
     _watchers: dict[int, Any] | None = None
 
     def settle(self) -> None:
         """Be connected: from now on the socket stays the same."""
         self.pid = self.info.backend_pid
-        self.prepared = set()
+        self.prepared = {}
         self.settled = True
+
+    def commit(self) -> None:
+        """
+        Commit; what is no more than a lost answer is told apart from a failure.
+
+        Raises:
+            DeadlineExceeded: the request's time was over before: nothing was committed.
+            StoreError: a statement failed before, and its error was swallowed.
+            OutcomeUnknown: the answer was lost: nobody knows whether it happened.
+        """
+        if self.closed:
+            super().commit()  # it raises: nothing is sent
+        if deadline.remaining() == 0:
+            raise DeadlineExceeded
+        if self.info.transaction_status == TRANSACTION_STATUS_INERROR:
+            raise StoreError("a statement of this transaction failed: it cannot be committed")
+        try:
+            super().commit()
+        except psycopg2.Error as error:
+            if self.closed:
+                raise OutcomeUnknown from error
+            raise
+        except (DeadlineExceeded, deadline.Interrupt) as error:
+            raise OutcomeUnknown from error
 
     def watcher(self, events: int) -> Any:
         """Return what the hub waits on, one for each direction."""
@@ -46,9 +75,10 @@ class Connection(PsycopgConnection):
 
     def break_off(self) -> None:
         """Keep the socket for a look at the backend's end: psycopg2 closes its own now."""
-        if self.settled and self.farewell is None and not self.closed:
-            self.farewell = os.dup(self.fileno())
-            self.busy = self.info.transaction_status == TRANSACTION_STATUS_ACTIVE
+        with suppress(psycopg2.Error, OSError):  # libpq has no socket between two addresses
+            if self.farewell is None and not self.closed:
+                self.farewell = os.dup(self.fileno())
+                self.busy = self.info.transaction_status == TRANSACTION_STATUS_ACTIVE
         self._drop_watchers()
 
     def close(self) -> None:
@@ -58,6 +88,10 @@ class Connection(PsycopgConnection):
         farewell, self.farewell = self.farewell, None
         if farewell is not None:
             os.close(farewell)
+
+    def __del__(self) -> None:
+        if self.farewell is not None:
+            os.close(self.farewell)
 
     def _drop_watchers(self) -> None:
         watchers, self._watchers = self._watchers, None

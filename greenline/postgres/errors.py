@@ -4,7 +4,7 @@ psycopg2's errors in our words: one table, used at one edge.
 SQLSTATEs: https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg2
@@ -30,7 +30,8 @@ DOWN = {"53300", "57P01", "57P02", "57P03", "25006"}
 DEADLINE = {"57014"}
 # A serialization failure and a deadlock: nothing happened, and the next attempt may do.
 SERIALIZATION = {"40001", "40P01"}
-NOT_GREEN = "cannot be used with an asynchronous callback"
+# copy_expert() and lobject(), and COPY through execute(): what psycopg2 itself advises is no help.
+NOT_GREEN = ("cannot be used with an asynchronous callback", "can't execute COPY")
 # What psycopg2 raises when the connection broke, or when what came over it made no sense.
 LOST = {psycopg2.OperationalError, psycopg2.InterfaceError, psycopg2.DatabaseError}
 
@@ -40,13 +41,11 @@ EVICTS = {"57P01", "57P02", "57P03", "25006"}
 
 
 @contextmanager
-def translated(on_error: Callable[[psycopg2.Error], None] | None = None) -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Let the block's psycopg2 errors out as ours, the original as ``__cause__``."""
     try:
         yield
     except psycopg2.Error as error:
-        if on_error is not None:
-            on_error(error)
         raise translate(error) from error
 
 
@@ -69,7 +68,7 @@ def translate(error: psycopg2.Error) -> GreenlineError:
         return StoreDown(f"Postgres: {first_line(error)}")
     if is_lost(error):
         return StoreDown(f"Postgres: {first_line(error)}")
-    if NOT_GREEN in str(error):
+    if state is None and any(words in str(error) for words in NOT_GREEN):
         return StoreError(
             "psycopg2 runs no COPY and no large objects in green mode: write with "
             "psycopg2.extras.execute_values, or in a process without the hook"

@@ -38,7 +38,8 @@ def _part_with(conn: Connection) -> tuple[int | None, bool]:
         descriptor, conn.farewell = conn.farewell, None
         conn.close()
         return descriptor, conn.busy
-    if conn.closed:
+    if conn.closed or not conn.settled:
+        conn.close()
         return None, False
     busy = conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE
     descriptor = os.dup(conn.fileno())

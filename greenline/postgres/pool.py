@@ -3,8 +3,9 @@ Lend Postgres connections, never more than ``max_size`` at once.
 
 1. A slot is reserved before the connect. It is free again when the connect failed, or when the
    backend is gone: a closed connection is seen off in the background.
-2. Waiting is first come, first served. A slot or a connection is handed to the one who waited
-   longest; one who gave up meanwhile passes on what was handed to it.
+2. Nobody connects for itself: who finds nothing idle joins the queue, and the pool connects for as
+   many as wait, a few at a time. So a borrower that gives up or is killed never leaves half a
+   connection behind, and what it asked for serves the next one.
 3. Between two waits for I/O no other greenlet runs, so the lists need no lock: each method
    changes them in one go and connects, cleans or closes before or after.
 4. A connection comes back clean or not at all: idle is kept, in a transaction is rolled back,
@@ -19,36 +20,47 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
+from typing import Protocol
 
 import gevent
 import psycopg2
-from gevent.event import AsyncResult, Event
-from gevent.lock import BoundedSemaphore
+from gevent.event import Event
 from greenlet import greenlet
 
 from greenline import deadline
 from greenline.errors import (
+    ConnectionLost,
     DeadlineExceeded,
     GreenlineError,
     NestedConnection,
     OutcomeUnknown,
     PoolClosed,
     PoolTimeout,
+    StoreDown,
     TooManyWaiting,
 )
 from greenline.patching import require_hook
 from greenline.postgres.cancel import Canceller
 from greenline.postgres.clean import clean, is_dead
 from greenline.postgres.connection import Connection
-from greenline.postgres.errors import evicts, is_lost, translated
+from greenline.postgres.errors import evicts, first_line, is_lost, translate
 from greenline.postgres.leave import leave
+from greenline.postgres.queue import Queue
 
-# After a restart all want a connection at once: a server that begins is asked by a few at a time.
+# After a restart all want a connection at once: a server that begins is asked by a few at a time,
+# and each attempt after a failed one comes at a moment of its own.
 MAX_CONNECTING = 8
+RETRY_JITTER_S = 0.05
+# What is left when close() has waited in vain gets this long to end.
+GOODBYE_S = 1.0
 # Lifetimes differ by up to this part, so that connections made together do not end together.
 JITTER = 0.1
-# What a waiter is handed: a connection, or None for a free slot, the right to connect.
-Grant = Connection | None
+
+
+class Connect(Protocol):
+    """What makes a connection, and hands over one that it gave up half-way."""
+
+    def __call__(self, *, abandon: Callable[[Connection], None]) -> Connection: ...
 
 
 class ConnectionPool:
@@ -66,7 +78,7 @@ class ConnectionPool:
 
     def __init__(
         self,
-        connect: Callable[[], Connection],
+        connect: Connect,
         *,
         max_size: int,
         min_size: int = 0,
@@ -87,11 +99,12 @@ class ConnectionPool:
         self._canceller = canceller
         self._size = 0  # connections, reserved slots, and those not gone yet
         self._leaving = 0
-        self._connecting = BoundedSemaphore(MAX_CONNECTING)
+        self._connecting = 0
+        self._is_away = False  # the last connect failed
         self._idle: deque[Connection] = deque()  # the longest idle first
-        self._waiting: deque[AsyncResult[Grant]] = deque()
+        self._queue = Queue(self._pass_on)
         self._holders: set[greenlet] = set()
-        self._closed = False
+        self._closing = Event()
         self._empty = Event()
         self._empty.set()
         self._evicted_s = 0.0  # connections made before this are not to be trusted
@@ -109,7 +122,7 @@ class ConnectionPool:
             "active": self._size - len(self._idle) - self._leaving,
             "idle": len(self._idle),
             "leaving": self._leaving,
-            "waiting": len(self._waiting),
+            "waiting": self._queued(),
         }
 
     @contextmanager
@@ -123,11 +136,16 @@ class ConnectionPool:
         of ours, which leave nothing in it.
 
         Raises:
-            PoolTimeout: none became free in time.
+            OutcomeUnknown: the connection was lost while it committed, or with *autocommit* at
+                any time: it may have happened.
+            PoolTimeout: none became free within ``timeout_s``.
+            DeadlineExceeded: none became free within the request's time.
             TooManyWaiting: ``max_waiting`` wait already.
             PoolClosed: the pool is closed.
             NestedConnection: this greenlet holds one of this pool already.
-            StoreDown: no connection could be made, or it was lost.
+            ClientGone: the request's client hung up while it waited.
+            StoreDown: no connection could be made.
+            ConnectionLost: it was lost before anything was committed.
         """
         me = gevent.getcurrent()
         if me in self._holders:
@@ -135,12 +153,12 @@ class ConnectionPool:
         conn = self._acquire()
         self._holders.add(me)
         try:
-            with translated(on_error=self._judge):
-                conn.autocommit = autocommit
-                with deadline.spending("postgres"):
-                    yield conn
-                    if not autocommit:
-                        _commit(conn)
+            conn.autocommit = autocommit
+            yield conn
+            if not autocommit:
+                conn.commit()
+        except psycopg2.Error as error:
+            raise self._judged(conn, error, autocommit) from error
         finally:
             self._holders.discard(me)
             self._give_back(conn, reset)
@@ -148,9 +166,7 @@ class ConnectionPool:
     def resize(self, max_size: int) -> None:
         """Let the pool hold *max_size* connections; too many now are closed as they come back."""
         self._max_size = max_size
-        while self._waiting and self._size < max_size:
-            self._take_slot()
-            self._waiting.popleft().set(None)
+        self._grow()
         for _ in range(min(self._size - self._leaving - max_size, len(self._idle))):
             self._see_off(self._idle.popleft())
 
@@ -166,169 +182,189 @@ class ConnectionPool:
         while self._idle:
             self._see_off(self._idle.popleft())
 
-    def close(self, timeout_s: float = 0.0) -> bool:
+    def close(self, timeout_s: float = 5.0) -> bool:
         """
         Refuse further borrowers, send the waiting ones away, close what is idle.
 
-        Wait up to *timeout_s* seconds for the borrowers, and for the backends' ends. Return
-        whether nothing is left; what is comes to its end on its return.
+        Wait up to *timeout_s* seconds for the borrowers; who is not done then is interrupted with
+        PoolClosed, because nobody may close a connection that another greenlet is using. Return
+        whether every backend is gone.
         """
-        self._closed = True
-        waiting, self._waiting = self._waiting, deque()
-        for waiter in waiting:
-            waiter.set_exception(PoolClosed())
+        self._closing.set()
+        self._queue.fail_all(PoolClosed())
         while self._idle:
             self._see_off(self._idle.popleft())
-        if self._keeper is not None:
-            self._keeper.kill(block=False)
-        return self._empty.wait(timeout_s) if timeout_s else self._size == 0
+        if not self._empty.wait(timeout_s):
+            for holder in self._holders - {gevent.getcurrent()}:
+                gevent.kill(holder, PoolClosed())
+        return bool(self._empty.wait(GOODBYE_S))
 
     def _acquire(self) -> Connection:
-        if self._closed:
+        if self._closing.is_set():
             raise PoolClosed
         while self._idle:
             conn = self._idle.pop()
             if not is_dead(conn):
                 return conn
             self._see_off(conn)
-        if self._size < self._max_size:
+        return self._wait()
+
+    def _wait(self) -> Connection:
+        free_slots = max(self._max_size - self._size, 0)
+        if self._queued() - free_slots >= self._max_waiting:
+            raise TooManyWaiting(f"{self._queued()} wait for a connection already, as many as may")
+        started, connecting = monotonic(), self._connecting
+        waiter = self._queue.join()
+        self._grow()
+        is_connecting = self._connecting > connecting
+        with deadline.spending("connecting" if is_connecting else "queued"):
+            conn = self._queue.wait(waiter, deadline.remaining(self._timeout_s))
+        if conn is not None:
+            return conn
+        if deadline.remaining() == 0:
+            raise DeadlineExceeded
+        waited = f"within {monotonic() - started:.1f} s"
+        if is_connecting:
+            raise StoreDown(f"Postgres: no connection could be made {waited}")
+        raise PoolTimeout(f"no connection became free {waited}")
+
+    def _queued(self) -> int:
+        """Return how many wait and are not being connected for."""
+        return max(len(self._queue) - self._connecting, 0)
+
+    def _grow(self) -> None:
+        """Connect for those who wait, as far as there are slots, and a few at a time."""
+        while (
+            self._connecting < min(len(self._queue), MAX_CONNECTING) and self._size < self._max_size
+        ):
             self._take_slot()
-            return self._fill_slot()
-        grant = self._wait()
-        return self._fill_slot() if grant is None else grant
+            gevent.spawn(self._connect_for_the_first)
 
-    def _wait(self) -> Grant:
-        if len(self._waiting) >= self._max_waiting:
-            raise TooManyWaiting(
-                f"{len(self._waiting)} wait for a connection already, as many as may"
-            )
-        limit_s = deadline.remaining(self._timeout_s)
-        waiter: AsyncResult[Grant] = AsyncResult()
-        self._waiting.append(waiter)
-        started = monotonic()
+    def _connect_for_the_first(self) -> None:
         try:
-            with deadline.spending("queued"):
-                waiter.wait(timeout=limit_s)
-        except BaseException:
-            self._abandon(waiter)
-            raise
-        if not waiter.ready():
-            self._waiting.remove(waiter)
-            raise PoolTimeout(f"no connection became free within {monotonic() - started:.1f} s")
-        return waiter.get()
-
-    def _abandon(self, waiter: "AsyncResult[Grant]") -> None:
-        """Leave the queue; what was handed over in the same moment goes to the next one."""
-        if not waiter.ready():
-            self._waiting.remove(waiter)
-        elif waiter.successful():
-            if waiter.value is None:
-                self._free_slot()
-            else:
-                self._pass_on(waiter.value)
+            conn = self._fill_slot()
+        except Exception as error:
+            self._queue.fail(error)
+        else:
+            self._pass_on(conn)
+        self._grow()
 
     def _take_slot(self) -> None:
         self._size += 1
+        self._connecting += 1
         self._empty.clear()
 
+    def _fill_slot(self) -> Connection:
+        halves: list[Connection] = []
+        try:
+            if self._is_away:
+                gevent.sleep(random.uniform(0, RETRY_JITTER_S))  # noqa: S311
+            conn = self._connect(abandon=halves.append)
+        except BaseException:
+            self._is_away = True
+            if halves:
+                self._see_off(halves[0])
+            else:
+                self._free_slot()
+            raise
+        finally:
+            self._connecting -= 1
+        self._is_away = False
+        conn.made_s = monotonic()
+        conn.expires_s = conn.made_s + self._max_lifetime_s * (1 - JITTER * random.random())  # noqa: S311
+        self._start_keeper()
+        return conn
+
+    def _start_keeper(self) -> None:
+        if self._keeper is None:
+            self._keeper = gevent.spawn(self._keep)
+
     def _free_slot(self) -> None:
-        if self._waiting and self._size <= self._max_size:
-            self._waiting.popleft().set(None)
-            return
         self._size -= 1
         if self._size == 0:
             self._empty.set()
-
-    def _fill_slot(self) -> Connection:
-        try:
-            with deadline.spending("connecting"), self._connecting:
-                conn = self._connect()
-        except BaseException:
-            self._free_slot()
-            raise
-        conn.made_s = monotonic()
-        conn.expires_s = conn.made_s + self._max_lifetime_s * (1 - JITTER * random.random())  # noqa: S311
-        if self._keeper is None:
-            self._keeper = gevent.spawn(self._keep)
-        return conn
 
     def _give_back(self, conn: Connection, reset: bool) -> None:
         kept = False
         try:
             kept = clean(conn, reset)
         finally:
-            if kept and not self._is_old(conn):
+            # One at a time: while another is leaving, an old one is lent once more.
+            is_due = self._is_old(conn) and not self._leaving
+            if kept and not is_due and not self._is_evicted(conn):
                 self._pass_on(conn)
             else:
                 self._see_off(conn)
 
     def _pass_on(self, conn: Connection) -> None:
-        if self._closed or self._size - self._leaving > self._max_size:
+        if self._closing.is_set() or self._size - self._leaving > self._max_size:
             self._see_off(conn)
-        elif self._waiting:
-            self._waiting.popleft().set(conn)
-        else:
+        elif not self._queue.hand(conn):
             conn.idle_since_s = monotonic()
             self._idle.append(conn)
 
-    def _see_off(self, conn: Connection) -> None:
+    def _see_off(self, conn: Connection) -> "gevent.Greenlet[..., None]":
         """Close *conn* off the caller's path; its slot is free when its backend is gone."""
         self._leaving += 1
-        gevent.spawn(self._leave, conn)
+        return gevent.spawn(self._leave, conn)
 
     def _leave(self, conn: Connection) -> None:
-        deadline.forget()
         try:
             leave(conn, self._canceller)
         finally:
             self._leaving -= 1
             self._free_slot()
+            self._grow()
 
-    def _judge(self, error: psycopg2.Error) -> None:
-        """After a failover or a shutdown no other connection is better than this one."""
-        if evicts(error):
+    def _judged(self, conn: Connection, error: psycopg2.Error, autocommit: bool) -> GreenlineError:
+        """
+        Return our error.
+
+        After a failover, a shutdown or a loss (in green mode psycopg2 does not tell one from the
+        other) no connection made before is any better.
+        """
+        is_over = bool(conn.closed) and is_lost(error)
+        if (is_over or evicts(error)) and not self._is_evicted(conn):
             self.evict()
+        if is_over and autocommit:  # each statement stood alone: the last one may have been done
+            return OutcomeUnknown()
+        if is_over:
+            return ConnectionLost(f"Postgres: {first_line(error)}")
+        return translate(error)
+
+    def _is_evicted(self, conn: Connection) -> bool:
+        return conn.made_s < self._evicted_s
 
     def _is_old(self, conn: Connection) -> bool:
-        return conn.made_s < self._evicted_s or monotonic() >= conn.expires_s
+        return monotonic() >= conn.expires_s
 
     def _keep(self) -> None:
-        """Retire one connection at a time, and keep ``min_size`` open."""
-        deadline.forget()
-        while not self._closed:
-            gevent.sleep(max(min(self._max_idle_s, self._max_lifetime_s) / 20, 0.01))
+        """Retire what is too old or unused, one at a time, and keep ``min_size`` open."""
+        pause_s = max(min(self._max_idle_s, self._max_lifetime_s) / 20, 0.01)
+        while not self._closing.wait(pause_s):
             self.check()
-            self._retire_one()
+            while (conn := self._find_due()) is not None:
+                self._idle.remove(conn)
+                self._see_off(conn).join()
             with suppress(GreenlineError):
                 self.fill()
 
-    def _retire_one(self) -> None:
+    def _find_due(self) -> Connection | None:
+        spare = self._size - self._leaving > self._min_size
         for conn in self._idle:
             unused = monotonic() - conn.idle_since_s >= self._max_idle_s
-            if self._is_old(conn) or (unused and self._size > self._min_size):
-                self._idle.remove(conn)
-                self._see_off(conn)
-                return
+            if self._is_old(conn) or self._is_evicted(conn) or (unused and spare):
+                return conn
+        return None
 
     def fill(self) -> None:
         """
-        Connect until there are ``min_size`` connections.
+        Connect until there are ``min_size`` connections, and keep so many from now on.
 
         Raises:
             StoreDown: the server cannot be reached.
         """
-        while self._size < min(self._min_size, self._max_size) and not self._closed:
+        self._start_keeper()
+        while self._size < min(self._min_size, self._max_size) and not self._closing.is_set():
             self._take_slot()
             self._pass_on(self._fill_slot())
-
-
-def _commit(conn: Connection) -> None:
-    """Commit; when the answer is lost, nobody knows whether it happened."""
-    try:
-        conn.commit()
-    except psycopg2.Error as error:
-        if is_lost(error):
-            raise OutcomeUnknown from error
-        raise
-    except DeadlineExceeded as error:
-        raise OutcomeUnknown from error

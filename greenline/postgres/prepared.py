@@ -17,8 +17,12 @@ from psycopg2.extensions import cursor as Cursor
 from greenline.postgres.connection import Connection
 
 PLACEHOLDER = re.compile(r"%\((\w+)\)s")
-# The table changed under the plan, or somebody deallocated it: prepare again.
-STALE = {errorcodes.FEATURE_NOT_SUPPORTED, errorcodes.INVALID_SQL_STATEMENT_NAME}
+# The table changed under the plan, somebody deallocated it, or took its name: prepare again.
+STALE = {
+    errorcodes.FEATURE_NOT_SUPPORTED,
+    errorcodes.INVALID_SQL_STATEMENT_NAME,
+    errorcodes.DUPLICATE_PREPARED_STATEMENT,
+}
 
 
 def execute(
@@ -27,24 +31,36 @@ def execute(
     """
     Run the statement *text*, with ``%(value)s`` in it, under its *name*.
 
-    A plan that a change of the schema made useless is prepared again, where no transaction was
-    broken by it.
+    A plan that a change of the schema made useless, or a name that somebody else took, is
+    prepared again, where no transaction was broken by it; another text takes the name over.
     """
-    prepare, run = _statements(name, text)
-    if name not in conn.prepared:
-        cursor.execute(prepare)
-        conn.prepared.add(name)
+    if conn.prepared.get(name, text) != text:
+        _deallocate(conn, cursor, name)
     try:
-        cursor.execute(run, values)
+        _execute(conn, cursor, name, text, values)
     except psycopg2.Error as error:
         if error.pgcode not in STALE or not conn.autocommit:
             raise
-        conn.prepared.discard(name)
-        if error.pgcode == errorcodes.FEATURE_NOT_SUPPORTED:
-            cursor.execute(f"deallocate {name}")
+        _deallocate(conn, cursor, name)
+        _execute(conn, cursor, name, text, values)
+
+
+def _execute(
+    conn: Connection, cursor: Cursor, name: str, text: str, values: Mapping[str, Any]
+) -> None:
+    prepare, run = _statements(name, text)
+    if name not in conn.prepared:
         cursor.execute(prepare)
-        conn.prepared.add(name)
-        cursor.execute(run, values)
+        conn.prepared[name] = text
+    cursor.execute(run, values)
+
+
+def _deallocate(conn: Connection, cursor: Cursor, name: str) -> None:
+    """Free *name*, if it is taken: DEALLOCATE would fail otherwise."""
+    conn.prepared.pop(name, None)
+    cursor.execute("select from pg_catalog.pg_prepared_statements where name = %s", (name,))
+    if cursor.rowcount:
+        cursor.execute(f"deallocate {name}")
 
 
 @lru_cache(maxsize=1024)

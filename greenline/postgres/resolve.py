@@ -27,14 +27,14 @@ def resolve(url: str) -> str:
     ports = given.get("port", "").split(",")
     ports = ports * len(hosts) if len(ports) == 1 else ports
     found: list[tuple[str, str, str]] = []
-    problem: OSError | None = None
+    problem: OSError | UnicodeError | None = None
     for host, port in zip(hosts, ports, strict=False):
         if not _is_name(host):
             found.append((host, "" if _is_path(host) else host, port))
             continue
         try:
             found += [(host, address, port) for address in _addresses(host)]
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             problem = error
     if not found:
         raise StoreDown(f"Postgres: {hosts[0]} does not resolve: {problem}") from problem
@@ -43,7 +43,8 @@ def resolve(url: str) -> str:
 
 
 def _addresses(host: str) -> list[str]:
-    answers = gevent.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    ascii_host = host.encode("idna").decode()  # here, not in gevent's thread: that logs a failure
+    answers = gevent.socket.getaddrinfo(ascii_host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in answers))
 
 

@@ -1,12 +1,12 @@
 """One contract for both wait callbacks: ours, and psycogreen's for whoever asks for it."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 
 import gevent
 import psycopg2
 import pytest
-from psycogreen.gevent import gevent_wait_callback
 from psycopg2.extensions import (
     TRANSACTION_STATUS_ACTIVE,
     get_wait_callback,
@@ -15,12 +15,14 @@ from psycopg2.extensions import (
 
 from embedded.postgres import Postgres
 from greenline import deadline, patching
-from greenline.errors import ConfigError, DeadlineExceeded, StoreError
+from greenline.errors import ConfigError, DeadlineExceeded, OutcomeUnknown, StoreError
+from greenline.postgres.cancel import Canceller
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.wait import wait
 from tests.proxy import Proxy
 from tests.support import wait_until
+from tests.watch import backends
 
 
 @pytest.fixture(params=["greenline", "psycogreen"])
@@ -40,9 +42,67 @@ def pool(hook: str, postgres: Postgres) -> Iterator[ConnectionPool]:
     made.close(2.0)
 
 
-def test_the_setting_chooses_the_callback(hook: str) -> None:
-    """psycogreen's is set when it is asked for by name."""
-    assert get_wait_callback() is (wait if hook == "greenline" else gevent_wait_callback)
+def test_the_setting_chooses_the_callback(hook: str, postgres: Postgres) -> None:
+    """psycogreen's is at work when it is asked for by name, and only then."""
+    assert (get_wait_callback() is wait) == (hook == "greenline")
+    assert ("psycogreen.gevent" in waiting_in(postgres)) == (hook == "psycogreen")
+
+
+def waiting_in(postgres: Postgres) -> set[str]:
+    """Return the modules on the stack of a greenlet that waits for a statement."""
+
+    def work() -> None:
+        conn = connect(postgres.url, 5.0)
+        with closing(conn), conn.cursor() as cursor:
+            begun.append(1)
+            cursor.execute("select pg_sleep(60)")
+
+    begun: list[int] = []
+    worker = gevent.spawn(work)
+    wait_until(lambda: begun, "the statement to begin")
+    frame, modules = worker.gr_frame, set()
+    while frame is not None:
+        modules.add(frame.f_globals["__name__"])
+        frame = frame.f_back
+    worker.kill()
+    return modules
+
+
+def test_a_killed_statement_keeps_its_slot_until_its_backend_is_gone(
+    hook: str, postgres: Postgres
+) -> None:
+    """Its backend is told to stop, and nobody connects beyond the limit before it has."""
+    canceller = Canceller(partial(connect, postgres.url, 5.0))
+    url = f"{postgres.url}&application_name=killed-{hook}"
+    pool = ConnectionPool(partial(connect, url, 5.0), max_size=1, canceller=canceller)
+
+    def work() -> None:
+        with pool.connection() as conn, conn.cursor() as cursor:
+            cursor.execute("select pg_sleep(60)")
+
+    for _ in range(20):
+        worker = gevent.spawn(work)
+        wait_until(lambda: backends(postgres, f"killed-{hook}", asleep=True), "the statement")
+        worker.kill()
+        with pool.connection():
+            assert backends(postgres, f"killed-{hook}") == 1
+    assert pool.close(5.0)
+    canceller.close()
+
+
+def test_a_commit_that_is_not_answered_in_time_is_of_unknown_outcome(
+    hook: str, postgres: Postgres
+) -> None:
+    """It is never told as a deadline, which invites to try again."""
+    with Proxy(postgres.socket) as proxy:
+        url = f"postgresql://greenline@127.0.0.1:{proxy.port}/greenline?sslmode=disable"
+        pool = ConnectionPool(partial(connect, url, 5.0), max_size=1)
+        with pytest.raises(OutcomeUnknown), deadline.limit(0.5):
+            with pool.connection() as conn, conn.cursor() as cursor:
+                cursor.execute("create temp table t (x int)")
+                proxy.mute()
+        proxy.pass_on()
+        assert pool.close(10.0)
 
 
 def test_an_unknown_callback_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

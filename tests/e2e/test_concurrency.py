@@ -1,5 +1,7 @@
 """One worker, many requests: they share the time, the pool keeps its limit, the rest is told."""
 
+import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
@@ -9,7 +11,7 @@ import pytest
 from embedded.postgres import Postgres
 from tests.front import proxied
 from tests.support import Answer, Databases, Service, service, wait_until
-from tests.watch import backends
+from tests.watch import backends, count
 
 ALONE = {"WEB_CONCURRENCY": "1", "GREENLINE_DIAGNOSTICS": "1"}
 LIMITED = "limited"  # its name in pg_stat_activity
@@ -120,6 +122,30 @@ def test_too_many_waiting_are_sent_away_at_once(
     first: Future[Answer] = next(one for one in asked if "many" in one.result().json["code"])
     assert_unavailable(first.result(), "too_many_waiting")
     assert [one.result().status for one in sleepers] == [200, 200]
+
+
+def test_two_hundred_who_hang_up_while_they_wait_leave_no_trace(
+    databases: Databases, postgres: Postgres, clients: ThreadPoolExecutor
+) -> None:
+    """None of them is written, and who asks after them is served in turn."""
+    environ = {**databases.environ, **ALONE, "POSTGRES_POOL_SIZE": "1"}
+    body = b'{"title": "Nobody Waits", "authors": ["A"]}'
+    head = b"POST /books HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with service(environ) as greenline:
+        sleeper = clients.submit(asleep, greenline, 3)
+        wait_until(lambda: backends(postgres, "greenline", asleep=True) > 0, "the pool to be taken")
+        callers = [socket.create_connection(("127.0.0.1", greenline.port)) for _ in range(200)]
+        for caller in callers:
+            caller.sendall(request)
+        for _ in range(3):  # by now all of them were read: who came later is answered
+            assert greenline.get("/healthz").status == 200
+        for caller in callers:
+            caller.close()
+        assert not sleeper.done()
+        assert sleeper.result().status == 200
+        assert greenline.ask("POST", "/books", json.loads(body)).status == 201
+    assert count(postgres, "select count(*) from books where title = 'Nobody Waits'") == 1
 
 
 def test_the_sleeping_route_is_for_diagnostics_only(databases: Databases) -> None:

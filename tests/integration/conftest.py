@@ -1,17 +1,25 @@
-"""MongoDB through a proxy that misbehaves when told to."""
+"""Pools of Postgres, and clients of MongoDB, behind a proxy that misbehaves when told to."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 
 from embedded.mongo import Mongo as Server
+from embedded.postgres import Postgres
 from greenline.mongo.client import Mongo
+from greenline.postgres.cancel import Canceller
+from greenline.postgres.connect import connect as connect_to_postgres
+from greenline.postgres.pool import ConnectionPool
+from tests.integration.pools import Make, Watch
 from tests.proxy import Proxy
 
 # A Mongo of the test's own database behind the proxy: connect(size, "option=value", ...)
 Connect = Callable[..., Mongo]
+_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -37,3 +45,37 @@ def connect(empty_mongo: str, mongo_proxy: Proxy) -> Iterator[Connect]:
     with ExitStack() as stack:
         yield make
         mongo_proxy.pass_on()
+
+
+@pytest.fixture
+def watch(postgres: Postgres) -> Iterator[Watch]:
+    """A look at the backends of an application of this test's own."""
+    looking = Watch(postgres, f"promise-{next(_numbers)}")
+    yield looking
+    looking.close()
+
+
+@pytest.fixture
+def proxy(postgres: Postgres) -> Iterator[Proxy]:
+    """A proxy that can misbehave, before the session's Postgres."""
+    with Proxy(postgres.socket) as between:
+        yield between
+
+
+@pytest.fixture
+def make(watch: Watch, postgres: Postgres) -> Iterator[Make]:
+    """Make pools whose backends *watch* sees; close them at the end."""
+    made: list[tuple[ConnectionPool, Canceller]] = []
+
+    def make(max_size: int = 1, url: str = postgres.url, **options: Any) -> ConnectionPool:
+        mark = "&" if "?" in url else "?"
+        opener = partial(connect_to_postgres, f"{url}{mark}application_name={watch.name}", 5.0)
+        canceller = Canceller(partial(connect_to_postgres, postgres.url, 5.0))
+        pool = ConnectionPool(opener, max_size=max_size, canceller=canceller, **options)
+        made.append((pool, canceller))
+        return pool
+
+    yield make
+    for pool, canceller in made:
+        pool.close(2.0)
+        canceller.close()

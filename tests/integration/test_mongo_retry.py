@@ -1,18 +1,35 @@
 """greenline.mongo.retry: what is repeated, what never is, and what is said of it."""
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
 import pytest
-from bson import ObjectId
-from pymongo.errors import AutoReconnect, NetworkTimeout, ServerSelectionTimeoutError
+from bson import Int64, ObjectId
+from pymongo.database import Database
+from pymongo.errors import (
+    AutoReconnect,
+    NetworkTimeout,
+    NotPrimaryError,
+    ServerSelectionTimeoutError,
+)
+from pymongo.server_description import ServerDescription
 
 from greenline import deadline
-from greenline.errors import Conflict, DeadlineExceeded, GreenlineError, PoolTimeout, StoreDown
+from greenline.errors import (
+    Conflict,
+    DeadlineExceeded,
+    GreenlineError,
+    OutcomeUnknown,
+    PoolTimeout,
+    StoreDown,
+)
 from greenline.mongo import retry
 from greenline.mongo.client import Mongo
 from tests.integration.conftest import Connect
 from tests.proxy import Proxy
+from tests.support import wait_until
 
 
 @pytest.fixture
@@ -41,6 +58,32 @@ def test_an_insert_whose_answer_was_lost_is_stored_once(client: Mongo, mongo_pro
     mongo_proxy.lose(b"insert")
     client.insert("things", document)
     assert things(client) == [{"_id": 1, "n": 1}, document]
+
+
+def test_what_bson_changes_is_still_our_own(client: Mongo, mongo_proxy: Proxy) -> None:
+    """Microseconds are cut, a tuple comes back as a list, and _id is moved to the front."""
+    document = {
+        "n": 2,
+        "at": datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC),
+        "pair": (1, {"b": 1.0, "a": Int64(2)}),
+        "_id": ObjectId(),
+    }
+    mongo_proxy.lose(b"insert")
+    client.insert("things", document)
+    assert len(things(client)) == 2
+
+
+@pytest.mark.parametrize("theirs", [{"n": 3}, {"n": 2, "more": None}, {"n": 2.0}])
+def test_an_id_that_is_somebody_elses_is_a_conflict(
+    client: Mongo, mongo_proxy: Proxy, theirs: dict[str, Any]
+) -> None:
+    """Also when the first answer was lost: not the _id makes it ours, but the whole document."""
+    with client.database() as database:
+        database.things.insert_one({"_id": 2, **theirs})
+    mongo_proxy.lose(b"insert")
+    with pytest.raises(Conflict):
+        client.insert("things", {"_id": 2, "n": 2})
+    assert things(client) == [{"_id": 1, "n": 1}, {"_id": 2, **theirs}]
 
 
 def test_a_conflict_whose_answer_was_lost_stays_a_conflict(
@@ -101,12 +144,150 @@ def test_a_delete_whose_answer_was_lost_counts_as_done(
     assert things(client) == ([{"_id": 1, "n": 1}] if document_id == 2 else [])
 
 
-def test_a_block_is_not_repeated(client: Mongo, mongo_proxy: Proxy) -> None:
-    """An increment whose answer was lost is told as an outage, and was made once."""
-    mongo_proxy.lose(b"update")
-    with pytest.raises(StoreDown), client.database() as database:
+Work = Callable[[Database[dict[str, Any]]], object]
+WRITES: dict[str, tuple[bytes, Work]] = {
+    "$inc": (b"update", lambda db: db.things.update_one({"_id": 1}, {"$inc": {"n": 1}})),
+    "$push": (
+        b"findAndModify",
+        lambda db: db.things.find_one_and_update({"_id": 1}, {"$push": {"list": 1}}),
+    ),
+    "delete by filter": (b"delete", lambda db: db.things.delete_many({"n": {"$gt": 0}})),
+    "many": (b"insert", lambda db: db.things.insert_many([{"n": 8}, {"n": 9}])),
+    "command": (
+        b"delete",
+        lambda db: db.command("delete", "things", deletes=[{"q": {}, "limit": 0}]),
+    ),
+}
+each_write = pytest.mark.parametrize(("word", "write"), WRITES.values(), ids=WRITES)
+
+
+@each_write
+def test_a_write_whose_answer_was_lost_is_of_unknown_outcome(
+    client: Mongo, mongo_proxy: Proxy, word: bytes, write: Work
+) -> None:
+    """In a block nothing is repeated: it was done once here, which the caller cannot know."""
+    mongo_proxy.lose(word)
+    with pytest.raises(OutcomeUnknown) as caught, client.database() as database:
+        write(database)
+    assert isinstance(caught.value.__cause__, AutoReconnect)
+    after = things(client)
+    assert after != [{"_id": 1, "n": 1}]
+    assert {"_id": 1, "n": 3} not in after
+
+
+def test_a_write_that_is_not_answered_in_time_is_of_unknown_outcome(
+    client: Mongo, mongo_proxy: Proxy
+) -> None:
+    """Late is not undone: the server may do it a moment after the deadline."""
+    mongo_proxy.mute()
+    with deadline.limit(1), pytest.raises(OutcomeUnknown), client.database() as database:
         database.things.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    mongo_proxy.pass_on()
     assert things(client) == [{"_id": 1, "n": 2}]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda db: db.things.find_one({}),
+        lambda db: list(db.things.aggregate([{"$match": {}}])),
+        lambda db: db.things.count_documents({}),
+    ],
+    ids=["find", "aggregate", "count"],
+)
+def test_a_read_in_a_block_whose_answer_was_lost_is_an_outage(
+    client: Mongo, mongo_proxy: Proxy, read: Work
+) -> None:
+    """Nothing was written: the same may be asked again."""
+    mongo_proxy.lose(b"things")
+    with pytest.raises(StoreDown), client.database() as database:
+        read(database)
+
+
+def test_a_block_of_what_may_be_repeated_is_told_as_an_outage(
+    client: Mongo, mongo_proxy: Proxy
+) -> None:
+    """Only its caller knows that."""
+    mongo_proxy.lose(b"createIndexes")
+    with pytest.raises(StoreDown), client.database(repeatable=True) as database:
+        database.things.create_index("m")
+
+
+@pytest.mark.parametrize("operation", ["insert", "update", "delete"])
+def test_what_is_repeated_in_vain_is_an_outage(
+    client: Mongo, mongo_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """The same may be asked again, as it was here."""
+    monkeypatch.setattr(retry, "MAX_ATTEMPTS", 1)
+    mongo_proxy.lose({"update": b"findAndModify"}.get(operation, operation.encode()))
+    with pytest.raises(StoreDown):
+        {
+            "insert": lambda: client.insert("things", {"_id": 2}),
+            "update": lambda: client.update("things", 1, {"$set": {"n": 2}}),
+            "delete": lambda: client.delete("things", 1),
+        }[operation]()
+
+
+@each_write
+def test_a_write_that_found_no_server_is_an_outage(
+    connect: Connect, mongo_proxy: Proxy, word: bytes, write: Work
+) -> None:
+    """It was not sent, so nothing happened: refused while connecting, then not even tried."""
+    limits = ("serverSelectionTimeoutMS=100", "heartbeatFrequencyMS=500", "minPoolSize=0")
+    client = connect(1, *limits)
+    with client.database() as database:
+        assert database.client.address  # it knows the server, and has no connection
+    mongo_proxy.refuse()
+
+    def cause() -> type[BaseException | None]:
+        with pytest.raises(StoreDown) as caught, client.database() as database:
+            write(database)
+        return type(caught.value.__cause__)
+
+    assert cause() is AutoReconnect
+    wait_until(lambda: cause() is ServerSelectionTimeoutError, "the monitor to notice", limit_s=5)
+
+
+def lost(*errors: AutoReconnect) -> Callable[..., None]:
+    """Return a write that fails with each of *errors*, one after the other."""
+    left = list(errors)
+
+    def write(*_: object) -> None:
+        raise left.pop(0)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (NotPrimaryError("not primary", {"ok": 0, "code": 10107}), StoreDown),
+        (NotPrimaryError("interrupted", {"ok": 0, "code": 11602}), OutcomeUnknown),
+        (
+            NotPrimaryError("not copied", {"ok": 1, "writeConcernError": {"code": 10107}}),
+            OutcomeUnknown,
+        ),
+    ],
+    ids=["refused", "interrupted", "done and not copied"],
+)
+def test_only_what_was_refused_is_known_not_to_be_done(
+    client: Mongo, error: NotPrimaryError, told: type[GreenlineError]
+) -> None:
+    """A server that steps down says so before the write, in the middle, or after it."""
+    with pytest.raises(told), client.database() as database:
+        database.client._retryable_write(False, lost(error), None, "update")
+
+
+def test_a_loss_before_the_drivers_second_attempt_is_not_forgotten(
+    client: Mongo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused at the second attempt, but what became of the first nobody knows."""
+    monkeypatch.setattr(ServerDescription, "retryable_writes_supported", True)
+    refused = NotPrimaryError("not primary", {"ok": 0, "code": 10107})
+    with pytest.raises(OutcomeUnknown) as caught, client.database() as database:
+        write = lost(AutoReconnect("lost"), refused)
+        database.client._retryable_write(True, write, None, "update")
+    assert caught.value.__cause__ is refused
 
 
 class Losing:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import gevent
 import psycopg2
@@ -50,7 +51,7 @@ def make_pool(postgres: Postgres) -> Iterator[MakePool]:
 
     yield make
     for pool in made:
-        pool.close()
+        pool.close(0)
     canceller.close()
 
 
@@ -80,8 +81,8 @@ def test_the_server_never_sees_more_than_the_limit(make_pool: MakePool, postgres
     """Fifty greenlets share five connections, and all fifty are served."""
     opened: list[int] = []
 
-    def count_open() -> Connection:
-        conn = connect(postgres.url, 5.0)
+    def count_open(**options: Any) -> Connection:
+        conn = connect(postgres.url, 5.0, **options)
         opened.append(backend(conn))
         return conn
 
@@ -106,7 +107,7 @@ def test_the_slot_is_reserved_while_the_connection_is_being_made(make_pool: Make
     """A slow connect counts: nobody else may begin one beyond the limit meanwhile."""
     connecting, go = [], Event()
 
-    def slow() -> Connection:
+    def slow(**_: Any) -> Connection:
         connecting.append(1)
         go.wait()
         raise StoreDown
@@ -151,11 +152,14 @@ def test_waiting_in_vain_ends_in_time(make_pool: MakePool) -> None:
 
 
 def test_the_requests_deadline_bounds_the_wait(make_pool: MakePool) -> None:
-    """Without timeout_s a waiter gives up, by itself, when its request's time is over."""
+    """A waiter gives up, by itself, when its request's time is over, and says where it went."""
     pool = make_pool(1)
-    holding(pool)
-    with gevent.Timeout(2), deadline.limit(0.1), pytest.raises(PoolTimeout), pool.connection():
-        pass
+    _, release = holding(pool)
+    with gevent.Timeout(2), pytest.raises(DeadlineExceeded) as caught, deadline.limit(0.1):
+        with pool.connection():
+            pass
+    assert set(caught.value.spent_s) == {"queued"}
+    release.set()
 
 
 def test_one_too_many_is_refused_at_once(make_pool: MakePool) -> None:
@@ -353,12 +357,13 @@ def test_close_sends_the_waiting_away_and_leaves_no_connection(make_pool: MakePo
     holders, release = holding(pool)
     waiter = gevent.spawn(hold, pool, release)
     wait_until(lambda: pool.stats()["waiting"] == 1, "a waiter")
-    pool.close()
+    closing = gevent.spawn(pool.close)
     waiter.join(5)
     assert isinstance(waiter.exception, PoolClosed)
     release.set()
-    gevent.joinall(holders, timeout=5, raise_error=True)
-    wait_until(lambda: counts(pool) == NONE, "the backend to be gone")
+    gevent.joinall([*holders, closing], timeout=5, raise_error=True)
+    assert closing.value is True
+    assert counts(pool) == NONE
     with pytest.raises(PoolClosed), pool.connection():
         pass
 

@@ -1,12 +1,16 @@
 """Named statements: prepared once a connection, and again when the schema changed."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
+from typing import cast
 
 import pytest
+from psycopg2.errors import DuplicatePreparedStatement
 
 from embedded.postgres import Postgres as Server
 from greenline.errors import StoreError
+from greenline.postgres import prepared
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
@@ -26,6 +30,14 @@ def statements(pool: ConnectionPool) -> list[str]:
         return [row[0] for row in cursor]
 
 
+def prepared_at(pool: ConnectionPool, name: str) -> datetime:
+    with pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
+        cursor.execute("select prepare_time from pg_prepared_statements where name = %s", (name,))
+        row = cursor.fetchone()
+        assert row is not None
+        return cast(datetime, row[0])
+
+
 def change(pool: ConnectionPool, statement: str) -> None:
     with pool.connection() as conn, conn.cursor() as cursor:
         cursor.execute(statement)
@@ -41,11 +53,13 @@ def test_a_statement_is_prepared_once_a_connection(pool: ConnectionPool) -> None
 
 
 def test_prepared_statements_survive_the_reset(pool: ConnectionPool) -> None:
-    """A raw borrower in between costs no plan."""
+    """A raw borrower in between costs no plan: it is the same statement, not one like it."""
     client = Postgres(pool)
     client.fetch("one", "select 1", {})
+    before = prepared_at(pool, "one")
     change(pool, "set search_path to nowhere")
     client.fetch("one", "select 1", {})
+    assert prepared_at(pool, "one") == before
     assert statements(pool) == ["one"]
 
 
@@ -80,6 +94,55 @@ def test_a_statement_that_somebody_deallocated_is_prepared_again(pool: Connectio
     client.fetch("one", "select 1", {})
     change(pool, "deallocate all")
     assert client.fetch("one", "select 1", {}) == [(1,)]
+
+
+def test_the_same_name_with_another_text_runs_that_text(pool: ConnectionPool) -> None:
+    """The latest text has the name, and keeps it."""
+    client = Postgres(pool)
+    texts = {"select 1": 1, "select %(n)s::int": 2, "select 3": 3}
+    for _ in range(2):
+        for text, number in texts.items():
+            assert client.fetch("mine", text, {"n": 2}) == [(number,)]
+    before = prepared_at(pool, "mine")
+    assert client.fetch("mine", "select 3", {}) == [(3,)]
+    assert prepared_at(pool, "mine") == before
+
+
+def test_another_text_takes_over_a_name_that_somebody_deallocated(pool: ConnectionPool) -> None:
+    """There is nothing to deallocate, and that breaks nothing."""
+    client = Postgres(pool)
+    client.fetch("mine", "select 1", {})
+    change(pool, "deallocate all")
+    assert client.fetch("mine", "select 2", {}) == [(2,)]
+
+
+def test_a_name_that_a_borrower_took_is_taken_back(pool: ConnectionPool) -> None:
+    """A borrower's own PREPARE outlives the reset, and must not stand in for ours."""
+    client = Postgres(pool)
+    change(pool, "prepare mine as select 'theirs'")
+    for _ in range(2):
+        assert client.fetch("mine", "select 'ours'", {}) == [("ours",)]
+    assert statements(pool) == ["mine"]
+
+
+def test_a_taken_name_breaks_no_transaction_twice(pool: ConnectionPool) -> None:
+    """Where the failure has broken a transaction nothing is tried again, and it is told."""
+    change(pool, "prepare mine as select 'theirs'")
+    with (
+        pytest.raises(StoreError) as caught,
+        pool.connection() as conn,
+        conn.cursor() as cursor,
+    ):
+        prepared.execute(conn, cursor, "mine", "select 'ours'", {})
+    assert isinstance(caught.value.__cause__, DuplicatePreparedStatement)
+
+
+def test_another_text_takes_over_in_a_transaction(pool: ConnectionPool) -> None:
+    """Nothing fails there, so nothing is broken."""
+    with pool.connection() as conn, conn.cursor() as cursor:
+        for number in (1, 2, 1):
+            prepared.execute(conn, cursor, "mine", f"select {number}", {})
+            assert cursor.fetchone() == (number,)
 
 
 def test_a_statement_that_is_wrong_stays_wrong(pool: ConnectionPool) -> None:

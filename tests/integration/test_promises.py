@@ -1,8 +1,7 @@
-"""The Postgres pool's promises under faults: limits, deadlines, deaf servers, restarts."""
+"""The Postgres pool's promises: limits, kills, clean connections, deadlines, deaf servers."""
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -11,101 +10,25 @@ from typing import Any
 import gevent
 import psycopg2
 import pytest
-from gevent.event import Event
 
 from embedded.postgres import Postgres as Server
-from embedded.postgres import temporary
 from greenline import deadline
 from greenline.errors import (
     DeadlineExceeded,
     NestedConnection,
-    OutcomeUnknown,
-    SerializationFailure,
+    PoolTimeout,
     StoreDown,
     StoreError,
-    Unavailable,
 )
 from greenline.postgres import resolve as resolving
-from greenline.postgres.cancel import Canceller
-from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
-from greenline.postgres.pool import MAX_CONNECTING, ConnectionPool
+from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.resolve import resolve
+from tests.integration.pools import Make, Watch, run, through
 from tests.proxy import Proxy
 from tests.support import wait_until
 
-Make = Callable[..., ConnectionPool]
 _numbers = itertools.count()
-
-
-class Watch:
-    """A superuser's look at one application's backends."""
-
-    def __init__(self, server: Server, name: str) -> None:
-        self._conn = psycopg2.connect(server.superuser_url)
-        self._conn.autocommit = True
-        self.name = name
-
-    def count(self, and_also: str = "true") -> int:
-        return int(
-            self.ask(
-                "select count(*) from pg_stat_activity where application_name = %s and " + and_also,
-                self.name,
-            )
-        )
-
-    def ask(self, statement: str, *values: object) -> Any:
-        with self._conn.cursor() as cursor:
-            cursor.execute(statement, values)
-            row = cursor.fetchone()
-            return row[0] if row else None
-
-    def close(self) -> None:
-        self._conn.close()
-
-
-@pytest.fixture
-def watch(postgres: Server) -> Iterator[Watch]:
-    """A look at the backends of an application of this test's own."""
-    looking = Watch(postgres, f"promise-{next(_numbers)}")
-    yield looking
-    looking.close()
-
-
-@pytest.fixture
-def proxy(postgres: Server) -> Iterator[Proxy]:
-    """A proxy that can misbehave, before the session's Postgres."""
-    with Proxy(postgres.socket) as between:
-        yield between
-
-
-@pytest.fixture
-def make(watch: Watch, postgres: Server) -> Iterator[Make]:
-    """Make pools whose backends *watch* sees; close them at the end."""
-    made: list[tuple[ConnectionPool, Canceller]] = []
-
-    def make(max_size: int = 1, url: str = postgres.url, **options: Any) -> ConnectionPool:
-        mark = "&" if "?" in url else "?"
-        opener = partial(connect, f"{url}{mark}application_name={watch.name}", 5.0)
-        canceller = Canceller(partial(connect, postgres.url, 5.0))
-        pool = ConnectionPool(opener, max_size=max_size, canceller=canceller, **options)
-        made.append((pool, canceller))
-        return pool
-
-    yield make
-    for pool, canceller in made:
-        pool.close(2.0)
-        canceller.close()
-
-
-def through(proxy: Proxy) -> str:
-    return f"postgresql://greenline@127.0.0.1:{proxy.port}/greenline?sslmode=disable"
-
-
-def run(pool: ConnectionPool, statement: str) -> Any:
-    with pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
-        cursor.execute(statement)
-        return cursor.fetchone()[0] if cursor.description else None
 
 
 # 1: never more than max_size
@@ -165,6 +88,31 @@ def test_a_second_connection_in_one_greenlet_is_refused(make: Make) -> None:
     run(pool, "select 1")
 
 
+# 3: kills at random
+
+
+def test_kills_at_any_moment_leave_the_counts_right(make: Make, watch: Watch) -> None:
+    """Hundreds of greenlets die while waiting, connecting, working, committing or returning."""
+    pool, chance = make(3, max_lifetime_s=0.2), random.Random(4)
+
+    def work() -> None:
+        with suppress(StoreError), pool.connection() as conn, conn.cursor() as cursor:
+            cursor.execute("select pg_sleep(%s)", (chance.random() * 0.004,))
+            cursor.execute("create temp table t (x int) on commit drop")
+
+    for _ in range(60):
+        workers = [gevent.spawn(work) for _ in range(8)]
+        for worker in chance.sample(workers, 5):
+            gevent.sleep(chance.random() * 0.003)
+            worker.kill(block=False)
+        while not all(worker.ready() for worker in workers):
+            assert watch.count() <= 3
+            gevent.sleep(0)
+    wait_until(lambda: pool.stats()["size"] == pool.stats()["idle"], "all to be back or gone")
+    assert pool.stats()["waiting"] == 0
+    assert run(pool, "select 7") == 7
+
+
 # 4: a connection comes back clean
 
 
@@ -210,7 +158,7 @@ def test_no_session_stays_in_a_transaction(make: Make, watch: Watch) -> None:
                 gevent.sleep(60)
 
     workers = [gevent.spawn(leave_in_mid_work, number) for number in range(30)]
-    gevent.sleep(0.1)
+    wait_until(lambda: watch.count("state = 'idle in transaction'") > 0, "one in a transaction")
     while not all(worker.ready() for worker in workers):
         gevent.killall([worker for worker in workers if worker.started], block=True)
     wait_until(
@@ -252,6 +200,21 @@ def test_the_server_stops_working_for_nobody(make: Make, watch: Watch, how: str)
     wait_until(lambda: pool.stats()["size"] == 0, "its slot to be free", limit_s=5)
 
 
+def test_a_cancelling_connection_that_died_is_replaced(make: Make, watch: Watch) -> None:
+    """After a restart the first abandoned statement is stopped as soon as the hundredth."""
+    pool = make(1)
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded), deadline.limit(0.2):
+            run(pool, "select pg_sleep(60)")
+        started = monotonic()
+        wait_until(lambda: watch.count() == 0, "the backend to be gone")
+        assert monotonic() - started < 2
+        watch.ask(
+            "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity "
+            "where query like 'select pg_cancel_backend%%'"
+        )
+
+
 def test_where_the_time_went_is_told(make: Make) -> None:
     """The error counts what was spent in the queue, connecting and in Postgres."""
     pool = make(1)
@@ -289,6 +252,22 @@ def test_a_deaf_server_costs_no_more_than_the_deadline(
     gevent.killall(others)
     assert next(steps) > 5_000
     proxy.pass_on()
+
+
+def test_a_connect_that_was_given_up_keeps_its_slot_until_the_server_lets_go(proxy: Proxy) -> None:
+    """Who waited is told in time; who comes next does not connect beyond the limit."""
+    pool = ConnectionPool(partial(connect, through(proxy), 0.3), max_size=1, timeout_s=1.5)
+    proxy.deafen()
+    started = monotonic()
+    with pytest.raises(StoreDown):
+        run(pool, "select 1")
+    assert monotonic() - started < 1.3
+    with pytest.raises(PoolTimeout):
+        run(pool, "select 1")
+    assert proxy.accepted == 1
+    proxy.pass_on()
+    assert run(pool, "select 7") == 7
+    assert pool.close(5.0)
 
 
 def test_a_name_that_resolves_slowly_blocks_nobody(
@@ -339,228 +318,6 @@ def test_the_second_host_is_tried_when_the_first_refuses(make: Make, proxy: Prox
         url = f"postgresql://greenline@127.0.0.1:{first.port},127.0.0.1:{proxy.port}/greenline"
         with gevent.Timeout(10):
             assert run(make(1, url=f"{url}?sslmode=disable"), "select 7") == 7
-
-
-# 7: a restart, and a lost COMMIT
-
-
-def test_backends_that_all_end_are_an_honest_outage_and_soon_over() -> None:
-    """Errors are Unavailable, only while the server is away; then all is as before."""
-    with temporary(50) as server:
-        url = server.url
-        canceller = Canceller(partial(connect, url, 5.0))
-        client = Postgres(
-            ConnectionPool(partial(connect, url, 5.0), max_size=5, canceller=canceller)
-        )
-        errors: list[BaseException] = []
-        good, stop = itertools.count(), Event()
-
-        def work() -> None:
-            while not stop.is_set():
-                try:
-                    client.fetch("seven", "select 7", {})
-                    next(good)
-                except Unavailable as error:
-                    errors.append(error)
-                    gevent.sleep(0.01)
-
-        workers = [gevent.spawn(work) for _ in range(20)]
-        wait_until(lambda: next(good) > 200, "some work")
-        watching = psycopg2.connect(server.superuser_url)
-        with watching.cursor() as cursor:
-            cursor.execute(
-                "select count(pg_terminate_backend(pid)) from pg_stat_activity "
-                "where usename = 'greenline'"
-            )
-        watching.close()
-        before = next(good)
-        wait_until(lambda: next(good) > before + 200, "work after it")
-        stop.set()
-        gevent.joinall(workers, timeout=10, raise_error=True)
-        canceller.close()
-
-
-def test_few_connect_at_a_time(make: Make, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that begins is not asked by the whole pool at once."""
-    pool, most, now = make(30), 0, 0
-    opening = pool._connect
-
-    def counted() -> Any:
-        nonlocal most, now
-        now += 1
-        most = max(most, now)
-        try:
-            return opening()
-        finally:
-            now -= 1
-
-    monkeypatch.setattr(pool, "_connect", counted)
-    borrowers = [gevent.spawn(run, pool, "select pg_sleep(0.5)") for _ in range(30)]
-    gevent.joinall(borrowers, timeout=20, raise_error=True)
-    assert watch.count() == 30
-    assert most == MAX_CONNECTING
-
-
-def test_a_transaction_that_may_be_repeated_outlives_a_conflict(make: Make, watch: Watch) -> None:
-    """Twenty that read and then write the same row in serializable transactions all succeed."""
-    table = f"counter_{next(_numbers)}"
-    watch.ask(f"create table {table} as select 0 as n; grant all on {table} to public; select 1")
-    client = Postgres(make(5))
-    attempts = []
-
-    def add(conn: Any) -> int:
-        attempts.append(1)
-        with conn.cursor() as cursor:
-            cursor.execute("set transaction isolation level serializable")
-            cursor.execute(f"select n from {table}")
-            number = int(cursor.fetchone()[0])
-            cursor.execute(f"update {table} set n = %s", (number + 1,))
-            return number
-
-    workers = [gevent.spawn(client.repeat, add) for _ in range(10)]
-    gevent.joinall(workers, timeout=30)
-    done = [worker for worker in workers if worker.successful()]
-    assert watch.ask(f"select n from {table}") == len(done)
-    assert len(attempts) > len(workers)
-    assert len(done) > 5
-    watch.ask(f"drop table {table}; select 1")
-
-
-def test_a_conflict_is_not_repeated_when_nobody_said_so(make: Make, watch: Watch) -> None:
-    """An ordinary transaction reports it, as something that may be tried again."""
-    pool = make(1)
-    with pytest.raises(SerializationFailure) as caught, pool.connection() as conn:
-        with conn.cursor() as cursor:
-            cursor.execute("do $$ begin raise exception using errcode = '40001'; end $$")
-    assert caught.value.retryable
-
-
-# 3: kills at random
-
-
-def test_kills_at_any_moment_leave_the_counts_right(make: Make, watch: Watch) -> None:
-    """Hundreds of greenlets die while waiting, connecting, working, committing or returning."""
-    pool, chance = make(3, max_lifetime_s=0.2), random.Random(4)
-
-    def work() -> None:
-        with suppress(StoreError), pool.connection() as conn, conn.cursor() as cursor:
-            cursor.execute("select pg_sleep(%s)", (chance.random() * 0.004,))
-            cursor.execute("create temp table t (x int) on commit drop")
-
-    for _ in range(60):
-        workers = [gevent.spawn(work) for _ in range(8)]
-        for worker in chance.sample(workers, 5):
-            gevent.sleep(chance.random() * 0.003)
-            worker.kill(block=False)
-        gevent.joinall(workers, timeout=20)
-        assert all(worker.ready() for worker in workers)
-    wait_until(lambda: pool.stats()["size"] == pool.stats()["idle"], "all to be back or gone")
-    assert pool.stats()["waiting"] == 0
-    assert run(pool, "select 7") == 7
-
-
-def test_a_read_on_a_connection_that_died_in_between_is_tried_again(
-    make: Make, proxy: Proxy
-) -> None:
-    """A connection cut after it was lent costs a read nothing."""
-    pool = make(1, url=through(proxy))
-    client = Postgres(pool)
-    assert client.fetch("one", "select 1", {}) == [(1,)]
-    cut = pool.connection
-
-    def lend_and_cut(**options: Any) -> Any:
-        context = cut(**options)
-        pool.connection = cut  # type: ignore[method-assign]
-        proxy.cut()
-        return context
-
-    pool.connection = lend_and_cut  # type: ignore[method-assign]
-    assert client.fetch("one", "select 1", {}) == [(1,)]
-
-
-@pytest.mark.parametrize("how", ["deadline", "cut"])
-def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome_and_never_repeated(
-    make: Make, proxy: Proxy, watch: Watch, how: str
-) -> None:
-    """The row is there exactly once, and the error does not invite to try again."""
-    table = f"lost_{next(_numbers)}"
-    watch.ask(f"create table {table} (x int); grant all on {table} to public; select 1")
-    pool = make(1, url=through(proxy))
-
-    def write() -> None:
-        with deadline.limit(2 if how == "deadline" else 20), pool.connection() as conn:
-            with conn.cursor() as cursor:
-                cursor.execute(f"insert into {table} values (1)")
-            proxy.mute()
-
-    writer = gevent.spawn(write)
-    wait_until(lambda: watch.ask(f"select count(*) from {table}") == 1, "the row")
-    if how == "cut":
-        proxy.cut()
-    writer.join(10)
-    assert isinstance(writer.exception, OutcomeUnknown)
-    assert not writer.exception.retryable
-    assert watch.ask(f"select count(*) from {table}") == 1
-    watch.ask(f"drop table {table}; select 1")
-
-
-# 8: failover
-
-
-def test_a_server_that_became_read_only_evicts_every_connection(make: Make, watch: Watch) -> None:
-    """After a failover the old primary's connections are not used again."""
-    pool = make(3)
-    gevent.joinall([gevent.spawn(run, pool, "select pg_sleep(0.1)") for _ in range(3)])
-    assert pool.stats()["idle"] == 3
-    with pytest.raises(StoreDown), pool.connection() as conn, conn.cursor() as cursor:
-        cursor.execute("set transaction read only")
-        cursor.execute("create table never (x int)")
-    wait_until(lambda: watch.count() == 0, "all of them to be gone")
-
-
-# 9: lifetime and idleness
-
-
-def test_old_connections_are_retired_one_at_a_time_and_not_in_mid_work(
-    make: Make, watch: Watch
-) -> None:
-    """One that is lent finishes its work although its life is over."""
-    pool = make(2, max_lifetime_s=0.1)
-    assert run(pool, "select pg_sleep(0.5), 7") is not None
-    wait_until(lambda: watch.count() == 0, "the old connection to be gone")
-
-
-def test_idle_connections_are_retired_down_to_the_least(make: Make, watch: Watch) -> None:
-    """min_size stay, and are made again when they are lost."""
-    pool = make(5, min_size=2, max_idle_s=0.2)
-    gevent.joinall([gevent.spawn(run, pool, "select pg_sleep(0.1)") for _ in range(5)])
-    wait_until(lambda: watch.count() == 2, "three of five to be retired")
-    watch.ask(
-        "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = %s",
-        watch.name,
-    )
-    pool.check()
-    wait_until(lambda: watch.count() == 2 and pool.stats()["idle"] == 2, "two new ones")
-
-
-# 10: the end
-
-
-def test_close_waits_for_borrowers_up_to_its_limit(make: Make, watch: Watch) -> None:
-    """It says whether nothing is left; afterwards the server sees none of ours."""
-    pool, release = make(2), Event()
-
-    def hold() -> None:
-        with pool.connection():
-            release.wait()
-
-    holder = gevent.spawn(hold)
-    wait_until(lambda: watch.count() == 1, "the connection")
-    assert pool.close(0.1) is False
-    release.set()
-    assert pool.close(5.0) is True
-    holder.join(5)
-    assert watch.count() == 0
 
 
 def test_waiting_while_one_leaves_ends_when_it_is_gone(make: Make) -> None:

@@ -110,6 +110,41 @@ def test_a_stream_may_take_its_time_but_no_chunk_may(service: Service) -> None:
     assert service.test_client().get("/").data == b"xxxx"
 
 
+def test_the_first_byte_of_a_stream_comes_in_the_requests_time(service: Service) -> None:
+    """A handler that took its time leaves the rest of it to the first chunk, which is a 504."""
+
+    def chunks() -> Iterator[bytes]:
+        gevent.sleep(60)
+        yield b"x"
+
+    def handler() -> Response:
+        gevent.sleep(0.3)
+        return Response(chunks())
+
+    status, document, took_s = ask(service, handler)
+    assert (status, document["code"]) == (504, "deadline_exceeded")
+    assert took_s < 1.6
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_what_a_streamed_answer_is_made_from_is_closed(service: Service, method: str) -> None:
+    """An iterable with a close() is closed, read or not, as Flask alone does it."""
+
+    class Source:
+        closed = 0
+
+        def __iter__(self) -> Iterator[bytes]:
+            return iter([b"a", b"b"])
+
+        def close(self) -> None:
+            self.closed += 1
+
+    source = Source()
+    service.add_url_rule("/", "handler", lambda: Response(source))
+    service.test_client().open("/", method=method).close()
+    assert source.closed == 1
+
+
 def test_a_chunk_that_does_not_come_ends_the_stream(service: Service) -> None:
     """The server sees the error and cuts the connection: the client does not wait for ever."""
 

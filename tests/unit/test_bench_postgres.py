@@ -14,6 +14,7 @@ from bench.bodies import differences
 from bench.lineup import PREPARE, WAIT, lineup
 from bench.postgres import WORKS
 from bench.rounds import IDS, Work, compete, interleaved, requests_for, same_answers, warm
+from bench.servers import ServerError
 from embedded import venv
 from tests.support import CHECKOUT
 
@@ -311,7 +312,7 @@ def test_main_writes_ratios_and_says_what_failed(
         assert rounds == 2
         found.add(report.Row("list-20", "greenline", 5, {"200": 9}, 1.0, 300.0))
         found.add(report.Row("list-20", "peer", 5, {"200": 9}, 1.0, 200.0))
-        raise postgres.ServerError("not ready")
+        raise ServerError("not ready")
 
     monkeypatch.setattr(postgres, "run", run)
     monkeypatch.setattr(postgres.signal, "signal", lambda *_: None)

@@ -1,10 +1,32 @@
 """greenline.deadline: one limit, what remains is passed down."""
 
+import socket
+from collections.abc import Iterator
+from contextvars import copy_context
+from time import monotonic
+from typing import Any
+
 import gevent
 import pytest
 
 from greenline import deadline
 from greenline.errors import DeadlineExceeded
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of a connection; nothing is said on it."""
+    near, far = socket.socketpair()
+    with near, far:
+        yield near, far
+
+
+@pytest.fixture
+def readable(pair: tuple[socket.socket, socket.socket]) -> Iterator[Any]:
+    """Something to wait for: that the near end can be read."""
+    watcher = gevent.get_hub().loop.io(pair[0].fileno(), 1)
+    yield watcher
+    watcher.close()
 
 
 def test_without_a_limit_nothing_remains_to_be_counted() -> None:
@@ -54,3 +76,96 @@ def test_each_greenlet_has_its_own() -> None:
 
     gevent.joinall([gevent.spawn(limited), gevent.spawn(free)], timeout=5, raise_error=True)
     assert seen == [None]
+
+
+def test_a_decorated_function_has_its_time_in_each_call() -> None:
+    """Neither what the call before took is missing, nor what another one takes meanwhile."""
+
+    @deadline.limit(0.5)
+    def left() -> float | None:
+        gevent.sleep(0.2)
+        return deadline.remaining()
+
+    calls = [gevent.spawn_later(0.15 * number, left) for number in range(5)]
+    gevent.joinall(calls, timeout=5, raise_error=True)
+    assert [0 < (call.value or 0) <= 0.3 for call in calls] == [True] * 5
+
+
+def test_a_wait_ends_at_the_deadline_by_itself(readable: Any) -> None:
+    """Inside the block already, so that a driver can clean up; the interrupt comes later."""
+    with gevent.Timeout(5), deadline.limit(0.1):
+        with pytest.raises(DeadlineExceeded):
+            deadline.wait_for(readable)
+        assert deadline.remaining() == 0
+
+
+def test_a_wait_has_its_whole_time_after_work_that_let_nobody_run(
+    readable: Any, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    """The hub's clock stood still meanwhile; the deadline counts from the real time."""
+    pair[1].send(b"x")
+    with gevent.Timeout(5):
+        deadline.wait_for(readable)
+        pair[0].recv(1)
+        began = monotonic()
+        while monotonic() < began + 0.2:
+            pass
+        started = monotonic()
+        with deadline.limit(0.3), pytest.raises(DeadlineExceeded):
+            deadline.wait_for(readable)
+        assert monotonic() - started >= 0.3
+
+
+def test_no_wait_begins_after_the_deadline(readable: Any) -> None:
+    """Who was busy when it passed is told at the next wait, and not interrupted later."""
+    with deadline.limit(0.01):
+        gevent.sleep(0.05)
+        with pytest.raises(DeadlineExceeded):
+            deadline.wait_for(readable)
+
+
+def test_a_wait_that_ended_is_not_disturbed_later(
+    readable: Any, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    """The deadline passes while its greenlet does something else, with the interrupt to fear."""
+    pair[1].send(b"x")
+    with gevent.Timeout(5), deadline.limit(0.05):
+        deadline.wait_for(readable)
+        gevent.sleep(0.05 + deadline.GRACE_S / 2)
+
+
+def test_without_a_limit_a_wait_has_none(
+    readable: Any, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    """It ends when there is something to read."""
+    gevent.spawn_later(0.1, pair[1].send, b"x")
+    with gevent.Timeout(5):
+        deadline.wait_for(readable)
+
+
+@pytest.mark.parametrize("outlives", [False, True], ids=["in the block", "after the block"])
+def test_the_deadline_holds_where_the_context_was_copied(readable: Any, outlives: bool) -> None:
+    """Work that was handed the request's context ends in time, also when the request is over."""
+    others = [gevent.get_hub().loop.io(readable.fd, 1) for _ in range(3)]
+    started = monotonic()
+    with deadline.limit(0.2):
+        waits = [gevent.spawn(copy_context().run, deadline.wait_for, other) for other in others]
+        gevent.joinall(waits, timeout=0 if outlives else 5)
+    gevent.joinall(waits, timeout=5)
+    for other in others:
+        other.close()
+    assert [type(wait.exception) for wait in waits] == [DeadlineExceeded] * 3
+    assert 0.2 <= monotonic() - started < 1.2
+
+
+def test_the_deadline_holds_for_a_wait_that_begins_after_the_block(readable: Any) -> None:
+    """The request has its answer and its timer is gone; who has its context still ends in time."""
+
+    def late() -> None:
+        gevent.sleep(0.05)
+        deadline.wait_for(readable)
+
+    with deadline.limit(0.2):
+        wait = gevent.spawn(copy_context().run, late)
+    wait.join(timeout=5)
+    assert type(wait.exception) is DeadlineExceeded

@@ -32,12 +32,16 @@ class Driver:
         for _ in range(self._switches[self._next]):
             gevent.sleep(0)
 
-    def connect(self) -> Any:
+    def connect(self, *, abandon: Any) -> Any:
         self.backends += 1
         self.highest = max(self.highest, self.backends)
         try:
             self.wait()
             if self._switches[self._next] == 5:
+                raise StoreDown
+            if self._switches[self._next] == 4:
+                abandon(Fake(self))
+                self.backends += 1
                 raise StoreDown
         except BaseException:
             self.backends -= 1
@@ -53,6 +57,7 @@ class Fake:
         self._ours, self._servers = socket.socketpair()
         self.info = SimpleNamespace(transaction_status=TRANSACTION_STATUS_IDLE)
         self.closed, self.autocommit, self.farewell, self.busy = 0, False, None, False
+        self.settled = True
         self.pid, self.made_s, self.idle_since_s, self.expires_s = 1, 0.0, 0.0, 0.0
 
     def fileno(self) -> int:
@@ -88,6 +93,8 @@ class Fake:
     work=st.lists(st.integers(0, 3), min_size=1, max_size=25),
     kills=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 30)), max_size=15),
     sizes=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), max_size=3),
+    evictions=st.lists(st.integers(0, 30), max_size=3),
+    timeout_s=st.sampled_from([None, 0.0, 0.0005]),
 )
 def test_whatever_is_killed_and_whenever_the_counts_stay_right(
     max_size: int,
@@ -95,10 +102,12 @@ def test_whatever_is_killed_and_whenever_the_counts_stay_right(
     work: list[int],
     kills: list[tuple[int, int]],
     sizes: list[tuple[int, int]],
+    evictions: list[int],
+    timeout_s: float | None,
 ) -> None:
     """No slot is lost or doubled, the limit holds, and the next borrower is served."""
     driver = Driver(switches)
-    pool = ConnectionPool(driver.connect, max_size=max_size, max_waiting=20)
+    pool = ConnectionPool(driver.connect, max_size=max_size, max_waiting=20, timeout_s=timeout_s)
     limit = max([max_size, *(size for _, size in sizes)])
 
     def borrow(turns: int) -> None:
@@ -117,6 +126,8 @@ def test_whatever_is_killed_and_whenever_the_counts_stay_right(
         for when, size in sizes:
             if when == step:
                 pool.resize(size)
+        if step in evictions:
+            pool.evict()
         gevent.sleep(0)
     gevent.joinall(workers, timeout=10)
     assert all(worker.ready() for worker in workers)

@@ -1,0 +1,85 @@
+"""A MongoDB that hears nothing for half a minute, while the service goes on."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event
+from time import monotonic
+
+import pytest
+
+from greenline.budget import MONGODB_EXTRA_A_WORKER
+from tests.front import Front, proxied
+from tests.support import Answer, Databases, Service, service, wait_until
+
+# Half a minute in every run of the suite is long: GREENLINE_LONG_TESTS=1 asks for it.
+DEAF_S = 30.0 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 5.0
+REQUEST_TIMEOUT_S = 2.0
+SLACK_S = 1.0
+POOL_SIZE = 4
+
+
+@dataclass
+class Asker:
+    """Ask for one path until told to stop, and keep what came of it."""
+
+    greenline: Service
+    path: str
+    stop: Event
+    answers: list[Answer] = field(default_factory=list)
+    longest_s: float = 0.0
+
+    def __call__(self) -> None:
+        while not self.stop.wait(0.01):
+            started = monotonic()
+            answer = self.greenline.get(self.path, timeout_s=REQUEST_TIMEOUT_S + 10)
+            self.longest_s = max(self.longest_s, monotonic() - started)
+            self.answers.append(answer)
+
+
+@pytest.fixture
+def front(databases: Databases) -> Iterator[Front]:
+    """The proxies before both servers."""
+    with proxied(databases) as front:
+        yield front
+        front.pass_on()
+
+
+def test_a_mongodb_that_is_deaf_is_told_in_time_and_found_again(front: Front) -> None:
+    """Each request for it ends at its deadline as 503 or 504, the others are served meanwhile."""
+    more = {
+        "REQUEST_TIMEOUT": str(REQUEST_TIMEOUT_S),
+        "MONGODB_MAX_POOL_SIZE": str(POOL_SIZE),
+    }
+    with service({**front.environ, **more}) as greenline, ThreadPoolExecutor(32) as threads:
+        assert greenline.get("/states?limit=1").status == 200
+        workers = greenline.workers()
+        stop = Event()
+        # More than the pool has connections: some wait for a connection, and some for an answer.
+        mongo = [Asker(greenline, "/states?limit=1", stop) for _ in range(3 * POOL_SIZE)]
+        others = [Asker(greenline, path, stop) for path in ("/books/1", "/healthz")]
+        front.mongodb.deafen()
+        asking: list[Future[None]] = [threads.submit(asker) for asker in (*mongo, *others)]
+        stop.wait(DEAF_S)
+        stop.set()
+        for asked in asking:
+            asked.result(timeout=REQUEST_TIMEOUT_S + 10)
+
+        answers = [answer for asker in mongo for answer in asker.answers]
+        assert len(answers) >= DEAF_S / (REQUEST_TIMEOUT_S + SLACK_S) * len(mongo)
+        assert {answer.status for answer in answers} <= {503, 504}
+        assert all("Retry-After" in answer.headers for answer in answers if answer.status == 503)
+        assert max(asker.longest_s for asker in mongo) < REQUEST_TIMEOUT_S + SLACK_S
+        for asker in others:
+            assert {answer.status for answer in asker.answers} == {200}
+            assert asker.longest_s < SLACK_S
+            assert len(asker.answers) > 10 * DEAF_S
+
+        front.mongodb.pass_on()
+        wait_until(lambda: greenline.get("/states?limit=1").status == 200, "the first answer")
+        again = [threads.submit(greenline.get, "/states?limit=1") for _ in range(100)]
+        assert {asked.result(timeout=30).status for asked in again} == {200}
+        most = POOL_SIZE + MONGODB_EXTRA_A_WORKER
+        wait_until(lambda: 0 < front.mongodb.open <= most, "no more connections than are allowed")
+        assert greenline.workers() == workers

@@ -1,0 +1,48 @@
+"""What tests of the Postgres pool share: a look at its backends, and a way through a proxy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg2
+
+from embedded.postgres import Postgres as Server
+from greenline.postgres.pool import ConnectionPool
+from tests.proxy import Proxy
+
+Make = Callable[..., ConnectionPool]
+
+
+class Watch:
+    """A superuser's look at one application's backends."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._conn = psycopg2.connect(server.superuser_url)
+        self._conn.autocommit = True
+        self.name = name
+
+    def count(self, and_also: str = "true") -> int:
+        return int(
+            self.ask(
+                "select count(*) from pg_stat_activity where application_name = %s and " + and_also,
+                self.name,
+            )
+        )
+
+    def ask(self, statement: str, *values: object) -> Any:
+        with self._conn.cursor() as cursor:
+            cursor.execute(statement, values)
+            row = cursor.fetchone()
+            return row[0] if row else None
+
+    def close(self) -> None:
+        self._conn.close()
+
+
+def through(proxy: Proxy) -> str:
+    return f"postgresql://greenline@127.0.0.1:{proxy.port}/greenline?sslmode=disable"
+
+
+def run(pool: ConnectionPool, statement: str) -> Any:
+    with pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchone()[0] if cursor.description else None

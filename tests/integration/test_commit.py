@@ -1,0 +1,85 @@
+"""A COMMIT is sent only when it may be, and what it comes to is told as it is."""
+
+import gc
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from embedded.postgres import Postgres
+from greenline import deadline
+from greenline.errors import ConnectionLost, DeadlineExceeded, OutcomeUnknown, StoreError
+from greenline.postgres.connect import connect
+from tests.integration.pools import Make, Watch, through
+from tests.proxy import Proxy
+from tests.support import wait_until
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def table(watch: Watch) -> Iterator[str]:
+    """An empty table of the test's own."""
+    name = f"commit_{next(_numbers)}"
+    watch.ask(f"create table {name} (x int); grant all on {name} to public; select 1")
+    yield name
+    watch.ask(f"drop table {name}; select 1")
+
+
+def test_nothing_is_committed_after_the_deadline(make: Make, watch: Watch, table: str) -> None:
+    """A handler that overran is rolled back: its client is told 504, and may try again."""
+    with pytest.raises(DeadlineExceeded), deadline.limit(0.1):
+        with make(1).connection() as conn, conn.cursor() as cursor:
+            cursor.execute(f"insert into {table} values (1)")
+            until = time.monotonic() + 0.15
+            while time.monotonic() < until:  # without a wait, so that nothing interrupts it
+                pass
+    assert watch.ask(f"select count(*) from {table}") == 0
+
+
+def test_a_transaction_whose_error_was_swallowed_is_not_said_to_be_committed(
+    make: Make, watch: Watch, table: str
+) -> None:
+    """Postgres answers COMMIT with ROLLBACK there, and psycopg2 says nothing."""
+    with pytest.raises(StoreError, match="cannot be committed"):
+        with make(1).connection() as conn, conn.cursor() as cursor:
+            cursor.execute(f"insert into {table} values (1)")
+            with pytest.raises(psycopg2.Error):
+                cursor.execute("select nonsense")
+    assert watch.ask(f"select count(*) from {table}") == 0
+
+
+def test_a_loss_that_was_swallowed_is_known_to_have_written_nothing(
+    make: Make, watch: Watch
+) -> None:
+    """No COMMIT was sent: the outcome is not unknown."""
+    pool = make(1)
+    with pytest.raises(ConnectionLost), pool.connection() as conn, conn.cursor() as cursor:
+        watch.ask("select pg_terminate_backend(%s, 5000)", conn.pid)
+        with pytest.raises(psycopg2.Error):
+            cursor.execute("select 1")
+
+
+def test_the_borrowers_own_commit_is_told_as_honestly(make: Make, proxy: Proxy) -> None:
+    """conn.commit() in the middle of a block is of unknown outcome when its answer is lost."""
+    pool = make(1, url=through(proxy))
+    with pytest.raises(OutcomeUnknown), pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("create temp table t (x int)")
+        proxy.lose(b"COMMIT")
+        conn.commit()
+
+
+def test_a_broken_connection_that_nobody_closes_leaves_no_descriptor(postgres: Postgres) -> None:
+    """The descriptor kept for a look at the backend's end goes with the connection."""
+    conn = connect(postgres.url, 5.0)
+    with pytest.raises(DeadlineExceeded), deadline.limit(0.1), conn.cursor() as cursor:
+        cursor.execute("select pg_sleep(60)")
+    assert conn.farewell is not None
+    link = Path(f"/proc/self/fd/{conn.farewell}")
+    inode = link.readlink()
+    del conn, cursor
+    gc.collect()
+    wait_until(lambda: not link.is_symlink() or link.readlink() != inode, "its end")

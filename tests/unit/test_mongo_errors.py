@@ -1,0 +1,38 @@
+"""greenline.mongo.errors: what mongod says in more detail than the server of the other tests."""
+
+from typing import Any
+
+import pytest
+from pymongo.errors import BulkWriteError, DuplicateKeyError
+
+from greenline.errors import Conflict, StoreError
+from greenline.mongo.errors import translate
+
+DUPLICATE = {"index": 1, "code": 11000, "keyPattern": {"task_id": 1, "agent_id": 1}}
+REFUSED = {"index": 0, "code": 121, "errmsg": "Document failed validation"}
+
+
+def many(*refused: dict[str, Any]) -> BulkWriteError:
+    return BulkWriteError({"writeErrors": list(refused), "nInserted": 1})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DuplicateKeyError("E11000 duplicate key error", 11000, DUPLICATE),
+        many(DUPLICATE),
+        many(REFUSED, DUPLICATE),
+    ],
+    ids=["one", "many", "many for several reasons"],
+)
+def test_a_duplicate_names_its_key(error: DuplicateKeyError | BulkWriteError) -> None:
+    """The fields of the violated index, in the error and in its message."""
+    told = translate(error)
+    assert isinstance(told, Conflict)
+    assert told.constraint == "task_id, agent_id"
+    assert "task_id, agent_id" in str(told)
+
+
+def test_other_refusals_among_many_are_no_conflict() -> None:
+    """A document that fails the validation contradicts nothing that is stored."""
+    assert type(translate(many(REFUSED))) is StoreError
