@@ -47,8 +47,9 @@ class _Limit:
     A class, because every request pays for it: ``contextmanager`` doubles its cost.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, spent_s: dict[str, float] | None) -> None:
         self.timeout_s = timeout_s
+        self.spent_s = {} if spent_s is None else spent_s
 
     def __call__(self, work: Callable[P, T]) -> Callable[P, T]:
         @wraps(work)
@@ -62,7 +63,6 @@ class _Limit:
         outer = _current.get()
         now = monotonic()
         self.until = now + self.timeout_s
-        self.spent_s: dict[str, float] = {}
         if outer is not None:
             self.until = min(self.until, outer.until)
             self.spent_s = outer.spent_s
@@ -106,16 +106,17 @@ class _Limit:
 _current: ContextVar[_Limit | None] = ContextVar("deadline", default=None)
 
 
-def limit(timeout_s: float) -> _Limit:
+def limit(timeout_s: float, spent_s: dict[str, float] | None = None) -> _Limit:
     """
     Bound a ``with`` block, or each call of a function, to *timeout_s* seconds.
 
-    Inside another limit, to the nearer of both.
+    Inside another limit, to the nearer of both. Where the time goes is added to *spent_s*, seconds
+    by name, or to the outer limit's.
 
     Raises:
         DeadlineExceeded: the time is over; ``spent_s`` tells where it went.
     """
-    return _Limit(timeout_s)
+    return _Limit(timeout_s, spent_s)
 
 
 def wait_for(watcher: Any) -> None:

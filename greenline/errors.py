@@ -71,6 +71,18 @@ class ConnectionLost(StoreDown):
     code = "connection_lost"
 
 
+class Overloaded(Unavailable):
+    """There is more to do than this server can do now; try again in a moment."""
+
+    code = "overloaded"
+
+
+class Draining(Unavailable):
+    """The service is being stopped."""
+
+    code = "draining"
+
+
 class SerializationFailure(Unavailable):
     """Another transaction was in the way; the same again may succeed."""
 

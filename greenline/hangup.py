@@ -8,51 +8,43 @@ Notice that a client hung up, without reading what it sent.
 """
 
 import select
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from socket import socket
 
 import gevent
 from gevent.monkey import get_original
 
 READ = 1  # libev's event
 # Unlike a peek it sees the end behind bytes that nobody has read yet, and under TLS.
-HANGUP = select.POLLRDHUP | select.POLLHUP | select.POLLERR
-# gevent's own poll would visit the hub; this one only looks.
-_poll = get_original("select", "poll")
-
-_client: ContextVar[socket | None] = ContextVar("client", default=None)
+HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+_client: ContextVar[socket.socket | None] = ContextVar("client", default=None)
 
 
-@contextmanager
-def serving(sock: socket | None) -> Iterator[None]:
-    """Say that the block works for the client at the other end of *sock*."""
-    token = _client.set(sock)
-    try:
-        yield
-    finally:
-        _client.reset(token)
+def serve(sock: socket.socket | None) -> None:
+    """Say that this greenlet works for the client at the other end of *sock* from now on."""
+    _client.set(sock)
 
 
-def client() -> socket | None:
+def client() -> socket.socket | None:
     """Return the socket of the client that this greenlet works for."""
     return _client.get()
 
 
-def is_gone(sock: socket | None) -> bool:
+def is_gone(sock: socket.socket | None) -> bool:
     """Return whether the other end is closed, at once; never when there is none."""
     if sock is None:
         return False
     if sock.fileno() < 0:
         return True
-    poll = _poll()
+    poll = get_original("select", "poll")()  # gevent's own would visit the hub
     poll.register(sock, HANGUP)
     return bool(poll.poll(0))
 
 
 @contextmanager
-def noticing(sock: socket | None, call: Callable[[], object]) -> Iterator[None]:
+def noticing(sock: socket.socket | None, call: Callable[[], object]) -> Iterator[None]:
     """
     *call* in the hub when the client hangs up during the block.
 

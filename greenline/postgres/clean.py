@@ -20,7 +20,7 @@ from greenline.postgres.connection import Connection
 
 # What one borrower may leave to the next. Not DISCARD ALL: prepared statements stay.
 RESET = (
-    "close all; unlisten *; select pg_advisory_unlock_all(); discard temp; "
+    "close all; unlisten *; select pg_advisory_unlock_all(); discard temp; discard sequences; "
     "reset session authorization; reset all"
 )
 # What psycopg2 says when it connects, and what RESET ALL takes back: it reads no other dates.

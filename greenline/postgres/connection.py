@@ -6,11 +6,11 @@ from typing import Any
 
 import gevent
 import psycopg2
-from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE, TRANSACTION_STATUS_INERROR
+from psycopg2.extensions import TRANSACTION_STATUS_INERROR
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline import deadline
-from greenline.errors import DeadlineExceeded, OutcomeUnknown, StoreError
+from greenline.errors import DeadlineExceeded, OutcomeUnknown, PoolClosed, StoreError
 
 READ, WRITE = 1, 2  # libev's events
 
@@ -61,7 +61,7 @@ class Connection(PsycopgConnection):
             if self.closed:
                 raise OutcomeUnknown from error
             raise
-        except (DeadlineExceeded, deadline.Interrupt) as error:
+        except (DeadlineExceeded, PoolClosed, deadline.Interrupt) as error:
             raise OutcomeUnknown from error
 
     def watcher(self, events: int) -> Any:
@@ -75,10 +75,10 @@ class Connection(PsycopgConnection):
 
     def break_off(self) -> None:
         """Keep the socket for a look at the backend's end: psycopg2 closes its own now."""
-        with suppress(psycopg2.Error, OSError):  # libpq has no socket between two addresses
-            if self.farewell is None and not self.closed:
+        self.busy = self.settled
+        with suppress(psycopg2.Error, OSError):  # libpq has no socket after a loss
+            if self.farewell is None:
                 self.farewell = os.dup(self.fileno())
-                self.busy = self.info.transaction_status == TRANSACTION_STATUS_ACTIVE
         self._drop_watchers()
 
     def close(self) -> None:

@@ -7,8 +7,10 @@ A duplicate of the descriptor stays open, and shows the server's end of file.
 
 import os
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from time import monotonic
 
+import gevent
 from gevent import socket as green_socket
 from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE
 
@@ -17,44 +19,57 @@ from greenline.postgres.connection import Connection
 
 # A backend that a cancel does not reach (an uninterruptible write) is given up after this.
 GONE_TIMEOUT_S = 5.0
+ASK_AGAIN_S = 0.1
 
 
 def leave(conn: Connection, canceller: Canceller | None) -> bool:
     """Close *conn*, stop what its backend does, and return whether it is gone in time."""
-    descriptor, busy = _part_with(conn)
-    if descriptor is None:
-        return True
-    with green_socket.socket(fileno=descriptor) as goodbye:
-        with suppress(OSError):
-            goodbye.shutdown(socket.SHUT_WR)
-        if busy and canceller is not None and not _gone(goodbye, 0.0):
-            canceller.cancel(conn.pid)
-        return _gone(goodbye, GONE_TIMEOUT_S)
+    busy = conn.busy or conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE
+    with ExitStack() as stack:
+        goodbye = _goodbye(conn)
+        if goodbye is not None:
+            stack.enter_context(goodbye)
+        until = monotonic() + GONE_TIMEOUT_S
+        gone = _gone(goodbye, 0.0)
+        if busy and canceller is not None:
+            # Where the network was cut nothing is seen: it is gone when there is nobody to cancel.
+            while gone is not True and monotonic() < until and canceller.cancel(conn.pid):
+                gone = _gone(goodbye, ASK_AGAIN_S)
+        if gone is False:
+            gone = _gone(goodbye, until - monotonic())
+        return gone is not False
 
 
-def _part_with(conn: Connection) -> tuple[int | None, bool]:
-    """Close *conn* and return a duplicate of its descriptor, and whether it was in mid-work."""
-    if conn.farewell is not None:
-        descriptor, conn.farewell = conn.farewell, None
-        conn.close()
-        return descriptor, conn.busy
-    if conn.closed or not conn.settled:
-        conn.close()
-        return None, False
-    busy = conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE
-    descriptor = os.dup(conn.fileno())
+def _goodbye(conn: Connection) -> "green_socket.socket | None":
+    """Close *conn* and return a duplicate of its socket, None when that is gone."""
+    descriptor, conn.farewell = conn.farewell, None
+    if descriptor is None and conn.settled and not conn.closed:
+        descriptor = os.dup(conn.fileno())
     conn.close()
-    return descriptor, busy
+    if descriptor is None:
+        return None
+    goodbye = green_socket.socket(fileno=descriptor)
+    with suppress(OSError):
+        goodbye.shutdown(socket.SHUT_WR)
+    return goodbye
 
 
-def _gone(goodbye: "green_socket.socket", timeout_s: float) -> bool:
-    """Read until the server's end of file."""
-    goodbye.settimeout(timeout_s)
+def _gone(goodbye: "green_socket.socket | None", timeout_s: float) -> bool | None:
+    """Read until the server's end of file; None when the network was cut before it."""
+    if goodbye is None:
+        gevent.sleep(timeout_s)
+        return None
+    until = monotonic() + timeout_s
     try:
-        while goodbye.recv(8192):
-            pass
+        while True:
+            left_s = max(until - monotonic(), 0.0)
+            goodbye.settimeout(left_s)
+            if not goodbye.recv(65_536):
+                return True
+            if left_s == 0.0:
+                return False
     except (TimeoutError, BlockingIOError):
         return False
     except OSError:
-        pass  # reset: gone as well
-    return True
+        gevent.sleep(timeout_s)
+        return None

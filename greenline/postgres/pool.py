@@ -15,10 +15,11 @@ Lend Postgres connections, never more than ``max_size`` at once.
 In the manner of psycopg_pool; the slot before the I/O as in SQLAlchemy's QueuePool.
 """
 
+import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from time import monotonic
 from typing import Protocol
 
@@ -37,6 +38,7 @@ from greenline.errors import (
     PoolClosed,
     PoolTimeout,
     StoreDown,
+    StoreError,
     TooManyWaiting,
 )
 from greenline.patching import require_hook
@@ -53,8 +55,14 @@ MAX_CONNECTING = 8
 RETRY_JITTER_S = 0.05
 # What is left when close() has waited in vain gets this long to end.
 GOODBYE_S = 1.0
+# Of an average: the last 20 or so count.
+SMOOTHING = 0.05
+# Whose turn comes when less than so many average loans fit into its time is not served any more.
+LOANS = 2
 # Lifetimes differ by up to this part, so that connections made together do not end together.
 JITTER = 0.1
+
+log = logging.getLogger(__name__)
 
 
 class Connect(Protocol):
@@ -70,7 +78,12 @@ class ConnectionPool:
     *timeout_s* bounds the wait for one, besides the request's deadline; at most *max_waiting*
     may wait. A connection is retired after *max_lifetime_s* (less up to a tenth), or when it was
     idle for *max_idle_s* and there are more than *min_size*. *canceller* stops statements that
-    nobody waits for any more. Call from greenlets of one thread.
+    nobody waits for any more: without one such a statement works on, and its slot is free after
+    five seconds all the same. psycopg2's errors leave the block as ours. Call from greenlets of one
+    thread.
+
+    ``ConnectionPool(partial(connect, url, 5.0), max_size=20)`` with
+    :func:`greenline.postgres.connect.connect`.
 
     Raises:
         LatePatching: psycopg2 would block the hub.
@@ -101,9 +114,11 @@ class ConnectionPool:
         self._leaving = 0
         self._connecting = 0
         self._is_away = False  # the last connect failed
+        self._held_s = 0.0  # for how long a connection is lent, on average
         self._idle: deque[Connection] = deque()  # the longest idle first
         self._queue = Queue(self._pass_on)
         self._holders: set[greenlet] = set()
+        self._connectors: set[greenlet] = set()
         self._closing = Event()
         self._empty = Event()
         self._empty.set()
@@ -152,6 +167,7 @@ class ConnectionPool:
             raise NestedConnection
         conn = self._acquire()
         self._holders.add(me)
+        lent_s = monotonic()
         try:
             conn.autocommit = autocommit
             yield conn
@@ -159,9 +175,15 @@ class ConnectionPool:
                 conn.commit()
         except psycopg2.Error as error:
             raise self._judged(conn, error, autocommit) from error
+        except OutcomeUnknown:
+            self._distrust(conn)
+            raise
         finally:
-            self._holders.discard(me)
-            self._give_back(conn, reset)
+            self._held_s += (monotonic() - lent_s - self._held_s) * SMOOTHING
+            try:
+                self._give_back(conn, reset)
+            finally:
+                self._holders.discard(me)
 
     def resize(self, max_size: int) -> None:
         """Let the pool hold *max_size* connections; too many now are closed as they come back."""
@@ -194,6 +216,8 @@ class ConnectionPool:
         self._queue.fail_all(PoolClosed())
         while self._idle:
             self._see_off(self._idle.popleft())
+        for connector in self._connectors:
+            gevent.kill(connector)
         if not self._empty.wait(timeout_s):
             for holder in self._holders - {gevent.getcurrent()}:
                 gevent.kill(holder, PoolClosed())
@@ -238,7 +262,7 @@ class ConnectionPool:
             self._connecting < min(len(self._queue), MAX_CONNECTING) and self._size < self._max_size
         ):
             self._take_slot()
-            gevent.spawn(self._connect_for_the_first)
+            self._connectors.add(gevent.spawn(self._connect_for_the_first))
 
     def _connect_for_the_first(self) -> None:
         try:
@@ -247,6 +271,8 @@ class ConnectionPool:
             self._queue.fail(error)
         else:
             self._pass_on(conn)
+        finally:
+            self._connectors.discard(gevent.getcurrent())
         self._grow()
 
     def _take_slot(self) -> None:
@@ -256,6 +282,7 @@ class ConnectionPool:
 
     def _fill_slot(self) -> Connection:
         halves: list[Connection] = []
+        begun_s = monotonic()
         try:
             if self._is_away:
                 gevent.sleep(random.uniform(0, RETRY_JITTER_S))  # noqa: S311
@@ -270,7 +297,7 @@ class ConnectionPool:
         finally:
             self._connecting -= 1
         self._is_away = False
-        conn.made_s = monotonic()
+        conn.made_s = begun_s  # what happened since then happened to it as well
         conn.expires_s = conn.made_s + self._max_lifetime_s * (1 - JITTER * random.random())  # noqa: S311
         self._start_keeper()
         return conn
@@ -299,7 +326,7 @@ class ConnectionPool:
     def _pass_on(self, conn: Connection) -> None:
         if self._closing.is_set() or self._size - self._leaving > self._max_size:
             self._see_off(conn)
-        elif not self._queue.hand(conn):
+        elif not self._queue.hand(conn, LOANS * self._held_s):
             conn.idle_since_s = monotonic()
             self._idle.append(conn)
 
@@ -317,20 +344,28 @@ class ConnectionPool:
             self._grow()
 
     def _judged(self, conn: Connection, error: psycopg2.Error, autocommit: bool) -> GreenlineError:
-        """
-        Return our error.
-
-        After a failover, a shutdown or a loss (in green mode psycopg2 does not tell one from the
-        other) no connection made before is any better.
-        """
+        """Return our error for *error*."""
+        if isinstance(error, psycopg2.InterfaceError) and not conn.closed:
+            return StoreError(f"psycopg2: {first_line(error)}")  # a closed cursor, for instance
         is_over = bool(conn.closed) and is_lost(error)
-        if (is_over or evicts(error)) and not self._is_evicted(conn):
-            self.evict()
+        # A connection that was closed on our side says nothing of the others.
+        if evicts(error) or (is_over and not isinstance(error, psycopg2.InterfaceError)):
+            self._distrust(conn)
         if is_over and autocommit:  # each statement stood alone: the last one may have been done
             return OutcomeUnknown()
         if is_over:
             return ConnectionLost(f"Postgres: {first_line(error)}")
         return translate(error)
+
+    def _distrust(self, conn: Connection) -> None:
+        """
+        Evict what was made before now, after a failover, a shutdown or a loss.
+
+        In green mode psycopg2 does not tell one from the other. A loss that was to be expected,
+        of a connection that is evicted already, costs no others.
+        """
+        if not self._is_evicted(conn):
+            self.evict()
 
     def _is_evicted(self, conn: Connection) -> bool:
         return conn.made_s < self._evicted_s
@@ -346,8 +381,12 @@ class ConnectionPool:
             while (conn := self._find_due()) is not None:
                 self._idle.remove(conn)
                 self._see_off(conn).join()
-            with suppress(GreenlineError):
+            try:
                 self.fill()
+            except GreenlineError:
+                pass  # whoever asks is told
+            except Exception:
+                log.exception("filling the pool failed")
 
     def _find_due(self) -> Connection | None:
         spare = self._size - self._leaving > self._min_size
@@ -367,4 +406,7 @@ class ConnectionPool:
         self._start_keeper()
         while self._size < min(self._min_size, self._max_size) and not self._closing.is_set():
             self._take_slot()
-            self._pass_on(self._fill_slot())
+            try:
+                self._pass_on(self._fill_slot())
+            finally:
+                self._grow()

@@ -39,7 +39,10 @@ def execute(
     try:
         _execute(conn, cursor, name, text, values)
     except psycopg2.Error as error:
-        if error.pgcode not in STALE or not conn.autocommit:
+        if error.pgcode not in STALE:
+            raise
+        if not conn.autocommit:
+            conn.prepared[name] = ""  # this transaction is broken; the next one prepares it anew
             raise
         _deallocate(conn, cursor, name)
         _execute(conn, cursor, name, text, values)

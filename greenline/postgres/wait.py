@@ -11,6 +11,7 @@ psycopg2's wait callback: wait in the hub, and no longer than the request may.
 """
 
 from collections.abc import Callable
+from functools import wraps
 
 import gevent
 import psycopg2
@@ -48,6 +49,7 @@ def wait(conn: PsycopgConnection) -> None:
 def keeping_promises(callback: Callback) -> Callback:
     """Return another's *callback*, after which the pool can see a backend off as after ours."""
 
+    @wraps(callback)
     def wait(conn: PsycopgConnection) -> None:
         try:
             with deadline.spending("postgres"):

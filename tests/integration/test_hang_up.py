@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 
 import gevent
+import gevent.monkey
 import pytest
 from gevent.event import Event
 
@@ -36,8 +37,8 @@ def taken(pool: ConnectionPool) -> Event:
 
 
 def serve(pool: ConnectionPool, ours: socket.socket, done: list[int]) -> None:
-    with hangup.serving(ours):
-        done.append(run(pool, "select 7"))
+    hangup.serve(ours)
+    done.append(run(pool, "select 7"))
 
 
 @pytest.mark.parametrize("how", ["close", "half close", "close with a request in the pipe"])
@@ -72,10 +73,10 @@ def test_who_hung_up_before_it_had_to_wait_never_waits(
     done: list[int] = []
     release = taken(pool)
     with pytest.raises(ClientGone):
-        serve(pool, ours, done)
+        gevent.spawn(serve, pool, ours, done).get(timeout=5)
     release.set()
     wait_until(lambda: pool.stats()["idle"] == 1, "the connection to come back")
-    serve(pool, ours, done)
+    gevent.spawn(serve, pool, ours, done).get(timeout=5)
     assert done == [7]
 
 
@@ -133,3 +134,33 @@ def test_a_hang_up_in_the_moment_of_the_hand_over_passes_it_on(
     assert isinstance(gone.exception, ClientGone) or done == [7]
     assert pool.stats()["waiting"] == 0
     assert pool.stats()["size"] == pool.stats()["idle"] == 1
+
+
+@pytest.mark.parametrize("first", ["client", "server"])
+def test_a_hang_up_and_a_hand_over_in_one_turn_of_the_loop_lend_it_once(
+    make: Make, first: str
+) -> None:
+    """The hub was busy: it sees the client's end and the server's answer at the same time."""
+    pool, lent = make(1), []
+    if first == "server":
+        run(pool, "select 1")  # its descriptor is the lower one then, and is looked at first
+    theirs, ours = socket.socketpair()
+
+    def work() -> None:
+        with pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
+            lent.append(id(conn))
+            assert len(lent) == 1
+            cursor.execute("select pg_sleep(0.05)")
+            lent.remove(id(conn))
+
+    holder = gevent.spawn(run, pool, "select pg_sleep(0.1)")
+    wait_until(lambda: pool.stats()["active"] == 1, "the connection to be taken")
+    gone = gevent.spawn(serve, pool, ours, [])
+    others = [gevent.spawn(work) for _ in range(3)]
+    wait_until(lambda: pool.stats()["waiting"] == 4, "the queue")
+    theirs.close()
+    gevent.monkey.get_original("time", "sleep")(0.2)
+    gevent.joinall([holder, gone, *others], timeout=10)
+    assert all(other.successful() for other in others)
+    assert pool.stats()["size"] == pool.stats()["idle"] == 1
+    ours.close()

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from embedded.postgres import temporary
 from greenline import deadline
 from greenline.errors import (
     ConnectionLost,
+    DeadlineExceeded,
     OutcomeUnknown,
     PoolClosed,
     SerializationFailure,
@@ -290,6 +291,40 @@ def test_a_session_that_the_server_ended_evicts_those_made_before_it(
             cursor.execute("select 1")
     wait_until(lambda: pool.stats()["leaving"] == 0, "the old ones to be gone")
     assert run(pool, "select pg_backend_pid()") not in old
+
+
+@pytest.mark.parametrize("how", ["an inner deadline", "its borrower"])
+def test_a_connection_closed_on_our_side_evicts_no_other(make: Make, how: str) -> None:
+    """A swallowed deadline, or a close() of old habit, says nothing of the server."""
+    pool = make(3)
+    gevent.joinall([gevent.spawn(run, pool, "select pg_sleep(0.1)") for _ in range(3)])
+    assert pool.stats()["idle"] == 3
+    with pytest.raises(ConnectionLost), pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute("select 1")
+        if how == "its borrower":
+            conn.close()
+        else:
+            with suppress(DeadlineExceeded), deadline.limit(0.1):
+                cursor.execute("select pg_sleep(60)")
+    assert pool.stats()["idle"] == 2
+
+
+def test_a_cut_network_does_not_hide_what_the_server_still_does(
+    make: Make, proxy: Proxy, watch: Watch
+) -> None:
+    """A reset is no end of a backend: it is cancelled, and its slot is free when it is gone."""
+    pool = make(2, url=through(proxy))
+    busy = [gevent.spawn(run, pool, "select pg_sleep(60)") for _ in range(2)]
+    wait_until(lambda: watch.count("state = 'active'") == 2, "both statements")
+    proxy.cut()
+    samples = []
+    more = [gevent.spawn(run, pool, "select pg_sleep(0.5)") for _ in range(2)]
+    while not all(worker.ready() for worker in more):
+        samples.append(watch.count())
+        gevent.sleep(0)
+    gevent.joinall([*busy, *more], timeout=10)
+    assert all(worker.successful() for worker in more)
+    assert max(samples) <= 2
 
 
 def test_a_server_that_became_read_only_evicts_every_connection(make: Make, watch: Watch) -> None:

@@ -88,6 +88,24 @@ def test_a_second_connection_in_one_greenlet_is_refused(make: Make) -> None:
     run(pool, "select 1")
 
 
+def test_an_overload_that_lasts_does_not_serve_everybody_too_late(make: Make) -> None:
+    """In turn, but only who has time left to use it: at twice the capacity it stays in use."""
+    pool, done = make(2), []
+
+    def work() -> None:
+        with suppress(DeadlineExceeded, PoolTimeout), deadline.limit(1.5):
+            run(pool, "select pg_sleep(0.2)")
+            done.append(monotonic())
+
+    started, workers = monotonic(), []
+    while monotonic() - started < 6:
+        workers.append(gevent.spawn(work))
+        gevent.sleep(0.05)
+    gevent.joinall(workers, timeout=10)
+    late = [when for when in done if when - started > 4]
+    assert len(late) >= 10  # of 20 that there is room for
+
+
 # 3: kills at random
 
 
