@@ -1,0 +1,205 @@
+"""
+The application class.
+
+1. Each method does what Flask's does, in fewer steps, so a subclass may override any of them and
+   call ``super()``; what a method no longer asks is in ``Decisions``.
+2. Registered functions are read when a request comes, as Flask reads them: extensions register
+   late.
+3. Wherever the current context is not of ours, Flask's own method is called.
+"""
+
+import sys
+from collections.abc import Callable, Coroutine, Iterable
+from inspect import CO_COROUTINE
+from types import FunctionType
+from typing import Any
+
+import flask
+from flask.globals import _cv_app, _cv_request
+from flask.signals import (
+    appcontext_tearing_down,
+    request_finished,
+    request_started,
+    request_tearing_down,
+)
+
+from greenline.flask.context import NOT_GIVEN, AppContext, RequestContext, made_at_first_use
+from greenline.flask.decisions import DECIDED_BY, Decisions
+from greenline.flask.json import JSONProvider
+from greenline.flask.response import send
+from greenline.flask.routing import Map
+
+
+class Flask(flask.Flask):
+    """A ``flask.Flask`` that decides once what can be decided once."""
+
+    json_provider_class = JSONProvider
+    url_map_class = Map
+    url_map: Map
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in DECIDED_BY:
+            self.__dict__.pop("decisions", None)
+
+    @made_at_first_use
+    def decisions(self) -> Decisions:
+        """What was decided about this application as it is now."""
+        return Decisions(self)
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        if (
+            type(func) is FunctionType
+            and not func.__code__.co_flags & CO_COROUTINE
+            and "_is_coroutine_mark" not in func.__dict__
+        ):
+            return func
+        return super().ensure_sync(func)
+
+    def async_to_sync(self, func: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        from greenline import coroutines
+
+        return coroutines.to_sync(func)
+
+    def app_context(self) -> AppContext:
+        return AppContext(self)
+
+    def request_context(self, environ: dict[str, Any]) -> RequestContext:
+        return RequestContext(self, environ)
+
+    def wsgi_app(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        ctx = self.request_context(environ)
+        error: BaseException | None = None
+        try:
+            try:
+                ctx.push()
+                response = self.full_dispatch_request()
+            except Exception as caught:
+                error = caught
+                response = self.handle_exception(caught)
+            except BaseException as caught:
+                error = caught
+                raise
+            decisions = self.decisions
+            if type(response) is decisions.response_class and decisions.sends_plainly:
+                return send(response, environ, start_response)
+            return response(environ, start_response)
+        finally:
+            if "werkzeug.debug.preserve_context" in environ:
+                environ["werkzeug.debug.preserve_context"](_cv_app.get())
+                environ["werkzeug.debug.preserve_context"](_cv_request.get())
+            if error is not None and self.should_ignore_error(error):
+                error = None
+            ctx.pop(error)
+
+    def full_dispatch_request(self) -> flask.Response:
+        if not self._got_first_request:
+            self._got_first_request = True
+        try:
+            if request_started.receivers:
+                request_started.send(self, _async_wrapper=self.ensure_sync)
+            rv = self.preprocess_request()
+            if rv is None:
+                rv = self.dispatch_request()
+        except Exception as error:
+            rv = self.handle_user_exception(error)
+        return self.finalize_request(rv)
+
+    def preprocess_request(self) -> Any:
+        ctx = _cv_request.get(None)
+        if not isinstance(ctx, RequestContext):
+            return super().preprocess_request()
+        preprocessors, before = self.url_value_preprocessors, self.before_request_funcs
+        if not preprocessors and not before:
+            return None
+        names = (None, *reversed(ctx.blueprints()))
+        if preprocessors:
+            request = ctx.request
+            for name in names:
+                for preprocess in preprocessors.get(name, ()):
+                    preprocess(request.endpoint, request.view_args)
+        for name in names:
+            for function in before.get(name, ()):
+                rv = self.ensure_sync(function)()
+                if rv is not None:
+                    return rv
+        return None
+
+    def dispatch_request(self) -> Any:
+        ctx = _cv_request.get(None)
+        if not isinstance(ctx, RequestContext):
+            return super().dispatch_request()
+        request = ctx.__dict__.get("request")
+        if request is None:
+            rule, arguments, error = ctx.rule, ctx.view_args, ctx.routing_exception
+            method = ctx.environ["REQUEST_METHOD"].upper()
+        else:
+            rule, arguments, error = request.url_rule, request.view_args, request.routing_exception
+            method = request.method
+        if error is not None or rule is None or method == "OPTIONS":
+            return super().dispatch_request()
+        return self.ensure_sync(self.view_functions[rule.endpoint])(**arguments)
+
+    def finalize_request(self, rv: Any, from_error_handler: bool = False) -> flask.Response:
+        response = self.make_response(rv)
+        try:
+            response = self.process_response(response)
+            if request_finished.receivers:
+                request_finished.send(self, _async_wrapper=self.ensure_sync, response=response)
+        except Exception:
+            if not from_error_handler:
+                raise
+            self.logger.exception("Request finalizing failed with an error while handling an error")
+        return response  # type: ignore[no-any-return]
+
+    def make_response(self, rv: Any) -> Any:
+        kind = type(rv)
+        if kind is dict or kind is list:
+            return self.json.response(rv)
+        if (kind is str or kind is bytes) and self.decisions.text.works:
+            return self.decisions.text(rv.encode() if kind is str else rv)
+        return super().make_response(rv)
+
+    def process_response(self, response: flask.Response) -> flask.Response:
+        ctx = _cv_request.get(None)
+        if not isinstance(ctx, RequestContext):
+            return super().process_response(response)
+        for function in ctx._after_request_functions:
+            response = self.ensure_sync(function)(response)
+        after = self.after_request_funcs
+        if after:
+            for name in (*ctx.blueprints(), None):
+                for function in reversed(after.get(name, ())):
+                    response = self.ensure_sync(function)(response)
+        if ctx.session_matters():
+            session = ctx._session
+            if not self.session_interface.is_null_session(session):
+                self.session_interface.save_session(self, session, response)
+        return response
+
+    def do_teardown_request(self, exc: BaseException | None = NOT_GIVEN) -> None:
+        if self.teardown_request_funcs or _cv_request.get(None) is None:
+            super().do_teardown_request(exc)
+        elif request_tearing_down.receivers:
+            if exc is NOT_GIVEN:
+                exc = sys.exc_info()[1]
+            request_tearing_down.send(self, _async_wrapper=self.ensure_sync, exc=exc)
+
+    def do_teardown_appcontext(self, exc: BaseException | None = NOT_GIVEN) -> None:
+        if self.teardown_appcontext_funcs or appcontext_tearing_down.receivers:
+            super().do_teardown_appcontext(exc)
+
+
+def environ() -> dict[str, Any]:
+    """
+    Return the WSGI environ of the request that is being handled, without making a request object.
+
+    Raises:
+        LookupError: there is no request.
+    """
+    ctx = _cv_request.get()
+    if isinstance(ctx, RequestContext):
+        return ctx.environ
+    return ctx.request.environ

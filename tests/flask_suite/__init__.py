@@ -1,0 +1,1 @@
+"""Flask's own test suite, run against `greenline.flask.Flask`."""
