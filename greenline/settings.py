@@ -15,7 +15,82 @@ class Variable(NamedTuple):
 
 
 PG_WAIT = Variable("GREENLINE_PG_WAIT", "greenline", "psycopg2's wait callback, or `psycogreen`")
-VARIABLES = (PG_WAIT,)
+HEAD_TIMEOUT = Variable(
+    "GREENLINE_HEAD_TIMEOUT", "10", "seconds that the worker waits for the head of a request"
+)
+BODY_READ_TIMEOUT = Variable(
+    "GREENLINE_BODY_READ_TIMEOUT", "15", "seconds that it waits for the next bytes of a body"
+)
+BODY_TIMEOUT = Variable(
+    "GREENLINE_BODY_TIMEOUT", "300", "seconds that it waits for a body, all together"
+)
+WRITE_TIMEOUT = Variable(
+    "GREENLINE_WRITE_TIMEOUT", "30", "seconds in which a client takes 64 KiB of its answer"
+)
+MAX_BODY_BYTES = Variable(
+    "GREENLINE_MAX_BODY_BYTES", "104857600", "a larger body is refused with 413"
+)
+DRAIN_DELAY = Variable(
+    "DRAIN_DELAY", "0", "seconds that a stopping service goes on accepting, not ready any more"
+)
+PROXY_KEEPALIVE = Variable(
+    "GREENLINE_PROXY_KEEPALIVE",
+    "",
+    "seconds after which the proxy gives up an idle connection; unset: gunicorn's `keepalive`",
+)
+MAX_IN_PROGRESS = Variable(
+    "GREENLINE_MAX_IN_PROGRESS",
+    "1000",
+    "requests a worker works on at once; one more is a 503. `auto` finds the number by latency",
+)
+MAX_WAITING = Variable(
+    "GREENLINE_MAX_WAITING", "0", "requests that may wait to be worked on, beyond those"
+)
+MAX_WAIT = Variable("GREENLINE_MAX_WAIT", "0.1", "seconds that one of them waits at most")
+HEALTH_PATHS = Variable(
+    "GREENLINE_HEALTH_PATHS", "/healthz,/readyz", "paths that are never refused"
+)
+BLOCKED_HUB_MS = Variable(
+    "GREENLINE_BLOCKED_HUB_MS",
+    "100",
+    "a hub blocked for longer is logged with the stack; 0 is never",
+)
+ACCESS_LOG = Variable(
+    "GREENLINE_ACCESS_LOG", "gunicorn", "`json` for lines of ours; `gunicorn` for its settings"
+)
+VARIABLES = (
+    PG_WAIT, HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
+    MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
+    BLOCKED_HUB_MS, ACCESS_LOG,
+)  # fmt: skip
+
+MAX_SECONDS = 86_400.0
+
+
+class Limits(NamedTuple):
+    """For how long a client may keep the worker waiting, and how much it may send."""
+
+    head_s: float
+    body_read_s: float
+    body_s: float
+    write_s: float
+    max_body_bytes: int
+
+
+def limits() -> Limits:
+    """
+    Return what a client may do.
+
+    Raises:
+        ConfigError: a value is no number, or out of its range.
+    """
+    return Limits(
+        head_s=_seconds(HEAD_TIMEOUT),
+        body_read_s=_seconds(BODY_READ_TIMEOUT),
+        body_s=_seconds(BODY_TIMEOUT),
+        write_s=_seconds(WRITE_TIMEOUT),
+        max_body_bytes=_count(MAX_BODY_BYTES),
+    )
 
 
 def pg_wait() -> str:
@@ -25,7 +100,113 @@ def pg_wait() -> str:
     Raises:
         ConfigError: neither ``greenline`` nor ``psycogreen``.
     """
-    value = os.environ.get(PG_WAIT.name, "").strip().lower() or PG_WAIT.default
-    if value not in ("greenline", "psycogreen"):
-        raise ConfigError(f"{PG_WAIT.name}: {value!r} is neither greenline nor psycogreen")
+    return _choice(PG_WAIT, "greenline", "psycogreen")
+
+
+class Admission(NamedTuple):
+    """How many requests a worker takes in; None is as many as latency allows."""
+
+    max_in_progress: int | None
+    max_waiting: int
+    max_wait_s: float
+    health_paths: tuple[str, ...]
+
+
+def admission() -> Admission:
+    """
+    Return what the worker takes in.
+
+    Raises:
+        ConfigError: a value is no number, or out of its range.
+    """
+    is_auto = _text(MAX_IN_PROGRESS).lower() == "auto"
+    return Admission(
+        max_in_progress=None if is_auto else _count(MAX_IN_PROGRESS),
+        max_waiting=0 if _text(MAX_WAITING) == "0" else _count(MAX_WAITING),
+        max_wait_s=_seconds(MAX_WAIT),
+        health_paths=tuple(path.strip() for path in _text(HEALTH_PATHS).split(",")),
+    )
+
+
+def blocked_hub_s() -> float | None:
+    """
+    Return after how many seconds a hub counts as blocked, None for never.
+
+    Raises:
+        ConfigError: no whole number of milliseconds.
+    """
+    return None if _text(BLOCKED_HUB_MS) == "0" else _count(BLOCKED_HUB_MS) / 1000
+
+
+def logs_json() -> bool:
+    """
+    Return whether the access log is ours.
+
+    Raises:
+        ConfigError: neither ``json`` nor ``gunicorn``.
+    """
+    return _choice(ACCESS_LOG, "gunicorn", "json") == "json"
+
+
+def check() -> None:
+    """
+    Read every variable, so that a wrong one is told before a worker starts.
+
+    Raises:
+        ConfigError: names it.
+    """
+    for read in (
+        pg_wait, limits, admission, drain_delay_s, proxy_keepalive_s, blocked_hub_s, logs_json,
+    ):  # fmt: skip
+        read()
+
+
+def drain_delay_s() -> float:
+    """
+    Return for how long a stopping service goes on accepting.
+
+    Raises:
+        ConfigError: no number of seconds.
+    """
+    return 0.0 if _text(DRAIN_DELAY) == "0" else _seconds(DRAIN_DELAY)
+
+
+def proxy_keepalive_s() -> float | None:
+    """
+    Return the proxy's own idle time, None when nobody told.
+
+    Raises:
+        ConfigError: no number of seconds.
+    """
+    return _seconds(PROXY_KEEPALIVE) if _text(PROXY_KEEPALIVE) else None
+
+
+def _text(variable: Variable) -> str:
+    return os.environ.get(variable.name, "").strip() or variable.default
+
+
+def _choice(variable: Variable, one: str, other: str) -> str:
+    value = _text(variable).lower()
+    if value not in (one, other):
+        raise ConfigError(f"{variable.name}: {value!r} is neither {one} nor {other}")
     return value
+
+
+def _seconds(variable: Variable) -> float:
+    text = _text(variable)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= MAX_SECONDS:
+        raise ConfigError(
+            f"{variable.name}: {text!r} is no number of seconds above 0, up to {MAX_SECONDS:.0f}"
+        )
+    return value
+
+
+def _count(variable: Variable) -> int:
+    text = _text(variable)
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ConfigError(f"{variable.name}: {text!r} is no whole number above 0")
+    return int(text)

@@ -23,8 +23,8 @@ BIN = Path(sys.executable).parent
 
 # What a person's shell may have set must not change what is tested.
 SETTINGS = (
-    "DATABASE_URL", "FLASK_", "GREENLINE_", "GUNICORN_", "LOG_LEVEL", "MAKE", "MFLAGS",
-    "MONGODB_", "PG", "POOL_", "PORT", "POSTGRES_", "REQUEST_TIMEOUT", "WEB_CONCURRENCY",
+    "DATABASE_URL", "DRAIN_DELAY", "FLASK_", "GREENLINE_", "GUNICORN_", "LOG_LEVEL", "MAKE",
+    "MFLAGS", "MONGODB_", "PG", "POOL_", "PORT", "POSTGRES_", "REQUEST_TIMEOUT", "WEB_CONCURRENCY",
 )  # fmt: skip
 
 

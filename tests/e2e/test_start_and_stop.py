@@ -98,3 +98,28 @@ def test_a_killed_worker_is_replaced(databases: Databases) -> None:
         wait_until(greenline.is_ready, "it to be ready")
         assert greenline.get("/books").status == 200
         assert greenline.get("/states").status == 200
+
+
+def test_a_stop_ends_readiness_at_once_and_goes_on_serving(databases: Databases) -> None:
+    """For DRAIN_DELAY whoever balances the load sees it, and nobody is refused."""
+    with service({**databases.environ, "DRAIN_DELAY": "4"}) as greenline:
+        greenline.process.terminate()
+        wait_until(lambda: greenline.get("/readyz").status == 503, "readiness to end", limit_s=2)
+        assert greenline.get("/readyz").json["status"] == "stopping"
+        assert greenline.get("/healthz").status == 200
+        assert greenline.get("/books?limit=1").status == 200
+        assert greenline.process.wait(timeout=20) == 0
+
+
+def test_a_reload_does_not_turn_readiness_red(databases: Databases) -> None:
+    """HUP stops the old workers with the same signal, and the service goes on."""
+    with service({**databases.environ, "DRAIN_DELAY": "4"}) as greenline:
+        old = set(greenline.workers())
+        greenline.process.send_signal(signal.SIGHUP)
+        asked = 0
+        while old & set(greenline.workers()):
+            answer = greenline.get("/readyz")
+            assert answer.status == 200 or answer.json["status"] == "not ready", answer.body
+            asked += 1
+        assert asked > 20
+        wait_until(greenline.is_ready, "the new workers' pools")

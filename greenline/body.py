@@ -1,0 +1,82 @@
+"""
+A request's body as ``wsgi.input``, read when the application asks for it.
+
+1. What has come as a whole is a BytesIO.
+2. The rest is gunicorn's own reader, over a client that keeps the limits.
+3. A body that is too large is refused before the application runs where its length is said, else
+   at the part that goes beyond.
+4. Who closes a connection first reads what is left of the body, within limits.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from gunicorn.http.body import Body, ChunkedReader, LengthReader
+
+DRAIN_BYTES = 1024 * 1024
+READ_BYTES = 65_536
+
+
+class BodyTooLarge(OSError):
+    """The body is larger than GREENLINE_MAX_BODY_BYTES."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"the body is larger than {limit_bytes} bytes")
+
+
+class BoundedChunks(ChunkedReader):  # type: ignore[misc]
+    """A chunked body of a bounded size."""
+
+    def __init__(self, request: Any, unreader: Any, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        super().__init__(request, unreader)
+
+    def parse_chunked(self, unreader: Any) -> Iterator[bytes]:
+        read = 0
+        for part in super().parse_chunked(unreader):
+            read += len(part)
+            if read > self._max_bytes:
+                unreader.sock.error = BodyTooLarge(self._max_bytes)
+                raise unreader.sock.error
+            yield part
+
+
+def bounded(body: Any, request: Any, unreader: Any, max_bytes: int) -> Any:
+    """
+    Return gunicorn's *body* with a limit to its size.
+
+    Raises:
+        BodyTooLarge: the request says so itself.
+    """
+    reader = body.reader
+    if isinstance(reader, ChunkedReader):
+        return Body(BoundedChunks(request, unreader, max_bytes))
+    if isinstance(reader, LengthReader) and reader.length > max_bytes:
+        raise BodyTooLarge(max_bytes)
+    return body
+
+
+def is_unread(body: Any) -> bool:
+    """Return whether the client may still be sending *body*."""
+    reader = body.reader
+    if isinstance(reader, ChunkedReader):
+        return reader.parser is not None
+    return bool(reader.length > 0)
+
+
+def drain(body: Any) -> bool:
+    """
+    Read what is left of *body*; return whether the next request begins there.
+
+    Raises:
+        ClientTimeout: the client does not send it.
+    """
+    if body.failed:
+        return False
+    left = DRAIN_BYTES
+    while left > 0:
+        data = body.read(READ_BYTES)
+        if not data:
+            return True
+        left -= len(data)
+    return False

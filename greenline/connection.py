@@ -1,0 +1,169 @@
+"""
+One client's connection: the next request by the fast lane or the slow one, and what is left over.
+
+1. Every request is judged by itself; bytes that one of the lanes has read and not used are the
+   other's.
+2. The slow lane is gunicorn's Python parser.
+"""
+
+from io import BytesIO
+from typing import Any
+
+import gevent
+from gunicorn.http import wsgi
+from gunicorn.http.body import Body, LengthReader
+
+from greenline.body import BodyTooLarge, BoundedChunks, bounded, drain, is_unread
+from greenline.client import Client, ClientTimeout
+from greenline.request import FastRequest, PythonParser
+from greenline.response import Response
+from greenline.wire import CHUNKED, Lane, Unusual
+
+
+class Connection:
+    """Reads the requests of one client, one after the other."""
+
+    def __init__(self, client: Client, lane: Lane, server: Any, *, fast: bool) -> None:
+        self.client = client
+        self.request: Any = None
+        self._response: Response | None = None
+        self._is_idle = False
+        self._greenlet = gevent.getcurrent()
+        self._cfg = cfg = lane.rules.cfg
+        self._lane = lane
+        self._server = server
+        self._fast = fast
+        self._parser = PythonParser(cfg, client, lane.peer_addr)
+        self._unreader = self._parser.unreader
+        self._data = b""
+        self._body: Any = None
+        self._proxy: Any = {}
+
+    def next_request(self, idle_s: float) -> Any:
+        """
+        Return the next request, None when the client has closed; wait *idle_s* seconds for it.
+
+        Raises:
+            ClientTimeout: it did not come in time.
+            BodyTooLarge: its body is refused.
+            gunicorn's errors: it is malformed.
+        """
+        self.request = self._response = None
+        data = self._data
+        if data:
+            gevent.sleep(0)
+        else:
+            self._is_idle = True
+            data = self.client.recv_request(idle_s)
+            self._is_idle = False
+            if not data:
+                return None
+        if self._fast:
+            try:
+                request = self._lane.read(data)
+            except Unusual:
+                pass
+            else:
+                self.request = request
+                rest = data[request.head_bytes :]
+                if request.length is None:
+                    request.body = BytesIO()
+                    self._data = rest
+                else:
+                    self._set_body(request, request.length, rest)
+                return request
+        return self._read_slowly(data)
+
+    def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
+        """Return the response to be filled and the environ for the application."""
+        client = self.client
+        if isinstance(request, FastRequest):
+            response = self._response = Response(request, client, self._cfg)
+            environ: dict[str, Any] = request.environ
+            environ["wsgi.input"] = request.body
+            environ["wsgi.early_hints"] = response.early_hints
+            response.environ = environ
+            return response, environ
+        response, environ = wsgi.create(
+            request, client, self._lane.peer_addr, self._server, self._cfg, Response
+        )
+        self._response = response
+        response.environ = environ
+        environ["wsgi.multithread"] = True
+        environ["gunicorn.socket"] = client.sock
+        environ["wsgi.errors"] = self._lane.base["wsgi.errors"]
+        return response, environ
+
+    def finish(self) -> bool:
+        """
+        Make ready for the next request; return whether one may follow.
+
+        Raises:
+            gunicorn's errors: the rest of the body is malformed.
+        """
+        self.request = self._response = None
+        if self._body is not None:
+            try:
+                if not drain(self._body):
+                    return False
+            except ClientTimeout:
+                return False
+            self._body = None
+            self._data = self._unreader.take_buffered()
+        return True
+
+    def is_answered(self) -> bool:
+        """Return whether the client has been sent a part of an answer to its last request."""
+        return self._response is not None and self._response.headers_sent
+
+    def what(self) -> str | None:
+        """Return method and target of the request in progress, None when there is none."""
+        request = self.request
+        return None if request is None else f"{request.method} {request.uri}"
+
+    def close_if_idle(self) -> None:
+        """Close the connection, unless a request came or is in progress."""
+        gevent.get_hub().loop.run_callback(self._close_if_idle)
+
+    def cut(self) -> None:
+        """End whatever it does."""
+        gevent.kill(self._greenlet)
+
+    def _close_if_idle(self) -> None:
+        """Run in the hub: whoever idles waits there, and nothing else happens meanwhile."""
+        if self._is_idle and not self.client.has_input():
+            self._greenlet.throw(gevent.GreenletExit)
+
+    def is_unread(self) -> bool:
+        """Return whether the client may still be sending."""
+        return self._body is not None and is_unread(self._body)
+
+    def _set_body(self, request: FastRequest, length: int, rest: bytes) -> None:
+        max_bytes = self.client.limits.max_body_bytes
+        if length > max_bytes:
+            raise BodyTooLarge(max_bytes)
+        if 0 <= length <= len(rest):
+            request.body = BytesIO(rest[:length])
+            self._data = rest[length:]
+            return
+        self._unreader.unread(rest)
+        if length == CHUNKED:
+            reader: Any = BoundedChunks(request, self._unreader, max_bytes)
+        else:
+            reader = LengthReader(self._unreader, length)
+        request.body = self._body = Body(reader)
+        self.client.expect_body()
+
+    def _read_slowly(self, data: bytes) -> Any:
+        self._unreader.unread(data)
+        self.client.expect_head()
+        request = self.request = next(self._parser)
+        if request.proxy_protocol_info:
+            self._proxy = request.proxy_protocol_info
+        else:
+            request.proxy_protocol_info = self._proxy
+        self._body = request.body
+        self.client.expect_body()
+        max_bytes = self.client.limits.max_body_bytes
+        request.body = self._body = bounded(request.body, request, self._unreader, max_bytes)
+        return request

@@ -1,0 +1,40 @@
+"""Accept clients; when there are no descriptors left, pause, say so, and go on."""
+
+import errno
+import logging
+from time import monotonic
+from typing import Any
+
+from gevent.server import StreamServer
+
+# This process, or the whole machine, can open no more.
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+TELL_EVERY_S = 60.0
+PAUSE_S = 0.2  # somebody has to leave first
+
+log = logging.getLogger(__name__)
+
+
+class Listener(StreamServer):
+    """A listening socket; clients wait in its backlog while none can be accepted."""
+
+    _told_s = -TELL_EVERY_S
+
+    def do_read(self) -> Any:
+        try:
+            return super().do_read()
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            if monotonic() - self._told_s >= TELL_EVERY_S:
+                log.error("no client can be accepted: %s; see ulimit -n", error.strerror)
+                self._told_s = monotonic()
+            self.stop_accepting()
+            self._timer = self.loop.timer(PAUSE_S)
+            self._timer.start(self._accept_again)
+            return None
+
+    def _accept_again(self) -> None:
+        if self.started:
+            self.start_accepting()

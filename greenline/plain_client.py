@@ -1,0 +1,153 @@
+"""
+A client without TLS: the fewest calls between the worker and the kernel.
+
+1. gevent's socket is used by its parts: the descriptor and the two watchers, which are kept.
+2. The limits are seconds, so no timer is armed for a wait: it notes when it is over, and twice a
+   second a sweep interrupts those that are.
+3. Only a wait has a time noted, so nothing else is ever interrupted.
+"""
+
+import os
+from time import monotonic
+from typing import Any
+
+import gevent
+from greenlet import getcurrent
+
+from greenline.client import NEVER, RECV_BYTES, WRITE_BYTES, Client, IdleTimeout, Over
+from greenline.settings import Limits
+
+SWEEP_S = 0.5
+SENDFILE_BYTES = 1024 * 1024
+
+
+class PlainClient(Client):
+    """A client behind gevent's own socket."""
+
+    def __init__(self, sock: Any, limits: Limits, sweep: "Sweep") -> None:
+        super().__init__(sock, limits)
+        self.until = NEVER
+        self._waiter = getcurrent()
+        self._raw = sock._sock
+        self._read_event = sock._read_event
+        self._write_event = sock._write_event
+        self._wait_for = sock.hub.wait
+        self._sweep = sweep
+        sweep.clients.add(self)
+
+    def close(self) -> None:
+        self._sweep.clients.discard(self)
+        super().close()
+
+    def interrupt(self) -> None:
+        """End the wait that is over."""
+        self.until = NEVER
+        self._waiter.throw(Over)
+
+    def recv_request(self, idle_s: float) -> bytes:
+        # Every request comes through here: the short way of recv().
+        try:
+            self._wait(self._read_event, monotonic() + idle_s)
+            data: bytes = self._raw.recv(RECV_BYTES)
+        except BlockingIOError:
+            return self.recv_request(idle_s)
+        except Over:
+            raise IdleTimeout(f"no request came in {idle_s:g} s") from None
+        except OSError as error:
+            self.error = error
+            raise
+        return data
+
+    def _recv(self, size: int, timeout_s: float) -> bytes:
+        until = monotonic() + timeout_s
+        while True:
+            self._wait(self._read_event, until)
+            try:
+                data: bytes = self._raw.recv(size)
+            except BlockingIOError:
+                continue
+            return data
+
+    def _sendall(self, data: Any) -> None:
+        try:
+            sent = self._raw.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self._send_rest(memoryview(data)[sent:])
+
+    def _send_rest(self, view: memoryview) -> None:
+        budget = _Budget(self.limits.write_s)
+        while view:
+            self._wait_writable(budget)
+            try:
+                sent = self._raw.send(view)
+            except BlockingIOError:
+                continue
+            view = view[sent:]
+            budget.note(sent)
+
+    def _sendfile(self, file: Any, offset: int, count: int) -> int:
+        to, of, budget = self._raw.fileno(), file.fileno(), _Budget(self.limits.write_s)
+        start, end = offset, offset + count
+        while start < end:
+            try:
+                sent = os.sendfile(to, of, start, min(end - start, SENDFILE_BYTES))
+            except BlockingIOError:
+                self._wait_writable(budget)
+                continue
+            except OSError:
+                if start > offset:
+                    raise
+                return super()._sendfile(file, offset, count)
+            if sent == 0:
+                break
+            start += sent
+            budget.note(sent)
+            gevent.sleep(0)
+        return start - offset
+
+    def _wait_writable(self, budget: "_Budget") -> None:
+        started = monotonic()
+        self._wait(self._write_event, started + budget.left_s)
+        budget.left_s -= monotonic() - started
+
+    def _wait(self, watcher: Any, until: float) -> None:
+        self._waiter = getcurrent()
+        self.until = until
+        try:
+            self._wait_for(watcher)
+        finally:
+            self.until = NEVER
+
+
+class _Budget:
+    """The seconds that are left for the next 64 KiB of an answer."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.left_s = self._limit_s = limit_s
+        self._taken = 0
+
+    def note(self, taken: int) -> None:
+        self._taken += taken
+        if self._taken >= WRITE_BYTES:
+            self.left_s, self._taken = self._limit_s, 0
+
+
+class Sweep:
+    """Interrupts the waits that are over."""
+
+    def __init__(self) -> None:
+        self.clients: set[PlainClient] = set()
+        self._timer: Any = None
+
+    def start(self) -> None:
+        self._timer = gevent.get_hub().loop.timer(SWEEP_S, SWEEP_S, ref=False)
+        self._timer.start(self._interrupt)
+
+    def _interrupt(self) -> None:
+        """Run in the hub: whoever has a time noted waits for its client right now."""
+        now = monotonic()
+        for client in [client for client in self.clients if client.until <= now]:
+            if client.until <= now:
+                client.interrupt()

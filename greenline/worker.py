@@ -1,0 +1,319 @@
+"""
+The gunicorn worker: accept, read, call, answer, and let the others run.
+
+``gunicorn -k greenline.worker.GreenWorker any.wsgi:app`` hosts an unmodified application.
+
+1. Settings of gunicorn keep their meaning; what a client may do to the worker has limits.
+2. Every request passes ``answer``, by whichever lane it came, and every answer without the
+   application ``refuse``.
+3. A connection that may speak something else than HTTP/1 is gunicorn's own business.
+"""
+
+import gc
+import logging
+import ssl
+import sys
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import gevent
+from gevent import GreenletExit
+from gevent.pool import Pool
+from gevent.socket import socket as gevent_socket
+from gunicorn.http.errors import NoMoreData
+from gunicorn.http.message import _check_fast_parser as has_fast_parser
+from gunicorn.http.wsgi import WSGIErrorsWrapper, base_environ
+from gunicorn.http2 import negotiation
+from gunicorn.sock import is_http2_negotiated, ssl_context
+from gunicorn.workers.ggevent import GeventWorker
+
+from greenline import counters, defeats, hangup, master, settings
+from greenline.admission import gate, refusal
+from greenline.body import BodyTooLarge
+from greenline.client import BodyTimeout, Client, HeadTimeout, IdleTimeout, WriteTimeout
+from greenline.connection import Connection
+from greenline.drain import TICK_S, Drain
+from greenline.errors import ClientGone, ConfigError, Overloaded
+from greenline.journal import Journal
+from greenline.listener import Listener
+from greenline.patching import hook_psycopg2
+from greenline.plain_client import PlainClient, Sweep
+from greenline.watchdog import Watchdog
+from greenline.wire import Lane, Rules, split_head
+
+UNAVAILABLE = (503, 504)
+STUCK_S = 15.0  # where gunicorn's heartbeat is off
+REFUSALS: dict[type, tuple[int, str]] = {
+    HeadTimeout: (408, "Request Timeout"),
+    BodyTimeout: (408, "Request Timeout"),
+    BodyTooLarge: (413, "Content Too Large"),
+}
+
+
+class GreenWorker(GeventWorker):  # type: ignore[misc]
+    """Serve HTTP/1 with a fast lane, and with limits for the client."""
+
+    alive: bool
+    shared_fd = -1  # of the memory for all workers' counts
+
+    @classmethod
+    def setup(cls) -> None:
+        """Called by the master, which a setting of ours that is wrong stops."""
+        try:
+            settings.check()
+        except ConfigError as error:
+            sys.exit(f"greenline: {error}")
+        if cls.shared_fd < 0:
+            cls.shared_fd = counters.share()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        master.attend(self.cfg)
+
+    def patch(self) -> None:
+        super().patch()
+        hook_psycopg2()
+
+    def run(self) -> None:
+        self.prepare()
+        servers = [self._listen(listener) for listener in self.sockets]
+        # A SIGTERM that comes while it boots is lost: the master's word counts as well.
+        while self.alive and not master.is_stopping():
+            self.notify()
+            self._counters.read_gauges()
+            gevent.sleep(TICK_S)
+        self.alive = False
+        drain = Drain(self.cfg.graceful_timeout, self.notify)
+        if master.is_stopping():
+            drain.go_on(settings.drain_delay_s())
+        for server in servers:
+            server.close()
+        proxy_s = settings.proxy_keepalive_s()
+        drain.finish(self.conversations, self.keepalive_s if proxy_s is None else proxy_s)
+        self._journal.close()
+
+    def prepare(self) -> None:
+        """Decide what is the same for all requests."""
+        cfg = self.cfg
+        self.limits = settings.limits()
+        self.keepalive_s = cfg.keepalive
+        self.is_fast = self._has_fast_lane()
+        self.base = base_environ(cfg)
+        self.rules = Rules(cfg)
+        self.sweep = Sweep()
+        self.sweep.start()
+        self.conversations: set[Connection] = set()
+        self._pre_request = self._hook("pre_request")
+        self._post_request = self._hook("post_request")
+        self._counters = counters.join(self.shared_fd)
+        self._journal = Journal(cfg, self.log, self._counters, as_json=settings.logs_json())
+        self._gate = gate(settings.admission())
+        self._watch_hub()
+        # What is there now stays: no collection needs to look at it again.
+        gc.collect()
+        gc.freeze()
+        for name, why in defeats.found():
+            self.log.warning("%s: %s", name, why)
+
+    def handle(self, listener: Any, sock: Any, addr: Any) -> None:
+        """Serve one client until one of the two is done."""
+        sock.setblocking(1)
+        if isinstance(sock, ssl.SSLSocket) and not self._shakes_hands(sock):
+            return
+        if self._is_foreign(sock, addr):
+            super().handle(listener, sock, addr)
+            return
+        client = self._client(sock)
+        connection = self._connection(client, addr, listener.getsockname())
+        self.conversations.add(connection)
+        hangup.serve(client.sock)
+        try:
+            self._converse(connection)
+        except (StopIteration, NoMoreData, ClientGone) as error:
+            self.log.debug("Closing connection. %r", error)
+        except GreenletExit:
+            self._tell_cut(connection)
+        except BaseException as error:
+            self._give_up(connection, addr, error)
+        finally:
+            client.close()
+            client.error = None
+            hangup.serve(None)
+            self.conversations.discard(connection)
+
+    def answer(self, connection: Connection, request: Any) -> bool:
+        """
+        Call the application and send what it returns; return whether the connection stays.
+
+        Raises:
+            ClientGone: it hung up while it waited.
+            OSError: the client is gone, or too slow.
+            Exception: the application's.
+        """
+        started = monotonic()
+        environ: dict[str, Any] = {}
+        response = None
+        try:
+            if self._pre_request is not None:
+                self._pre_request(self, request)
+            response, environ = connection.respond(request)
+            self._count()
+            if not self.alive or not self.keepalive_s:
+                response.force_close()
+            try:
+                admitted = self._gate.enter(environ, connection.client.sock)
+            except Overloaded as error:
+                self._respond(refusal(error), environ, response, started, request)
+                self._counters.count(("refused",))
+                return not response.should_close()
+            try:
+                self._respond(self.wsgi, environ, response, started, request)
+            finally:
+                self._gate.leave(admitted, response.status_code not in UNAVAILABLE)
+            # Without a head the application has handled the socket by itself.
+            return not response.headers_sent or not response.should_close()
+        finally:
+            if self._post_request is not None:
+                try:
+                    self._post_request(self, request, environ, response)
+                except Exception:
+                    self.log.exception("Exception in post_request hook")
+            # It holds the response, which holds the environ: the collector would have to find them.
+            environ.pop("wsgi.early_hints", None)
+
+    def _respond(
+        self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
+    ) -> None:
+        result = application(environ, response.start_response)
+        if self.is_already_handled(result):
+            return
+        try:
+            if isinstance(result, environ["wsgi.file_wrapper"]):
+                response.write_file(result)
+                response.close()
+            else:
+                response.write_all(result)
+        finally:
+            self._journal.tell(environ, request, response, monotonic() - started)
+            if hasattr(result, "close"):
+                result.close()
+
+    def refuse(self, connection: Connection, status: int, reason: str, message: str) -> None:
+        """Answer without the application; the client may still be sending its request."""
+        body = message.encode()
+        retry = "Retry-After: 1\r\n" if status == 503 else ""
+        head = (
+            f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\n{retry}"
+            f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        connection.client.sendall(head.encode() + body)
+        connection.client.linger()
+
+    def handle_usr1(self, sig: Any, frame: Any) -> None:
+        """Open the logs again, and what ``wsgi.errors`` writes to."""
+        gevent.spawn(self._reopen)
+
+    def _reopen(self) -> None:
+        self.log.reopen_files()
+        self._journal.reopen()
+        self.base["wsgi.errors"].streams = WSGIErrorsWrapper(self.cfg).streams
+
+    def _converse(self, connection: Connection) -> None:
+        idle_s = self.limits.head_s
+        while (request := connection.next_request(idle_s)) is not None:
+            if not self.answer(connection, request) or not connection.finish():
+                break
+            idle_s = self.keepalive_s
+        if connection.is_unread():
+            connection.client.linger()
+
+    def _count(self) -> None:
+        self.nr += 1
+        if self.nr >= self.max_requests and self.alive:
+            self.log.info("Autorestarting worker after current request.")
+            self.alive = False
+
+    def _give_up(self, connection: Connection, addr: Any, error: BaseException) -> None:
+        """Tell the client what went wrong, unless it is gone or has part of an answer."""
+        client = connection.client
+        cause = error if client.error is None else client.error
+        if type(cause) in REFUSALS and not connection.is_answered():
+            self.log.debug("Refusing a request. %s", cause)
+            self.refuse(connection, *REFUSALS[type(cause)], str(cause))
+        elif cause is client.error or isinstance(cause, IdleTimeout):
+            self.log.debug("Closing connection. %r", cause)
+            if isinstance(cause, WriteTimeout):
+                client.reset()
+        elif connection.is_answered():
+            self.log.exception("Error handling request")
+        else:
+            self.handle_error(connection.request, client.sock, addr, error)
+            client.linger()
+
+    def _tell_cut(self, connection: Connection) -> None:
+        """Log what the graceful timeout cut; tell the client, unless it has part of an answer."""
+        if (what := connection.what()) is None:
+            return
+        self.log.warning("cut after the graceful timeout: %s", what)
+        if not connection.is_answered():
+            self.refuse(connection, 503, "Service Unavailable", "the server is being stopped")
+
+    def _client(self, sock: Any) -> Client:
+        if type(sock) is gevent_socket:
+            return PlainClient(sock, self.limits, self.sweep)
+        return Client(sock, self.limits)
+
+    def _connection(self, client: Client, addr: Any, server: Any) -> Connection:
+        lane = Lane(self.rules, {**self.base, "gunicorn.socket": client.sock}, addr, server)
+        return Connection(client, lane, server, fast=self.is_fast)
+
+    def _shakes_hands(self, sock: Any) -> bool:
+        try:
+            sock.settimeout(self.limits.head_s)
+            sock.do_handshake()
+            sock.settimeout(None)
+        except OSError as error:
+            self.log.debug("No TLS handshake. %r", error)
+            return False
+        return True
+
+    def _is_foreign(self, sock: Any, addr: Any) -> bool:
+        return bool(
+            self.cfg.protocol != "http"
+            or is_http2_negotiated(sock)
+            or negotiation.prior_knowledge_allowed(self.cfg, addr)
+            or negotiation.upgrade_allowed(self.cfg, addr)
+        )
+
+    def _has_fast_lane(self) -> bool:
+        if split_head is None and self.cfg.http_parser == "auto":
+            self.log.warning("gunicorn_h1c is not installed: every request takes the slow lane")
+        return bool(has_fast_parser(self.cfg)) and self.cfg.proxy_protocol == "off"
+
+    def _hook(self, name: str) -> Any:
+        """Return a hook of gunicorn's, None where it would do nothing."""
+        hook = getattr(self.cfg, name)
+        is_own = hook is not self.cfg.settings[name].default
+        return hook if is_own or self.log.error_log.isEnabledFor(logging.DEBUG) else None
+
+    def _watch_hub(self) -> None:
+        limit_s = settings.blocked_hub_s()
+        if limit_s is not None:
+            stuck_s = self.cfg.timeout / 2 or STUCK_S
+            blocked = partial(self._counters.count, ("hub_blocked",))
+            Watchdog(limit_s, stuck_s=stuck_s, on_blocked=blocked).start()
+
+    def _listen(self, listener: Any) -> Listener:
+        """Accept clients, at most worker_connections of them."""
+        tls = {}
+        if self.cfg.is_ssl:
+            # The handshake is the client's to make, within limits.
+            tls = {"ssl_context": ssl_context(self.cfg), "do_handshake_on_connect": False}
+        listener.setblocking(1)
+        pool = Pool(self.worker_connections)
+        server = Listener(listener, partial(self.handle, listener), spawn=pool, **tls)
+        if self.cfg.workers > 1:
+            server.max_accept = 1
+        server.start()
+        return server

@@ -1,0 +1,277 @@
+"""The worker hosts applications that know nothing of it, as the README shows."""
+
+import json
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from embedded.postgres import Postgres
+from tests.load import Load
+from tests.support import CHECKOUT, Service, service, wait_until
+
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+WORKER = ("-k", "greenline.worker.GreenWorker", "-w", "1")
+NO_CONFIG = "tests/e2e/plain_conf.py"
+
+
+@contextmanager
+def hosting(target: str, *arguments: str, **environ: str) -> Iterator[Service]:
+    """Run gunicorn with the worker alone, and nothing of the service."""
+    with service(
+        environ, *WORKER, *arguments, target=target, config=NO_CONFIG, wait=False
+    ) as running:
+        wait_until(lambda: _accepts(running), "the worker to serve")
+        yield running
+
+
+def _accepts(running: Service) -> bool:
+    assert running.process.poll() is None, running.log
+    try:
+        running.get("/count?probe")
+    except OSError:
+        return False
+    return True
+
+
+def write_example(folder: Path, name: str) -> None:
+    """Write the README's block that begins with the file's name into *folder*."""
+    (text,) = re.findall(rf"```python\n(# {re.escape(name)}\n.*?)```", README, re.DOTALL)
+    (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "path", "answer"),
+    [
+        ("legacy.py", "legacy:app", "/slow", {"answer": 42}),
+        ("catalogue.py", "catalogue:application", "/items/7", {"item": 7}),
+    ],
+    ids=["Flask with psycopg2", "Django"],
+)
+def test_a_legacy_application_runs_side_by_side(
+    tmp_path: Path, postgres: Postgres, name: str, target: str, path: str, answer: object
+) -> None:
+    """The README's example, unmodified: twenty requests of a second take about one."""
+    write_example(tmp_path, name)
+    environ = {"PYTHONPATH": str(tmp_path), "DATABASE_URL": postgres.url}
+    with hosting(target, **environ) as running, ThreadPoolExecutor(20) as clients:
+        started = time.monotonic()
+        answers = list(clients.map(lambda _: running.get(path), range(20)))
+        assert time.monotonic() - started < 6
+        assert [one.status for one in answers] == [200] * 20
+        assert all(one.json == answer for one in answers)
+
+
+def test_the_parts_serve_a_script(tmp_path: Path, postgres: Postgres) -> None:
+    """The README's script, as it stands there."""
+    write_example(tmp_path, "report.py")
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "report.py")],
+        env={**os.environ, "DATABASE_URL": postgres.url, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
+
+
+def test_what_would_block_the_worker_is_named_at_the_start(tmp_path: Path) -> None:
+    """A driver that cannot yield is told by its name, once."""
+    (tmp_path / "MySQLdb").mkdir()
+    (tmp_path / "MySQLdb" / "__init__.py").write_text("from MySQLdb import _mysql\n")
+    (tmp_path / "MySQLdb" / "_mysql.py").write_text("")
+    (tmp_path / "old.py").write_text("import MySQLdb\nfrom tests.e2e.counting import app\n")
+    with hosting("old:app", PYTHONPATH=str(tmp_path), COUNTING=str(tmp_path / "j")) as running:
+        assert running.log.count("mysqlclient") == 1
+
+
+def test_a_wrong_setting_of_the_worker_ends_the_start_in_one_line() -> None:
+    """The variable is named, and nothing serves."""
+    with service(
+        {"GREENLINE_MAX_IN_PROGRESS": "many"}, *WORKER,
+        target="tests.e2e.counting:app", config=NO_CONFIG, wait=False,
+    ) as running:  # fmt: skip
+        assert running.process.wait(timeout=20) != 0
+        assert "greenline: GREENLINE_MAX_IN_PROGRESS: 'many'" in running.log
+        assert "Traceback" not in running.log
+
+
+def test_beyond_the_limit_a_request_is_refused_at_once_and_its_body_read(tmp_path: Path) -> None:
+    """503 with Retry-After, on a connection that stays; health checks pass."""
+    environ = {
+        "COUNTING": str(tmp_path / "j"),
+        "COUNTING_SLEEP": "3",
+        "GREENLINE_MAX_IN_PROGRESS": "2",
+    }
+    with hosting("tests.e2e.counting:app", **environ) as running, ThreadPoolExecutor(2) as clients:
+        busy = [clients.submit(running.get, f"/count?{number}") for number in range(2)]
+        wait_until(lambda: (tmp_path / "j").read_text().count("\n") >= 3, "both to be worked on")
+        with socket.create_connection(("127.0.0.1", running.port), timeout=10) as sock:
+            body = b"x" * 500_000
+            head = b"POST /count?9 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+            for _ in range(2):
+                started = time.monotonic()
+                sock.sendall(head + body)
+                answer = sock.recv(65_536)
+                assert answer.startswith(b"HTTP/1.1 503")
+                assert b"Retry-After: 1\r\n" in answer
+                assert b"Connection: keep-alive" in answer
+                assert time.monotonic() - started < 1.5
+        assert running.get("/healthz?probe").status == 200
+        assert [one.result().status for one in busy] == [200, 200]
+
+
+def test_two_hundred_who_hang_up_in_the_queue_are_never_worked_on(tmp_path: Path) -> None:
+    """They leave the queue; who comes after them is served."""
+    journal = tmp_path / "j"
+    environ = {
+        "COUNTING": str(journal),
+        "COUNTING_SLEEP": "2",
+        "GREENLINE_MAX_IN_PROGRESS": "1",
+        "GREENLINE_MAX_WAITING": "300",
+        "GREENLINE_MAX_WAIT": "60",
+    }
+    with hosting("tests.e2e.counting:app", **environ) as running, ThreadPoolExecutor(1) as clients:
+        busy = clients.submit(running.get, "/count?first")
+        wait_until(lambda: "first" in journal.read_text(), "the first to be worked on")
+        callers = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(200)]
+        for caller in callers:
+            caller.sendall(b"GET /count?gone HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(3):  # by now all of them were read: who came later is answered
+            assert running.get("/healthz?probe").status == 200
+        for caller in callers:
+            caller.close()
+        assert not busy.done()
+        assert running.get("/count?after").status == 200
+        assert busy.result().status == 200
+    asked = Counter(line.split()[0] for line in journal.read_text().splitlines())
+    assert asked["gone"] == 0
+    assert asked["after"] == 1
+
+
+def test_without_descriptors_it_pauses_says_so_once_and_recovers(tmp_path: Path) -> None:
+    """EMFILE: clients wait in the backlog until others leave."""
+    journal = tmp_path / "j"
+    limits = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))\n"
+    config = tmp_path / "few.conf.py"
+    config.write_text(f"{limits}control_socket_disable = True\n")
+    with service(
+        {"COUNTING": str(journal)}, *WORKER, "--keep-alive", "60",
+        target="tests.e2e.counting:app", config=str(config), wait=False,
+    ) as running:  # fmt: skip
+        wait_until(lambda: _accepts(running), "the worker to serve")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert soft > 200, (soft, hard)
+        callers = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(100)]
+        wait_until(lambda: "no client can be accepted" in running.log, "the line")
+        with ThreadPoolExecutor(1) as clients:
+            late = clients.submit(running.get, "/count?late")
+            time.sleep(1.5)  # several pauses, which are not told again
+            assert not late.done()
+            for caller in callers:
+                caller.close()
+            assert late.result(timeout=20).status == 200
+        assert running.log.count("no client can be accepted") == 1
+        assert "Traceback" not in running.log
+
+
+def test_a_blocked_hub_is_logged_with_the_culprit(tmp_path: Path) -> None:
+    """A handler that burns half a second names itself in the log."""
+    (tmp_path / "busy.py").write_text(
+        "import time\n"
+        "def app(environ, start_response):\n"
+        "    if environ['PATH_INFO'] == '/burn':\n"
+        "        burn()\n"
+        "    start_response('200 OK', [('Content-Length', '0')])\n"
+        "    return []\n"
+        "def burn():\n"
+        "    end = time.monotonic() + 0.5\n"
+        "    while time.monotonic() < end:\n"
+        "        pass\n"
+    )
+    with hosting("busy:app", PYTHONPATH=str(tmp_path)) as running:
+        assert running.get("/burn").status == 200
+        wait_until(lambda: "in burn" in running.log, "the culprit")
+
+
+def test_a_full_pipe_behind_the_access_log_stops_nobody(tmp_path: Path) -> None:
+    """Nobody reads what it writes, and 5,000 requests are answered; later it tells how many."""
+    command = [
+        sys.executable, "-m", "gunicorn", "-c", NO_CONFIG, *WORKER,
+        "--bind", f"unix:{tmp_path / 's'}", "tests.e2e.counting:app",
+    ]  # fmt: skip
+    environ = {
+        **os.environ, "GREENLINE_ACCESS_LOG": "json", "COUNTING": str(tmp_path / "j"),
+        "COUNTING_SLEEP": "0",
+    }  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=CHECKOUT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_until((tmp_path / "s").exists, "the socket")
+            load = Load(str(tmp_path / "s"), clients=20)
+            wait_until(lambda: len(load.answered) > 5_000, "the answers", limit_s=60)
+            load.stop()
+            assert load.failures == {}
+            process.terminate()
+            assert process.stdout is not None
+            lines = process.stdout.read().splitlines()
+        finally:
+            process.kill()
+    entries = [json.loads(line) for line in lines]
+    assert all(entry.get("status") == 200 or "lost" in entry for entry in entries)
+
+
+def test_what_was_counted_is_what_was_logged(tmp_path: Path) -> None:
+    """Over two workers, one of them killed and replaced: the sums agree with the lines."""
+    (tmp_path / "counted.py").write_text(
+        "import json\n"
+        "from greenline import counters\n"
+        "from greenline.flask import Flask\n"
+        "app = Flask(__name__)\n"
+        "@app.get('/items/<int:number>')\n"
+        "def item(number):\n"
+        "    return {'number': number}, 200 if number < 5 else 404\n"
+        "@app.get('/totals')\n"
+        "def totals():\n"
+        "    found = counters.totals()\n"
+        "    return {json.dumps(key): value for key, value in found.items()}\n"
+    )
+    environ = {"PYTHONPATH": str(tmp_path), "GREENLINE_ACCESS_LOG": "json"}
+    with service(
+        environ, "-k", "greenline.worker.GreenWorker", "-w", "2",
+        target="counted:app", config=NO_CONFIG, wait=False,
+    ) as running:  # fmt: skip
+        wait_until(lambda: _accepts(running), "a worker")
+        for number in range(60):
+            assert running.get(f"/items/{number % 7}").status in (200, 404)
+        wait_until(lambda: running.log.count('"path":"/items') == 60, "their lines")
+        victim = running.workers()[0]
+        os.kill(victim, 9)
+        wait_until(lambda: victim not in running.workers(), "its end")
+        for number in range(40):
+            assert running.get(f"/items/{number % 7}").status in (200, 404)
+        totals = running.get("/totals").json
+        wait_until(lambda: '"/totals"' in running.log, "the last line")
+        logged: Counter[tuple[str, int]] = Counter()
+        for line in running.log.splitlines():
+            if line.startswith("{"):
+                entry = json.loads(line)
+                logged[entry["route"], entry["status"]] += 1
+    counted = {
+        (key[1], key[2]): value
+        for key, value in ((json.loads(text), value) for text, value in totals.items())
+        if key[0] == "requests"
+    }
+    for key in (("/items/<int:number>", 200), ("/items/<int:number>", 404)):
+        assert counted[key] == logged[key] > 20

@@ -1,0 +1,267 @@
+"""
+Reloads, upgrades, recycling, stops and kills under load, counted on both sides.
+
+``GREENLINE_LONG_TESTS=1`` does each of them twenty times.
+"""
+
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.load import Load
+from tests.support import Service, service, wait_until
+
+ROUNDS = 20 if os.environ.get("GREENLINE_LONG_TESTS") else 3
+NO_CONFIG = "tests/e2e/plain_conf.py"
+
+
+@contextmanager
+def counting(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[Service, Path, str]]:
+    """Run the counting application on a TCP and on a unix socket."""
+    journal, path = folder / "journal", str(folder / "s")
+    environ = {"COUNTING": str(journal), **more}
+    with service(
+        environ,
+        "-k", "greenline.worker.GreenWorker", "-w", "2", "--bind", f"unix:{path}", *arguments,
+        target="tests.e2e.counting:app",
+        config=NO_CONFIG,
+        wait=False,
+    ) as running:  # fmt: skip
+        wait_until(lambda: all_answer(running), "two workers")
+        yield running, journal, path
+
+
+def all_answer(running: Service) -> bool:
+    """Return whether each of two workers is seen to serve."""
+    try:
+        seen = {running.get("/count?probe").json["pid"] for _ in range(20)}
+    except OSError:
+        return False
+    return len(seen) == 2
+
+
+def written(journal: Path) -> Counter[str]:
+    """Return how often each request reached the application."""
+    return Counter(line.split()[0] for line in journal.read_text().splitlines())
+
+
+def assert_nothing_lost(load: Load, journal: Path) -> None:
+    """Each request has one answer, and was asked once."""
+    assert load.failures == {}
+    assert set(load.statuses) == {200}
+    seen = written(journal)
+    assert all(seen[str(number)] == 1 for number in load.answered)
+
+
+def test_reloads_lose_nothing(tmp_path: Path) -> None:
+    """HUP replaces every worker: no request fails, none is asked twice."""
+    with counting(tmp_path) as (running, journal, path):
+        load = Load(("127.0.0.1", running.port), path)
+        for _ in range(ROUNDS):
+            old = set(running.workers())
+            before = len(load.answered)
+            os.kill(running.process.pid, signal.SIGHUP)
+            wait_until(lambda: not old & set(running.workers()), "new workers")  # noqa: B023
+            wait_until(lambda: len(load.answered) > before + 500, "some load")  # noqa: B023
+        load.stop()
+        assert load.refused == 0
+        assert_nothing_lost(load, journal)
+
+
+def test_recycled_workers_lose_nothing(tmp_path: Path) -> None:
+    """max_requests replaces a worker after some hundred requests, again and again."""
+    recycling = ("--max-requests", "150", "--max-requests-jitter", "50")
+    with counting(tmp_path, *recycling) as (running, journal, path):
+        load = Load(("127.0.0.1", running.port), path)
+        wait_until(
+            lambda: running.log.count("Autorestarting") >= 2 * ROUNDS, "recycling", limit_s=120
+        )
+        load.stop()
+        assert load.refused == 0
+        assert_nothing_lost(load, journal)
+
+
+def test_an_upgrade_loses_nothing(tmp_path: Path) -> None:
+    """USR2 starts a new master on the same sockets, and TERM ends the old one."""
+    pid_file = tmp_path / "pid"
+    with counting(tmp_path, "--pid", str(pid_file)) as (running, journal, path):
+        load = Load(("127.0.0.1", running.port), path)
+        master = running.process.pid
+        try:
+            for _ in range(ROUNDS):
+                before = len(load.answered)
+                os.kill(master, signal.SIGUSR2)
+                successor = wait_until(lambda: _pid(Path(f"{pid_file}.2")), "a new master")
+                wait_until(lambda: len(_children(successor)) == 2, "its workers")  # noqa: B023
+                wait_until(lambda: _all_boot(running, successor), "its workers to serve")  # noqa: B023
+                os.kill(master, signal.SIGTERM)
+                wait_until(lambda: not _lives(master), "the old master's end")  # noqa: B023
+                master = successor
+                wait_until(lambda: _pid(pid_file) == master, "its promotion")  # noqa: B023
+                wait_until(lambda: len(load.answered) > before + 500, "some load")  # noqa: B023
+            load.stop()
+        finally:
+            if master != running.process.pid:
+                os.kill(master, signal.SIGTERM)
+                wait_until(lambda: not _lives(master), "the last master's end")
+        assert load.refused == 0
+        assert_nothing_lost(load, journal)
+
+
+def test_a_stop_answers_what_was_accepted(tmp_path: Path) -> None:
+    """After SIGTERM new clients are refused in the end; who was accepted gets an answer."""
+    with counting(tmp_path, COUNTING_SLEEP="0.2") as (running, journal, path):
+        load = Load(("127.0.0.1", running.port), path)
+        wait_until(lambda: len(load.answered) > 200, "some load")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(timeout=20) == 0
+        load.stop()
+        assert_nothing_lost(load, journal)
+
+
+def test_a_killed_worker_fails_its_own_requests_only(tmp_path: Path) -> None:
+    """kill -9 under load: what failed had reached that worker, or its connections' next ones."""
+    with counting(tmp_path, COUNTING_SLEEP="0.1") as (running, journal, path):
+        load = Load(("127.0.0.1", running.port), path)
+        for _ in range(ROUNDS):
+            before = len(load.answered)
+            victim = running.workers()[0]
+            failed = set(load.failures)
+            os.kill(victim, signal.SIGKILL)
+            wait_until(lambda: victim not in running.workers(), "its end")  # noqa: B023
+            wait_until(lambda: len(running.workers()) == 2, "its successor")
+            wait_until(lambda: len(load.answered) > before + 200, "some load")  # noqa: B023
+            lines = [line.split() for line in journal.read_text().splitlines()]
+            by = {number: int(pid) for number, pid in lines if number.isdigit()}
+            for number in set(load.failures) - failed:
+                assert by.get(str(number), victim) == victim
+        load.stop()
+        assert set(load.statuses) == {200}
+        seen = written(journal)
+        assert all(seen[str(number)] == 1 for number in load.answered)
+
+
+def test_a_release_that_does_not_load_is_refused(tmp_path: Path) -> None:
+    """A HUP with a SyntaxError in the application keeps the old workers, and says so once."""
+    app = tmp_path / "release.py"
+    good = "from tests.e2e.counting import app\n"
+    app.write_text(good)
+    environ = {"COUNTING": str(tmp_path / "journal"), "PYTHONPATH": str(tmp_path)}
+    with service(
+        environ, "-k", "greenline.worker.GreenWorker", "-w", "2",
+        target="release:app", config=NO_CONFIG, wait=False,
+    ) as running:  # fmt: skip
+        wait_until(lambda: all_answer(running), "the first release")
+        old = set(running.workers())
+        load = Load(("127.0.0.1", running.port))
+        for bad in ("def (", "raise RuntimeError('no')", "import sys; sys.exit('a bad setting')"):
+            told = running.log.count("reload refused")
+            app.write_text(bad)
+            os.kill(running.process.pid, signal.SIGHUP)
+            wait_until(lambda: running.log.count("reload refused") == told + 1, "the line")  # noqa: B023
+            assert set(running.workers()) == old
+        assert "a bad setting" in running.log
+        app.write_text(good)
+        os.kill(running.process.pid, signal.SIGHUP)
+        wait_until(lambda: not old & set(running.workers()), "the good release")
+        load.stop()
+        assert_nothing_lost(load, tmp_path / "journal")
+
+
+def test_a_connection_that_idles_is_closed_when_the_proxy_gave_it_up(tmp_path: Path) -> None:
+    """A stop does not close what nginx may be about to use: only after its own idle time."""
+    environ = {"GREENLINE_PROXY_KEEPALIVE": "2"}
+    with counting(tmp_path, "--keep-alive", "60", **environ) as (running, _, _):
+        with socket.create_connection(("127.0.0.1", running.port), timeout=10) as idle:
+            idle.sendall(b"GET /count?a HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert idle.recv(65_536).startswith(b"HTTP/1.1 200")
+            started = time.monotonic()
+            running.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: _refuses(running.port), "the end of accepting")
+            idle.sendall(b"GET /count?b HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = idle.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"Connection: close" in answer
+            assert idle.recv(1) == b""
+        assert running.process.wait(timeout=20) == 0
+        assert time.monotonic() - started < 10
+
+
+def test_an_idle_connection_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    """It is closed when the proxy's idle time is over, long before our own."""
+    environ = {"GREENLINE_PROXY_KEEPALIVE": "1"}
+    with counting(tmp_path, "--keep-alive", "60", **environ) as (running, _, _):
+        with socket.create_connection(("127.0.0.1", running.port), timeout=20) as idle:
+            idle.sendall(b"GET /count?a HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert idle.recv(65_536).startswith(b"HTTP/1.1 200")
+            answered = time.monotonic()
+            running.process.send_signal(signal.SIGTERM)
+            assert idle.recv(1) == b""
+            assert 0.9 < time.monotonic() - answered < 10
+        assert running.process.wait(timeout=20) == 0
+
+
+def test_a_request_beyond_the_graceful_timeout_is_cut_and_named(tmp_path: Path) -> None:
+    """It is answered 503 and has a line in the log; the exit status is 0 all the same."""
+    with counting(tmp_path, "--graceful-timeout", "4", COUNTING_SLEEP="60") as (running, _, _):
+        with socket.create_connection(("127.0.0.1", running.port), timeout=20) as slow:
+            slow.sendall(b"GET /count/for/ever?1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            wait_until(lambda: "1" in written(tmp_path / "journal"), "the request to begin")
+            running.process.send_signal(signal.SIGTERM)
+            answer = slow.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 503")
+            assert b"retry-after" in answer.lower()
+        assert running.process.wait(timeout=20) == 0
+        assert running.log.count("cut after the graceful timeout: GET /count/for/ever") == 1
+
+
+def test_a_drain_delay_goes_on_serving(tmp_path: Path) -> None:
+    """For DRAIN_DELAY new clients are served, and told to close; then they are refused."""
+    with counting(tmp_path, DRAIN_DELAY="2") as (running, _, _):
+        running.process.send_signal(signal.SIGTERM)
+        started = time.monotonic()
+        while time.monotonic() - started < 1:
+            answer = running.get("/count?later")
+            assert answer.status == 200
+        assert answer.headers["Connection"] == "close"
+        wait_until(lambda: _refuses(running.port), "the end of accepting", limit_s=10)
+        assert running.process.wait(timeout=20) == 0
+
+
+def _refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def _pid(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except FileNotFoundError:
+        return []
+    return [int(child) for child in text.split()]
+
+
+def _all_boot(running: Service, master: int) -> bool:
+    return all(f"Booting worker with pid: {pid}" in running.log for pid in _children(master))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,92 @@
+"""
+Clients that ask without a pause over kept connections, and count what becomes of each request.
+
+1. A connection is given up when the server says ``Connection: close``, and a new one is made; one
+   that is refused is no request.
+2. A request is sent once. Any end but a whole answer is a failure, with its reason.
+3. Every request has a number, so that both sides can be compared.
+"""
+
+import itertools
+import socket
+from collections import Counter
+
+import gevent
+from gevent.event import Event
+
+Address = tuple[str, int] | str
+
+
+class Load:
+    """*clients* greenlets that ask ``GET path?number`` at *addresses*, in turn."""
+
+    def __init__(self, *addresses: Address, clients: int = 50, path: str = "/count") -> None:
+        self._addresses = itertools.cycle(addresses)
+        self._path = path
+        self._numbers = itertools.count()
+        self._stop = Event()
+        self.answered: dict[int, int] = {}
+        self.failures: dict[int, str] = {}
+        self.refused = 0
+        self._clients = [gevent.spawn(self._serve) for _ in range(clients)]
+
+    @property
+    def statuses(self) -> Counter[int]:
+        """How many answers there were of each status."""
+        return Counter(self.answered.values())
+
+    def stop(self) -> None:
+        """Let each client finish its request."""
+        self._stop.set()
+        gevent.joinall(self._clients, timeout=60, raise_error=True)
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            address = next(self._addresses)
+            family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+            with socket.socket(family) as sock:
+                sock.settimeout(60)
+                try:
+                    sock.connect(address)
+                except OSError:
+                    self.refused += 1
+                    gevent.sleep(0.01)
+                    continue
+                self._ask_until_closed(sock)
+
+    def _ask_until_closed(self, sock: socket.socket) -> None:
+        while not self._stop.is_set():
+            number = next(self._numbers)
+            head = b"GET %s?%d HTTP/1.1\r\nHost: x\r\n\r\n" % (self._path.encode(), number)
+            try:
+                sock.sendall(head)
+                status, is_kept = _read_answer(sock)
+            except OSError as error:
+                self.failures[number] = repr(error)
+                return
+            self.answered[number] = status
+            if not is_kept:
+                return
+
+
+def _read_answer(sock: socket.socket) -> tuple[int, bool]:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = sock.recv(65_536)
+        if not more:
+            raise OSError(f"closed after {len(data)} bytes of the answer")
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    left = int(headers["content-length"]) - len(body)
+    while left > 0:
+        more = sock.recv(left)
+        if not more:
+            raise OSError(f"closed {left} bytes before the end of the answer")
+        left -= len(more)
+    status = int(first.split()[1])
+    return status, headers.get("connection", "").lower() != "close"

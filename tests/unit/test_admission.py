@@ -1,0 +1,282 @@
+"""greenline.admission: who is admitted, who waits, who is refused, and that no place is lost."""
+
+import socket
+from collections.abc import Iterator
+from time import monotonic
+
+import gevent
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from greenline.admission import Gate
+from greenline.errors import ClientGone, Overloaded
+from greenline.limits import Fixed
+from tests.support import wait_until
+
+BOOKS = {"PATH_INFO": "/books"}
+LONG_S = 60.0
+
+
+class Client:
+    """A client's connection: what the gate is given, and the client's end of it."""
+
+    def __init__(self) -> None:
+        self.sock, self.end = socket.socketpair()
+
+    def enter(self, gate: Gate) -> float | None:
+        return gate.enter(BOOKS, self.sock)
+
+    def close(self) -> None:
+        self.sock.close()
+        self.end.close()
+
+
+@pytest.fixture
+def clients() -> Iterator[list[Client]]:
+    """Five clients."""
+    five = [Client() for _ in range(5)]
+    yield five
+    for client in five:
+        client.close()
+
+
+def busy(gate: Gate, client: Client, count: int = 1) -> list[float | None]:
+    """Fill *count* places."""
+    return [client.enter(gate) for _ in range(count)]
+
+
+def waiting(gate: Gate, *those: Client) -> "list[gevent.Greenlet]":
+    """Return greenlets that wait for a place, in this order."""
+    greenlets = []
+    for client in those:
+        before = gate.stats()["waiting"]
+        greenlets.append(gevent.spawn(client.enter, gate))
+        wait_until(lambda: gate.stats()["waiting"] > before, "a client to wait")  # noqa: B023
+    return greenlets
+
+
+def test_admits_up_to_the_limit_and_refuses_the_next_at_once(clients: list[Client]) -> None:
+    """Two of two are admitted, the third is not, and is when one has left."""
+    gate = Gate(Fixed(2))
+    places = busy(gate, clients[0], 2)
+    started = monotonic()
+    with pytest.raises(Overloaded):
+        clients[1].enter(gate)
+    assert monotonic() - started < 1
+    gate.leave(places[0])
+    assert clients[1].enter(gate) is not None
+    assert repr(gate) == "<Gate limit=2 in_progress=2 waiting=0 refused=1 gone=0>"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_health_checks_pass_a_full_gate_and_do_not_count(clients: list[Client], path: str) -> None:
+    """However busy it is, the worker tells that it lives, a hundred times."""
+    gate = Gate(Fixed(0))
+    for _ in range(100):
+        gate.leave(gate.enter({"PATH_INFO": path}, clients[0].sock))
+    assert gate.stats()["in_progress"] == gate.stats()["refused"] == 0
+
+
+@pytest.mark.parametrize("path", ["/healthz/", "/healthz/more", "/api/healthz", "", "/"])
+def test_what_only_looks_like_a_health_check_is_refused(clients: list[Client], path: str) -> None:
+    """A path that has the name of a health check in it is no way around the limit."""
+    with pytest.raises(Overloaded):
+        Gate(Fixed(0)).enter({"PATH_INFO": path}, clients[0].sock)
+
+
+def test_other_paths_may_be_the_health_checks(clients: list[Client]) -> None:
+    """An application that has its own is told by its own."""
+    gate = Gate(Fixed(0), exempt=("/status",))
+    assert gate.enter({"PATH_INFO": "/status"}, clients[0].sock) is None
+    with pytest.raises(Overloaded):
+        gate.enter({"PATH_INFO": "/healthz"}, clients[0].sock)
+
+
+def test_who_waits_is_admitted_in_order_and_nobody_overtakes(clients: list[Client]) -> None:
+    """A place that becomes free goes to who came first, not to who comes just then."""
+    gate = Gate(Fixed(1), max_waiting=3, max_wait_s=LONG_S)
+    (place,) = busy(gate, clients[0])
+    first, second = waiting(gate, clients[1], clients[2])
+    gate.leave(place)
+    third = gevent.spawn(clients[3].enter, gate)
+    first.join(10)
+    assert (first.ready(), second.ready(), third.ready()) == (True, False, False)
+    gate.leave(first.value)
+    second.join(10)
+    assert (second.ready(), third.ready()) == (True, False)
+    gate.leave(second.value)
+    assert third.get(timeout=10) is not None
+
+
+def test_nobody_waits_longer_than_allowed_or_in_too_long_a_queue(clients: list[Client]) -> None:
+    """The one in the queue is refused in time; the one for whom it has no room at once."""
+    gate = Gate(Fixed(1), max_waiting=1, max_wait_s=0.5)
+    busy(gate, clients[0])
+    started = monotonic()
+    (waiter,) = waiting(gate, clients[1])
+    with pytest.raises(Overloaded):
+        clients[2].enter(gate)
+    assert monotonic() - started < 0.4
+    with pytest.raises(Overloaded):
+        waiter.get(timeout=10)
+    assert 0.5 <= monotonic() - started < 1.5
+    assert gate.stats()["refused"] == 2
+    assert gate.stats()["waiting"] == 0
+
+
+def test_a_queue_that_stays_is_no_burst_and_its_waits_are_cut(clients: list[Client]) -> None:
+    """Who comes to a queue that has not been empty for the whole wait waits a twentieth of it."""
+    gate = Gate(Fixed(1), max_waiting=10, max_wait_s=2.0)
+    (place,) = busy(gate, clients[0])
+    standing = waiting(gate, clients[1])
+    gevent.sleep(1.5)
+    standing += waiting(gate, clients[2])
+    gate.leave(place)
+    gevent.sleep(0.7)
+    started = monotonic()
+    with pytest.raises(Overloaded):
+        clients[3].enter(gate)
+    assert monotonic() - started < 1.1
+    gevent.killall(standing)
+
+
+def test_a_client_that_hangs_up_while_it_waits_is_let_go(clients: list[Client]) -> None:
+    """It is noticed long before a place is free, and the queue has room again."""
+    gate = Gate(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
+    busy(gate, clients[0])
+    (waiter,) = waiting(gate, clients[1])
+    clients[1].end.close()
+    with pytest.raises(ClientGone):
+        waiter.get(timeout=10)
+    assert gate.stats() == {"limit": 1, "in_progress": 1, "waiting": 0, "refused": 0, "gone": 1}
+
+
+def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list[Client]) -> None:
+    """Its end hides behind a body that nobody reads yet; the place goes to the next."""
+    gate = Gate(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
+    (place,) = busy(gate, clients[0])
+    first, second = waiting(gate, clients[1], clients[2])
+    clients[1].end.send(b"x" * 1000)
+    gevent.sleep(0.1)
+    assert not first.ready()
+    clients[1].end.close()
+    gate.leave(place)
+    with pytest.raises(ClientGone):
+        first.get(timeout=10)
+    assert second.get(timeout=10) is not None
+
+
+def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list[Client]) -> None:
+    """Bytes that nobody reads yet wake the hub once, not all the time."""
+    gate = Gate(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
+    busy(gate, clients[0])
+    (waiter,) = waiting(gate, clients[1])
+    clients[1].end.send(b"x")
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+
+    check = gevent.get_hub().loop.check()
+    check.start(count)
+    gevent.sleep(0.3)
+    check.stop()
+    check.close()
+    assert turns < 50
+    waiter.kill()
+
+
+def test_killed_in_the_moment_it_is_admitted_it_passes_its_place_on(clients: list[Client]) -> None:
+    """The place handed to a greenlet that dies before it runs goes to the next."""
+    gate = Gate(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
+    (place,) = busy(gate, clients[0])
+    first, second = waiting(gate, clients[1], clients[2])
+    first.kill(block=False)
+    gate.leave(place)
+    assert second.get(timeout=10) is not None
+    assert gate.stats()["in_progress"] == 1
+    gate.leave(second.value)
+    assert gate.stats()["in_progress"] == 0
+
+
+def test_a_limit_that_grows_admits_all_it_can(clients: list[Client]) -> None:
+    """One leaves, three more may be in: three of the waiters are."""
+    limit = Fixed(1)
+    gate = Gate(limit, max_waiting=4, max_wait_s=LONG_S)
+    (place,) = busy(gate, clients[0])
+    waiters = waiting(gate, *clients[1:])
+    limit.value = 3
+    gate.leave(place)
+    gevent.joinall(waiters[:3], timeout=10)
+    assert [waiter.ready() for waiter in waiters] == [True, True, True, False]
+    gevent.killall(waiters)
+
+
+def test_the_limit_is_told_when_each_began_and_of_how_many(clients: list[Client]) -> None:
+    """What the arithmetic needs: the time of admission, how many there were, how it ended."""
+    told: list[tuple[float, int, bool]] = []
+
+    class Listening(Fixed):
+        def record(self, started_s: float, in_progress: int, ok: bool) -> None:
+            told.append((started_s, in_progress, ok))
+
+    gate = Gate(Listening(5))
+    places = busy(gate, clients[0], 2)
+    gate.leave(places[0])
+    gate.leave(places[1], ok=False)
+    assert told == [(places[0], 2, True), (places[1], 1, False)]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    limit=st.integers(1, 3),
+    queue=st.integers(0, 4),
+    work=st.lists(st.integers(0, 4), min_size=1, max_size=25),
+    kills=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 20)), max_size=12),
+    closes=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 20)), max_size=8),
+)
+def test_whoever_is_killed_or_hangs_up_whenever_no_place_is_lost(
+    limit: int,
+    queue: int,
+    work: list[int],
+    kills: list[tuple[int, int]],
+    closes: list[tuple[int, int]],
+) -> None:
+    """The limit holds at every step, and in the end all places are free."""
+    gate = Gate(Fixed(limit), max_waiting=queue, max_wait_s=LONG_S)
+    clients = [Client() for _ in work]
+    highest = inside = 0
+
+    def serve(client: Client, turns: int) -> None:
+        nonlocal highest, inside
+        try:
+            place = client.enter(gate)
+        except (Overloaded, ClientGone):
+            return
+        inside += 1
+        highest = max(highest, inside)
+        try:
+            for _ in range(turns):
+                gevent.sleep(0)
+        finally:
+            inside -= 1
+            gate.leave(place)
+
+    greenlets = [gevent.spawn(serve, *pair) for pair in zip(clients, work, strict=True)]
+    for step in range(21):
+        for victim, when in kills:
+            if when == step and victim < len(work):
+                greenlets[victim].kill(block=False)
+        for victim, when in closes:
+            if when == step and victim < len(work):
+                clients[victim].end.close()
+        gevent.sleep(0)
+    gevent.joinall(greenlets, timeout=10)
+    stats = gate.stats()
+    for client in clients:
+        client.close()
+    assert all(greenlet.ready() for greenlet in greenlets)
+    assert highest <= limit
+    assert stats["in_progress"] == stats["waiting"] == 0

@@ -1,0 +1,177 @@
+"""greenline.counters between real processes: nothing is lost, nothing is counted twice."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from gevent.monkey import get_original
+
+from greenline import counters
+from greenline.counters import ENTRIES, OTHER, Counters, Key
+from tests.support import CHECKOUT, environ
+
+BEGIN = """
+import os, signal, sys
+from greenline.counters import Counters
+counters = Counters(int(sys.argv[1]))
+def ready():
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+COUNT = "for _ in range(1000): counters.count(('requests', '/books', 200))\n"
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    """Shared memory as the master makes it."""
+    fd = counters.share()
+    yield fd
+    os.close(fd)
+
+
+class Worker:
+    """A process that counts, is ready, and ends when it is told to."""
+
+    def __init__(self, memory: int, script: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", BEGIN + script, str(memory)],
+            cwd=CHECKOUT,
+            env=environ({}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[memory],
+            text=True,
+        )
+
+    def until_ready(self) -> "Worker":
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+        return self
+
+    def end(self) -> None:
+        self.process.communicate("\n", timeout=30)
+        assert self.process.returncode == 0
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=30)
+
+
+def totals(memory: int) -> dict[Key, int]:
+    """Return the sums that are not 0, as one more worker sees them."""
+    script = "print(counters.totals())\n"
+    command = [sys.executable, "-c", BEGIN + script, str(memory)]
+    done = subprocess.run(
+        command, cwd=CHECKOUT, env=environ({}), pass_fds=[memory], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[Key, int] = eval(done.stdout)  # noqa: S307
+    return {key: value for key, value in found.items() if value}
+
+
+def test_counts_of_all_workers_are_added_up(memory: int) -> None:
+    """Four at once, some alive and some not: each request is counted once."""
+    workers = [Worker(memory, f"{COUNT}ready()\n") for _ in range(4)]
+    for worker in workers:
+        worker.until_ready()
+    workers[0].end()
+    assert totals(memory) == {("requests", "/books", 200): 4000}
+    for worker in workers[1:]:
+        worker.end()
+    assert totals(memory) == {("requests", "/books", 200): 4000}
+
+
+def test_what_a_killed_worker_counted_is_kept_and_its_row_is_used_again(memory: int) -> None:
+    """Ten workers, each killed while it waits, leave ten times their counts in one row."""
+    for _ in range(10):
+        Worker(memory, f"{COUNT}ready()\n").until_ready().kill()
+    assert totals(memory) == {("requests", "/books", 200): 10_000}
+    same = "assert repr(counters) == '<Counters row=0 entries=2>', counters\nready()\n"
+    Worker(memory, f"{COUNT}{same}").until_ready().end()
+
+
+def test_workers_that_are_killed_while_they_count_break_nothing(memory: int) -> None:
+    """A row that was left in the middle of something can be read and gone on with."""
+    for _ in range(5):
+        worker = Worker(
+            memory,
+            "ready_said = print('ready', flush=True)\n"
+            "n = 0\n"
+            "while True:\n"
+            "    n += 1\n"
+            "    counters.count(('requests', f'/{n % 900}', 200))\n",
+        )
+        worker.until_ready()
+        worker.kill()
+    found = totals(memory)
+    assert all(len(key) == 3 and key[0] == "requests" for key in found)
+    assert all(value > 0 for value in found.values())
+
+
+def test_values_are_those_of_the_workers_that_live(memory: int) -> None:
+    """A pool of a worker that is gone has no connections; one that took its place begins anew."""
+    script = "counters.set(('pool', 'active'), 5)\ncounters.set(('pool', 'active'), 3)\nready()\n"
+    first, second = (Worker(memory, script).until_ready() for _ in range(2))
+    assert totals(memory) == {("pool", "active"): 6}
+    first.kill()
+    assert totals(memory) == {("pool", "active"): 3}
+    successor = Worker(memory, "ready()\n").until_ready()
+    assert totals(memory) == {("pool", "active"): 3}
+    successor.end()
+    second.end()
+    assert totals(memory) == {}
+
+
+def test_keys_beyond_the_room_are_counted_as_other(memory: int) -> None:
+    """However many there are, the table stays as it is and the sum stays right."""
+    mine = Counters(memory)
+    for n in range(3 * ENTRIES):
+        mine.count(("requests", f"/{n}", 200 + n % 2))
+        mine.count(("requests", f"/{n}", 200 + n % 2))
+    found = mine.totals()
+    assert len(found) <= ENTRIES
+    assert sum(found.values()) == 6 * ENTRIES
+    assert found["requests", OTHER, 200] > 2000
+    assert found["requests", "/1", 201] == 2
+    for n in range(3 * ENTRIES):
+        mine.count((f"another{n}",))
+    assert len(mine.totals()) <= ENTRIES
+    assert sum(mine.totals().values()) == 9 * ENTRIES
+
+
+def test_a_key_that_is_too_long_is_counted_as_other(memory: int) -> None:
+    """A route of a thousand characters has no entry of its own."""
+    mine = Counters(memory)
+    for letter in "ab":
+        mine.count(("requests", letter * 1000, 200))
+    assert mine.totals()["requests", OTHER, 200] == 2
+
+
+def test_the_memory_has_no_name_and_goes_with_its_last_user(memory: int) -> None:
+    """Nothing is left on any disk, and what is unused takes no memory."""
+    Counters(memory).count(("requests", "/", 200))
+    status = os.fstat(memory)
+    assert status.st_nlink == 0
+    assert status.st_blocks * 512 <= 65_536
+
+
+def test_a_forked_child_does_not_hold_the_row(memory: int) -> None:
+    """A process that the application forked and that outlives the worker is no worker."""
+    worker = Worker(
+        memory,
+        "counters.set(('pool', 'active'), 1)\n"
+        "if os.fork() == 0:\n"
+        "    sys.stdin.readline()\n"
+        "    os._exit(0)\n"
+        "ready()\n",
+    )
+    worker.until_ready()
+    worker.process.kill()
+    worker.process.wait(30)
+    try:
+        assert totals(memory) == {}
+    finally:
+        assert worker.process.stdin is not None
+        get_original("os", "close")(worker.process.stdin.fileno())
