@@ -5,7 +5,8 @@ ARGS ?=
 # pip's and Python's own settings are the person's; these would change what runs here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
-.PHONY: help serve dev test check bench-article bench-postgres bench-soak clean \
+.PHONY: help serve dev test test-long check bench-article bench-postgres bench-http bench-overload \
+	bench-soak clean \
 	have-python setup-serve setup-dev setup-bench
 
 help: ## show this list
@@ -20,6 +21,9 @@ dev: setup-serve ## the same with one worker, which reloads when the code change
 test: setup-dev ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
 	@exec .venv/bin/python -m pytest $(ARGS)
 
+test-long: setup-dev ## run them with the long forms: twenty reloads for three, half a minute deaf
+	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m pytest --timeout 1200 $(ARGS)
+
 check: setup-dev ## run the linters and the type checker
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m ruff format --check .
@@ -31,6 +35,12 @@ bench-article: setup-dev ## run the experiment of the README: a thousand sleepin
 
 bench-postgres: setup-bench ## compare reads from Postgres with four other ways to serve them
 	@exec .venv/bin/python -m bench.postgres $(ARGS)
+
+bench-http: setup-bench ## compare a small JSON answer with other servers and frameworks
+	@exec .venv/bin/python -m bench.http $(ARGS)
+
+bench-overload: setup-bench ## offer up to three times what is taken, with and without the gate
+	@exec .venv/bin/python -m bench.overload $(ARGS)
 
 bench-soak: setup-dev ## ask 100,000 times from 200 connections: no failure, no growing memory
 	@exec .venv/bin/python -m bench.soak

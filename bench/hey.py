@@ -114,17 +114,17 @@ def split_by_status(text: str, asked: int, clients: int, wall_s: float) -> Resul
         answers=dict(sorted(answers.items())),
         seconds=round(seconds, 4),
         req_s=round(len(good_s) / seconds, 2) if seconds else 0.0,
-        p50_ms=_percentile_ms(good_s, 0.50),
-        p99_ms=_percentile_ms(good_s, 0.99),
-        p999_ms=_percentile_ms(good_s, 0.999),
+        p50_ms=percentile_ms(good_s, 0.50),
+        p99_ms=percentile_ms(good_s, 0.99),
+        p999_ms=percentile_ms(good_s, 0.999),
     )
 
 
-def _percentile_ms(ordered_s: list[float], share: float) -> float | None:
-    """The smallest latency that *share* of them do not exceed (nearest rank, no guessing)."""
+def percentile_ms(ordered_s: Sequence[float], share: float, digits: int = 1) -> float | None:
+    """Return the smallest latency that *share* do not exceed (nearest rank, no guessing)."""
     if not ordered_s:
         return None
-    return round(ordered_s[math.ceil(share * len(ordered_s)) - 1] * 1000, 1)
+    return round(ordered_s[math.ceil(share * len(ordered_s)) - 1] * 1000, digits)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

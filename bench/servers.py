@@ -1,5 +1,5 @@
 """
-Start a gunicorn or a uvicorn to be measured, and stop it.
+Start a gunicorn, a uvicorn or a granian to be measured, and stop it.
 
 1. It runs in a session of its own and is ended by its own process ids, never by a name.
 2. It counts as started when it answers 200 and its workers have gone quiet: a worker still
@@ -26,7 +26,7 @@ from bench import proc
 ROOT = Path(__file__).resolve().parents[1]
 # Peers get their number of workers as an argument; ours reads it from the environment.
 LEFT_OUT = ("GUNICORN_CMD_ARGS", "WEB_CONCURRENCY", "PORT")
-LEFT_OUT_BEGINNING = "UVICORN_"
+LEFT_OUT_BEGINNING = ("UVICORN_", "GRANIAN_")
 OPEN_FILES = 20_000
 
 
@@ -151,6 +151,13 @@ class Uvicorn(Server):
     """A uvicorn: with one worker a single process."""
 
     program = "uvicorn"
+    listen = ("--host", "127.0.0.1", "--port", "{port}")
+
+
+class Granian(Server):
+    """A granian: a main process and its worker."""
+
+    program = "granian"
     listen = ("--host", "127.0.0.1", "--port", "{port}")
 
 

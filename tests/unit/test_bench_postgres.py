@@ -298,7 +298,7 @@ def test_only_the_access_log_is_left_out() -> None:
     """The benches' gunicorn has our production settings and hooks, and writes no access log."""
     conf = quiet_conf()
     assert conf.accesslog is None
-    assert conf.worker_class == "gevent"
+    assert conf.worker_class == "greenline.worker.GreenWorker"
     assert callable(conf.post_worker_init)
     assert callable(conf.on_starting)
 

@@ -1,0 +1,81 @@
+"""
+Draw what a bench found, one picture a bench, as PNG files.
+
+matplotlib is imported when something is drawn: the tests of the benches do without it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.report import OURS, Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OURS_COLOURS = ("#0b6e4f", "#3fa37c", "#9bd3bb")
+THEIR_COLOURS = ("#555555", "#8c8c8c", "#c4c4c4")
+
+
+def bars(rows: Sequence[Row], path: Path) -> Path:
+    """Draw req/s and p99 of the first work in *rows*, by who and connections."""
+    work = rows[0].work
+    those = [row for row in rows if row.work == work]
+    clients = sorted({row.clients for row in those})
+    at_first = {row.who: row.req_s for row in those if row.clients == clients[0]}
+    order = sorted(at_first, key=lambda who: at_first[who])
+    height = 0.8 / len(clients)
+    figure = _figure(13, 7)
+    speed, tail = figure.subplots(1, 2, sharey=True)
+    for row in those:
+        nth = clients.index(row.clients)
+        place = order.index(row.who) - (nth - (len(clients) - 1) / 2) * height
+        colours = OURS_COLOURS if row.who.startswith("green") else THEIR_COLOURS
+        look = {"height": height, "color": colours[nth % len(colours)]}
+        speed.barh(place, row.req_s, **look)
+        tail.barh(place, row.p99_ms or 0.0, **look)
+    speed.set_yticks(range(len(order)), order)
+    for label in speed.get_yticklabels():
+        label.set_fontweight("bold" if label.get_text() == OURS else "normal")
+    many = ", ".join(map(str, clients))
+    speed.set_title(f"requests a second ({work}; dark to light: {many} connections)")
+    tail.set_title("p99 in ms (closed loop)")
+    tail.set_xscale("log")
+    return _save(figure, path)
+
+
+def curves(
+    goodput: Mapping[str, Sequence[tuple[float, float]]], saturation: float, path: Path
+) -> Path:
+    """Draw answers a second against what was offered, a line for each name in *goodput*."""
+    figure = _figure(9, 6)
+    axes = figure.subplots()
+    for name, points in goodput.items():
+        offered, good = zip(*points, strict=True)
+        axes.plot(offered, good, marker="o", label=name)
+    highest = max(offered for points in goodput.values() for offered, _ in points)
+    axes.plot([0, saturation, highest], [0, saturation, saturation], ":", color="grey",
+              label=f"all that can be answered ({saturation:.0f} a second)")  # fmt: skip
+    axes.set_xlabel("requests offered a second")
+    axes.set_ylabel("answers 200 within a second, a second")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return _save(figure, path)
+
+
+def _figure(width: float, height: float) -> "Figure":
+    # Not by pyplot, which looks for a screen.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height))
+
+
+def _save(figure: "Figure", path: Path) -> Path:
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return path
