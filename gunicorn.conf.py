@@ -17,7 +17,7 @@ except ConfigError as error:
 
 bind = f"0.0.0.0:{settings.port}"
 workers = settings.workers
-worker_class = "gevent"
+worker_class = "greenline.worker.GreenWorker"
 # A full queue for the pool must leave sockets for the health check, and for idle keep-alive.
 worker_connections = settings.pool_max_waiting + 1_000
 keepalive = 5

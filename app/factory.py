@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
-from flask import Flask, Response, request
+from flask import Response
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import BaseConverter
@@ -18,7 +18,8 @@ from app.store.diagnostics import Diagnostics
 from app.store.states import States
 from config import Settings
 from config.env import named
-from greenline import budget, deadline, hangup
+from greenline import budget, counters, deadline, master
+from greenline.flask import Flask, environ
 from greenline.mongo.client import Mongo
 from greenline.postgres.cancel import Canceller
 from greenline.postgres.client import Postgres
@@ -37,18 +38,27 @@ log = logging.getLogger(__name__)
 
 
 class Service(Flask):
-    """Flask with a deadline around each handler."""
+    """Flask with a deadline around each handler, but for those of health: they have their own."""
 
     def __init__(self, *args: Any, request_timeout_s: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
         self._request_timeout_s = request_timeout_s
+        super().__init__(*args, **kwargs)
 
-    def dispatch_request(self) -> ResponseReturnValue:
-        if request.blueprint == "health":  # it has limits of its own, and always a body
-            return super().dispatch_request()
-        sock = request.environ.get("gunicorn.socket")
-        with hangup.serving(sock), deadline.limit(self._request_timeout_s):
-            return self._begun(self.make_response(super().dispatch_request()))
+    def add_url_rule(
+        self, rule: str, endpoint: str | None = None, view_func: Any = None, *args: Any, **more: Any
+    ) -> None:
+        if view_func is not None and not (endpoint or "").startswith("health."):
+            view_func = self._limited(view_func)
+        super().add_url_rule(rule, endpoint, view_func, *args, **more)
+
+    def _limited(self, view: Callable[..., ResponseReturnValue]) -> Callable[..., Response]:
+        @wraps(view)
+        def limited(**values: Any) -> Response:
+            spent_s = environ().setdefault("greenline.spent", {})
+            with deadline.limit(self._request_timeout_s, spent_s):
+                return self._begun(self.make_response(view(**values)))
+
+        return limited
 
     def _begun(self, response: Response) -> Response:
         """Begin a streamed answer in the request's time, and give each further chunk its own."""
@@ -89,7 +99,7 @@ def create_app(settings: Settings) -> Flask:
     app.extensions["greenline"] = resources
     request_id.register(app)
     problems.register(app)
-    app.register_blueprint(ops.health_blueprint(resources.health))
+    app.register_blueprint(ops.health_blueprint(resources.health, master.is_stopping))
     app.register_blueprint(books.blueprint(Books(postgres)))
     app.register_blueprint(states.blueprint(states_store))
     if settings.diagnostics:
@@ -123,6 +133,7 @@ def _postgres(settings: Settings, resources: Resources) -> Postgres:
     if canceller is not None:
         resources.add("postgres canceller", close=canceller.close)
     resources.add("postgres pool", close=lambda: pool.close(GOODBYE_S))
+    counters.gauges["postgres"] = pool.stats
     resources.add("postgres", close=probe.close, check=probe)
     return Postgres(pool, prepare=settings.postgres_prepare)
 

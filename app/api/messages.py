@@ -8,6 +8,7 @@ from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
 
 from app.errors import InvalidRequest, MalformedRequest
+from greenline.flask import json_response
 
 T = TypeVar("T")
 
@@ -59,8 +60,8 @@ def query(type_: type[T]) -> T:
 
 def json(value: Any, status: int = 200) -> Response:
     """Answer with *value*; text is JSON already and is passed on as it is."""
-    payload = value if isinstance(value, str) else msgspec.json.encode(value)
-    return Response(payload, status=status, mimetype="application/json")
+    payload = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+    return json_response(payload, status)
 
 
 def nothing() -> Response:

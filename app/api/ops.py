@@ -1,5 +1,6 @@
 """What a supervisor, a proxy and an engineer ask: alive, ready, and a query that sleeps."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from flask import Blueprint, Response
@@ -16,8 +17,12 @@ class Sleep(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, Meta(ge=0, le=3_600)] = 1.0
 
 
-def health_blueprint(health: Health) -> Blueprint:
-    """Return ``/healthz``, which touches nothing, and ``/readyz``, which asks both servers."""
+def health_blueprint(health: Health, is_stopping: Callable[[], bool]) -> Blueprint:
+    """
+    Return ``/healthz``, which touches nothing, and ``/readyz``, which asks both servers.
+
+    A service that *is_stopping* is not ready, at once, whatever the servers say.
+    """
     routes = Blueprint("health", __name__)
 
     @routes.get("/healthz")
@@ -32,8 +37,9 @@ def health_blueprint(health: Health) -> Blueprint:
             name: {"status": "ok"} if problem is None else {"status": "failed", "error": problem}
             for name, problem in report.checks.items()
         }
-        status = "ready" if report.ready else "not ready"
-        response = messages.json({"status": status, "checks": checks}, 200 if report.ready else 503)
+        is_ready = report.ready and not is_stopping()
+        status = "ready" if is_ready else "stopping" if is_stopping() else "not ready"
+        response = messages.json({"status": status, "checks": checks}, 200 if is_ready else 503)
         response.headers["Cache-Control"] = "no-store"
         return response
 

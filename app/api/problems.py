@@ -9,10 +9,11 @@ import logging
 from http import HTTPStatus
 
 import msgspec
-from flask import Flask, Response, g, request
+from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from app import errors as app_errors
+from app.api import request_id
 from greenline import errors
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
     errors.PoolTimeout: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.PoolClosed: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.TooManyWaiting: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.Overloaded: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.Draining: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.SerializationFailure: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StoreDown: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ConnectionLost: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -49,7 +52,7 @@ def register(app: Flask) -> None:
 def _ours(error: errors.GreenlineError) -> Response:
     status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
     if isinstance(error, errors.OutcomeUnknown):
-        log.error("request %s", g.get("request_id"), exc_info=error)
+        log.error("request %s", request_id.current(), exc_info=error)
     elif status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return _unexpected(error)
     more: dict[str, object] = {}
@@ -62,7 +65,7 @@ def _ours(error: errors.GreenlineError) -> Response:
     detail = str(error)
     if isinstance(error, errors.StoreDown):
         # Its reason names hosts and roles: for the log, not for whoever asks.
-        log.warning("request %s: %s", g.get("request_id"), error)
+        log.warning("request %s: %s", request_id.current(), error)
         detail = str(errors.StoreDown())
     response = problem(status, detail, error.code, **more)
     if isinstance(error, errors.Unavailable):
@@ -88,7 +91,7 @@ def _http(error: HTTPException) -> Response | HTTPException:
 
 
 def _unexpected(error: Exception) -> Response:
-    log.error("request %s failed", g.get("request_id"), exc_info=error)
+    log.error("request %s failed", request_id.current(), exc_info=error)
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     return problem(status, "something failed on our side; the log has it", "internal_error")
 
@@ -101,7 +104,7 @@ def problem(status: HTTPStatus, detail: str, code: str, **more: object) -> Respo
         "status": int(status),
         "detail": detail,
         "code": code,
-        "request_id": g.get("request_id"),
+        "request_id": request_id.current(),
         **more,
     }
     return Response(
