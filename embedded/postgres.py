@@ -161,6 +161,7 @@ class Postgres:
             f"-cunix_socket_directories={self._sockets}",
             f"-cmax_connections={self.max_connections}",
             f"-ccluster_name={self._title}",
+            "-crandom_page_cost=1.1",  # its pages are in memory, or on an SSD
             *(() if self.durable else NOT_DURABLE),
         ]
         with self.log.open("wb") as log:

@@ -152,3 +152,16 @@ def test_a_statement_that_is_wrong_stays_wrong(pool: ConnectionPool) -> None:
         with pytest.raises(StoreError):
             client.fetch("wrong", "select * from nowhere", {})
     assert statements(pool) == []
+
+
+def test_a_prepared_statement_is_planned_once(pool: ConnectionPool) -> None:
+    """A LIMIT would have Postgres plan it anew at each EXECUTE."""
+    client = Postgres(pool)
+    text = "select n from generate_series(1, 1000) n order by n limit %(limit)s::int"
+    for limit in (1, 2, 3, 4, 5, 6, 7):
+        assert len(client.fetch("limited", text, {"limit": limit})) == limit
+    with pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute(
+            "select generic_plans, custom_plans from pg_prepared_statements where name = 'limited'"
+        )
+        assert cursor.fetchone() == (7, 0)
