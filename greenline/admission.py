@@ -108,6 +108,16 @@ class Gate:
         if self._waiting:
             self._admit()
 
+    def step_out(self) -> None:
+        """Lend the place while the request waits for its client: a slow one holds up nobody."""
+        self._in_progress -= 1
+        if self._waiting:
+            self._admit()
+
+    def step_in(self) -> None:
+        """Be in progress again, for a moment beyond the limit if others came in meanwhile."""
+        self._in_progress += 1
+
     def _wait(self, sock: socket.socket) -> None:
         if len(self._waiting) >= self._max_waiting:
             self._refused += 1

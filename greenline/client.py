@@ -18,6 +18,7 @@ from typing import Any
 import gevent
 from gevent.monkey import get_original
 
+from greenline.admission import Gate
 from greenline.settings import Limits
 
 RECV_BYTES = WRITE_BYTES = 65_536
@@ -46,6 +47,23 @@ class WriteTimeout(ClientTimeout):
     """The client did not take its answer in time."""
 
 
+class StatusTeller:
+    """A socket that notes the status of the answer that gunicorn sends over it."""
+
+    status = 500
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def sendall(self, data: bytes) -> None:
+        if data.startswith(b"HTTP/"):
+            self.status = int(data.split(b" ", 2)[1])
+        self._sock.sendall(data)
+
+
 class Over(Exception):
     """A wait took as long as it may."""
 
@@ -59,6 +77,7 @@ class Client:
     """
 
     error: OSError | None = None
+    gate: Gate | None = None  # whose place the request gives back while it waits for the client
 
     def __init__(self, sock: Any, limits: Limits) -> None:
         self.sock = sock
@@ -142,11 +161,11 @@ class Client:
             self.error = error
             raise
 
-    def linger(self) -> None:
+    def linger(self, timeout_s: float = LINGER_S) -> None:
         """Let the client, which may still be sending, read its answer before the socket closes."""
         with suppress(OSError):
             self.sock.shutdown(SHUT_WR)
-            self.expect(IdleTimeout, LINGER_S)
+            self.expect(IdleTimeout, timeout_s)
             left = LINGER_BYTES
             while left > 0 and (data := self.recv()):
                 left -= len(data)

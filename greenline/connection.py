@@ -6,6 +6,7 @@ One client's connection: the next request by the fast lane or the slow one, and 
 2. The slow lane is gunicorn's Python parser.
 """
 
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
@@ -115,6 +116,10 @@ class Connection:
     def is_answered(self) -> bool:
         """Return whether the client has been sent a part of an answer to its last request."""
         return self._response is not None and self._response.headers_sent
+
+    def environ(self) -> Mapping[str, Any]:
+        """Return the environ of the request in progress, as far as it is known."""
+        return {} if self._response is None else self._response.environ
 
     def what(self) -> str | None:
         """Return method and target of the request in progress, None when there is none."""

@@ -30,6 +30,20 @@ class Conversation(Protocol):
         """End it, whatever it does."""
 
 
+class Guest:
+    """A connection that gunicorn serves by itself: it ends when its requests do, or is cut."""
+
+    def __init__(self) -> None:
+        self._greenlet = gevent.getcurrent()
+
+    def close_if_idle(self) -> None:
+        """Leave it: nobody knows whether it is idle."""
+
+    def cut(self) -> None:
+        """End whatever it does."""
+        gevent.kill(self._greenlet)
+
+
 class Drain:
     """The stop of one worker, which has *graceful_s* seconds; *beat* keeps it alive meanwhile."""
 

@@ -8,6 +8,7 @@ Tell of each answer: a line in the access log, and a count for all workers.
 """
 
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,8 @@ from greenline import access
 from greenline.access import AccessLog, LineHandler
 from greenline.counters import Counters
 from greenline.line_writer import LineWriter, open_log
+
+UNKNOWN = {"PATH_INFO": "-", "REQUEST_METHOD": "-"}
 
 
 class Journal:
@@ -29,21 +32,30 @@ class Journal:
         self._json: AccessLog | None = None
         if as_json:
             self._json = AccessLog(self._writer(cfg.accesslog or "-"))
+            _gunicorns_own(log.access_log)
         elif log.access_log_enabled:
             self._relieve(log.access_log)
-        self._by_gunicorn = not as_json and (
-            type(log).access is not Logger.access or log.access_log_enabled
-        )
+        # A logger of another class tells others too: statsd, for instance.
+        is_other = type(log).access is not Logger.access
+        self._by_gunicorn = is_other or (log.access_log_enabled and not as_json)
 
     def tell(self, environ: dict[str, Any], request: Any, response: Any, took_s: float) -> None:
         """Tell of the answer that was sent, or of as much of it as was."""
-        status = response.status_code or 500
-        if self._json is not None:
-            environ["greenline.route"] = response.route
-            self._json.log(environ, status, response.sent, took_s)
-        elif self._by_gunicorn:
+        if self._by_gunicorn:
             self._log.access(response, request, environ, timedelta(seconds=took_s))
-        self._counters.count(("requests", response.route, status))
+        self._tell(environ, response.route, response.status_code or 500, response.sent, took_s)
+
+    def tell_refusal(self, environ: Mapping[str, Any], status: int) -> None:
+        """Tell of an answer without the application; gunicorn logs its own."""
+        self._tell(environ, access.route(environ), status, 0, 0.0)
+
+    def _tell(
+        self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, took_s: float
+    ) -> None:
+        if self._json is not None:
+            told = {**UNKNOWN, **environ, "greenline.route": route}
+            self._json.log(told, status, size_bytes, took_s)
+        self._counters.count(("requests", route, status))
         if status == 504:
             self._counters.count(("deadlines",))
 
@@ -65,10 +77,15 @@ class Journal:
 
     def _relieve(self, logger: logging.Logger) -> None:
         """Let gunicorn's own handlers write through us: a full pipe would stop the hub."""
-        for handler in list(logger.handlers):
-            if type(handler) is logging.StreamHandler or isinstance(handler, logging.FileHandler):
-                path = getattr(handler, "baseFilename", "-")
-                ours = LineHandler(self._writer(path))
-                ours.setFormatter(handler.formatter)
-                logger.removeHandler(handler)
-                logger.addHandler(ours)
+        for handler in _gunicorns_own(logger):
+            ours = LineHandler(self._writer(getattr(handler, "baseFilename", "-")))
+            ours.setFormatter(handler.formatter)
+            logger.addHandler(ours)
+
+
+def _gunicorns_own(logger: logging.Logger) -> list[logging.Handler]:
+    """Return, and take away, the handlers that ``accesslog`` made; a logconfig's stay."""
+    own = [handler for handler in logger.handlers if getattr(handler, "_gunicorn", False)]
+    for handler in own:
+        logger.removeHandler(handler)
+    return own

@@ -16,6 +16,16 @@ PAUSE_S = 0.2  # somebody has to leave first
 log = logging.getLogger(__name__)
 
 
+class Name:
+    """What a listening socket is called, also after it was closed."""
+
+    def __init__(self, name: Any) -> None:
+        self._name = name
+
+    def getsockname(self) -> Any:
+        return self._name
+
+
 class Listener(StreamServer):
     """A listening socket; clients wait in its backlog while none can be accepted."""
 
@@ -38,3 +48,8 @@ class Listener(StreamServer):
     def _accept_again(self) -> None:
         if self.started:
             self.start_accepting()
+
+    def accept_the_rest(self) -> None:
+        """Accept who waits in the backlog: closing would reset those that have asked already."""
+        while not self.full() and (accepted := self.do_read()):
+            self.do_handle(*accepted)

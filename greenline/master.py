@@ -1,18 +1,24 @@
 """
 What gunicorn's master does for green workers.
 
-1. On HUP it tries the new release in a process of its own. One that cannot be loaded is refused in
-   one line, and the workers go on with the old one: gunicorn alone would stop everything.
+1. On HUP it tries the new release in a process of its own, and goes on with its work meanwhile. A
+   release that cannot be loaded is refused in one line, and the workers go on with the old one:
+   gunicorn alone would stop everything. Another HUP tries anew; a stop ends the trial.
 2. It says when it stops. A worker that is only replaced (HUP, USR2, max_requests, TTOU) gets the
    same SIGTERM, and must not call the service unready for it.
-3. It is met in the ``pre_fork`` hook: the one place where a worker class sees it.
+3. A setting of ours that is wrong stops it before a fork: its workers would boot and die for ever.
+4. It is met in the ``pre_fork`` hook: the one place where a worker class sees it.
 """
 
 from functools import partial
 from mmap import mmap
 from typing import Any
 
-from greenline.trial import try_release
+from gunicorn.errors import HaltServer
+
+from greenline import settings
+from greenline.errors import ConfigError
+from greenline.trial import Trial
 
 # Shared with the workers, which are forked off later.
 _stopping = mmap(-1, 1)
@@ -31,23 +37,55 @@ def attend(cfg: Any) -> None:
 
 
 def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
+    try:
+        # Only now gunicorn has put `raw_env` into the environment.
+        settings.check()
+    except ConfigError as error:
+        raise HaltServer(f"greenline: {error}", 1) from error
     if "handle_hup" not in vars(server):
-        server.handle_hup = partial(_reload, server, server.handle_hup)
-        server.stop = partial(_stop, server, server.stop)
+        Releases(server)
     hook(server, worker)
 
 
-def _reload(server: Any, reload: Any) -> None:
-    if try_release(server, again=True) == 0:
-        reload()
-    else:
-        server.log.error(
-            "reload refused: the new release cannot be loaded (see above); "
-            "the workers go on with the old one"
-        )
+class Releases:
+    """Take the place of *server*'s methods that begin, watch and end the trial of a release."""
 
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._trial: Trial | None = None
+        self._reload, server.handle_hup = server.handle_hup, self.begin
+        self._manage, server.manage_workers = server.manage_workers, self.go_round
+        self._stop, server.stop = server.stop, self.stop
 
-def _stop(server: Any, stop: Any, graceful: bool = True) -> None:
-    if not server.reexec_pid:  # else a new master serves on the same sockets
-        _stopping[0] = 1
-    stop(graceful)
+    def begin(self) -> None:
+        """Try what is on the disk now, in place of what is being tried."""
+        self._end()
+        if self._server.cfg.reload:
+            self._reload()
+        else:
+            self._trial = Trial(self._server, again=True)
+
+    def go_round(self) -> None:
+        """Look at the trial: gunicorn comes here once a second, and when a child has ended."""
+        if self._trial is not None and (status := self._trial.status()) is not None:
+            self._trial = None
+            if status == 0:
+                self._reload()
+            else:
+                self._server.log.error(
+                    "reload refused: the new release cannot be loaded (see above); "
+                    "the workers go on with the old one"
+                )
+        self._manage()
+
+    def stop(self, graceful: bool = True) -> None:
+        """Say that the service ends, unless another master serves on the same sockets."""
+        self._end()
+        if not self._server.reexec_pid and not self._server.master_pid:
+            _stopping[0] = 1
+        self._stop(graceful)
+
+    def _end(self) -> None:
+        if self._trial is not None and self._trial.status() is None:
+            self._trial.end()
+        self._trial = None

@@ -115,10 +115,15 @@ class PlainClient(Client):
     def _wait(self, watcher: Any, until: float) -> None:
         self._waiter = getcurrent()
         self.until = until
+        gate = self.gate
+        if gate is not None:
+            gate.step_out()
         try:
             self._wait_for(watcher)
         finally:
             self.until = NEVER
+            if gate is not None:
+                gate.step_in()
 
 
 class _Budget:

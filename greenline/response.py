@@ -74,6 +74,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
     status_code: int | None = None
     chunked = must_close = headers_sent = upgrade = False
     response_length: int | None = None
+    is_ending = False  # the worker's: what is answered from now on is the connection's last
     sent = 0
     route = "-"
     environ: Mapping[str, Any] = {}
@@ -162,7 +163,9 @@ class Response(wsgi.Response):  # type: ignore[misc]
         self.close()
 
     def write_file(self, parts: Any) -> None:
-        if not self.sendfile(parts):
+        if self.sendfile(parts):
+            self.sent = self.response_length or self.sent
+        else:
             self._write_parts(parts)
 
     def _write_parts(self, parts: Iterable[Any]) -> None:
@@ -179,6 +182,8 @@ class Response(wsgi.Response):  # type: ignore[misc]
 
     def _head(self) -> bytes:
         version = self.req.version
+        if self.is_ending:
+            self.must_close = True
         connection = "close" if self.should_close() else "keep-alive"
         if self.upgrade:
             connection = "upgrade"

@@ -13,6 +13,7 @@ import gc
 import logging
 import ssl
 import sys
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -31,18 +32,28 @@ from gunicorn.workers.ggevent import GeventWorker
 from greenline import counters, defeats, hangup, master, settings
 from greenline.admission import gate, refusal
 from greenline.body import BodyTooLarge
-from greenline.client import BodyTimeout, Client, HeadTimeout, IdleTimeout, WriteTimeout
+from greenline.client import (
+    LINGER_S,
+    BodyTimeout,
+    Client,
+    HeadTimeout,
+    IdleTimeout,
+    StatusTeller,
+    WriteTimeout,
+)
 from greenline.connection import Connection
-from greenline.drain import TICK_S, Drain
+from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
 from greenline.journal import Journal
-from greenline.listener import Listener
+from greenline.listener import Listener, Name
 from greenline.patching import hook_psycopg2
 from greenline.plain_client import PlainClient, Sweep
+from greenline.response import Response
 from greenline.watchdog import Watchdog
 from greenline.wire import Lane, Rules, split_head
 
 UNAVAILABLE = (503, 504)
+SHORT_S = 0.5  # for a client that is slow anyway
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
 REFUSALS: dict[type, tuple[int, str]] = {
     HeadTimeout: (408, "Request Timeout"),
@@ -84,9 +95,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._counters.read_gauges()
             gevent.sleep(TICK_S)
         self.alive = False
+        Response.is_ending = True
         drain = Drain(self.cfg.graceful_timeout, self.notify)
         if master.is_stopping():
             drain.go_on(settings.drain_delay_s())
+        for server in servers:
+            server.accept_the_rest()
+        gevent.sleep(0)  # who was just accepted begins
         for server in servers:
             server.close()
         proxy_s = settings.proxy_keepalive_s()
@@ -97,24 +112,27 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         """Decide what is the same for all requests."""
         cfg = self.cfg
         self.limits = settings.limits()
-        self.keepalive_s = cfg.keepalive
+        # An idle connection is never closed before the proxy gives it up.
+        self.keepalive_s = cfg.keepalive and max(cfg.keepalive, settings.proxy_keepalive_s() or 0)
         self.is_fast = self._has_fast_lane()
         self.base = base_environ(cfg)
         self.rules = Rules(cfg)
         self.sweep = Sweep()
         self.sweep.start()
-        self.conversations: set[Connection] = set()
+        self.conversations: set[Connection | Guest] = set()
         self._pre_request = self._hook("pre_request")
         self._post_request = self._hook("post_request")
         self._counters = counters.join(self.shared_fd)
         self._journal = Journal(cfg, self.log, self._counters, as_json=settings.logs_json())
         self._gate = gate(settings.admission())
+        counters.gauges["gate"] = self._gate.stats
         self._watch_hub()
         # What is there now stays: no collection needs to look at it again.
         gc.collect()
         gc.freeze()
-        for name, why in defeats.found():
-            self.log.warning("%s: %s", name, why)
+        if self.age == 1:  # the others have the same application
+            for name, why in defeats.found():
+                self.log.warning("%s: %s", name, why)
 
     def handle(self, listener: Any, sock: Any, addr: Any) -> None:
         """Serve one client until one of the two is done."""
@@ -122,7 +140,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if isinstance(sock, ssl.SSLSocket) and not self._shakes_hands(sock):
             return
         if self._is_foreign(sock, addr):
-            super().handle(listener, sock, addr)
+            guest = Guest()
+            self.conversations.add(guest)
+            try:
+                super().handle(listener, sock, addr)
+            finally:
+                self.conversations.discard(guest)
             return
         client = self._client(sock)
         connection = self._connection(client, addr, listener.getsockname())
@@ -130,8 +153,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         hangup.serve(client.sock)
         try:
             self._converse(connection)
-        except (StopIteration, NoMoreData, ClientGone) as error:
+        except (StopIteration, NoMoreData) as error:
             self.log.debug("Closing connection. %r", error)
+        except ClientGone:
+            self._counters.count(("gone",))
         except GreenletExit:
             self._tell_cut(connection)
         except BaseException as error:
@@ -167,9 +192,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 self._respond(refusal(error), environ, response, started, request)
                 self._counters.count(("refused",))
                 return not response.should_close()
+            connection.client.gate = self._gate if admitted is not None else None
             try:
                 self._respond(self.wsgi, environ, response, started, request)
             finally:
+                connection.client.gate = None
                 self._gate.leave(admitted, response.status_code not in UNAVAILABLE)
             # Without a head the application has handled the socket by itself.
             return not response.headers_sent or not response.should_close()
@@ -185,17 +212,19 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def _respond(
         self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
     ) -> None:
-        result = application(environ, response.start_response)
-        if self.is_already_handled(result):
-            return
+        result: Any = None
         try:
+            result = application(environ, response.start_response)
+            if self.is_already_handled(result):
+                return
             if isinstance(result, environ["wsgi.file_wrapper"]):
                 response.write_file(result)
                 response.close()
             else:
                 response.write_all(result)
         finally:
-            self._journal.tell(environ, request, response, monotonic() - started)
+            if response.headers_sent:  # else nothing was answered yet, and who does it tells
+                self._journal.tell(environ, request, response, monotonic() - started)
             if hasattr(result, "close"):
                 result.close()
 
@@ -207,8 +236,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\n{retry}"
             f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        connection.client.sendall(head.encode() + body)
-        connection.client.linger()
+        self._journal.tell_refusal(connection.environ(), status)
+        with suppress(OSError):
+            connection.client.sendall(head.encode() + body)
+            connection.client.linger(SHORT_S if status == 408 else LINGER_S)
 
     def handle_usr1(self, sig: Any, frame: Any) -> None:
         """Open the logs again, and what ``wsgi.errors`` writes to."""
@@ -248,12 +279,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         elif connection.is_answered():
             self.log.exception("Error handling request")
         else:
-            self.handle_error(connection.request, client.sock, addr, error)
+            told = StatusTeller(client.sock)
+            self.handle_error(connection.request, told, addr, error)
+            self._journal.tell_refusal(connection.environ(), told.status)
             client.linger()
 
     def _tell_cut(self, connection: Connection) -> None:
         """Log what the graceful timeout cut; tell the client, unless it has part of an answer."""
-        if (what := connection.what()) is None:
+        if self.alive or (what := connection.what()) is None:
             return
         self.log.warning("cut after the graceful timeout: %s", what)
         if not connection.is_answered():
@@ -312,7 +345,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             tls = {"ssl_context": ssl_context(self.cfg), "do_handshake_on_connect": False}
         listener.setblocking(1)
         pool = Pool(self.worker_connections)
-        server = Listener(listener, partial(self.handle, listener), spawn=pool, **tls)
+        handle = partial(self.handle, Name(listener.getsockname()))
+        server = Listener(listener, handle, spawn=pool, **tls)
         if self.cfg.workers > 1:
             server.max_accept = 1
         server.start()

@@ -7,6 +7,9 @@ Reloads, upgrades, recycling, stops and kills under load, counted on both sides.
 import os
 import signal
 import socket
+import struct
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.load import Load
-from tests.support import Service, service, wait_until
+from tests.support import CHECKOUT, Service, free_port, service, wait_until
 
 ROUNDS = 20 if os.environ.get("GREENLINE_LONG_TESTS") else 3
 NO_CONFIG = "tests/e2e/plain_conf.py"
@@ -218,6 +221,82 @@ def test_a_request_beyond_the_graceful_timeout_is_cut_and_named(tmp_path: Path) 
             assert b"retry-after" in answer.lower()
         assert running.process.wait(timeout=20) == 0
         assert running.log.count("cut after the graceful timeout: GET /count/for/ever") == 1
+
+
+def test_a_request_in_progress_at_the_stop_is_told_to_close(tmp_path: Path) -> None:
+    """Its answer comes after SIGTERM, and says that it is the last one."""
+    with counting(tmp_path, "--keep-alive", "60", COUNTING_SLEEP="1") as (running, journal, _):
+        with socket.create_connection(("127.0.0.1", running.port), timeout=20) as slow:
+            slow.sendall(b"GET /count?1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            wait_until(lambda: "1" in written(journal), "the request to begin")
+            running.process.send_signal(signal.SIGTERM)
+            answer = slow.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"Connection: close" in answer
+        assert running.process.wait(timeout=20) == 0
+
+
+def test_a_request_in_another_protocol_is_finished_as_well(tmp_path: Path) -> None:
+    """gunicorn serves uwsgi by itself; the stop waits for it all the same."""
+    journal = tmp_path / "journal"
+    port = free_port()
+    command = [
+        sys.executable, "-m", "gunicorn", "-c", NO_CONFIG, "-k", "greenline.worker.GreenWorker",
+        "--protocol", "uwsgi", "--bind", f"127.0.0.1:{port}", "tests.e2e.counting:app",
+    ]  # fmt: skip
+    environ = {**os.environ, "COUNTING": str(journal), "COUNTING_SLEEP": "1"}
+    process = subprocess.Popen(command, cwd=CHECKOUT, env=environ, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: not _refuses(port), "the worker to listen")
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall(_uwsgi(REQUEST_METHOD="GET", PATH_INFO="/count", QUERY_STRING="u"))
+            wait_until(lambda: journal.exists() and "u" in written(journal), "it to begin")
+            process.send_signal(signal.SIGTERM)
+            assert b" 200 OK" in client.recv(65_536)
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _uwsgi(**variables: str) -> bytes:
+    """Return a request in uwsgi's own protocol."""
+    packed = b""
+    for pair in {"SERVER_PROTOCOL": "HTTP/1.1", **variables}.items():
+        for text in pair:
+            packed += struct.pack("<H", len(text)) + text.encode()
+    return struct.pack("<BHB", 0, len(packed), 0) + packed
+
+
+def test_who_waits_in_the_backlog_at_the_stop_is_answered(tmp_path: Path) -> None:
+    """The hub was busy when they came, and SIGTERM with them: closing would reset them."""
+    (tmp_path / "busy.py").write_text(
+        "from gevent.monkey import get_original\n"
+        "def app(environ, start_response):\n"
+        "    if environ['PATH_INFO'] == '/block':\n"
+        "        get_original('time', 'sleep')(1.5)\n"
+        "    start_response('200 OK', [('Content-Length', '0')])\n"
+        "    return []\n"
+    )
+    with service(
+        {"PYTHONPATH": str(tmp_path)}, "-k", "greenline.worker.GreenWorker", "-w", "1",
+        target="busy:app", config=NO_CONFIG, wait=False,
+    ) as running:  # fmt: skip
+        wait_until(lambda: not _refuses(running.port), "the worker to listen")
+        assert running.get("/").status == 200
+        blocking = socket.create_connection(("127.0.0.1", running.port), timeout=20)
+        blocking.sendall(b"GET /block HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.3)  # it blocks now, or a little later: no matter
+        waiting = [
+            socket.create_connection(("127.0.0.1", running.port), timeout=20) for _ in range(30)
+        ]
+        for one in waiting:
+            one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        running.process.send_signal(signal.SIGTERM)
+        for one in (blocking, *waiting):
+            assert one.recv(65_536).startswith(b"HTTP/1.1 200")
+            one.close()
+        assert running.process.wait(timeout=20) == 0
 
 
 def test_a_drain_delay_goes_on_serving(tmp_path: Path) -> None:
