@@ -224,3 +224,22 @@ def test_slow_clients_leave_their_slots_in_time() -> None:
         assert time.monotonic() - asked < LIMIT_S + SLACK_S
         for client in slow:
             client.socket.close()
+
+
+@pytest.mark.parametrize("limit", ["5", "auto"])
+def test_slow_uploads_take_no_place_of_the_gate(limit: str) -> None:
+    """A request that waits for its client is not in progress: others are worked on."""
+    with service(
+        {"GREENLINE_MAX_IN_PROGRESS": limit}, *ARGUMENTS, "--workers=1",
+        target="tests.e2e.legacy:app", config="tests/e2e/plain_conf.py",
+    ) as running:  # fmt: skip
+        head = b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx"
+        slow = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(40)]
+        for one in slow:
+            one.sendall(head)
+        wait_until(lambda: running.get("/started").body == b"40", "all of them to be begun")
+        assert [running.get("/").status for _ in range(10)] == [200] * 10
+        for one in slow:
+            one.sendall(b"x" * 99)
+            assert one.recv(1000).endswith(b"100")
+            one.close()
