@@ -84,8 +84,12 @@ class Journal:
 
 
 def _gunicorns_own(logger: logging.Logger) -> list[logging.Handler]:
-    """Return, and take away, the handlers that ``accesslog`` made; a logconfig's stay."""
-    own = [handler for handler in logger.handlers if getattr(handler, "_gunicorn", False)]
+    """Return, and take away, the handlers that ``accesslog`` made; a logconfig's and syslog's stay."""
+    own = [
+        handler
+        for handler in logger.handlers
+        if isinstance(handler, logging.StreamHandler) and getattr(handler, "_gunicorn", False)
+    ]
     for handler in own:
         logger.removeHandler(handler)
     return own
