@@ -84,8 +84,8 @@ class Journal:
 
 
 def _gunicorns_own(logger: logging.Logger) -> list[logging.Handler]:
-    """Return, and take away, the handlers that ``accesslog`` made; a logconfig's and syslog's stay."""
-    own = [
+    """Return, and take away, those that ``accesslog`` made; a logconfig's and syslog's stay."""
+    own: list[logging.Handler] = [
         handler
         for handler in logger.handlers
         if isinstance(handler, logging.StreamHandler) and getattr(handler, "_gunicorn", False)

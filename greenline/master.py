@@ -44,6 +44,8 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
         raise HaltServer(f"greenline: {error}", 1) from error
     if "handle_hup" not in vars(server):
         Releases(server)
+    # Until it sets its own handlers, a worker that boots gets its signals in a copy of this.
+    worker.early_signals = server.SIG_QUEUE
     hook(server, worker)
 
 

@@ -11,6 +11,7 @@ The gunicorn worker: accept, read, call, answer, and let the others run.
 
 import gc
 import logging
+import signal
 import ssl
 import sys
 from contextlib import suppress
@@ -66,6 +67,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     """Serve HTTP/1 with a fast lane, and with limits for the client."""
 
     alive: bool
+    early_signals: Any  # a queue
     shared_fd = -1  # of the memory for all workers' counts
 
     @classmethod
@@ -89,7 +91,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def run(self) -> None:
         self.prepare()
         servers = [self._listen(listener) for listener in self.sockets]
-        # A SIGTERM that comes while it boots is lost: the master's word counts as well.
+        if self._was_told_to_stop():
+            self.alive = False
         while self.alive and not master.is_stopping():
             self.notify()
             self._counters.read_gauges()
@@ -107,6 +110,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         proxy_s = settings.proxy_keepalive_s()
         drain.finish(self.conversations, self.keepalive_s if proxy_s is None else proxy_s)
         self._journal.close()
+
+    def _was_told_to_stop(self) -> bool:
+        """Return whether SIGTERM came while it booted: gunicorn alone would lose it."""
+        while not self.early_signals.empty():
+            if self.early_signals.get_nowait() == signal.SIGTERM:
+                return True
+        return False
 
     def prepare(self) -> None:
         """Decide what is the same for all requests."""

@@ -299,6 +299,19 @@ def test_who_waits_in_the_backlog_at_the_stop_is_answered(tmp_path: Path) -> Non
         assert running.process.wait(timeout=20) == 0
 
 
+def test_a_worker_that_is_told_to_stop_while_it_boots_stops(tmp_path: Path) -> None:
+    """Before it has its own handlers gunicorn loses the signal, and waits for it in vain."""
+    with counting(tmp_path) as (running, _, _):
+        for _ in range(5):
+            old = set(running.workers())
+            os.kill(old.pop(), signal.SIGKILL)
+            fresh = wait_until(lambda: set(running.workers()) - old - {0}, "a new one")  # noqa: B023
+            young = max(fresh)
+            os.kill(young, signal.SIGTERM)
+            wait_until(lambda: young not in running.workers(), "its end", limit_s=10)  # noqa: B023
+            wait_until(lambda: len(running.workers()) == 2, "two workers")
+
+
 def test_a_drain_delay_goes_on_serving(tmp_path: Path) -> None:
     """For DRAIN_DELAY new clients are served, and told to close; then they are refused."""
     with counting(tmp_path, DRAIN_DELAY="2") as (running, _, _):
