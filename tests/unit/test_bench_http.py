@@ -126,7 +126,7 @@ def test_wrk_is_run_with_our_script(program: Path) -> None:
     (program / "said").write_text("10 1000000 0 0 1 2 3\n")
     assert wrk.run("http://x/", 100, 2).answers == {"200": 10}
     said = (program / "arguments").read_text()
-    assert re.match(r"-t 1 -c 100 -d 2 --timeout 20 -s \S+wrk\.lua http://x/$", said)
+    assert re.match(r"-t 1 -c 100 -d 2 --timeout 20 -s .+wrk\.lua http://x/$", said)
 
 
 def test_a_failing_wrk_is_an_error(program: Path) -> None:
