@@ -1,8 +1,8 @@
 """
 The access log: one line for each answer, made in the hub, written by somebody else.
 
-``environ`` tells what the server cannot know: ``greenline.request_id``, ``greenline.route`` and
-``greenline.spent``, seconds by name (queued, postgres, mongodb) as ``deadline`` counts them.
+``environ`` tells what the server cannot know: ``greenline.request_id`` and ``greenline.spent``,
+seconds by name (queued, postgres, mongodb) as ``deadline`` counts them.
 The query is left out: it is where secrets and personal data are.
 """
 
@@ -46,24 +46,30 @@ class AccessLog:
         self._encoder = msgspec.json.Encoder()
         self._second, self._date = 0, ""
 
-    def log(self, environ: Mapping[str, Any], status: int, size_bytes: int, total_s: float) -> None:
-        """Log an answer of *size_bytes*, its head not counted, that is sent now."""
+    def log(
+        self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, total_s: float
+    ) -> None:
+        """
+        Log an answer of *size_bytes*, its head not counted, that is sent now.
+
+        Of a request that could not be read *environ* is empty.
+        """
         now = time()
         second = int(now)
         if second != self._second:
             self._second, self._date = second, strftime("%Y-%m-%dT%H:%M:%S", gmtime(second))
-        path = environ["PATH_INFO"]
+        get = environ.get
+        path = get("PATH_INFO", "-")
         if not path.isascii():
             path = path.encode("latin-1").decode("utf-8", "replace")
-        get = environ.get
         spent_s = get("greenline.spent") or NOTHING
         entry = Entry(
             self._date + MILLISECONDS[int((now - second) * 1000)],
             get("greenline.request_id") or get("HTTP_X_REQUEST_ID", "-"),
             get("REMOTE_ADDR", ""),
-            environ["REQUEST_METHOD"],
+            get("REQUEST_METHOD", "-"),
             path,
-            get("greenline.route") or "-",
+            route,
             status,
             size_bytes,
             int(spent_s.get("queued", 0) * 10_000 + 0.5) / 10,

@@ -28,6 +28,21 @@ from greenline.limits import Fixed, Gradient, Limit
 from greenline.settings import Admission
 
 IMPATIENCE = 20
+# A problem document (RFC 9457), made once: an overload is no time to make one for each.
+REFUSAL = msgspec.json.encode(
+    {
+        "type": "about:blank",
+        "title": "Service Unavailable",
+        "status": 503,
+        "detail": str(Overloaded()),
+        "code": Overloaded.code,
+    }
+)
+REFUSAL_HEAD = [
+    ("Content-Type", "application/problem+json"),
+    ("Content-Length", str(len(REFUSAL))),
+    ("Retry-After", str(Overloaded.retry_after_s)),
+]
 
 
 class _Waiter:
@@ -181,25 +196,7 @@ def gate(told: Admission) -> Gate:
     )
 
 
-def refusal(error: Overloaded) -> Any:
-    """Return an application that tells *error*, in a problem document (RFC 9457)."""
-    body = msgspec.json.encode(
-        {
-            "type": "about:blank",
-            "title": "Service Unavailable",
-            "status": 503,
-            "detail": str(error),
-            "code": error.code,
-        }
-    )
-    head = [
-        ("Content-Type", "application/problem+json"),
-        ("Content-Length", str(len(body))),
-        ("Retry-After", str(error.retry_after_s)),
-    ]
-
-    def refuse(_: Any, start_response: Any) -> list[bytes]:
-        start_response("503 Service Unavailable", head)
-        return [body]
-
-    return refuse
+def refuse(_: Any, start_response: Any) -> list[bytes]:
+    """Answer that there is too much to do: a WSGI application."""
+    start_response("503 Service Unavailable", REFUSAL_HEAD)
+    return [REFUSAL]

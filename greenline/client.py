@@ -16,8 +16,8 @@ from time import monotonic
 from typing import Any
 
 import gevent
-from gevent.monkey import get_original
 
+from greenline import poll
 from greenline.admission import Gate
 from greenline.settings import Limits
 
@@ -86,9 +86,7 @@ class Client:
 
     def has_input(self) -> bool:
         """Return whether something came that nobody has read yet."""
-        poll = get_original("select", "poll")()  # gevent's own would visit the hub
-        poll.register(self.sock, select.POLLIN)
-        return bool(poll.poll(0))
+        return poll.has(self.sock, select.POLLIN)
 
     def expect(self, error: type[ClientTimeout], total_s: float, each_s: float = NEVER) -> None:
         """Allow *total_s* seconds of waiting for what comes next, *each_s* for a read of it."""

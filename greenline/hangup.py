@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import gevent
-from gevent.monkey import get_original
+
+from greenline import poll
 
 READ = 1  # libev's event
 # Unlike a peek it sees the end behind bytes that nobody has read yet, and under TLS.
@@ -38,9 +39,7 @@ def is_gone(sock: socket.socket | None) -> bool:
         return False
     if sock.fileno() < 0:
         return True
-    poll = get_original("select", "poll")()  # gevent's own would visit the hub
-    poll.register(sock, HANGUP)
-    return bool(poll.poll(0))
+    return poll.has(sock, HANGUP)
 
 
 @contextmanager

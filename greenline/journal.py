@@ -19,8 +19,6 @@ from greenline.access import AccessLog, LineHandler
 from greenline.counters import Counters
 from greenline.line_writer import LineWriter, open_log
 
-UNKNOWN = {"PATH_INFO": "-", "REQUEST_METHOD": "-"}
-
 
 class Journal:
     """What one worker tells; *log* is gunicorn's."""
@@ -53,8 +51,7 @@ class Journal:
         self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, took_s: float
     ) -> None:
         if self._json is not None:
-            told = {**UNKNOWN, **environ, "greenline.route": route}
-            self._json.log(told, status, size_bytes, took_s)
+            self._json.log(environ, route, status, size_bytes, took_s)
         self._counters.count(("requests", route, status))
         if status == 504:
             self._counters.count(("deadlines",))

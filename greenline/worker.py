@@ -31,7 +31,7 @@ from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
 from greenline import counters, defeats, hangup, master, settings
-from greenline.admission import gate, refusal
+from greenline.admission import gate, refuse
 from greenline.body import BodyTooLarge
 from greenline.client import (
     LINGER_S,
@@ -107,8 +107,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         gevent.sleep(0)  # who was just accepted begins
         for server in servers:
             server.close()
-        proxy_s = settings.proxy_keepalive_s()
-        drain.finish(self.conversations, self.keepalive_s if proxy_s is None else proxy_s)
+        drain.finish(self.conversations, self.proxy_s)
         self._journal.close()
 
     def _was_told_to_stop(self) -> bool:
@@ -123,7 +122,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         cfg = self.cfg
         self.limits = settings.limits()
         # An idle connection is never closed before the proxy gives it up.
-        self.keepalive_s = cfg.keepalive and max(cfg.keepalive, settings.proxy_keepalive_s() or 0)
+        told_s = settings.proxy_keepalive_s()
+        self.proxy_s = cfg.keepalive if told_s is None else told_s
+        self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
         self.is_fast = self._has_fast_lane()
         self.base = base_environ(cfg)
         self.rules = Rules(cfg)
@@ -198,8 +199,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 response.force_close()
             try:
                 admitted = self._gate.enter(environ, connection.client.sock)
-            except Overloaded as error:
-                self._respond(refusal(error), environ, response, started, request)
+            except Overloaded:
+                self._respond(refuse, environ, response, started, request)
                 self._counters.count(("refused",))
                 return not response.should_close()
             connection.client.gate = self._gate if admitted is not None else None

@@ -8,13 +8,13 @@ next transaction's characteristics, the encoding, types, messages) no statement 
 from select import POLLIN
 
 import psycopg2
-from gevent.monkey import get_original
 from psycopg2.extensions import (
     TRANSACTION_STATUS_IDLE,
     TRANSACTION_STATUS_INERROR,
     TRANSACTION_STATUS_INTRANS,
 )
 
+from greenline import poll
 from greenline.errors import DeadlineExceeded
 from greenline.postgres.connection import Connection
 
@@ -25,8 +25,6 @@ RESET = (
 )
 # What psycopg2 says when it connects, and what RESET ALL takes back: it reads no other dates.
 ISO_DATES = "set datestyle to iso"
-# gevent's own poll would visit the hub; this one only looks.
-_poll = get_original("select", "poll")
 
 
 def clean(conn: Connection, reset: bool) -> bool:
@@ -70,8 +68,4 @@ def _reported(conn: Connection, name: str) -> str:
 
 def is_dead(conn: Connection) -> bool:
     """An idle server says nothing: something to read is its end, or its last words."""
-    if conn.closed:
-        return True
-    poll = _poll()
-    poll.register(conn.fileno(), POLLIN)
-    return bool(poll.poll(0))
+    return bool(conn.closed) or poll.has(conn, POLLIN)

@@ -262,9 +262,11 @@ class ConnectionPool:
             self._connecting < min(len(self._queue), MAX_CONNECTING) and self._size < self._max_size
         ):
             self._take_slot()
-            self._connectors.add(gevent.spawn(self._connect_for_the_first))
+            gevent.spawn(self._connect_for_the_first)
 
     def _connect_for_the_first(self) -> None:
+        # By itself: one that is killed before it begins would never free its slot.
+        self._connectors.add(gevent.getcurrent())
         try:
             conn = self._fill_slot()
         except Exception as error:
@@ -284,6 +286,8 @@ class ConnectionPool:
         halves: list[Connection] = []
         begun_s = monotonic()
         try:
+            if self._closing.is_set():
+                raise PoolClosed
             if self._is_away:
                 gevent.sleep(random.uniform(0, RETRY_JITTER_S))  # noqa: S311
             conn = self._connect(abandon=halves.append)

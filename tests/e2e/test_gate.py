@@ -9,49 +9,13 @@ import pytest
 from tests.e2e.test_hosting import hosting
 from tests.support import Service, wait_until
 
-APPLICATION = """
-import json
-import os
-import time
-from pathlib import Path
-
-from greenline import counters
-
-OPEN = Path(os.environ["OPEN"])
-
-
-def app(environ, start_response):
-    path = environ["PATH_INFO"]
-    if path == "/hold":
-        Path(os.environ["HELD"]).touch()
-        while not OPEN.exists():
-            time.sleep(0.01)
-    if path == "/burn":
-        end = time.monotonic() + 0.5
-        while time.monotonic() < end:
-            pass
-    if path == "/raise":
-        raise RuntimeError("on purpose")
-    status = "504 Gateway Timeout" if path == "/late" else "200 OK"
-    start_response(status, [("Content-Type", "application/json")])
-    if path == "/raise-in-the-body":
-        return broken()
-    totals = {json.dumps(key): value for key, value in counters.totals().items()}
-    return [json.dumps(totals).encode()]
-
-
-def broken():
-    raise RuntimeError("on purpose")
-    yield b""
-"""
+TARGET = "tests.e2e.told:app"
 
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     """The application, whose /hold waits until the file OPEN is there."""
-    (tmp_path / "gated.py").write_text(APPLICATION)
     return {
-        "PYTHONPATH": str(tmp_path),
         "OPEN": str(tmp_path / "open"),
         "HELD": str(tmp_path / "held"),
     }
@@ -68,7 +32,7 @@ def test_only_the_health_paths_that_were_told_pass_a_full_gate(environ: dict[str
     """GREENLINE_HEALTH_PATHS replaces the default ones, which are refused then."""
     settings = {"GREENLINE_MAX_IN_PROGRESS": "1", "GREENLINE_HEALTH_PATHS": "/alive, /ready"}
     with (
-        hosting("gated:app", **environ, **settings) as running,
+        hosting(TARGET, **environ, **settings) as running,
         ThreadPoolExecutor(1) as clients,
     ):
         holding = clients.submit(running.get, "/hold")
@@ -86,7 +50,7 @@ def test_an_application_that_raises_gives_its_place_back(
     environ: dict[str, str], path: str
 ) -> None:
     """Ten of them through two places, and the eleventh request is served."""
-    with hosting("gated:app", **environ, GREENLINE_MAX_IN_PROGRESS="2") as running:
+    with hosting(TARGET, **environ, GREENLINE_MAX_IN_PROGRESS="2") as running:
         assert [running.get(path).status for _ in range(10)] == [500] * 10
         assert running.get("/").status == 200
         wait_until(lambda: ["gate", "limit"] in keys(running), "the gauges")
@@ -100,7 +64,7 @@ def keys(running: Service) -> list[list[str]]:
 
 def test_auto_serves_and_tells_its_limit(environ: dict[str, str]) -> None:
     """The limit is found out, from a low one on: none that a setting has."""
-    with hosting("gated:app", **environ, GREENLINE_MAX_IN_PROGRESS="auto") as running:
+    with hosting(TARGET, **environ, GREENLINE_MAX_IN_PROGRESS="auto") as running:
         assert [running.get("/").status for _ in range(20)] == [200] * 20
         limit = wait_until(lambda: total(running, "gate", "limit"), "the limit")
         assert 1 < limit < 1000
@@ -109,7 +73,7 @@ def test_auto_serves_and_tells_its_limit(environ: dict[str, str]) -> None:
 def test_who_is_refused_is_counted(environ: dict[str, str]) -> None:
     """Three refusals are three, and served requests are none."""
     with (
-        hosting("gated:app", **environ, GREENLINE_MAX_IN_PROGRESS="1") as running,
+        hosting(TARGET, **environ, GREENLINE_MAX_IN_PROGRESS="1") as running,
         ThreadPoolExecutor(1) as clients,
     ):
         assert running.get("/").status == 200
@@ -126,7 +90,7 @@ def test_who_is_refused_is_counted(environ: dict[str, str]) -> None:
 
 def test_an_answer_after_the_deadline_is_counted(environ: dict[str, str]) -> None:
     """Two answers with 504 are two deadlines."""
-    with hosting("gated:app", **environ) as running:
+    with hosting(TARGET, **environ) as running:
         assert total(running, "deadlines") == 0
         assert [running.get("/late").status for _ in range(2)] == [504] * 2
         assert total(running, "deadlines") == 2
@@ -134,7 +98,7 @@ def test_an_answer_after_the_deadline_is_counted(environ: dict[str, str]) -> Non
 
 def test_a_blocked_hub_is_counted(environ: dict[str, str]) -> None:
     """Half a second of work is a block; a quick answer is none."""
-    with hosting("gated:app", **environ, GREENLINE_BLOCKED_HUB_MS="300") as running:
+    with hosting(TARGET, **environ, GREENLINE_BLOCKED_HUB_MS="300") as running:
         before = total(running, "hub_blocked")
         assert running.get("/burn").status == 200
         wait_until(lambda: total(running, "hub_blocked") > before, "the count")

@@ -15,46 +15,13 @@ import pytest
 from tests.e2e.test_hosting import WORKER, hosting
 from tests.support import Service, service, wait_until
 
-APPLICATION = """
-import json
-import os
-import time
-from pathlib import Path
-
-from greenline import counters
-
-OPEN = Path(os.environ.get("OPEN", ""))
-
-
-def app(environ, start_response):
-    path = environ["PATH_INFO"]
-    if path == "/raise":
-        raise RuntimeError("on purpose")
-    if path == "/hold":
-        Path(os.environ["HELD"]).touch()
-        while not OPEN.exists():
-            time.sleep(0.01)
-    if path == "/body":
-        environ["wsgi.input"].read()
-    start_response("200 OK", [("Content-Type", "application/json")])
-    if path == "/raise-in-the-body":
-        return broken()
-    totals = {json.dumps(key): value for key, value in counters.totals().items()}
-    return [json.dumps(totals).encode()]
-
-
-def broken():
-    raise RuntimeError("on purpose")
-    yield b""
-"""
+TARGET = "tests.e2e.told:app"
 
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     """The application, and lines of JSON; /hold waits until the file OPEN is there."""
-    (tmp_path / "told.py").write_text(APPLICATION)
     return {
-        "PYTHONPATH": str(tmp_path),
         "OPEN": str(tmp_path / "open"),
         "HELD": str(tmp_path / "held"),
         "GREENLINE_ACCESS_LOG": "json",
@@ -68,7 +35,7 @@ def configured(tmp_path: Path, text: str, environ: dict[str, str]) -> Iterator[S
     config.write_text(f"control_socket_disable = True\n{text}")
     environ = {**environ, "GREENLINE_ACCESS_LOG": "gunicorn"}
     with service(
-        environ, *WORKER, target="told:app", config=str(config), wait=False
+        environ, *WORKER, target=TARGET, config=str(config), wait=False
     ) as running:  # fmt: skip
         wait_until(lambda: serves(running), "the worker to serve")
         yield running
@@ -114,7 +81,7 @@ def say(running: Service, said: bytes) -> bytes:
 def test_usr1_reopens_the_json_log(environ: dict[str, str], tmp_path: Path) -> None:
     """After a rotation new lines are in the new file, and none of them in the old one."""
     log, rotated = tmp_path / "access.log", tmp_path / "access.log.1"
-    with hosting("told:app", "--access-logfile", str(log), **environ) as running:
+    with hosting(TARGET, "--access-logfile", str(log), **environ) as running:
         assert running.get("/before").status == 200
         wait_until(lambda: "/before" in paths(log), "the line")
         log.rename(rotated)
@@ -137,7 +104,7 @@ def test_the_last_lines_are_written_at_the_end(environ: dict[str, str], tmp_path
     """Whoever was answered has a line, in the moment before the worker's end as well."""
     log = tmp_path / "access.log"
     with (
-        hosting("told:app", "--access-logfile", str(log), **environ) as running,
+        hosting(TARGET, "--access-logfile", str(log), **environ) as running,
         ThreadPoolExecutor(20) as clients,
     ):
         holding = [clients.submit(running.get, "/hold") for _ in range(20)]
@@ -160,7 +127,7 @@ def test_an_application_that_raises_is_told_once(
 ) -> None:
     """One line and one count with the status that the client got: 500."""
     log = tmp_path / "access.log"
-    with hosting("told:app", "--access-logfile", str(log), **environ) as running:
+    with hosting(TARGET, "--access-logfile", str(log), **environ) as running:
         assert running.get(path).status == 500
         assert counted(running, 500) == 1
         assert running.get("/last").status == 200
@@ -192,7 +159,7 @@ def test_a_refusal_without_the_application_is_told(
     log = tmp_path / "access.log"
     arguments = ("--access-logfile", str(log))
     settings = {**environ, "GREENLINE_MAX_BODY_BYTES": "10"}
-    with hosting("told:app", *arguments, **settings) as running:
+    with hosting(TARGET, *arguments, **settings) as running:
         assert say(running, said).startswith(b"HTTP/1.1 %d " % status)
         assert counted(running, status) == 1
         assert running.get("/last").status == 200
@@ -272,7 +239,7 @@ def test_statsd_gets_its_metrics(environ: dict[str, str], tmp_path: Path, lines:
     with udp() as (metrics, port):
         arguments = ("--statsd-host", f"127.0.0.1:{port}", "--access-logfile", str(log))
         settings = {**environ, "GREENLINE_ACCESS_LOG": lines}
-        with hosting("told:app", *arguments, **settings) as running:
+        with hosting(TARGET, *arguments, **settings) as running:
             datagrams_up_to(metrics, b"gunicorn.request.status.200")  # hosting's own probe
             assert running.get("/measured").status == 200
             heard = datagrams_up_to(metrics, b"gunicorn.request.status.200")
@@ -289,7 +256,7 @@ def test_syslog_gets_gunicorns_access_log(environ: dict[str, str]) -> None:
     with udp() as (syslog, port):
         arguments = ("--log-syslog", "--log-syslog-to", f"udp://127.0.0.1:{port}")
         settings = {**environ, "GREENLINE_ACCESS_LOG": "gunicorn"}
-        with hosting("told:app", *arguments, **settings) as running:
+        with hosting(TARGET, *arguments, **settings) as running:
             assert running.get("/told").status == 200
             heard = datagrams_up_to(syslog, b"/told")
             assert b".access: " in heard[-1]

@@ -301,15 +301,25 @@ def test_who_waits_in_the_backlog_at_the_stop_is_answered(tmp_path: Path) -> Non
 
 def test_a_worker_that_is_told_to_stop_while_it_boots_stops(tmp_path: Path) -> None:
     """Before it has its own handlers gunicorn loses the signal, and waits for it in vain."""
-    with counting(tmp_path) as (running, _, _):
-        for _ in range(5):
-            old = set(running.workers())
-            os.kill(old.pop(), signal.SIGKILL)
-            fresh = wait_until(lambda: set(running.workers()) - old - {0}, "a new one")  # noqa: B023
-            young = max(fresh)
-            os.kill(young, signal.SIGTERM)
-            wait_until(lambda: young not in running.workers(), "its end", limit_s=10)  # noqa: B023
-            wait_until(lambda: len(running.workers()) == 2, "two workers")
+    told = tmp_path / "told"
+    config = tmp_path / "early.conf.py"
+    config.write_text(
+        "import os, pathlib, signal\n"
+        "control_socket_disable = True\n"
+        "def post_fork(server, worker):\n"
+        f"    told = pathlib.Path({str(told)!r})\n"
+        "    if not told.exists():\n"
+        "        told.write_text(str(os.getpid()))\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    with service(
+        {"COUNTING": str(tmp_path / "journal")}, "-k", "greenline.worker.GreenWorker", "-w", "1",
+        target="tests.e2e.counting:app", config=str(config), wait=False,
+    ) as running:  # fmt: skip
+        early = wait_until(lambda: _pid(told), "the worker that is told at once")
+        wait_until(lambda: early not in running.workers(), "its end", limit_s=10)
+        wait_until(lambda: not _refuses(running.port), "the next one to listen")
+        assert running.get("/count?probe").status == 200
 
 
 def test_a_drain_delay_goes_on_serving(tmp_path: Path) -> None:

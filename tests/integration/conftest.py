@@ -79,3 +79,12 @@ def make(watch: Watch, postgres: Postgres) -> Iterator[Make]:
     for pool, canceller in made:
         pool.close(2.0)
         canceller.close()
+
+
+@pytest.fixture
+def table(watch: Watch) -> Iterator[str]:
+    """An empty table of the test's own."""
+    name = f"table_{next(_numbers)}"
+    watch.ask(f"create table {name} (x int); grant all on {name} to public; select 1")
+    yield name
+    watch.ask(f"drop table {name}; select 1")

@@ -1,8 +1,11 @@
 """What tests of the Postgres pool share: a look at its backends, and a way through a proxy."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import gevent
 import psycopg2
 
 from embedded.postgres import Postgres as Server
@@ -46,3 +49,19 @@ def run(pool: ConnectionPool, statement: str) -> Any:
     with pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
         cursor.execute(statement)
         return cursor.fetchone()[0] if cursor.description else None
+
+
+@contextmanager
+def a_thousand_go_on() -> Iterator[None]:
+    """Let a thousand greenlets work meanwhile, and see that nothing held them up."""
+    steps = itertools.count()
+
+    def go_on() -> None:
+        while True:
+            next(steps)
+            gevent.sleep(0.01)
+
+    others = [gevent.spawn(go_on) for _ in range(1000)]
+    yield
+    gevent.killall(others)
+    assert next(steps) > 5_000

@@ -1,9 +1,7 @@
 """A COMMIT is sent only when it may be, and what it comes to is told as it is."""
 
 import gc
-import itertools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg2
@@ -16,17 +14,6 @@ from greenline.postgres.connect import connect
 from tests.integration.pools import Make, Watch, through
 from tests.proxy import Proxy
 from tests.support import wait_until
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def table(watch: Watch) -> Iterator[str]:
-    """An empty table of the test's own."""
-    name = f"commit_{next(_numbers)}"
-    watch.ask(f"create table {name} (x int); grant all on {name} to public; select 1")
-    yield name
-    watch.ask(f"drop table {name}; select 1")
 
 
 def test_nothing_is_committed_after_the_deadline(make: Make, watch: Watch, table: str) -> None:

@@ -207,11 +207,9 @@ def test_a_read_on_a_connection_that_died_in_between_is_tried_again(
 
 @pytest.mark.parametrize("how", ["deadline", "cut"])
 def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome_and_never_repeated(
-    make: Make, proxy: Proxy, watch: Watch, how: str
+    make: Make, proxy: Proxy, watch: Watch, table: str, how: str
 ) -> None:
     """The row is there exactly once, and the error does not invite to try again."""
-    table = f"lost_{next(_numbers)}"
-    watch.ask(f"create table {table} (x int); grant all on {table} to public; select 1")
     pool = make(1, url=through(proxy))
 
     def write() -> None:
@@ -228,16 +226,13 @@ def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome_and_never_repeated(
     assert isinstance(writer.exception, OutcomeUnknown)
     assert not writer.exception.retryable
     assert watch.ask(f"select count(*) from {table}") == 1
-    watch.ask(f"drop table {table}; select 1")
 
 
 @pytest.mark.parametrize("answer", ["lost", "cut before"])
 def test_a_write_that_stands_alone_is_of_unknown_outcome_and_never_repeated(
-    make: Make, proxy: Proxy, watch: Watch, answer: str
+    make: Make, proxy: Proxy, watch: Watch, table: str, answer: str
 ) -> None:
     """An autocommit write whose connection broke may have happened, and happened once at most."""
-    table = f"alone_{next(_numbers)}"
-    watch.ask(f"create table {table} (x int); grant all on {table} to public; select 1")
     pool = make(1, url=through(proxy))
     run(pool, "select 1")
     if answer == "lost":
@@ -248,15 +243,12 @@ def test_a_write_that_stands_alone_is_of_unknown_outcome_and_never_repeated(
                 proxy.cut()
             cursor.execute(f"insert into {table} values (1)")
     assert watch.ask(f"select count(*) from {table}") == (1 if answer == "lost" else 0)
-    watch.ask(f"drop table {table}; select 1")
 
 
 def test_a_transaction_that_may_be_repeated_outlives_the_loss_of_its_connection(
-    make: Make, proxy: Proxy, watch: Watch
+    make: Make, proxy: Proxy, watch: Watch, table: str
 ) -> None:
     """Cut before its COMMIT it begins again, and happens once."""
-    table = f"again_{next(_numbers)}"
-    watch.ask(f"create table {table} (x int); grant all on {table} to public; select 1")
     client = Postgres(make(1, url=through(proxy)))
     attempts = []
 
@@ -271,7 +263,6 @@ def test_a_transaction_that_may_be_repeated_outlives_the_loss_of_its_connection(
     client.repeat(write)
     assert len(attempts) == 2
     assert watch.ask(f"select count(*) from {table}") == 1
-    watch.ask(f"drop table {table}; select 1")
 
 
 # 8: failover

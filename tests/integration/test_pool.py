@@ -368,6 +368,16 @@ def test_close_sends_the_waiting_away_and_leaves_no_connection(make_pool: MakePo
         pass
 
 
+def test_close_before_a_connect_has_begun_leaves_nothing(make_pool: MakePool) -> None:
+    """The slot was taken in the same turn of the loop: nobody would free it any more."""
+    pool, release = make_pool(2), Event()
+    waiter, closing = gevent.spawn(hold, pool, release), gevent.spawn(pool.close, 2.0)
+    gevent.joinall([waiter, closing], timeout=10)
+    assert isinstance(waiter.exception, PoolClosed)
+    assert closing.value is True
+    assert counts(pool) == NONE
+
+
 def test_a_server_that_is_not_there_is_told_as_such() -> None:
     """A refused connect is StoreDown, in one line without advice."""
     with pytest.raises(StoreDown) as caught:

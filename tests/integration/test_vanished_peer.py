@@ -4,7 +4,6 @@ A peer that vanishes without a reset: its packets are dropped, and so are ours t
 Not what a deaf proxy is, whose kernel still acknowledges what it gets.
 """
 
-import itertools
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from greenline.errors import DeadlineExceeded, StoreDown
 from greenline.mongo.client import Mongo
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
-from tests.integration.pools import Watch, run, through
+from tests.integration.pools import Watch, a_thousand_go_on, run, through
 from tests.network import Network, Unavailable, private
 from tests.proxy import Proxy
 from tests.support import wait_until
@@ -65,21 +64,12 @@ def test_the_deadline_ends_a_statement_and_the_pool_recovers(
     pool: ConnectionPool, proxy: Proxy, network: Network
 ) -> None:
     """The caller is told in time, a thousand others go on, and the slot is free in the end."""
-    steps = itertools.count()
-
-    def go_on() -> None:
-        while True:
-            next(steps)
-            gevent.sleep(0.01)
-
-    others = [gevent.spawn(go_on) for _ in range(1000)]
-    network.drop(proxy.port)
-    started = monotonic()
-    with pytest.raises(DeadlineExceeded), deadline.limit(0.5):
-        run(pool, "select 1")
-    assert monotonic() - started < 0.5 + SLACK_S
-    gevent.killall(others)
-    assert next(steps) > 5_000
+    with a_thousand_go_on():
+        network.drop(proxy.port)
+        started = monotonic()
+        with pytest.raises(DeadlineExceeded), deadline.limit(0.5):
+            run(pool, "select 1")
+        assert monotonic() - started < 0.5 + SLACK_S
     wait_until(lambda: pool.stats()["size"] == 0, "its slot to be free", limit_s=10)
     network.pass_on()
     assert run(pool, "select 7") == 7

@@ -75,7 +75,8 @@ def pipe() -> Iterator[Pipe]:
 def logged(pipe: Pipe, more: dict[str, Any], status: int = 200) -> Any:
     """Return the entry of one request."""
     writer = LineWriter(pipe.writer, lost)
-    AccessLog(writer).log({**BOOK, **more}, status, 512, 0.25)
+    environ = {**BOOK, **more}
+    AccessLog(writer).log(environ, route(environ), status, 512, 0.25)
     assert writer.close(10)
     (line,) = pipe.read().splitlines()
     assert len(line) < select.PIPE_BUF
@@ -162,7 +163,7 @@ log = AccessLog(writer)
 
 def application(environ, start_response):
     start_response("200 OK", [("Content-Length", "2")])
-    log.log(environ, 200, 2, 0.001)
+    log.log(environ, "-", 200, 2, 0.001)
     if environ["PATH_INFO"] == "/stats":
         print(writer.stats(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
     return [b"ok"]

@@ -1,0 +1,39 @@
+"""A WSGI application that holds, burns, raises and tells, as its path says."""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from greenline import counters
+
+
+def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Answer what was counted so far; /hold waits until the file OPEN is there."""
+    path = environ["PATH_INFO"]
+    if path == "/hold":
+        Path(os.environ["HELD"]).touch()
+        while not Path(os.environ["OPEN"]).exists():
+            time.sleep(0.01)
+    if path == "/burn":
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            pass
+    if path == "/raise":
+        raise RuntimeError("on purpose")
+    if path == "/body":
+        environ["wsgi.input"].read()
+    status = "504 Gateway Timeout" if path == "/late" else "200 OK"
+    start_response(status, [("Content-Type", "application/json")])
+    if path == "/raise-in-the-body":
+        return broken()
+    totals = {json.dumps(key): value for key, value in counters.totals().items()}
+    return [json.dumps(totals).encode()]
+
+
+def broken() -> Iterator[bytes]:
+    """Raise before the first part."""
+    raise RuntimeError("on purpose")
+    yield b""
