@@ -1,24 +1,45 @@
 """
-The URL map, which remembers where paths without variables lead.
+The URL map, which knows beforehand where most paths lead.
 
-1. The map itself is asked once for each such path; what it answers is what it would answer again,
-   until a rule is added.
-2. Only a match is remembered: redirects, wrong methods and everything with a variable are decided
-   each time.
+1. A path without variables: the map itself is asked once for each; what it answers is what it would
+   answer again, until a rule is added.
+2. A path that ends in one variable behind a fixed text (``/books/<int:id>``): Werkzeug's way there
+   is known beforehand, if nothing else leads that way.
+3. Only a match is known: redirects, wrong methods and everything else are decided each time.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Container, Mapping
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from werkzeug.exceptions import HTTPException
+from werkzeug.routing import (
+    BaseConverter,
+    MapAdapter,
+    RequestRedirect,
+    Rule,
+    RuleFactory,
+    ValidationError,
+)
 from werkzeug.routing import Map as WerkzeugMap
-from werkzeug.routing import MapAdapter, RequestRedirect, Rule, RuleFactory
+
+
+class Last(NamedTuple):
+    """Where a path leads by its last part: *fixed* ones go elsewhere."""
+
+    rule: Rule
+    pattern: "re.Pattern[str]"
+    fixed: Container[str]
+    name: str
+    converter: BaseConverter
 
 
 class Map(WerkzeugMap):
     """A map for applications that match neither hosts nor subdomains."""
 
     _static: dict[tuple[str, str], Rule] | None = None
+    _variable: dict[tuple[str, str], Last]
     _adapter: MapAdapter | None = None  # Any host's: what redirects by the host is not asked.
 
     def add(self, rulefactory: RuleFactory) -> None:
@@ -40,8 +61,16 @@ class Map(WerkzeugMap):
             return rule, {}
         if self._adapter is None:
             return None
+        path = _decoded(path_info)
+        before, _, part = path.rpartition("/")
+        last = self._variable.get((method, before))
+        if last is not None and part not in last.fixed and last.pattern.match(part):
+            try:
+                return last.rule, {last.name: last.converter.to_python(part)}
+            except ValidationError:
+                pass
         try:
-            return self._adapter.match(_decoded(path_info), method, return_rule=True)
+            return self._adapter.match(path, method, return_rule=True)
         except RequestRedirect:
             return None
 
@@ -60,6 +89,7 @@ class Map(WerkzeugMap):
 
     def _learn(self) -> dict[tuple[str, str], Rule]:
         static: dict[tuple[str, str], Rule] = {}
+        self._variable = {}
         rules = list(self.iter_rules())
         if any(callable(rule.redirect_to) for rule in rules):
             self._adapter = None
@@ -69,8 +99,43 @@ class Map(WerkzeugMap):
                 for method in rule.methods or ():
                     if not rule.arguments and _leads(adapter, rule, method):
                         static[method, rule.rule.encode().decode("latin1")] = rule
+                    elif (last := self._last(rule, method)) is not None:
+                        self._variable[method, "/".join(_fixed(rule)[1:])] = last
         self._static = static
         return static
+
+    def _last(self, rule: Rule, method: str) -> Last | None:
+        """Return where *rule*'s last part leads, if Werkzeug's matcher can come to nothing else."""
+        domain, *way = _fixed(rule)
+        last = rule._parts[-1]
+        if (
+            rule.build_only
+            or domain != (self.default_subdomain or "")
+            or len(way) != len(rule._parts) - 2
+            or len(rule._converters) != 1
+        ):
+            return None
+        ((name, converter),) = rule._converters.items()
+        state = self._matcher._root
+        for part in (domain, *way):
+            state = state.static[part]
+        # Not "_<id>", nor a variable with slashes in it.
+        is_whole = last.content == f"(?P<__werkzeug_0>{converter.regex})\\Z" and not last.final
+        if not is_whole or [test for test, _ in state.dynamic] != [last]:
+            return None
+        first = next(
+            one
+            for one in state.dynamic[0][1].rules
+            if one.methods is None or method in one.methods or one.websocket
+        )
+        redirects = rule.redirect_to or rule.alias or rule.defaults or rule.websocket
+        if first is not rule or redirects or self._has_defaults(rule.endpoint):
+            return None
+        return Last(rule, re.compile(last.content), state.static, name, converter)
+
+    def _has_defaults(self, endpoint: str) -> bool:
+        """Return whether a path may be redirected to one that is shorter by a default."""
+        return any(rule.defaults for rule in self.iter_rules(endpoint))
 
 
 def _leads(adapter: MapAdapter, rule: Rule, method: str) -> bool:
@@ -80,6 +145,11 @@ def _leads(adapter: MapAdapter, rule: Rule, method: str) -> bool:
     except HTTPException:
         return False
     return found is rule and not arguments
+
+
+def _fixed(rule: Rule) -> list[str]:
+    """Return the subdomain and the parts of the path before the first variable one."""
+    return [part.content for part in takewhile(lambda part: part.static, rule._parts)]
 
 
 def _decoded(text: str) -> str:

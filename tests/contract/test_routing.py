@@ -1,0 +1,123 @@
+"""Our URL map finds what Werkzeug's own finds, whatever the rules."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import example, given, reject, settings
+from hypothesis import strategies as some
+from werkzeug.routing import Map as WerkzeugMap
+from werkzeug.routing import Rule
+
+from greenline.flask.routing import Map
+
+M = TypeVar("M", bound=WerkzeugMap)
+
+FIXED = ["a", "7"]
+VARIABLE = [
+    "<int:n>", "<n>", "<float:n>", "<uuid:n>", "<path:n>", "<any(a, b):n>", "_<int:n>", "<int:n>_",
+    "<string(length=1):n>",
+]  # fmt: skip
+PATH = ["", "a", "7", "7", "07", "b", "_7", "7_", "1.5", str(uuid.UUID(int=7)), "é"]
+METHODS = ["GET", "POST", "HEAD"]
+
+fixed = some.lists(some.sampled_from(FIXED), max_size=1)
+parts = some.one_of(
+    fixed.map(lambda before: [*before, "a"]),
+    some.tuples(fixed, some.sampled_from(VARIABLE)).map(lambda told: [*told[0], told[1]]),
+    some.tuples(some.sampled_from(VARIABLE), some.sampled_from(FIXED)).map(list),
+)
+rules = some.lists(
+    some.tuples(
+        parts,
+        some.booleans(),  # ends in a slash
+        some.sampled_from([["GET"], ["GET"], ["POST"]]),
+        some.sampled_from([{}, {}, {}, {"strict_slashes": False}, {"defaults": {"m": 1}},
+                           {"defaults": {"n": 7}}, {"build_only": True}, {"alias": True},
+                           {"websocket": True}, {"subdomain": "api"}, {"redirect_to": "books"}]),
+        some.sampled_from(["one", "other"]),
+    ),
+    max_size=6,
+)  # fmt: skip
+paths = some.lists(some.sampled_from(PATH), min_size=1, max_size=3)
+
+
+def made(cls: type[M], told: list[Any], default_subdomain: str) -> M:
+    """Return a map of *cls* with the rules *told*, whose endpoints are told apart."""
+    return cls(
+        [
+            Rule(
+                f"/{'/'.join(rule)}{'/' if slash else ''}",
+                methods=methods,
+                endpoint=endpoint,
+                **more,
+            )
+            for rule, slash, methods, more, endpoint in told
+        ],
+        default_subdomain=default_subdomain,
+    )
+
+
+def one(path: str, endpoint: str = "one", **more: Any) -> Any:
+    """Return a rule as the strategy draws them."""
+    return path.rstrip("/").split("/"), path.endswith("/"), ["GET"], more, endpoint
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(told=rules, path=paths, method=some.sampled_from(METHODS),
+       default_subdomain=some.sampled_from(["", "api"]))  # fmt: skip
+@example(told=[one("a/"), one("<n>")], path=["a"], method="GET", default_subdomain="")
+@example(told=[one("_<n>")], path=["_b"], method="GET", default_subdomain="")
+@example(
+    told=[one("<n>"), one("<n>", endpoint="other")], path=["b"], method="GET", default_subdomain=""
+)
+@example(told=[one("<n>", websocket=True)], path=["b"], method="GET", default_subdomain="")
+@example(told=[one("<n>", subdomain="api")], path=["b"], method="GET", default_subdomain="")
+@example(
+    told=[one("a", defaults={"n": 7}), one("<int:n>")],
+    path=["7"],
+    method="GET",
+    default_subdomain="",
+)
+@example(told=[one("<n>", redirect_to="a")], path=["b"], method="GET", default_subdomain="")
+@example(told=[one("<int:n>"), one("<n>")], path=["7"], method="GET", default_subdomain="")
+def test_our_map_finds_what_werkzeugs_finds(
+    told: list[Any], path: list[str], method: str, default_subdomain: str
+) -> None:
+    """The same rule and the same arguments, or the same error; None leaves it to Werkzeug."""
+    try:
+        mine = made(Map, told, default_subdomain)
+        its = made(WerkzeugMap, told, default_subdomain)
+    except ValueError:  # a default that its converter refuses
+        reject()
+    text = f"/{'/'.join(path)}"
+    adapter = its.bind("localhost", subdomain=default_subdomain)
+    ours = outcome(lambda: mine.find(method, text.encode().decode("latin1")))
+    assert ours in (None, outcome(lambda: adapter.match(text, method, return_rule=True)))
+
+
+def outcome(find: Callable[[], Any]) -> Any:
+    """Return what was found, or which error there was (Werkzeug has some for an odd alias)."""
+    try:
+        found = find()
+    except Exception as error:
+        return type(error)
+    if found is None:
+        return None
+    rule, arguments = found
+    return str(rule), rule.endpoint, rule.methods, dict(arguments)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path"),
+    [("/books/<int:n>", "/books/7"), ("/<name>", "/é"), ("/a/b/<uuid:u>", f"/a/b/{uuid.uuid4()}")],
+    ids=["integer", "text", "uuid"],
+)
+def test_a_path_that_ends_in_its_only_variable_needs_no_search(rule: str, path: str) -> None:
+    """What is known beforehand answers: Werkzeug's matcher is not asked."""
+    mine = Map([Rule(rule, endpoint="one", methods=["GET"])])
+    found = mine.find("GET", path.encode().decode("latin1"))
+    mine._adapter = mine.bind("localhost")
+    mine._adapter.match = None  # type: ignore[assignment, method-assign]
+    assert mine.find("GET", path.encode().decode("latin1")) == found
