@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from secrets import token_hex
+from random import getrandbits
 from typing import Any
 
 from flask import Flask, request
@@ -30,7 +30,8 @@ class _Identify:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         given = environ.get("HTTP_X_REQUEST_ID", "")
-        mine = environ[ENVIRON] = given if WELL_FORMED.fullmatch(given) else token_hex(16)
+        mine = given if WELL_FORMED.fullmatch(given) else f"{getrandbits(128):032x}"
+        environ[ENVIRON] = mine
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             return start_response(status, [*headers, (HEADER, mine)], exc_info)

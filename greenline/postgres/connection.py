@@ -29,6 +29,7 @@ class Connection(PsycopgConnection):
     busy: bool = False
     settled: bool = False
     made_s: float = 0.0
+    lent_s: float = 0.0
     idle_since_s: float = 0.0
     expires_s: float = 0.0
     prepared: dict[str, str]

@@ -18,35 +18,30 @@ In the manner of psycopg_pool; the slot before the I/O as in SQLAlchemy's QueueP
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
 import gevent
-import psycopg2
 from gevent.event import Event
 from greenlet import greenlet
 
 from greenline import deadline
 from greenline.errors import (
-    ConnectionLost,
     DeadlineExceeded,
     GreenlineError,
     NestedConnection,
-    OutcomeUnknown,
     PoolClosed,
     PoolTimeout,
     StoreDown,
-    StoreError,
     TooManyWaiting,
 )
 from greenline.patching import require_hook
 from greenline.postgres.cancel import Canceller
 from greenline.postgres.clean import clean, is_dead
 from greenline.postgres.connection import Connection
-from greenline.postgres.errors import evicts, first_line, is_lost, translate
 from greenline.postgres.leave import leave
+from greenline.postgres.loan import Loan
 from greenline.postgres.queue import Queue
 
 # After a restart all want a connection at once: a server that begins is asked by a few at a time,
@@ -140,8 +135,7 @@ class ConnectionPool:
             "waiting": self._queued(),
         }
 
-    @contextmanager
-    def connection(self, *, autocommit: bool = False, reset: bool = True) -> Iterator[Connection]:
+    def connection(self, *, autocommit: bool = False, reset: bool = True) -> Loan:
         """
         Lend a connection for the length of the block, which is one transaction.
 
@@ -162,28 +156,42 @@ class ConnectionPool:
             StoreDown: no connection could be made.
             ConnectionLost: it was lost before anything was committed.
         """
+        return Loan(self, autocommit, reset)
+
+    def lend(self) -> Connection:
+        """Give the current greenlet a connection, for a :class:`Loan`."""
         me = gevent.getcurrent()
         if me in self._holders:
             raise NestedConnection
         conn = self._acquire()
         self._holders.add(me)
-        lent_s = monotonic()
+        conn.lent_s = monotonic()
+        return conn
+
+    def take_back(self, conn: Connection, reset: bool) -> None:
+        """Take what was lent: keep it when it is clean."""
+        self._held_s += (monotonic() - conn.lent_s - self._held_s) * SMOOTHING
+        kept = False
         try:
-            conn.autocommit = autocommit
-            yield conn
-            if not autocommit:
-                conn.commit()
-        except psycopg2.Error as error:
-            raise self._judged(conn, error, autocommit) from error
-        except OutcomeUnknown:
-            self._distrust(conn)
-            raise
+            kept = clean(conn, reset)
         finally:
-            self._held_s += (monotonic() - lent_s - self._held_s) * SMOOTHING
-            try:
-                self._give_back(conn, reset)
-            finally:
-                self._holders.discard(me)
+            self._holders.discard(gevent.getcurrent())
+            # One at a time: while another is leaving, an old one is lent once more.
+            is_due = self._is_old(conn) and not self._leaving
+            if kept and not is_due and not self._is_evicted(conn):
+                self._pass_on(conn)
+            else:
+                self._see_off(conn)
+
+    def distrust(self, conn: Connection) -> None:
+        """
+        Evict what was made before now, after a failover, a shutdown or a loss.
+
+        In green mode psycopg2 does not tell one from the other. A loss that was to be expected,
+        of a connection that is evicted already, costs no others.
+        """
+        if not self._is_evicted(conn):
+            self.evict()
 
     def resize(self, max_size: int) -> None:
         """Let the pool hold *max_size* connections; too many now are closed as they come back."""
@@ -315,18 +323,6 @@ class ConnectionPool:
         if self._size == 0:
             self._empty.set()
 
-    def _give_back(self, conn: Connection, reset: bool) -> None:
-        kept = False
-        try:
-            kept = clean(conn, reset)
-        finally:
-            # One at a time: while another is leaving, an old one is lent once more.
-            is_due = self._is_old(conn) and not self._leaving
-            if kept and not is_due and not self._is_evicted(conn):
-                self._pass_on(conn)
-            else:
-                self._see_off(conn)
-
     def _pass_on(self, conn: Connection) -> None:
         if self._closing.is_set() or self._size - self._leaving > self._max_size:
             self._see_off(conn)
@@ -346,30 +342,6 @@ class ConnectionPool:
             self._leaving -= 1
             self._free_slot()
             self._grow()
-
-    def _judged(self, conn: Connection, error: psycopg2.Error, autocommit: bool) -> GreenlineError:
-        """Return our error for *error*."""
-        if isinstance(error, psycopg2.InterfaceError) and not conn.closed:
-            return StoreError(f"psycopg2: {first_line(error)}")  # a closed cursor, for instance
-        is_over = bool(conn.closed) and is_lost(error)
-        # A connection that was closed on our side says nothing of the others.
-        if evicts(error) or (is_over and not isinstance(error, psycopg2.InterfaceError)):
-            self._distrust(conn)
-        if is_over and autocommit:  # each statement stood alone: the last one may have been done
-            return OutcomeUnknown()
-        if is_over:
-            return ConnectionLost(f"Postgres: {first_line(error)}")
-        return translate(error)
-
-    def _distrust(self, conn: Connection) -> None:
-        """
-        Evict what was made before now, after a failover, a shutdown or a loss.
-
-        In green mode psycopg2 does not tell one from the other. A loss that was to be expected,
-        of a connection that is evicted already, costs no others.
-        """
-        if not self._is_evicted(conn):
-            self.evict()
 
     def _is_evicted(self, conn: Connection) -> bool:
         return conn.made_s < self._evicted_s
