@@ -126,21 +126,31 @@ def wait_for(watcher: Any) -> None:
     Raises:
         DeadlineExceeded: the deadline passed first.
     """
-    hub, current = gevent.get_hub(), _current.get()
+    wait_in(gevent.get_hub().wait, watcher)
+
+
+def wait_in(wait: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """
+    Return what *wait* returns, which does nothing but wait in the hub.
+
+    Raises:
+        DeadlineExceeded: the deadline passed first.
+    """
+    current = _current.get()
     if current is None:
-        hub.wait(watcher)
-    elif current.until <= monotonic():
+        return wait(*args, **kwargs)
+    left_s = current.until - monotonic()
+    if left_s <= 0:
         raise DeadlineExceeded
-    elif current.hub is not hub:  # a copy of the context outlived the block and its timer
-        with gevent.Timeout(current.until - monotonic(), DeadlineExceeded()):
-            hub.wait(watcher)
-    else:
-        me = gevent.getcurrent()
-        current.waiting.add(me)
-        try:
-            hub.wait(watcher)
-        finally:
-            current.waiting.discard(me)
+    if current.hub is not gevent.get_hub():  # a copy of the context outlived the block
+        with gevent.Timeout(left_s, DeadlineExceeded()):
+            return wait(*args, **kwargs)
+    me = gevent.getcurrent()
+    current.waiting.add(me)
+    try:
+        return wait(*args, **kwargs)
+    finally:
+        current.waiting.discard(me)
 
 
 class _Spending:

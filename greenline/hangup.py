@@ -9,7 +9,7 @@ Notice that a client hung up, without reading what it sent.
 
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -40,6 +40,14 @@ def is_gone(sock: socket.socket | None) -> bool:
     if sock.fileno() < 0:
         return True
     return poll.has(sock, HANGUP)
+
+
+def gone(socks: Iterable[socket.socket]) -> list[socket.socket]:
+    """Return those whose other end is closed, at once."""
+    by_number = {sock.fileno(): sock for sock in socks}
+    closed = by_number.pop(-1, None)
+    found = [by_number[number] for number in poll.which(by_number, HANGUP)]
+    return found if closed is None else [*found, closed]
 
 
 @contextmanager

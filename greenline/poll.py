@@ -1,5 +1,6 @@
 """Look at a descriptor without waiting: gevent's own poll would visit the hub."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Protocol
 
@@ -17,6 +18,14 @@ def has(what: HasDescriptor, events: int) -> bool:
     poll = _poll()()
     poll.register(what.fileno(), events)
     return bool(poll.poll(0))
+
+
+def which(descriptors: Iterable[int], events: int) -> list[int]:
+    """Return those of the *descriptors* that have one of *events* now, in one system call."""
+    poll = _poll()()
+    for descriptor in descriptors:
+        poll.register(descriptor, events)
+    return [descriptor for descriptor, _ in poll.poll(0)]
 
 
 @cache

@@ -28,7 +28,6 @@ from greenlet import greenlet
 
 from greenline import deadline
 from greenline.errors import (
-    DeadlineExceeded,
     GreenlineError,
     NestedConnection,
     PoolClosed,
@@ -250,11 +249,9 @@ class ConnectionPool:
         self._grow()
         is_connecting = self._connecting > connecting
         with deadline.spending("connecting" if is_connecting else "queued"):
-            conn = self._queue.wait(waiter, deadline.remaining(self._timeout_s))
+            conn = self._queue.wait(waiter, self._timeout_s)
         if conn is not None:
             return conn
-        if deadline.remaining() == 0:
-            raise DeadlineExceeded
         waited = f"within {monotonic() - started:.1f} s"
         if is_connecting:
             raise StoreDown(f"Postgres: no connection could be made {waited}")

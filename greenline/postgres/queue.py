@@ -5,6 +5,8 @@ Those who wait for a connection: first come, first served.
 2. Whose time is as good as over when its turn comes is told so, and the next one is served.
 3. Who gave up, was killed or lost its client leaves the queue, and passes on what was handed to it
    in the same moment.
+4. In an overload most requests come by here: who waits has no watcher and no timer of its own. The
+   request's timer ends its wait, and one look every ``LOOK_S`` finds all who hung up.
 """
 
 from collections import deque
@@ -12,18 +14,25 @@ from collections.abc import Callable
 from math import inf
 from time import monotonic
 
-from gevent.event import AsyncResult
+import gevent
+from gevent.hub import Waiter as Switch
 
 from greenline import deadline, hangup
 from greenline.errors import ClientGone, DeadlineExceeded
 from greenline.postgres.connection import Connection
+
+LOOK_S = 0.05
 
 
 class Waiter:
     """One who waits, and until when it is worth while to serve it."""
 
     def __init__(self) -> None:
-        self.result: AsyncResult[Connection] = AsyncResult()
+        self.sock = hangup.client()
+        self.is_served = False
+        self.conn: Connection | None = None
+        self.error: Exception | None = None
+        self._switch: Switch[None] = Switch()
         self._left_s = deadline.remaining()
         self._until = inf if self._left_s is None else monotonic() + self._left_s
 
@@ -33,6 +42,26 @@ class Waiter:
             return False
         return self._until - monotonic() < min(need_s, self._left_s / 2)
 
+    def serve(self, conn: Connection | None, error: Exception | None = None) -> None:
+        """Hand over *conn* or *error*; the greenlet goes on in the next turn of the loop."""
+        self.is_served, self.conn, self.error = True, conn, error
+        gevent.get_hub().loop.run_callback(self._switch.switch, None)
+
+    def wait(self, timeout_s: float | None) -> None:
+        """
+        Return when it is served, or after *timeout_s* seconds.
+
+        Raises:
+            DeadlineExceeded: the request's time is over.
+        """
+        if self.is_served:
+            return
+        if timeout_s is None or timeout_s >= (self._left_s or inf):
+            deadline.wait_in(self._switch.get)
+            return
+        with gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
+            deadline.wait_in(self._switch.get)
+
 
 class Queue:
     """Greenlets that wait; *pass_on* takes what was handed to one that is no longer there."""
@@ -40,6 +69,7 @@ class Queue:
     def __init__(self, pass_on: Callable[[Connection], object]) -> None:
         self._pass_on = pass_on
         self._waiters: deque[Waiter] = deque()
+        self._is_looking = False
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -48,6 +78,9 @@ class Queue:
         """Stand at the end."""
         waiter = Waiter()
         self._waiters.append(waiter)
+        if not self._is_looking:
+            self._is_looking = True
+            gevent.spawn(self._look_for_the_gone)
         return waiter
 
     def wait(self, waiter: Waiter, timeout_s: float | None) -> Connection | None:
@@ -56,22 +89,21 @@ class Queue:
 
         Raises:
             ClientGone: nobody wants the answer any more.
-            DeadlineExceeded: its turn came when there was too little time left.
+            DeadlineExceeded: its time is over, or its turn came when there was too little left.
             what :meth:`fail` and :meth:`fail_all` are given.
         """
-        sock = hangup.client()
         try:
-            with hangup.noticing(sock, lambda: self._lose(waiter)):
-                waiter.result.wait(timeout=timeout_s)
-            if hangup.is_gone(sock):
+            waiter.wait(timeout_s)
+            if waiter.error is not None:
+                raise waiter.error
+            if hangup.is_gone(waiter.sock):
                 raise ClientGone
         except BaseException:
             self._leave(waiter)
             raise
-        if not waiter.result.ready():
+        if not waiter.is_served:
             self._waiters.remove(waiter)
-            return None
-        return waiter.result.get()
+        return waiter.conn
 
     def hand(self, conn: Connection, need_s: float) -> bool:
         """
@@ -83,29 +115,33 @@ class Queue:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.is_late(need_s):
-                waiter.result.set(conn)
+                waiter.serve(conn)
                 return True
-            waiter.result.set_exception(DeadlineExceeded())
+            waiter.serve(None, DeadlineExceeded())
         return False
 
     def fail(self, error: Exception) -> None:
         """Raise *error* in the first, if there is one."""
         if self._waiters:
-            self._waiters.popleft().result.set_exception(error)
+            self._waiters.popleft().serve(None, error)
 
     def fail_all(self, error: Exception) -> None:
         """Raise *error* in all of them."""
         while self._waiters:
             self.fail(error)
 
-    def _lose(self, waiter: Waiter) -> None:
-        """Send away one whose client hung up; what it was handed already, it passes on itself."""
-        if not waiter.result.ready():
-            self._waiters.remove(waiter)
-            waiter.result.set_exception(ClientGone())
-
     def _leave(self, waiter: Waiter) -> None:
-        if not waiter.result.ready():
+        if not waiter.is_served:
             self._waiters.remove(waiter)
-        elif waiter.result.value is not None:
-            self._pass_on(waiter.result.value)
+        elif waiter.conn is not None:
+            self._pass_on(waiter.conn)
+
+    def _look_for_the_gone(self) -> None:
+        """Send away those whose clients hung up, as long as anybody waits."""
+        while self._waiters:
+            gevent.sleep(LOOK_S)
+            waiting = {waiter.sock: waiter for waiter in self._waiters if waiter.sock is not None}
+            for sock in hangup.gone(waiting):
+                self._waiters.remove(waiting[sock])
+                waiting[sock].serve(None, ClientGone())
+        self._is_looking = False
