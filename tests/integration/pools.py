@@ -13,6 +13,7 @@ from greenline.postgres.pool import ConnectionPool
 from tests.proxy import Proxy
 
 Make = Callable[..., ConnectionPool]
+_numbers = itertools.count()
 
 
 class Watch:
@@ -39,6 +40,19 @@ class Watch:
 
     def close(self) -> None:
         self._conn.close()
+
+
+def limited(watch: Watch, most: int) -> str:
+    """
+    Return a URL for which the server itself refuses more than *most* connections at once.
+
+    A count of ``pg_stat_activity`` is no proof: it looks at one backend after the other, and may
+    see one that ends and the one that comes in its place.
+    """
+    role = f"limited_{next(_numbers)}"
+    watch.ask(f"create role {role} login connection limit {most}; select 1")
+    host = watch.ask("show unix_socket_directories")
+    return f"postgresql://{role}@/greenline?host={host}"
 
 
 def through(proxy: Proxy) -> str:
