@@ -196,7 +196,7 @@ def gate(told: Admission) -> Gate:
     )
 
 
-def refuse(_: Any, start_response: Any) -> list[bytes]:
+def refuse(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     """Answer that there is too much to do: a WSGI application."""
     start_response("503 Service Unavailable", REFUSAL_HEAD)
-    return [REFUSAL]
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [REFUSAL]

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any
 
 import gevent
+from gevent.exceptions import ConcurrentObjectUseError
 
 from greenline import poll
 from greenline.admission import Gate
@@ -86,7 +87,7 @@ class Client:
 
     def has_input(self) -> bool:
         """Return whether something came that nobody has read yet."""
-        return poll.has(self.sock, select.POLLIN)
+        return self.sock.fileno() >= 0 and poll.has(self.sock, select.POLLIN)
 
     def expect(self, error: type[ClientTimeout], total_s: float, each_s: float = NEVER) -> None:
         """Allow *total_s* seconds of waiting for what comes next, *each_s* for a read of it."""
@@ -150,18 +151,26 @@ class Client:
         return len(data)
 
     def sendfile(self, file: Any, offset: int = 0, count: int = 0) -> int:
-        """Send *count* bytes of *file* from *offset*, as ``sendall`` does; return how many."""
+        """
+        Send *count* bytes of *file* from *offset*, as ``sendall`` does; return how many.
+
+        Raises:
+            EOFError: the file has fewer.
+        """
         try:
-            return self._sendfile(file, offset, count)
+            sent = self._sendfile(file, offset, count)
         except Over:
             raise self._not_taken() from None
         except OSError as error:
             self.error = error
             raise
+        if sent < count:
+            raise EOFError(f"the file ended {count - sent} bytes before the Content-Length")
+        return sent
 
     def linger(self, timeout_s: float = LINGER_S) -> None:
         """Let the client, which may still be sending, read its answer before the socket closes."""
-        with suppress(OSError):
+        with suppress(OSError, ConcurrentObjectUseError):
             self.sock.shutdown(SHUT_WR)
             self.expect(IdleTimeout, timeout_s)
             left = LINGER_BYTES

@@ -8,9 +8,11 @@ One client's connection: the next request by the fast lane or the slow one, and 
 
 from collections.abc import Mapping
 from io import BytesIO
+from time import monotonic
 from typing import Any
 
 import gevent
+from gevent.exceptions import ConcurrentObjectUseError
 from gunicorn.http import wsgi
 from gunicorn.http.body import Body, LengthReader
 
@@ -27,6 +29,7 @@ class Connection:
     def __init__(self, client: Client, lane: Lane, server: Any, *, fast: bool) -> None:
         self.client = client
         self.request: Any = None
+        self.started_s: float | None = None  # when its answer was begun
         self._response: Response | None = None
         self._is_idle = False
         self._greenlet = gevent.getcurrent()
@@ -49,7 +52,7 @@ class Connection:
             BodyTooLarge: its body is refused.
             gunicorn's errors: it is malformed.
         """
-        self.request = self._response = None
+        self.request = self._response = self.started_s = None
         data = self._data
         if data:
             gevent.sleep(0)
@@ -107,7 +110,9 @@ class Connection:
             try:
                 if not drain(self._body):
                     return False
-            except ClientTimeout:
+            except (BodyTooLarge, ClientTimeout):  # it has its answer
+                return False
+            except ConcurrentObjectUseError:  # somebody of the application reads on
                 return False
             self._body = None
             self._data = self._unreader.take_buffered()
@@ -119,7 +124,20 @@ class Connection:
 
     def environ(self) -> Mapping[str, Any]:
         """Return the environ of the request in progress, as far as it is known."""
-        return {} if self._response is None else self._response.environ
+        request = self.request
+        if self._response is not None:
+            return self._response.environ
+        if isinstance(request, FastRequest):
+            return request.environ
+        known = {"REMOTE_ADDR": self._lane.base["REMOTE_ADDR"]}
+        if request is not None:
+            known |= wsgi.default_environ(request, self.client.sock, self._cfg)
+            known["PATH_INFO"] = request.path
+        return known
+
+    def took_s(self) -> float:
+        """Return how long the request in progress took until now."""
+        return 0.0 if self.started_s is None else monotonic() - self.started_s
 
     def what(self) -> str | None:
         """Return method and target of the request in progress, None when there is none."""

@@ -17,6 +17,7 @@ import gevent
 
 # The master kills at the graceful timeout: so much of it is left for the end, at most a quarter.
 LAST_S = 3.0
+CUT_S = 1.0  # for those that are cut, at most half of that
 TICK_S = 0.1
 
 
@@ -28,6 +29,9 @@ class Conversation(Protocol):
 
     def cut(self) -> None:
         """End it, whatever it does."""
+
+    def what(self) -> str | None:
+        """Return what is in progress, None when nothing is."""
 
 
 class Guest:
@@ -43,13 +47,19 @@ class Guest:
         """End whatever it does."""
         gevent.kill(self._greenlet)
 
+    def what(self) -> str:
+        """Return all that is known of it."""
+        return "a connection of gunicorn's own"
+
 
 class Drain:
     """The stop of one worker, which has *graceful_s* seconds; *beat* keeps it alive meanwhile."""
 
     def __init__(self, graceful_s: float, beat: Callable[[], None]) -> None:
         self._started = monotonic()
-        self._end = self._started + graceful_s - min(LAST_S, graceful_s / 4)
+        last_s = min(LAST_S, graceful_s / 4)
+        self._end = self._started + graceful_s - last_s
+        self._cut_s = min(CUT_S, last_s / 2)
         self._beat = beat
 
     def go_on(self, delay_s: float) -> None:
@@ -68,7 +78,7 @@ class Drain:
             one.close_if_idle()
         for one in list(conversations):
             one.cut()
-        self._until(monotonic() + 1, lambda: not conversations)
+        self._until(monotonic() + self._cut_s, lambda: not conversations)
 
     def _until(self, end: float, is_done: Callable[[], Any]) -> None:
         while monotonic() < end and not is_done():

@@ -37,15 +37,15 @@ class Journal:
         is_other = type(log).access is not Logger.access
         self._by_gunicorn = is_other or (log.access_log_enabled and not as_json)
 
-    def tell(self, environ: dict[str, Any], request: Any, response: Any, took_s: float) -> None:
+    def tell(self, environ: Mapping[str, Any], request: Any, response: Any, took_s: float) -> None:
         """Tell of the answer that was sent, or of as much of it as was."""
         if self._by_gunicorn:
             self._log.access(response, request, environ, timedelta(seconds=took_s))
         self._tell(environ, response.route, response.status_code or 500, response.sent, took_s)
 
-    def tell_refusal(self, environ: Mapping[str, Any], status: int) -> None:
+    def tell_refusal(self, environ: Mapping[str, Any], status: int, took_s: float = 0.0) -> None:
         """Tell of an answer without the application; gunicorn logs its own."""
-        self._tell(environ, access.route(environ), status, 0, 0.0)
+        self._tell(environ, access.route(environ), status, 0, took_s)
 
     def _tell(
         self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, took_s: float

@@ -5,6 +5,8 @@ A client without TLS: the fewest calls between the worker and the kernel.
 2. The limits are seconds, so no timer is armed for a wait: it notes when it is over, and twice a
    second a sweep interrupts those that are.
 3. Only a wait has a time noted, so nothing else is ever interrupted.
+4. One greenlet may read while another writes, as a streaming application does; a second one in the
+   same direction is refused, as gevent's own socket does: its wait would replace the first one's.
 """
 
 import os
@@ -12,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 import gevent
+from gevent.exceptions import ConcurrentObjectUseError
 from greenlet import getcurrent
 
 from greenline.client import NEVER, RECV_BYTES, WRITE_BYTES, Client, IdleTimeout, Over
@@ -26,11 +29,10 @@ class PlainClient(Client):
 
     def __init__(self, sock: Any, limits: Limits, sweep: "Sweep") -> None:
         super().__init__(sock, limits)
-        self.until = NEVER
-        self._waiter = getcurrent()
         self._raw = sock._sock
-        self._read_event = sock._read_event
-        self._write_event = sock._write_event
+        self._reading = _Wait(sock._read_event)
+        self._writing = _Wait(sock._write_event)
+        self.waits = (self._reading, self._writing)
         self._wait_for = sock.hub.wait
         self._sweep = sweep
         sweep.clients.add(self)
@@ -39,15 +41,10 @@ class PlainClient(Client):
         self._sweep.clients.discard(self)
         super().close()
 
-    def interrupt(self) -> None:
-        """End the wait that is over."""
-        self.until = NEVER
-        self._waiter.throw(Over)
-
     def recv_request(self, idle_s: float) -> bytes:
         # Every request comes through here: the short way of recv().
         try:
-            self._wait(self._read_event, monotonic() + idle_s)
+            self._wait(self._reading, monotonic() + idle_s)
             data: bytes = self._raw.recv(RECV_BYTES)
         except BlockingIOError:
             return self.recv_request(idle_s)
@@ -61,7 +58,7 @@ class PlainClient(Client):
     def _recv(self, size: int, timeout_s: float) -> bytes:
         until = monotonic() + timeout_s
         while True:
-            self._wait(self._read_event, until)
+            self._wait(self._reading, until)
             try:
                 data: bytes = self._raw.recv(size)
             except BlockingIOError:
@@ -109,21 +106,39 @@ class PlainClient(Client):
 
     def _wait_writable(self, budget: "_Budget") -> None:
         started = monotonic()
-        self._wait(self._write_event, started + budget.left_s)
+        self._wait(self._writing, started + budget.left_s)
         budget.left_s -= monotonic() - started
 
-    def _wait(self, watcher: Any, until: float) -> None:
-        self._waiter = getcurrent()
-        self.until = until
+    def _wait(self, wait: "_Wait", until: float) -> None:
+        if wait.until != NEVER:
+            raise ConcurrentObjectUseError("another greenlet waits for this client")
+        wait.waiter = getcurrent()
+        wait.until = until
         gate = self.gate
         if gate is not None:
             gate.step_out()
         try:
-            self._wait_for(watcher)
+            self._wait_for(wait.watcher)
         finally:
-            self.until = NEVER
+            wait.until = NEVER
             if gate is not None:
                 gate.step_in()
+
+
+class _Wait:
+    """Who waits to read, or to write, and until when."""
+
+    __slots__ = ("until", "waiter", "watcher")
+
+    def __init__(self, watcher: Any) -> None:
+        self.watcher = watcher
+        self.until = NEVER
+        self.waiter = getcurrent()
+
+    def interrupt(self) -> None:
+        """End the wait, which is over."""
+        self.until = NEVER
+        self.waiter.throw(Over)
 
 
 class _Budget:
@@ -153,6 +168,7 @@ class Sweep:
     def _interrupt(self) -> None:
         """Run in the hub: whoever has a time noted waits for its client right now."""
         now = monotonic()
-        for client in [client for client in self.clients if client.until <= now]:
-            if client.until <= now:
-                client.interrupt()
+        late = [wait for one in self.clients for wait in one.waits if wait.until <= now]
+        for wait in late:
+            if wait.until <= now:
+                wait.interrupt()

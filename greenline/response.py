@@ -6,6 +6,7 @@ An application's response to bytes: gunicorn's rules, with less work and fewer w
 3. Between two parts of a body the others run.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from time import time
@@ -18,6 +19,8 @@ from gunicorn.http.wsgi import HEADER_VALUE_RE, STATUS_RE, TOKEN_RE
 from gunicorn.util import hop_headers, http_date
 
 from greenline.access import route
+
+log = logging.getLogger(__name__)
 
 
 class Unusual(Exception):
@@ -162,9 +165,17 @@ class Response(wsgi.Response):  # type: ignore[misc]
         self._write_parts(parts)
         self.close()
 
+    def close(self) -> None:
+        """Send the end. After too few bytes the next answer would pass for the rest."""
+        super().close()
+        missing = 0 if self._omits_body else (self.response_length or 0) - self.sent
+        if missing > 0:
+            self.must_close = True
+            log.warning("%s: %d bytes less than its Content-Length", self.req.uri, missing)
+
     def write_file(self, parts: Any) -> None:
         if self.sendfile(parts):
-            self.sent = self.response_length or self.sent
+            self.sent = 0 if self._omits_body else self.response_length or self.sent
         else:
             self._write_parts(parts)
 

@@ -30,7 +30,7 @@ from gunicorn.http2 import negotiation
 from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from greenline import counters, defeats, hangup, master, settings
+from greenline import access, counters, defeats, hangup, master, settings
 from greenline.admission import gate, refuse
 from greenline.body import BodyTooLarge
 from greenline.client import (
@@ -108,6 +108,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         for server in servers:
             server.close()
         drain.finish(self.conversations, self.proxy_s)
+        for one in list(self.conversations):
+            if what := one.what():
+                self.log.warning("it went on after it was cut: %s", what)
         self._journal.close()
 
     def _was_told_to_stop(self) -> bool:
@@ -187,7 +190,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             OSError: the client is gone, or too slow.
             Exception: the application's.
         """
-        started = monotonic()
+        started = connection.started_s = monotonic()
         environ: dict[str, Any] = {}
         response = None
         try:
@@ -200,8 +203,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             try:
                 admitted = self._gate.enter(environ, connection.client.sock)
             except Overloaded:
-                self._respond(refuse, environ, response, started, request)
                 self._counters.count(("refused",))
+                self._respond(refuse, environ, response, started, request)
                 return not response.should_close()
             connection.client.gate = self._gate if admitted is not None else None
             try:
@@ -247,7 +250,15 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\n{retry}"
             f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        self._journal.tell_refusal(connection.environ(), status)
+        environ, request = connection.environ(), connection.request
+        if request is None:
+            self._journal.tell_refusal(environ, status)
+        else:
+            response = Response(request, connection.client, self.cfg)
+            response.status, response.status_code = f"{status} {reason}", status
+            response.sent, response.route = len(body), access.route(environ)
+            self._journal.tell(environ, request, response, connection.took_s())
+            connection.request = None  # done: what follows is only the client's time
         with suppress(OSError):
             connection.client.sendall(head.encode() + body)
             connection.client.linger(SHORT_S if status == 408 else LINGER_S)
@@ -267,7 +278,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if not self.answer(connection, request) or not connection.finish():
                 break
             idle_s = self.keepalive_s
-        if connection.is_unread():
+        # Closing with something unread is a reset, which cuts the answer that is on its way.
+        if connection.is_unread() or connection.client.has_input():
             connection.client.linger()
 
     def _count(self) -> None:
@@ -292,7 +304,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         else:
             told = StatusTeller(client.sock)
             self.handle_error(connection.request, told, addr, error)
-            self._journal.tell_refusal(connection.environ(), told.status)
+            took_s = connection.took_s()
+            self._journal.tell_refusal(connection.environ(), told.status, took_s)
             client.linger()
 
     def _tell_cut(self, connection: Connection) -> None:

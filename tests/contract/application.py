@@ -87,7 +87,7 @@ RESPONSES |= {
     "404": _simple("404 Not Found", _with("A", "b"), [BODY]),
     "no-length": _simple("200 OK", TEXT, [BODY]),
     "parts": _simple("200 OK", TEXT, [b"a", b"", b"bc", b"", b"d"]),
-    "short": _simple("200 OK", [("Content-Length", "20")], [BODY]),
+    "incomplete": _simple("200 OK", [("Content-Length", "20")], [BODY]),
     "long": _simple("200 OK", [("Content-Length", "3")], [b"01", BODY, BODY]),
     "empty": _simple("200 OK", [("Content-Length", "0")], []),
     "nothing": _simple("200 OK", TEXT, []),

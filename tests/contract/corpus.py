@@ -321,7 +321,8 @@ def _several() -> dict[str, bytes]:
 def _responses() -> dict[str, bytes]:
     """The test application answers as the target says."""
     kinds = (
-        "204", "304", "205", "404", "no-length", "parts", "generator", "short", "long", "empty",
+        "204", "304", "205", "404", "no-length", "parts", "generator", "incomplete", "long",
+        "empty",
         "nothing", "hop", "server", "upgrade", "space", "latin", "write", "twice", "bad-status",
         "bad-name", "bad-value", "text", "error", "late-error", "stop", "not-a-string", "file",
         "file-length", "file-like", "hints", "oserror", "no-start", "close-me", "100",

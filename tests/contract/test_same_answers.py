@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from tests.contract.conversation import Host, Outcome, green, stock
 from tests.contract.corpus import CORPUS, FOLLOW, RESPONSES
 
-ON_PURPOSE = ("replaced", "oserror")
+ON_PURPOSE = ("replaced", "oserror", "incomplete")
 LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 ALL = {
     name: data for name, data in {**CORPUS, **RESPONSES}.items() if not name.endswith(ON_PURPOSE)
@@ -173,13 +173,15 @@ def test_mutated(both: tuple[Host, Host], segments: list[bytes]) -> None:
 
 
 def test_what_differs_on_purpose(both: tuple[Host, Host]) -> None:
-    """Headers are replaced, not added to; an OSError of the application is answered."""
+    """Headers replace others, an OSError is answered, nothing follows what is incomplete."""
     answers = {
-        kind: [host.talk([RESPONSES[f"respond GET {kind}"]]).answer for host in both]
+        kind: [host.talk([RESPONSES[f"respond GET {kind}"] + FOLLOW]).answer for host in both]
         for kind in ON_PURPOSE
     }
     theirs, ours = answers["replaced"]
-    assert (theirs.count(b"Content-Length"), ours.count(b"Content-Length")) == (2, 1)
+    assert (theirs.count(b"Content-Length"), ours.count(b"Content-Length")) == (3, 2)
+    theirs, ours = answers["incomplete"]
+    assert (theirs.count(b"HTTP/1.1"), ours.count(b"HTTP/1.1")) == (2, 1)
     theirs, ours = answers["oserror"]
     assert (theirs, ours[:13]) == (b"", b"HTTP/1.1 500 ")
 
