@@ -147,12 +147,14 @@ def _mongo(settings: Settings) -> Mongo:
 
     with named("MONGODB_URI"):
         queue_s = settings.pool_timeout_s or settings.request_timeout_s
-        return Mongo(
+        mongo = Mongo(
             settings.mongodb_uri,
             size_for=size_for,
             timeout_s=queue_s,
             documentdb=settings.mongodb_documentdb,
         )
+    counters.gauges["mongodb"] = mongo.stats
+    return mongo
 
 
 def _with_indexes(mongo: Mongo, states_store: States) -> Callable[[], None]:

@@ -14,13 +14,13 @@ A request's body as ``wsgi.input``, read when the application asks for it.
 from collections.abc import Iterator
 from typing import Any
 
-import gevent
 from gunicorn.http.body import Body, ChunkedReader, LengthReader
+
+from greenline.turn import give_way
 
 DRAIN_BYTES = 1024 * 1024
 READ_BYTES = 65_536
 CHUNKS_AT_ONCE = 256
-PAUSE_S = 1e-6  # after a sleep(0) gevent looks for input only every fiftieth time
 
 
 class BodyTooLarge(OSError):
@@ -64,7 +64,7 @@ class BoundedChunks(ChunkedReader):  # type: ignore[misc]
         for number, part in enumerate(super().parse_chunked(unreader), 1):
             read += len(part)
             if number % CHUNKS_AT_ONCE == 0:
-                gevent.sleep(PAUSE_S)
+                give_way()
             if read > self._max_bytes:
                 unreader.sock.error = BodyTooLarge(self._max_bytes)
                 raise unreader.sock.error

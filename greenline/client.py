@@ -15,12 +15,12 @@ from socket import SHUT_WR, SO_LINGER, SOL_SOCKET
 from time import monotonic
 from typing import Any
 
-import gevent
 from gevent.exceptions import ConcurrentObjectUseError
 
 from greenline import poll
 from greenline.admission import Gate
 from greenline.settings import Limits
+from greenline.turn import give_way
 
 RECV_BYTES = WRITE_BYTES = 65_536
 LINGER_S = 5.0
@@ -71,7 +71,7 @@ class Over(Exception):
 
 class Client:
     """
-    A client behind any socket with gevent's interface, one with TLS for instance.
+    A client behind any socket with gevent's interface.
 
     It stands for the socket where gunicorn's parser reads, and where a response is written.
     ``error`` is the one by which the client was lost or given up.
@@ -187,7 +187,6 @@ class Client:
             self.sock.close()
 
     def _recv(self, size: int, timeout_s: float) -> bytes:
-        gevent.sleep(0)
         self.sock.settimeout(None if timeout_s == NEVER else timeout_s + 0.001)
         try:
             data: bytes = self.sock.recv(size)
@@ -214,7 +213,7 @@ class Client:
         while left > 0 and (data := file.read(min(left, WRITE_BYTES))):
             self._sendall(data)
             left -= len(data)
-            gevent.sleep(0)
+            give_way()
         return count - left
 
     def _not_taken(self) -> WriteTimeout:

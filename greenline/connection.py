@@ -20,6 +20,7 @@ from greenline.body import BodyTooLarge, BoundedChunks, bounded, drain, is_unrea
 from greenline.client import Client, ClientTimeout
 from greenline.request import FastRequest, PythonParser
 from greenline.response import Response
+from greenline.turn import give_way
 from greenline.wire import CHUNKED, Lane, Unusual
 
 
@@ -55,7 +56,7 @@ class Connection:
         self.request = self._response = self.started_s = None
         data = self._data
         if data:
-            gevent.sleep(0)
+            give_way()
         else:
             self._is_idle = True
             data = self.client.recv_request(idle_s)

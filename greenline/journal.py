@@ -3,21 +3,29 @@ Tell of each answer: a line in the access log, and a count for all workers.
 
 1. ``GREENLINE_ACCESS_LOG=json`` writes lines of ours where gunicorn's ``accesslog`` says, to
    stdout where it says nothing. Else the access log is gunicorn's, in its format and where it says.
-2. Whoever reads it, or does not, never holds up the hub.
+2. Whoever reads it, or does not, never holds up the hub. So it is with gunicorn's error log, with
+   all that ``logging`` writes to standard output or error, and with ``sys.stderr``; but files of
+   the application, and what it prints to standard output, are its own business.
 3. What was counted and what was logged are the same answers.
 """
 
 import logging
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
-from gunicorn.glogging import Logger
+from gunicorn.glogging import Logger, loggers
 
 from greenline import access
 from greenline.access import AccessLog, LineHandler
 from greenline.counters import Counters
-from greenline.line_writer import LineWriter, open_log
+from greenline.line_stream import LineStream
+from greenline.line_writer import GATHER_S, LineWriter, open_log
+
+CLOSE_S = 1.0
+ERROR_GATHER_S = 0.005  # so much is lost of what was said before a kill
 
 
 class Journal:
@@ -26,13 +34,21 @@ class Journal:
     def __init__(self, cfg: Any, log: Any, counters: Counters, *, as_json: bool) -> None:
         self._log = log
         self._counters = counters
-        self._writers: list[tuple[LineWriter, str]] = []
+        self._writers: list[tuple[LineWriter, str | int]] = []
         self._json: AccessLog | None = None
         if as_json:
             self._json = AccessLog(self._writer(cfg.accesslog or "-"))
-            _gunicorns_own(log.access_log)
+            _taken_away(log.access_log)
         elif log.access_log_enabled:
             self._relieve(log.access_log)
+        self._error_files: list[tuple[Any, LineWriter]] = [
+            (handler, self._writer(handler.baseFilename, ERROR_GATHER_S))
+            for handler in log.error_log.handlers
+            if isinstance(handler, logging.FileHandler) and _is_gunicorns_own(handler)
+        ]
+        self._relieve_error_files()
+        for stream in (sys.__stdout__, sys.__stderr__):
+            self._relieve_standard(stream)
         # A logger of another class tells others too: statsd, for instance.
         is_other = type(log).access is not Logger.access
         self._by_gunicorn = is_other or (log.access_log_enabled and not as_json)
@@ -57,36 +73,59 @@ class Journal:
             self._counters.count(("deadlines",))
 
     def reopen(self) -> None:
-        """Go on in new files, after a rotation."""
+        """Go on in new files, after a rotation; gunicorn has opened its own again."""
         for writer, path in self._writers:
-            if path != "-":
-                writer.reopen(path)
+            writer.reopen(path)
+        self._relieve_error_files()
 
     def close(self) -> None:
         """Write what waits, for a second at most."""
-        for writer, _ in self._writers:
-            writer.close(1.0)
+        until = monotonic() + CLOSE_S
+        for timeout_s in (0.0, CLOSE_S):  # all begin to end before one of them is waited for
+            for writer, _ in self._writers:
+                writer.close(min(timeout_s, until - monotonic()))
 
-    def _writer(self, path: str) -> LineWriter:
-        writer = LineWriter(open_log(path), access.lost)
+    def _writer(self, path: str | int, gather_s: float = GATHER_S) -> LineWriter:
+        writer = LineWriter(open_log(path), access.lost, gather_s=gather_s)
         self._writers.append((writer, path))
         return writer
 
     def _relieve(self, logger: logging.Logger) -> None:
         """Let gunicorn's own handlers write through us: a full pipe would stop the hub."""
-        for handler in _gunicorns_own(logger):
+        for handler in _taken_away(logger):
             ours = LineHandler(self._writer(getattr(handler, "baseFilename", "-")))
             ours.setFormatter(handler.formatter)
             logger.addHandler(ours)
 
+    def _relieve_error_files(self) -> None:
+        for handler, writer in self._error_files:
+            handler.setStream(LineStream(handler.stream, writer))
 
-def _gunicorns_own(logger: logging.Logger) -> list[logging.Handler]:
+    def _relieve_standard(self, stream: Any) -> None:
+        """Do it for all handlers of *stream*, standard output or error, and for ``sys.stderr``."""
+        handlers = [
+            handler
+            for logger in (logging.root, *loggers())
+            for handler in logger.handlers
+            if isinstance(handler, logging.StreamHandler) and handler.stream is stream
+        ]
+        if stream is None or not (handlers or stream is sys.stderr):
+            return
+        ours: Any = LineStream(stream, self._writer(stream.fileno(), ERROR_GATHER_S))
+        for handler in handlers:
+            handler.setStream(ours)
+        if stream is sys.stderr:
+            sys.stderr = ours
+
+
+def _taken_away(logger: logging.Logger) -> list[logging.Handler]:
     """Return, and take away, those that ``accesslog`` made; a logconfig's and syslog's stay."""
-    own: list[logging.Handler] = [
-        handler
-        for handler in logger.handlers
-        if isinstance(handler, logging.StreamHandler) and getattr(handler, "_gunicorn", False)
-    ]
+    own = [handler for handler in logger.handlers if _is_gunicorns_own(handler)]
     for handler in own:
         logger.removeHandler(handler)
     return own
+
+
+def _is_gunicorns_own(handler: logging.Handler) -> bool:
+    is_own = getattr(handler, "_gunicorn", False)
+    return isinstance(handler, logging.StreamHandler) and is_own

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-import gevent
 from gevent.monkey import get_original
 
 GATHER_S = 0.05  # a write for each line would cost more than the line
@@ -29,15 +28,21 @@ class LineWriter:
     """
     Lines on their way to *fd*, which is the writer's own from now on.
 
-    *lost* makes the line that tells how many were dropped.
+    *lost* makes the line that tells how many were dropped. Lines are gathered for *gather_s*.
     """
 
     def __init__(
-        self, fd: int, lost: Callable[[int], bytes], *, max_bytes: int = 4 * 1024 * 1024
+        self,
+        fd: int,
+        lost: Callable[[int], bytes],
+        *,
+        max_bytes: int = 4 * 1024 * 1024,
+        gather_s: float = GATHER_S,
     ) -> None:
         self._fd = fd
         self._lost = lost
         self._max_bytes = max_bytes
+        self._gather_s = gather_s
         is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
         self._piece_bytes = select.PIPE_BUF if is_pipe else FILE_BYTES
         self._lines: Any = get_original("queue", "SimpleQueue")()
@@ -46,6 +51,7 @@ class LineWriter:
         self._written = self._done_bytes = self._failed = 0
         self._closed = self._ended = False
         get_original("_thread", "start_new_thread")(self._work, ())
+        os.register_at_fork(after_in_child=self._forget)
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
@@ -68,14 +74,22 @@ class LineWriter:
             self._tell()
         self._take(line)
 
-    def reopen(self, path: str) -> None:
+    def has_ended(self) -> bool:
+        """Return whether all was written and nothing more is taken; so it is in a forked child."""
+        return self._ended
+
+    def reopen(self, path: str | int) -> None:
         """Go on in a new file at *path*: the old one was moved away."""
         fd = open_log(path)
         os.dup2(fd, self._fd)
         os.close(fd)
 
     def close(self, timeout_s: float = 1.0) -> bool:
-        """Write what waits, for *timeout_s* seconds at most; return whether all was written."""
+        """
+        Write what waits, for *timeout_s* seconds at most; return whether all was written.
+
+        It is for the end of the process: no greenlet runs meanwhile.
+        """
         if not self._closed:
             if self._dropped + self._failed != self._told:
                 self._tell()
@@ -83,8 +97,12 @@ class LineWriter:
             self._lines.put(None)
         until = monotonic() + timeout_s
         while not self._ended and monotonic() < until:
-            gevent.sleep(0.005)
+            get_original("time", "sleep")(0.005)
         return self._ended
+
+    def _forget(self) -> None:
+        """Run in a child: the thread, and what waits for it, are the parent's."""
+        self._closed = self._ended = True
 
     def _take(self, line: bytes) -> None:
         self._taken_bytes += len(line)
@@ -102,7 +120,7 @@ class LineWriter:
         while going:
             batch = [lines.get()]
             if not self._closed:
-                sleep(GATHER_S)
+                sleep(self._gather_s)
             while not lines.empty():
                 batch.append(lines.get())
             if batch[-1] is None:
@@ -140,8 +158,10 @@ class LineWriter:
         return True
 
 
-def open_log(path: str) -> int:
-    """Return a descriptor for the file at *path*, or for standard output if that is ``-``."""
+def open_log(path: str | int) -> int:
+    """Return a descriptor for the file at *path*, for standard output (``-``), or another one."""
     if path == "-":
-        return fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+        path = 1
+    if isinstance(path, int):
+        return fcntl.fcntl(path, fcntl.F_DUPFD_CLOEXEC, 3)
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

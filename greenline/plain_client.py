@@ -19,6 +19,7 @@ from greenlet import getcurrent
 
 from greenline.client import NEVER, RECV_BYTES, WRITE_BYTES, Client, IdleTimeout, Over
 from greenline.settings import Limits
+from greenline.turn import give_way
 
 SWEEP_S = 0.5
 SENDFILE_BYTES = 1024 * 1024
@@ -101,7 +102,7 @@ class PlainClient(Client):
                 break
             start += sent
             budget.note(sent)
-            gevent.sleep(0)
+            give_way()
         return start - offset
 
     def _wait_writable(self, budget: "_Budget") -> None:

@@ -12,13 +12,13 @@ from functools import lru_cache
 from time import time
 from typing import Any
 
-import gevent
 from gunicorn import SERVER
 from gunicorn.http import wsgi
 from gunicorn.http.wsgi import HEADER_VALUE_RE, STATUS_RE, TOKEN_RE
 from gunicorn.util import hop_headers, http_date
 
 from greenline.access import route
+from greenline.turn import give_way
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
         first = True
         for part in parts:
             if not first:
-                gevent.sleep(0)
+                give_way()
             first = False
             self.write(part)
 

@@ -9,6 +9,7 @@ The gunicorn worker: accept, read, call, answer, and let the others run.
 3. A connection that may speak something else than HTTP/1 is gunicorn's own business.
 """
 
+import atexit
 import gc
 import logging
 import signal
@@ -50,6 +51,7 @@ from greenline.listener import Listener, Name
 from greenline.patching import hook_psycopg2
 from greenline.plain_client import PlainClient, Sweep
 from greenline.response import Response
+from greenline.tls_client import TlsClient
 from greenline.watchdog import Watchdog
 from greenline.wire import Lane, Rules, split_head
 
@@ -111,7 +113,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         for one in list(self.conversations):
             if what := one.what():
                 self.log.warning("it went on after it was cut: %s", what)
-        self._journal.close()
 
     def _was_told_to_stop(self) -> bool:
         """Return whether SIGTERM came while it booted: gunicorn alone would lose it."""
@@ -129,15 +130,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.proxy_s = cfg.keepalive if told_s is None else told_s
         self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
         self.is_fast = self._has_fast_lane()
-        self.base = base_environ(cfg)
+        self._counters = counters.join(self.shared_fd)
+        self._journal = Journal(cfg, self.log, self._counters, as_json=settings.logs_json())
+        atexit.register(self._journal.close)  # after gunicorn's last line
+        self.base = base_environ(cfg)  # with what the journal made of standard error
         self.rules = Rules(cfg)
         self.sweep = Sweep()
         self.sweep.start()
         self.conversations: set[Connection | Guest] = set()
         self._pre_request = self._hook("pre_request")
         self._post_request = self._hook("post_request")
-        self._counters = counters.join(self.shared_fd)
-        self._journal = Journal(cfg, self.log, self._counters, as_json=settings.logs_json())
         self._gate = gate(settings.admission())
         counters.gauges["gate"] = self._gate.stats
         self._watch_hub()
@@ -319,7 +321,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def _client(self, sock: Any) -> Client:
         if type(sock) is gevent_socket:
             return PlainClient(sock, self.limits, self.sweep)
-        return Client(sock, self.limits)
+        return (TlsClient if isinstance(sock, ssl.SSLSocket) else Client)(sock, self.limits)
 
     def _connection(self, client: Client, addr: Any, server: Any) -> Connection:
         lane = Lane(self.rules, {**self.base, "gunicorn.socket": client.sock}, addr, server)

@@ -69,6 +69,12 @@ class Mongo(Repeating):
     def __repr__(self) -> str:
         return f"<Mongo {'open' if self._client else 'not open yet'}>"
 
+    def stats(self) -> dict[str, int]:
+        """Return size, of which active and idle; and waiting (greenlets)."""
+        if self._client is None:
+            return dict.fromkeys(("size", "active", "idle", "waiting"), 0)
+        return self._client.stats()
+
     @contextmanager
     def database(self, *, repeatable: bool = False) -> Iterator["Database[Document]"]:
         """

@@ -15,6 +15,9 @@ The overridden methods are pymongo's own, not its API; the classes are given by 
 pymongo keeps for drivers on top of it. Should a version drop them, nothing but these limits is
 lost, and tests/integration/test_mongo_outage.py and test_mongo_pool.py notice.
 
+So it is with the numbers of :meth:`LimitedClient.stats`: the pools' own ones cost nothing, and are
+right when a greenlet was killed, for which there are no events of ``pymongo.monitoring``.
+
 And a write that was sent and not answered is marked, so that it can be told from one that found
 no server: the driver's error does not say so, and after its own second attempt is that one's.
 tests/integration/test_mongo_retry.py notices when that is lost.
@@ -91,6 +94,20 @@ class LimitedClient(MongoClient[dict[str, Any]]):
     def __init__(self, uri: str, **options: Any) -> None:
         inner: dict[str, Any] = {"_pool_class": LimitedPool, "_condition_class": KillableCondition}
         super().__init__(uri, **inner, **options)
+
+    def stats(self) -> dict[str, int]:
+        """Return size, of which active (or connecting) and idle; and waiting; of all servers."""
+        servers = getattr(self._topology, "_servers", {})
+        pools = [server.pool for server in servers.values()]
+        active = sum(getattr(pool, "active_sockets", 0) for pool in pools)
+        idle = sum(len(getattr(pool, "conns", ())) for pool in pools)
+        begun = sum(getattr(pool, "operation_count", 0) for pool in pools)
+        return {
+            "size": active + idle,
+            "active": active,
+            "idle": idle,
+            "waiting": begun - active,
+        }
 
     def _select_server(self, *args: Any, **kwargs: Any) -> Server:
         with limited(self.options.server_selection_timeout):

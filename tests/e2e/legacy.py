@@ -8,7 +8,7 @@ from wsgiref.validate import validator
 
 Start = Callable[..., Any]
 PART = b"x" * 65_536
-counts = {"closed": 0, "started": 0}
+counts = {"closed": 0, "started": 0, "busy": 0}
 
 
 class Endless:
@@ -59,6 +59,8 @@ def _small(path: str, environ: dict[str, Any]) -> tuple[str, bytes]:
             return "500 Internal Server Error", type(error).__name__.encode()
     if path == "/busy":
         return "200 OK", _busy()
+    if path == "/been-busy":
+        return "200 OK", str(counts["busy"]).encode()
     if path == "/environ":
         return "200 OK", "\n".join(f"{key}={value!r}" for key, value in environ.items()).encode()
     if path == "/complain":
@@ -69,6 +71,7 @@ def _small(path: str, environ: dict[str, Any]) -> tuple[str, bytes]:
 
 def _busy() -> bytes:
     """Keep the processor busy for a millisecond."""
+    counts["busy"] += 1
     end = time.perf_counter() + 0.001
     while time.perf_counter() < end:
         pass

@@ -92,6 +92,7 @@ def test_what_would_block_the_worker_is_named_at_the_start(tmp_path: Path) -> No
     (tmp_path / "MySQLdb" / "_mysql.py").write_text("")
     (tmp_path / "old.py").write_text("import MySQLdb\nfrom tests.e2e.counting import app\n")
     with hosting("old:app", PYTHONPATH=str(tmp_path), COUNTING=str(tmp_path / "j")) as running:
+        wait_until(lambda: "mysqlclient" in running.log, "the line")
         assert running.log.count("mysqlclient") == 1
 
 

@@ -2,10 +2,8 @@
 
 import http.client
 import re
-import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificate import certify, needs_openssl
 from tests.contract.conversation import DATE
 from tests.contract.corpus import CORPUS, FOLLOW, RESPONSES
 from tests.contract.test_same_answers import ON_PURPOSE
@@ -176,20 +175,12 @@ def test_a_unix_socket_is_served(tmp_path: Path) -> None:
         assert b"SERVER_PORT='81'" in heard
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl to make a key")
+@needs_openssl
 def test_tls_is_served_and_a_handshake_has_its_limit(tmp_path: Path) -> None:
     """Answers, uploads and large answers go over TLS; a client that does not shake hands is cut."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    subprocess.run(
-        [*command.split(), "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
     plain = tmp_path / "a.conf.py"
     plain.write_text("control_socket_disable = True\n")
-    arguments = [f"--certfile={certificate}", f"--keyfile={key}"]
-    trust = ssl.create_default_context(cafile=str(certificate))
-    trust.check_hostname = False
+    arguments, trust = certify(tmp_path)
     more = {"GREENLINE_HEAD_TIMEOUT": "1"}
 
     def ask(method: str, path: str, body: bytes | None = None) -> bytes:
@@ -235,7 +226,8 @@ def test_hooks_and_the_access_log_keep_their_meaning(tmp_path: Path) -> None:
     with hosted("tests.e2e.legacy:app", config=str(config)) as running:
         assert running.get("/a?b", headers={"Accept": "c"}).status == 200
         assert running.get("/slow", headers={"Accept": "c", "Expect": "100-continue"}).status == 200
-        wait_until(lambda: "LOG GET /slow" in running.log, "the last line")
+        last = ("LOG GET /slow", "POST /slow")
+        wait_until(lambda: all(line in running.log for line in last), "the last lines")
         log = running.log
     for path, uri in (("/a", "/a?b"), ("/slow", "/slow")):
         assert log.index(f"PRE GET {uri}\n") < log.index(f"POST {path} 200 OK")
@@ -257,7 +249,7 @@ def test_usr1_opens_the_log_again_for_the_application_too(tmp_path: Path) -> Non
     log = tmp_path / "error.log"
     with hosted("tests.e2e.legacy:app", f"--error-logfile={log}") as running:
         assert running.get("/complain").status == 200
-        assert "a complaint" in log.read_text()
+        wait_until(lambda: "a complaint" in log.read_text(), "the complaint")
         log.rename(tmp_path / "old.log")
         running.process.send_signal(signal.SIGUSR1)
         for pid in running.workers():

@@ -9,6 +9,8 @@ from typing import Any
 
 from greenline import counters
 
+LARGE_BYTES = 65_536_000  # more than the buffers between two processes take
+
 
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     """Answer what was counted so far; /hold waits until the file OPEN is there."""
@@ -29,6 +31,8 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     start_response(status, [("Content-Type", "application/json")])
     if path == "/raise-in-the-body":
         return broken()
+    if path == "/large":
+        return [bytes(LARGE_BYTES)]
     totals = {json.dumps(key): value for key, value in counters.totals().items()}
     return [json.dumps(totals).encode()]
 

@@ -71,6 +71,27 @@ def test_a_checked_client_is_warm(connect: Connect, mongo: Server, mongo_proxy: 
     assert mongo_proxy.accepted - accepted <= beside(mongo) - 2  # monitors that came late
 
 
+def test_stats_tell_who_holds_a_connection_and_who_waits(
+    connect: Connect, mongo_proxy: Proxy
+) -> None:
+    """Three of five have one, two wait; afterwards all are idle, and closed there are none."""
+    client = connect(3)
+    assert client.stats() == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+    client.check()
+    assert client.stats() == {"size": 3, "active": 0, "idle": 3, "waiting": 0}
+    mongo_proxy.hold(b"held")
+    holding = [
+        gevent.spawn(client.read, lambda database: database.held.find_one({})) for _ in range(5)
+    ]
+    wait_until(lambda: mongo_proxy.held == 3, "the whole pool to be in use", limit_s=10)
+    assert client.stats() == {"size": 3, "active": 3, "idle": 0, "waiting": 2}
+    mongo_proxy.pass_on()
+    gevent.joinall(holding, timeout=30, raise_error=True)
+    assert client.stats() == {"size": 3, "active": 0, "idle": 3, "waiting": 0}
+    client.close()
+    assert client.stats() == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+
+
 @pytest.mark.parametrize(
     ("size", "in_uri", "least"),
     [(3, (), 3), (20, ("minPoolSize=2",), 2), (20, ("maxPoolSize=4",), 4)],
@@ -113,6 +134,7 @@ def test_killed_greenlets_neither_lock_nor_leak(
         assert all(greenlet.successful() for greenlet in greenlets), "others pay for a kill"
     greenlets.clear()
     gc.collect()
+    assert (client.stats()["active"], client.stats()["waiting"]) == (0, 0)
 
     # The whole pool can be had at once, and no more than that is there.
     mongo_proxy.hold(b"held")

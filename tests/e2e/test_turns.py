@@ -1,0 +1,36 @@
+"""A client that always has more to say, or to take, takes turns with the others."""
+
+import http.client
+import socket
+from contextlib import closing
+from itertools import pairwise
+from statistics import median
+
+import pytest
+
+from tests.e2e.test_hosting import hosting
+from tests.support import wait_until
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b"GET /busy HTTP/1.1\r\nHost: h\r\n\r\n" * 3_000, id="a pipeline"),
+        pytest.param(b"GET /busy-parts HTTP/1.1\r\nHost: h\r\n\r\n", id="a stream"),
+    ],
+)
+def test_between_two_turns_of_another_client_are_few_of_the_busy_one(said: bytes) -> None:
+    """While thousands of milliseconds of work are there, who asks waits for some, not for fifty."""
+    with hosting("tests.e2e.legacy:app") as running:
+        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+
+        def turns() -> int:
+            connection.request("GET", "/been-busy")
+            return int(connection.getresponse().read())
+
+        with socket.create_connection(("127.0.0.1", running.port)) as busy, closing(connection):
+            busy.sendall(said)
+            wait_until(turns, "the busy client to be served")
+            seen = [turns() for _ in range(21)]
+    assert seen[-1] < 3_000
+    assert 0 < median(after - before for before, after in pairwise(seen)) < 25

@@ -1,0 +1,26 @@
+"""The parts of a request's time, and their sum beside the whole."""
+
+import re
+import subprocess
+import sys
+
+from tests.support import CHECKOUT, environ
+
+PARTS = ("parse", "environ", "gate, counts, log", "Flask", "response", "write")
+
+
+def test_each_part_has_a_cost_and_all_of_them_are_summed_up() -> None:
+    """One run measures all, and what it adds up is what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.request_costs"],
+        cwd=CHECKOUT, env=environ({}), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = re.findall(r"^(.*?) +(-?[0-9.]+) us$", done.stdout, re.MULTILINE)
+    told_us = {name: float(value) for name, value in lines}
+    assert len(told_us) == len(done.stdout.splitlines()) == len(PARTS) + 5
+    before_sum = list(told_us)[: list(told_us).index("sum")]
+    assert before_sum[1:] == list(PARTS)
+    assert all(told_us[name] > 0 for name in before_sum)
+    assert abs(sum(told_us[name] for name in before_sum) - told_us["sum"]) < 0.5
+    assert abs(told_us["sum"] + told_us["the rest"] - told_us["the whole"]) < 0.2
