@@ -33,6 +33,7 @@ class Connection:
         self.started_s: float | None = None  # when its answer was begun
         self._response: Response | None = None
         self._is_idle = False
+        self._is_withheld = False
         self._greenlet = gevent.getcurrent()
         self._cfg = cfg = lane.rules.cfg
         self._lane = lane
@@ -54,6 +55,7 @@ class Connection:
             gunicorn's errors: it is malformed.
         """
         self.request = self._response = self.started_s = None
+        self._is_withheld = False
         data = self._data
         if data:
             give_way()
@@ -89,6 +91,8 @@ class Connection:
             environ["wsgi.early_hints"] = response.early_hints
             response.environ = environ
             return response, environ
+        # gunicorn would ask for the body now, before the gate has let the request in.
+        self._is_withheld, request._expected_100_continue = request._expected_100_continue, False
         response, environ = wsgi.create(
             request, client, self._lane.peer_addr, self._server, self._cfg, Response
         )
@@ -98,6 +102,16 @@ class Connection:
         environ["gunicorn.socket"] = client.sock
         environ["wsgi.errors"] = self._lane.base["wsgi.errors"]
         return response, environ
+
+    def ask_for_body(self) -> None:
+        """Send 100 Continue to a client that waits for it."""
+        if self._is_withheld:
+            self._is_withheld = False
+            self.client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def withholds_body(self) -> bool:
+        """Return whether the client waits for 100 Continue."""
+        return self._is_withheld
 
     def finish(self) -> bool:
         """

@@ -16,6 +16,7 @@ using for itself.
 """
 
 import fcntl
+import logging
 import mmap
 import os
 import tempfile
@@ -33,6 +34,8 @@ KIND = 8  # where an entry's kind is, behind its number; written last, it makes 
 KEY_BYTES = ENTRY_BYTES - KIND - 1
 COUNT, VALUE = ord("c"), ord("v")
 OTHER = "other"
+
+log = logging.getLogger(__name__)
 
 Key = tuple[str | int, ...]
 Stats = Callable[[], Mapping[str, int]]
@@ -90,7 +93,12 @@ class Counters:
     def read_gauges(self) -> None:
         """Set what each of ``gauges`` tells now."""
         for name, stats in gauges.items():
-            for what, value in stats().items():
+            try:
+                told = stats()
+            except Exception:  # it is the worker's main loop that asks
+                log.exception("the gauge %s failed", name)
+                continue
+            for what, value in told.items():
                 self.set((name, what), value)
 
     def totals(self) -> dict[Key, int]:

@@ -206,10 +206,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 admitted = self._gate.enter(environ, connection.client.sock)
             except Overloaded:
                 self._counters.count(("refused",))
+                if connection.withholds_body():  # nobody can tell whether it comes after all
+                    response.force_close()
                 self._respond(refuse, environ, response, started, request)
                 return not response.should_close()
             connection.client.gate = self._gate if admitted is not None else None
             try:
+                connection.ask_for_body()
                 self._respond(self.wsgi, environ, response, started, request)
             finally:
                 connection.client.gate = None

@@ -99,10 +99,11 @@ def test_whole(changed: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def test_whole_with_a_script_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SCRIPT_NAME in the environment, as gunicorn reads it."""
+    """SCRIPT_NAME in the environment; gunicorn asks for a body even where it then refuses."""
     monkeypatch.setenv("SCRIPT_NAME", "/x")
     hosts = stock(), green()
-    assert differing(hosts, {name: [data + FOLLOW] for name, data in ALL.items()}) == []
+    talks = {name: [data + FOLLOW] for name, data in ALL.items() if b"100-continue" not in data}
+    assert differing(hosts, talks) == []
 
 
 def test_split_in_two(both: tuple[Host, Host]) -> None:

@@ -130,3 +130,18 @@ def test_a_client_that_is_read_from_meanwhile_is_still_written_to_within_the_lim
         time.sleep(3)
         with pytest.raises(ConnectionResetError):
             heard(client)
+
+
+def test_a_refused_client_is_not_asked_for_its_body() -> None:
+    """An upload that waits for 100 Continue gets 503 instead, and the connection ends."""
+    with (
+        hosting(TARGET, GREENLINE_MAX_IN_PROGRESS="1") as running,
+        socket.create_connection(("127.0.0.1", running.port), timeout=20) as client,
+    ):
+        begin(running, b"/slow-and-large")
+        time.sleep(0.2)
+        said = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+        client.sendall(said)
+        answer = heard(client)
+    assert answer.startswith(b"HTTP/1.1 503 "), answer
+    assert b"Connection: close" in answer
