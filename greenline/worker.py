@@ -4,8 +4,7 @@ The gunicorn worker: accept, read, call, answer, and let the others run.
 ``gunicorn -k greenline.worker.GreenWorker any.wsgi:app`` hosts an unmodified application.
 
 1. Settings of gunicorn keep their meaning; what a client may do to the worker has limits.
-2. Every request passes ``answer``, by whichever lane it came, and every answer without the
-   application ``refuse``.
+2. Every request passes ``answer``, by whichever lane it came; what goes wrong is ``Refusals``'.
 3. A connection that may speak something else than HTTP/1 is gunicorn's own business.
 """
 
@@ -15,7 +14,6 @@ import logging
 import signal
 import ssl
 import sys
-from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -31,18 +29,9 @@ from gunicorn.http2 import negotiation
 from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from greenline import access, counters, defeats, hangup, master, settings
+from greenline import counters, defeats, hangup, master, settings
 from greenline.admission import gate, refuse
-from greenline.body import BodyTooLarge
-from greenline.client import (
-    LINGER_S,
-    BodyTimeout,
-    Client,
-    HeadTimeout,
-    IdleTimeout,
-    StatusTeller,
-    WriteTimeout,
-)
+from greenline.client import Client
 from greenline.connection import Connection
 from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
@@ -50,19 +39,14 @@ from greenline.journal import Journal
 from greenline.listener import Listener, Name
 from greenline.patching import hook_psycopg2
 from greenline.plain_client import PlainClient, Sweep
+from greenline.refusals import Refusals
 from greenline.response import Response
 from greenline.tls_client import TlsClient
 from greenline.watchdog import Watchdog
 from greenline.wire import Lane, Rules, split_head
 
 UNAVAILABLE = (503, 504)
-SHORT_S = 0.5  # for a client that is slow anyway
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
-REFUSALS: dict[type, tuple[int, str]] = {
-    HeadTimeout: (408, "Request Timeout"),
-    BodyTimeout: (408, "Request Timeout"),
-    BodyTooLarge: (413, "Content Too Large"),
-}
 
 
 class GreenWorker(GeventWorker):  # type: ignore[misc]
@@ -133,6 +117,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._counters = counters.join(self.shared_fd)
         self._journal = Journal(cfg, self.log, self._counters, as_json=settings.logs_json())
         atexit.register(self._journal.close)  # after gunicorn's last line
+        self._refusals = Refusals(cfg, self.log, self._journal, self.handle_error)
         self.base = base_environ(cfg)  # with what the journal made of standard error
         self.rules = Rules(cfg)
         self.sweep = Sweep()
@@ -174,9 +159,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         except ClientGone:
             self._counters.count(("gone",))
         except GreenletExit:
-            self._tell_cut(connection)
+            if not self.alive:
+                self._refusals.cut(connection)
         except BaseException as error:
-            self._give_up(connection, addr, error)
+            self._refusals.give_up(connection, addr, error)
         finally:
             client.close()
             client.error = None
@@ -247,27 +233,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if hasattr(result, "close"):
                 result.close()
 
-    def refuse(self, connection: Connection, status: int, reason: str, message: str) -> None:
-        """Answer without the application; the client may still be sending its request."""
-        body = message.encode()
-        retry = "Retry-After: 1\r\n" if status == 503 else ""
-        head = (
-            f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\n{retry}"
-            f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        environ, request = connection.environ(), connection.request
-        if request is None:
-            self._journal.tell_refusal(environ, status)
-        else:
-            response = Response(request, connection.client, self.cfg)
-            response.status, response.status_code = f"{status} {reason}", status
-            response.sent, response.route = len(body), access.route(environ)
-            self._journal.tell(environ, request, response, connection.took_s())
-            connection.request = None  # done: what follows is only the client's time
-        with suppress(OSError):
-            connection.client.sendall(head.encode() + body)
-            connection.client.linger(SHORT_S if status == 408 else LINGER_S)
-
     def handle_usr1(self, sig: Any, frame: Any) -> None:
         """Open the logs again, and what ``wsgi.errors`` writes to."""
         gevent.spawn(self._reopen)
@@ -292,34 +257,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if self.nr >= self.max_requests and self.alive:
             self.log.info("Autorestarting worker after current request.")
             self.alive = False
-
-    def _give_up(self, connection: Connection, addr: Any, error: BaseException) -> None:
-        """Tell the client what went wrong, unless it is gone or has part of an answer."""
-        client = connection.client
-        cause = error if client.error is None else client.error
-        if type(cause) in REFUSALS and not connection.is_answered():
-            self.log.debug("Refusing a request. %s", cause)
-            self.refuse(connection, *REFUSALS[type(cause)], str(cause))
-        elif cause is client.error or isinstance(cause, IdleTimeout):
-            self.log.debug("Closing connection. %r", cause)
-            if isinstance(cause, WriteTimeout):
-                client.reset()
-        elif connection.is_answered():
-            self.log.exception("Error handling request")
-        else:
-            told = StatusTeller(client.sock)
-            self.handle_error(connection.request, told, addr, error)
-            took_s = connection.took_s()
-            self._journal.tell_refusal(connection.environ(), told.status, took_s)
-            client.linger()
-
-    def _tell_cut(self, connection: Connection) -> None:
-        """Log what the graceful timeout cut; tell the client, unless it has part of an answer."""
-        if self.alive or (what := connection.what()) is None:
-            return
-        self.log.warning("cut after the graceful timeout: %s", what)
-        if not connection.is_answered():
-            self.refuse(connection, 503, "Service Unavailable", "the server is being stopped")
 
     def _client(self, sock: Any) -> Client:
         if type(sock) is gevent_socket:
