@@ -7,7 +7,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .PHONY: help serve dev test test-long check bench-article bench-postgres bench-http bench-overload \
 	bench-soak clean \
-	have-python setup-serve setup-dev setup-bench
+	have-python have-ferretdb setup-serve setup-dev setup-bench
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -18,10 +18,10 @@ serve: setup-serve ## run the service with its own Postgres and MongoDB, on PORT
 dev: setup-serve ## the same with one worker, which reloads when the code changes
 	@exec .venv/bin/python -m embedded.serve --dev
 
-test: setup-dev ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
+test: setup-dev have-ferretdb ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
 	@exec .venv/bin/python -m pytest $(ARGS)
 
-test-long: setup-dev ## run them with the long forms: twenty reloads for three, half a minute deaf
+test-long: setup-dev have-ferretdb ## run them with the long forms: twenty reloads for three, half a minute deaf
 	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m pytest --timeout 1200 $(ARGS)
 
 check: setup-dev ## run the linters and the type checker
@@ -51,6 +51,10 @@ clean: ## remove everything that the other targets made
 have-python:
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "setup: PYTHON: there is no $(PYTHON); install Python 3.11 or newer (python3)" >&2; exit 1; }
+
+# Before the tests: its build, which takes minutes on a busy machine, is not theirs to wait for.
+have-ferretdb: setup-dev
+	@exec .venv/bin/python -c "from embedded.ferretdb import binary; binary()"
 
 setup-serve: have-python
 	@exec $(PYTHON) -B embedded/venv.py serve
