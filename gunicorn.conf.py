@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from config import load
-from greenline import hooks
+from greenline import hooks, preflight
 from greenline.errors import ConfigError
 from greenline.trial import try_application
 
@@ -33,11 +33,17 @@ control_socket_disable = True
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def on_starting(server):
+def take_descriptors():
     """Take all the descriptors there are: a client is one, and so is each connection."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def on_starting(server):
+    """Stop here when the application cannot be loaded, or the connections do not fit."""
+    take_descriptors()
     try_application(server)
+    preflight.show_budget(server)
 
 
 def post_fork(server, worker):

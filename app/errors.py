@@ -25,6 +25,12 @@ class InvalidRequest(AppError):
         self.pointer = pointer
 
 
+class Unauthorized(AppError):
+    """The token is missing, or is another one."""
+
+    code = "unauthorized"
+
+
 class NotFound(AppError):
     """There is nothing here."""
 

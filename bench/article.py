@@ -12,14 +12,15 @@ The article's experiment: many clients at once, each with one query that sleeps 
     python -m bench.article
 """
 
+import json
 import math
 import os
-import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -30,14 +31,13 @@ from bench.failures import FAILURES
 from bench.servers import ServerError
 from embedded.mongo import Mongo
 from embedded.postgres import temporary
-from greenline.budget import POSTGRES_EXTRA_A_WORKER
+from embedded.settings import CHECKOUT
 
 MAX_CONNECTIONS = 100
 # gunicorn's timeout and our REQUEST_TIMEOUT: nobody is asked to answer later than that.
 CUT_S = 30
 # What everyone is asked for before the measurement: imports, lazy connects and caches are done.
 WARM_UP_S = 0
-SIZES = re.compile(r"^postgres pool: (\d+) connections a worker", re.MULTILINE)
 WORKS = (
     Work("sleep-1s", 1, workers=1, clients=(10, 50, 75, 100, 101, 1000)),
     Work("short-query", 0, 4, (1000,), ("--worker-connections", "100"), repeats=3),
@@ -61,12 +61,14 @@ class Experiment:
         """Apply the schema for ours, then measure all of them."""
         flask("db", "upgrade", env=self._env)
         for work in WORKS:
-            pool = self._pool_size(work)
+            plan = self._plan(work)
             for clients in work.clients:
                 for contender in self._contenders:
-                    self._compete(contender, work, clients, pool)
+                    self._compete(contender, work, clients, plan)
 
-    def _compete(self, contender: Contender, work: Work, clients: int, pool: int) -> None:
+    def _compete(
+        self, contender: Contender, work: Work, clients: int, plan: Mapping[str, int]
+    ) -> None:
         what = f"{work.name} {contender.who} {clients} clients"
         print(what, file=sys.stderr, flush=True)
         rows = []
@@ -74,7 +76,7 @@ class Experiment:
             for _ in range(work.repeats):
                 row = self._measure(contender, work, clients)
                 rows.append(row)
-                for problem in problems(row, work, pool):
+                for problem in problems(row, work, plan["host"]):
                     self.found.invalid(f"{what}: {problem}")
         except FAILURES as error:
             self.found.invalid(f"{what}: {error}")
@@ -82,7 +84,7 @@ class Experiment:
             row = report.middle(rows)
             self.found.add(row)
             if row.who == report.OURS and work.seconds:
-                self.verdicts.append(verdict(row, work.workers * pool))
+                self.verdicts.append(verdict(row, work.workers * plan["worker"]))
 
     def _measure(self, contender: Contender, work: Work, clients: int) -> report.Row:
         """Send one request from each of *clients* at once to a server that is warm."""
@@ -97,17 +99,19 @@ class Experiment:
             rss_mb = server.rss_mb()
         return report.row(work.name, contender.who, result, rss_mb, backends=highest.seen)
 
-    def _pool_size(self, work: Work) -> int:
-        """Ask our service how many connections each of its workers may hold."""
-        said = flask("db", "sizes", env={**self._env, "WEB_CONCURRENCY": str(work.workers)})
-        size = SIZES.search(said)
-        if size is None:
-            raise ServerError(f"flask db sizes says no size of the postgres pool: {said!r}")
-        return int(size[1])
+    def _plan(self, work: Work) -> Mapping[str, int]:
+        """Ask how many connections our workers may hold."""
+        command = [sys.executable, "-m", "greenline", "budget", "--json"]
+        env = {**self._env, "WEB_CONCURRENCY": str(work.workers)}
+        done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
+        if done.returncode:
+            raise ServerError(f"greenline budget: {done.stderr.strip()}")
+        plan: Mapping[str, int] = json.loads(done.stdout)["postgres"]
+        return plan
 
 
-def problems(row: report.Row, work: Work, pool: int) -> Iterator[str]:
-    """Say what makes *row* not count, with *pool* connections a worker of ours."""
+def problems(row: report.Row, work: Work, budget: int) -> Iterator[str]:
+    """Say what makes *row* not count, with a *budget* of so many connections."""
     # hey's figures are rounded to a tenth of a millisecond.
     if row.p50_ms is not None and row.p50_ms < work.seconds * 1000 - 1:
         yield f"answered in {row.p50_ms} ms, without having slept"
@@ -115,7 +119,6 @@ def problems(row: report.Row, work: Work, pool: int) -> Iterator[str]:
         return
     if row.answers != {"200": row.clients}:
         yield f"answers {row.answers}"
-    budget = work.workers * (pool + POSTGRES_EXTRA_A_WORKER)
     if row.more["backends"] > budget:
         yield f"{row.more['backends']} backends, the budget is {budget}"
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from config import env
 
@@ -19,6 +19,10 @@ class Settings:
     workers: int
     postgres_pool_size: int | None
     mongodb_max_pool_size: int | None
+    hosts: int | None  # None has them counted
+    surge_hosts: int
+    pgbouncer_pool_size: int | None
+    mongodb_max_connections: int | None
     mongodb_documentdb: bool
     postgres_prepare: bool
     request_timeout_s: float
@@ -26,6 +30,7 @@ class Settings:
     pool_max_waiting: int
     diagnostics: bool
     log_level: str
+    ops_token: str | None = field(repr=False)
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -46,6 +51,14 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         mongodb_max_pool_size=env.optional_integer(
             environ, "MONGODB_MAX_POOL_SIZE", least=1, most=100_000
         ),
+        hosts=_hosts(environ),
+        surge_hosts=env.integer(environ, "GREENLINE_SURGE_HOSTS", 1, least=0, most=10_000),
+        pgbouncer_pool_size=env.optional_integer(
+            environ, "PGBOUNCER_POOL_SIZE", least=1, most=100_000
+        ),
+        mongodb_max_connections=env.optional_integer(
+            environ, "MONGODB_MAX_CONNECTIONS", least=1, most=10_000_000
+        ),
         postgres_prepare=env.flag(environ, "POSTGRES_PREPARE", default=True),
         mongodb_documentdb=env.flag(environ, "MONGODB_DOCUMENTDB"),
         request_timeout_s=env.seconds(environ, "REQUEST_TIMEOUT", 30.0, most=A_DAY_S),
@@ -55,4 +68,11 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         log_level=env.choice(
             environ, "LOG_LEVEL", "info", ("debug", "info", "warning", "error", "critical")
         ),
+        ops_token=env.text(environ, "OPS_TOKEN", "") or None,
     )
+
+
+def _hosts(environ: Mapping[str, str]) -> int | None:
+    if env.text(environ, "GREENLINE_HOSTS", "1").lower() == "auto":
+        return None
+    return env.integer(environ, "GREENLINE_HOSTS", 1, least=1, most=10_000)

@@ -25,7 +25,7 @@ from embedded.settings import CHECKOUT, data_folder
 from greenline.errors import ConfigError
 
 READY_TIMEOUT_S = 30
-STEPS = ("upgrade", "sample", "sizes")
+STEPS = ("upgrade", "sample")
 GRACEFUL_TIMEOUT_S = 30
 WATCH_S = 0.2
 
@@ -91,7 +91,7 @@ class Serve:
             self.told.append(f"MongoDB   {version}, yours (MONGODB_URI)")
 
     def prepare_databases(self) -> None:
-        """Apply the schema, add the sample data, and ask for the pools' sizes."""
+        """Apply the schema and add the sample data."""
         done = run(
             [sys.executable, "-m", "flask", "--app", "app.commands", "db", *STEPS],
             env={**self.env, "FLASK_SKIP_DOTENV": "1"},

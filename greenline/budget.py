@@ -1,84 +1,283 @@
 """
-How many connections a worker may hold: arithmetic, no I/O.
+How many connections a host and its workers may hold: arithmetic, no I/O.
 
-1. What the server reserves is not ours.
-2. What we hold beside the pools is counted by name before the pools get anything.
-3. The rest is split evenly between the workers.
+1. Each limit has a sum of its own, less what is not ours; the lowest one binds.
+2. What is there is divided by the hosts, those that a deploy adds for a while included.
+3. What a worker holds beside its pool is counted by name.
+4. Each worker has those and one connection for its pool reserved, and so has each of a second
+   generation, which a reload has alive at once, as far as they fit. The rest is shared.
+5. Division rounds down, so that all hosts together never exceed what is there.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-# Held by each worker beside its pool: one connection for readiness, one for cancelling.
-POSTGRES_EXTRA_A_WORKER = 2
-# Left free on the server: a person with psql, and a migration.
-POSTGRES_HEAD_ROOM = 2
-# Held by each worker at each server beside its pool: the readiness check's connection, and two for
-# the monitors of each of the two clients. mongod 4.4 and newer, alone or in a replica set, streams
-# its changes over one and is measured over another; a server that is polled (FerretDB, Amazon
-# DocumentDB) has one less for each client, 3 in all. The limit is each server's own, so members
-# of a replica set do not add up.
-MONGODB_EXTRA_A_WORKER = 5
-# Assumed where the server does not tell its limit: pymongo's own default for a pool.
+from greenline.errors import ConfigError
+
+# Left free on a server: people with psql or mongosh, and a migration.
+HEAD_ROOM = 3
+# One for readiness, cancelling, looking after the slots and registering the host.
+POSTGRES_BESIDE = {"control": 1}
+# Of each server: the readiness check's connection, and two for the monitors of each of the two
+# clients. mongod 4.4 and newer, alone or in a replica set, streams its changes over one and is
+# measured over another; a server that is polled (FerretDB, Amazon DocumentDB) has one less for
+# each client, 3 in all. The limit is each server's own, so members of a replica set do not add up.
+MONGODB_BESIDE = {"readiness": 1, "monitors": 4}
+POSTGRES_EXTRA_A_WORKER = sum(POSTGRES_BESIDE.values())
+MONGODB_EXTRA_A_WORKER = sum(MONGODB_BESIDE.values())
+# Assumed where neither the server nor MONGODB_MAX_CONNECTIONS tells: what the smallest hosted
+# servers take (Amazon DocumentDB with 4 GiB), far below what mongod has by default.
+MONGODB_DEFAULT_MAX_CONNECTIONS = 1_000
+# pymongo's own default for a pool: more would only queue in the server.
 MONGODB_DEFAULT_POOL_SIZE = 100
 
 
 @dataclass(frozen=True)
-class PostgresLimits:
-    """What the server allows; see the settings of the same names in pg_settings."""
+class PostgresFacts:
+    """
+    What the server allows our role, and what others hold of it now.
+
+    The names are those of pg_settings, pg_roles and pg_database; -1 is no limit. Others are
+    client backends that are not Greenline's: all, those of our role, those in our database.
+    """
 
     max_connections: int
-    superuser_reserved_connections: int
-    reserved_connections: int
+    superuser_reserved_connections: int = 3
+    reserved_connections: int = 0
+    may_use_reserved: bool = False
+    is_superuser: bool = False
+    rolconnlimit: int = -1
+    datconnlimit: int = -1
+    others: int = 0
+    others_of_role: int = 0
+    others_in_database: int = 0
+    behind_pgbouncer: bool = False
 
 
 @dataclass(frozen=True)
-class Share:
-    """Connections a worker's pool may hold, and the sum that led there."""
+class Deployment:
+    """Workers a host, hosts, and the hosts more that are there while a deploy rolls."""
 
-    size: int
+    workers: int
+    hosts: int = 1
+    surge_hosts: int = 1
+
+
+@dataclass(frozen=True)
+class Line:
+    """
+    A line of the sum: *sign* says what *number* does to the result of the lines before.
+
+    Nothing begins anew, then ``+``, ``-``, ``/`` (rounded down), ``<=`` (no more than); ``=``
+    is the result.
+    """
+
+    sign: str
+    number: int
+    name: str
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    What a host and its workers may hold at one server.
+
+    ``host`` connections in all, of which ``reserved`` are set aside for what each worker needs to
+    live; ``worker`` is an even share for a worker's pool, ``pool_most`` what it may reach while
+    the others idle. ``more_workers`` would still fit. ``binding`` names the limit that decides.
+    """
+
+    host: int
+    reserved: int
+    worker: int
+    pool_most: int
+    more_workers: int
+    binding: str
     reason: str
-    fits: bool = True
+    lines: tuple[Line, ...]
 
     def __str__(self) -> str:
-        warning = "" if self.fits else "; THIS DOES NOT FIT, lower the workers or the pool"
-        return f"{self.size} connections a worker ({self.reason}){warning}"
+        most = f", up to {self.pool_most} while others idle" * (self.pool_most > self.worker)
+        return f"{self.worker} connections a worker{most} ({self.reason})"
 
 
-def postgres_share(limits: PostgresLimits, workers: int, wanted: int | None = None) -> Share:
+@dataclass
+class _Sum:
+    """Lines that add up because each result is computed from those before it."""
+
+    lines: list[Line] = field(default_factory=list)
+    value: int = 0
+
+    def put(self, sign: str, number: int, name: str, meaning: str = "") -> "_Sum":
+        self.value = {
+            "": lambda: number,
+            "+": lambda: self.value + number,
+            "-": lambda: self.value - number,
+            "/": lambda: self.value // number,
+            "<=": lambda: min(self.value, number),
+        }[sign]()
+        self.lines.append(Line(sign, number, name, meaning))
+        return self
+
+    def result(self, name: str, meaning: str = "") -> int:
+        self.lines.append(Line("=", self.value, name, meaning))
+        return self.value
+
+
+def postgres_plan(
+    facts: PostgresFacts,
+    deployment: Deployment,
+    *,
+    pool_size: int | None = None,
+    pgbouncer_pool_size: int | None = None,
+) -> Plan:
     """
-    Return a worker's share of the server's connections.
+    Return what *deployment* may hold of a Postgres.
 
-    With *wanted* it is that number, marked when it does not fit. A share is never below 1: a
-    worker without any connection could not even say what is wrong.
+    *pool_size* caps a worker's pool, and raises nothing. *pgbouncer_pool_size* is what the
+    pgbouncer in front gives all hosts together.
+
+    Raises:
+        ConfigError: not even the reserved connections of one generation fit, with the sum; or
+            there is a pgbouncer whose limit nobody told.
     """
-    reserved = limits.superuser_reserved_connections + limits.reserved_connections
-    extra = POSTGRES_EXTRA_A_WORKER * workers
-    free = limits.max_connections - reserved - extra - POSTGRES_HEAD_ROOM
-    share = free // workers
-    reason = (
-        f"max_connections {limits.max_connections} - {reserved} reserved "
-        f"- {extra} for readiness and cancelling - {POSTGRES_HEAD_ROOM} head-room, "
-        f"by {_workers(workers)}"
+    if facts.behind_pgbouncer and pgbouncer_pool_size is None:
+        raise ConfigError(
+            "PGBOUNCER_POOL_SIZE: not set, and DATABASE_URL leads to a pgbouncer (the process id "
+            "that the driver was given is not pg_backend_pid()): what it allows cannot be read "
+            "through it; set it to the pool_size of this database, as all hosts share it"
+        )
+    # A pgbouncer's idle backend bears the name of whoever had it last: that tells nothing.
+    held, whose = (
+        (0, "not told by a pgbouncer") if facts.behind_pgbouncer else (1, "held by them now")
     )
-    if wanted is None:
-        return Share(max(share, 1), reason, share >= 1)
-    return Share(wanted, f"POSTGRES_POOL_SIZE; {reason} would give {share}", wanted <= share)
+    whole = _Sum().put("", facts.max_connections, "max_connections")
+    admins = "for administrators"
+    whole.put("-", facts.superuser_reserved_connections, "superuser_reserved_connections", admins)
+    if facts.reserved_connections and not facts.may_use_reserved:
+        whole.put("-", facts.reserved_connections, "reserved_connections", "not for our role")
+    whole.put("-", held * facts.others, "others", whose)
+    whole.put("-", HEAD_ROOM, "head-room", "people with psql")
+    limits = {"max_connections": whole}
+    if facts.rolconnlimit >= 0 and not facts.is_superuser:
+        role = _Sum().put("", facts.rolconnlimit, "role's limit", "rolconnlimit")
+        limits["role's limit"] = role.put("-", held * facts.others_of_role, "others", whose)
+    if facts.datconnlimit >= 0 and not facts.is_superuser:
+        base = _Sum().put("", facts.datconnlimit, "database's limit", "datconnlimit")
+        base.put("-", held * facts.others_in_database, "others", whose)
+        limits["database's limit"] = base
+    if pgbouncer_pool_size is not None:
+        limits["PGBOUNCER_POOL_SIZE"] = _Sum().put("", pgbouncer_pool_size, "PGBOUNCER_POOL_SIZE")
+    cap = ("POSTGRES_POOL_SIZE", pool_size)
+    return _plan(limits, deployment, POSTGRES_BESIDE, cap, is_elastic=True)
 
 
-def mongodb_share(max_connections: int | None, workers: int, wanted: int | None = None) -> Share:
-    """Return a worker's share of *max_connections*, which is None where the server is silent."""
-    if max_connections is None:
-        size = MONGODB_DEFAULT_POOL_SIZE if wanted is None else wanted
-        chosen = "pymongo's default" if wanted is None else "MONGODB_MAX_POOL_SIZE"
-        return Share(size, f"{chosen}; the server does not tell its limit")
-    extra = MONGODB_EXTRA_A_WORKER * workers
-    share = (max_connections - extra) // workers
-    reason = f"{max_connections} allowed - {extra} for monitors, by {_workers(workers)}"
-    if wanted is None:
-        # More than pymongo's default would only queue in the server.
-        return Share(min(max(share, 1), MONGODB_DEFAULT_POOL_SIZE), reason, share >= 1)
-    return Share(wanted, f"MONGODB_MAX_POOL_SIZE; {reason} would give {share}", wanted <= share)
+def mongodb_plan(
+    told: int | None,
+    deployment: Deployment,
+    *,
+    pool_size: int | None = None,
+    max_connections: int | None = None,
+) -> Plan:
+    """
+    Return what *deployment* may hold of a MongoDB, ``worker`` being the maxPoolSize.
+
+    *told* is what the server allows, None where it does not say. A share that a worker does not
+    use stays unused: pymongo's pool cannot change.
+
+    Raises:
+        ConfigError: not even the reserved connections of one generation fit, with the sum.
+    """
+    known = {"serverStatus.connections": told, "MONGODB_MAX_CONNECTIONS": max_connections}
+    limits = {name: _Sum().put("", most, name) for name, most in known.items() if most is not None}
+    if not limits:
+        assumed = "assumed limit"
+        why = "the server does not tell; set MONGODB_MAX_CONNECTIONS"
+        limits[assumed] = _Sum().put("", MONGODB_DEFAULT_MAX_CONNECTIONS, assumed, why)
+    for limit in limits.values():
+        limit.put("-", HEAD_ROOM, "head-room", "people with mongosh")
+    if pool_size is None:
+        cap = ("pymongo's maxPoolSize", MONGODB_DEFAULT_POOL_SIZE)
+    else:
+        cap = ("MONGODB_MAX_POOL_SIZE", pool_size)
+    return _plan(limits, deployment, MONGODB_BESIDE, cap, is_elastic=False)
 
 
-def _workers(workers: int) -> str:
-    return f"{workers} worker{'' if workers == 1 else 's'}"
+def _plan(
+    limits: Mapping[str, _Sum],
+    deployment: Deployment,
+    beside: Mapping[str, int],
+    cap: tuple[str, int | None],
+    *,
+    is_elastic: bool,
+) -> Plan:
+    for limit in limits.values():
+        limit.result("for all hosts")
+    binding = min(limits, key=lambda name: limits[name].value)
+    workers = deployment.workers
+    per_worker = sum(beside.values()) + 1
+    by_name = " + ".join(f"{name} {number}" for name, number in [*beside.items(), ("pool", 1)])
+
+    total = _Sum(value=limits[binding].value)
+    if len(limits) > 1:
+        total.put("", total.value, "lowest", f"{binding} binds")
+    surge = f", and {deployment.surge_hosts} more while a deploy rolls"
+    hosts = _count(deployment.hosts, "host") + surge * (deployment.surge_hosts > 0)
+    total.put("/", deployment.hosts + deployment.surge_hosts, "hosts", hosts)
+    host = total.result("a host")
+    why = _told([*limits[binding].lines, *total.lines[-2:]])
+    if host < workers * per_worker:
+        raise ConfigError(
+            f"{_count(workers, 'worker')} a host need {workers * per_worker} connections "
+            f"({by_name} each), there are {host}: {why}; "
+            f"lower WEB_CONCURRENCY or GREENLINE_HOSTS, or raise what binds"
+        )
+    first = workers * per_worker
+    second = min(first, host - first)
+    total.put("-", first, "reserved", f"{by_name}, for {_count(workers, 'worker')}")
+    waiting = f"a reload needs {first}: its workers wait for the old ones'"
+    total.put("-", second, "for a reload", "the same again" if second == first else waiting)
+    shared = total.result("shared")
+
+    share = _Sum().put("", shared, "shared").put("/", workers, "workers").put("+", 1, "reserved")
+    even = share.value
+    most = _Sum().put("", shared, "shared").put("+", 1, "reserved")
+    sums = [share, most] if is_elastic else [share]
+    name, size = cap
+    if size is not None:
+        for one in sums:
+            one.put("<=", size, name)
+        if size < even:
+            binding = name
+    share.result("a worker's pool", "an even share")
+    most.result("a worker's pool", "at most, while others idle")
+    more = _Sum().put("", host, "a host").put("/", per_worker, "a worker needs")
+    more.put("-", workers, "workers").result("more workers", "would fit")
+    why = f"{why}, less {first + second} reserved = {shared}, by {_count(workers, 'worker')}, and 1"
+    if size is not None and size < even:
+        why = f"{name}; {why} would give {even}"
+    return Plan(
+        host=host,
+        reserved=first + second,
+        worker=share.value,
+        pool_most=most.value if is_elastic else share.value,
+        more_workers=more.value,
+        binding=binding,
+        reason=why if second == first else f"{why}; {waiting}",
+        lines=(
+            *(line for limit in limits.values() for line in limit.lines),
+            *total.lines,
+            *(line for one in [*sums, more] for line in one.lines),
+        ),
+    )
+
+
+def _told(lines: Sequence[Line]) -> str:
+    """Return *lines* as one line of text."""
+    words = {"": "{1} {0}", "-": " - {0} {1}", "/": ", by {0} {1}", "=": " = {0}"}
+    return "".join(words[line.sign].format(line.number, line.name) for line in lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

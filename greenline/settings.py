@@ -58,11 +58,25 @@ BLOCKED_HUB_MS = Variable(
 ACCESS_LOG = Variable(
     "GREENLINE_ACCESS_LOG", "gunicorn", "`json` for lines of ours; `gunicorn` for its settings"
 )
+HOSTS = Variable("GREENLINE_HOSTS", "1", "hosts that share the databases; `auto` has them counted")
+SURGE_HOSTS = Variable("GREENLINE_SURGE_HOSTS", "1", "hosts more while a deploy rolls")
+PGBOUNCER_POOL_SIZE = Variable(
+    "PGBOUNCER_POOL_SIZE", "", "what the pgbouncer in `DATABASE_URL` gives all hosts together"
+)
+MONGODB_MAX_CONNECTIONS = Variable(
+    "MONGODB_MAX_CONNECTIONS", "", "what MongoDB allows, where it does not tell"
+)
 VARIABLES = (
     PG_WAIT, HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, ACCESS_LOG,
+    BLOCKED_HUB_MS, ACCESS_LOG, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE, MONGODB_MAX_CONNECTIONS,
 )  # fmt: skip
+# What whoever hosts an application sets anyway: only the console script reads them here.
+DATABASE_URL = Variable("DATABASE_URL", "", "Postgres")
+MONGODB_URI = Variable("MONGODB_URI", "", "MongoDB")
+WORKERS = Variable("WEB_CONCURRENCY", "2", "workers")
+POSTGRES_POOL_SIZE = Variable("POSTGRES_POOL_SIZE", "", "what a worker's pool holds at most")
+MONGODB_MAX_POOL_SIZE = Variable("MONGODB_MAX_POOL_SIZE", "", "the same for MongoDB")
 
 MAX_SECONDS = 86_400.0
 
@@ -126,6 +140,41 @@ def admission() -> Admission:
         max_wait_s=_seconds(MAX_WAIT),
         health_paths=tuple(path.strip() for path in _text(HEALTH_PATHS).split(",")),
     )
+
+
+class Sizing(NamedTuple):
+    """What the connection budget is computed from; None is not told, and no hosts are counted."""
+
+    workers: int
+    hosts: int | None
+    surge_hosts: int
+    postgres_pool_size: int | None
+    pgbouncer_pool_size: int | None
+    mongodb_max_connections: int | None
+    mongodb_max_pool_size: int | None
+
+
+def sizing() -> Sizing:
+    """
+    Return what the connection budget is computed from.
+
+    Raises:
+        ConfigError: a value is no number, or out of its range.
+    """
+    return Sizing(
+        workers=_count(WORKERS),
+        hosts=None if _text(HOSTS).lower() == "auto" else _count(HOSTS),
+        surge_hosts=0 if _text(SURGE_HOSTS) == "0" else _count(SURGE_HOSTS),
+        postgres_pool_size=_optional_count(POSTGRES_POOL_SIZE),
+        pgbouncer_pool_size=_optional_count(PGBOUNCER_POOL_SIZE),
+        mongodb_max_connections=_optional_count(MONGODB_MAX_CONNECTIONS),
+        mongodb_max_pool_size=_optional_count(MONGODB_MAX_POOL_SIZE),
+    )
+
+
+def databases() -> tuple[str, str]:
+    """Return the addresses of Postgres and MongoDB; one that is not set is empty."""
+    return _text(DATABASE_URL), _text(MONGODB_URI)
 
 
 def blocked_hub_s() -> float | None:
@@ -210,3 +259,7 @@ def _count(variable: Variable) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"{variable.name}: {text!r} is no whole number above 0")
     return int(text)
+
+
+def _optional_count(variable: Variable) -> int | None:
+    return _count(variable) if _text(variable) else None

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
     app_errors.MalformedRequest: HTTPStatus.BAD_REQUEST,
     app_errors.InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
+    app_errors.Unauthorized: HTTPStatus.UNAUTHORIZED,
     app_errors.NotFound: HTTPStatus.NOT_FOUND,
     app_errors.SchemaBehind: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.Conflict: HTTPStatus.CONFLICT,
@@ -70,6 +71,8 @@ def _ours(error: errors.GreenlineError) -> Response:
     response = problem(status, detail, error.code, **more)
     if isinstance(error, errors.Unavailable):
         response.headers["Retry-After"] = str(error.retry_after_s)
+    if isinstance(error, app_errors.Unauthorized):
+        response.headers["WWW-Authenticate"] = "Bearer"
     return response
 
 

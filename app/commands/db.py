@@ -1,4 +1,4 @@
-"""``flask db``: upgrade the schema, add sample data, tell the pools' sizes."""
+"""``flask db``: upgrade the schema, add sample data."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,15 +13,13 @@ from app.store import schema
 from app.store.ports import Document
 from config import Settings, load
 from config.env import named
-from greenline import budget
 from greenline.errors import GreenlineError, StoreDown
 from greenline.mongo.client import DEFAULT_DATABASE, make_client
 from greenline.mongo.errors import first_sentence
-from greenline.mongo.limits import read_max_connections
 from greenline.mongo.options import DOCUMENTDB, split
 from greenline.postgres.connect import check_url
 from greenline.postgres.errors import first_line
-from greenline.postgres.limits import read_limits
+from greenline.postgres.limits import APPLICATION
 
 TIMEOUT_S = 5
 
@@ -54,22 +52,10 @@ def sample(settings: Settings) -> None:
     click.echo(f"sample data: {done}")
 
 
-@db.command()
-@click.pass_obj
-def sizes(settings: Settings) -> None:
-    """Tell how large the pools of each worker are, and why."""
-    with _told_plainly(), closing(_postgres(settings)) as conn, _mongo(settings) as client:
-        limits, most = read_limits(conn), read_max_connections(client)
-    postgres = budget.postgres_share(limits, settings.workers, settings.postgres_pool_size)
-    mongodb = budget.mongodb_share(most, settings.workers, settings.mongodb_max_pool_size)
-    click.echo(f"postgres pool: {postgres}")
-    click.echo(f"mongodb pool: {mongodb}")
-
-
 def _postgres(settings: Settings) -> Connection:
     with named("DATABASE_URL"):
         url = check_url(settings.database_url)
-    return psycopg2.connect(url, connect_timeout=TIMEOUT_S)
+    return psycopg2.connect(url, connect_timeout=TIMEOUT_S, fallback_application_name=APPLICATION)
 
 
 def _mongo(settings: Settings) -> "MongoClient[Document]":

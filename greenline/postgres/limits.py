@@ -1,21 +1,61 @@
-"""Read from a Postgres server how many connections it allows."""
+"""Read from a Postgres server what it allows our role, and what others hold of it."""
 
 from psycopg2.extensions import connection as Connection
 
-from greenline.budget import PostgresLimits
+from greenline.budget import PostgresFacts
+from greenline.errors import StoreDown
 from greenline.postgres.errors import translated
 
+APPLICATION = "greenline"
+# Ours are the backends whose application is called like this connection's, which the URL may name.
+# The kind of a backend is hidden from who is no member of its role: what then has a database and a
+# role is counted, which takes a parallel worker or a walsender for a client, and never too few.
+# reserved_connections and its role exist since PostgreSQL 16.
+FACTS = """
+with us as (
+    select r.oid as role, d.oid as database, r.rolsuper, r.rolconnlimit, d.datconnlimit,
+        coalesce(nullif(current_setting('application_name'), ''), %(application)s) as name
+    from pg_roles r, pg_database d
+    where r.rolname = session_user and d.datname = current_database()
+), others as (
+    select a.usesysid as role, a.datid as database
+    from pg_stat_activity a, us
+    where coalesce(a.backend_type = 'client backend', num_nulls(a.usesysid, a.datid) = 0)
+    and case
+        when starts_with(us.name, %(application)s)
+        then not starts_with(coalesce(a.application_name, ''), %(application)s)
+        else a.application_name is distinct from us.name
+    end
+)
+select
+    current_setting('max_connections')::int,
+    current_setting('superuser_reserved_connections')::int,
+    coalesce(current_setting('reserved_connections', true), '0')::int,
+    exists (
+        select from pg_roles r
+        where r.rolname = 'pg_use_reserved_connections' and pg_has_role(us.role, r.oid, 'usage')
+    ),
+    rolsuper, rolconnlimit, datconnlimit,
+    (select count(*) from others),
+    (select count(*) from others where others.role = us.role),
+    (select count(*) from others where others.database = us.database),
+    pg_backend_pid() <> %(pid)s
+from us
+"""
 
-def read_limits(conn: Connection) -> PostgresLimits:
-    """Ask the server; ``reserved_connections`` exists since PostgreSQL 16 and is 0 before."""
+
+def read_facts(conn: Connection) -> PostgresFacts:
+    """
+    Ask the server, in one statement, as any role may.
+
+    Within a transaction it repeats what it told of others at first: *conn* should not be in one.
+
+    Raises:
+        StoreDown: no answer, or none that makes sense.
+    """
     with translated(), conn.cursor() as cursor:
-        cursor.execute(
-            "select name, setting::int from pg_settings where name in "
-            "('max_connections', 'superuser_reserved_connections', 'reserved_connections')"
-        )
-        settings: dict[str, int] = dict(cursor.fetchall())
-    return PostgresLimits(
-        max_connections=settings["max_connections"],
-        superuser_reserved_connections=settings["superuser_reserved_connections"],
-        reserved_connections=settings.get("reserved_connections", 0),
-    )
+        cursor.execute(FACTS, {"application": APPLICATION, "pid": conn.info.backend_pid})
+        row = cursor.fetchone()
+    if row is None:
+        raise StoreDown("Postgres: it does not know our own role and database")
+    return PostgresFacts(*row)

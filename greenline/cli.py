@@ -1,0 +1,220 @@
+"""
+``greenline``: the console script.
+
+``greenline budget`` exits with 0 when the connections fit, 1 when they do not or nobody told what
+a pgbouncer allows, 2 for wrong use or a wrong setting, 3 when a server cannot be asked.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+import psycopg2
+import pymongo
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from greenline import settings
+from greenline.budget import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
+from greenline.errors import ConfigError, GreenlineError
+from greenline.mongo.client import make_client
+from greenline.mongo.errors import first_sentence
+from greenline.mongo.limits import read_max_connections
+from greenline.postgres.connect import check_url
+from greenline.postgres.errors import first_line
+from greenline.postgres.limits import APPLICATION, read_facts
+from greenline.settings import Sizing
+
+TIMEOUT_S = 3
+FITS, DOES_NOT_FIT, UNREACHABLE = 0, 1, 3
+POSTGRES, MONGODB = "Postgres", "MongoDB"
+# What may be supposed of a Postgres beside its max_connections.
+SUPPOSED = {
+    "superuser_reserved": "superuser_reserved_connections",
+    "reserved": "reserved_connections",
+    "role_limit": "rolconnlimit",
+    "database_limit": "datconnlimit",
+    "others": "others",
+}
+SOME, ANY = click.IntRange(min=1), click.IntRange(min=0)
+
+
+class Outcome(NamedTuple):
+    """What was found about one server: a plan, or what is in its way."""
+
+    plan: Plan | None
+    problem: str = ""
+    status: int = FITS
+
+
+@click.group()
+def main() -> None:
+    """Green gunicorn workers that keep to what their databases allow."""
+
+
+@main.command()
+@click.option("--workers", type=SOME, help="Workers a host (WEB_CONCURRENCY, 2).")
+@click.option("--hosts", type=SOME, help="Hosts (GREENLINE_HOSTS, 1).")
+@click.option("--surge-hosts", type=ANY, help="More for a while (GREENLINE_SURGE_HOSTS, 1).")
+@click.option("--postgres-pool-size", type=SOME, help="As POSTGRES_POOL_SIZE.")
+@click.option("--pgbouncer-pool-size", type=SOME, help="As PGBOUNCER_POOL_SIZE.")
+@click.option("--mongodb-max-pool-size", type=SOME, help="As MONGODB_MAX_POOL_SIZE.")
+@click.option("--max-connections", type=SOME, help="Ask no server; suppose a Postgres with these.")
+@click.option("--superuser-reserved", type=ANY, help="With that: reserved ones (3).")
+@click.option("--reserved", type=ANY, help="With that: reserved_connections (0).")
+@click.option("--role-limit", type=ANY, help="With that: the limit of our role.")
+@click.option("--database-limit", type=ANY, help="With that: the limit of our database.")
+@click.option("--others", type=ANY, help="With that: connections that others hold (0).")
+@click.option("--mongodb-max-connections", type=SOME, help="Ask no server; suppose a MongoDB.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def budget(context: click.Context, /, as_json: bool, **given: int | None) -> None:
+    """
+    Show how many connections a host and its workers may hold, as a sum to check by hand.
+
+    Asks the servers in DATABASE_URL and MONGODB_URI, for three seconds at most. Exits with 0 when
+    it fits, 1 when it does not, 2 for wrong use, 3 when a server cannot be asked.
+    """
+    try:
+        sizing = _sizing(given)
+        outcomes = _suppose(given, sizing) or _ask(sizing)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    if sizing.hosts is None:
+        click.echo("GREENLINE_HOSTS is auto: this is for one host, --hosts asks for more", err=True)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(_documents(outcomes))))
+    else:
+        click.echo("\n\n".join(_table(name, outcome) for name, outcome in outcomes.items()))
+    failed = {name: outcome for name, outcome in outcomes.items() if outcome.status != FITS}
+    for name, outcome in failed.items():
+        click.echo(f"Error: {name}: {outcome.problem}", err=True)
+    statuses = [outcome.status for outcome in failed.values()]
+    context.exit(min(statuses, default=FITS))
+
+
+def _sizing(given: Mapping[str, int | None]) -> Sizing:
+    """Return what the environment says, and *given* where it says otherwise."""
+    names = set(Sizing._fields) - {"mongodb_max_connections"}  # which is supposed of the server
+    told = {name: given[name] for name in names if given[name] is not None}
+    return settings.sizing()._replace(**told)  # type: ignore[arg-type]
+
+
+def _suppose(given: Mapping[str, int | None], sizing: Sizing) -> dict[str, Outcome]:
+    """Return the plans of the servers that *given* describes; none when it describes none."""
+    outcomes = {}
+    supposed: dict[str, Any] = {
+        field: given[name] for name, field in SUPPOSED.items() if given[name] is not None
+    }
+    if given["max_connections"] is not None:
+        facts = PostgresFacts(given["max_connections"], **supposed)
+        outcomes[POSTGRES] = _outcome(partial(_postgres_plan, facts, sizing))
+    elif supposed:
+        raise click.UsageError("what is supposed of a Postgres needs --max-connections")
+    if given["mongodb_max_connections"] is not None:
+        told = given["mongodb_max_connections"]
+        outcomes[MONGODB] = _outcome(partial(_mongodb_plan, told, sizing))
+    return outcomes
+
+
+def _ask(sizing: Sizing) -> dict[str, Outcome]:
+    """Ask both servers, side by side."""
+    url, uri = settings.databases()
+    asks: dict[str, Callable[[], Outcome]] = {
+        POSTGRES: partial(Outcome, None, f"{settings.DATABASE_URL.name} is not set"),
+        MONGODB: partial(Outcome, None, f"{settings.MONGODB_URI.name} is not set"),
+    }
+    if not url and not uri:
+        raise ConfigError("DATABASE_URL, MONGODB_URI: neither is set; or try --max-connections")
+    if url:
+        with _named(settings.DATABASE_URL):
+            check_url(url)
+        asks[POSTGRES] = partial(_outcome, lambda: _postgres_plan(_ask_postgres(url), sizing))
+    if uri:
+        with _named(settings.MONGODB_URI):
+            client = make_client(uri, {})
+        asks[MONGODB] = partial(_outcome, lambda: _mongodb_plan(_ask_mongodb(client), sizing))
+    with ThreadPoolExecutor(len(asks)) as threads:
+        asked = {name: threads.submit(ask) for name, ask in asks.items()}
+    return {name: one.result() for name, one in asked.items()}
+
+
+def _ask_postgres(url: str) -> PostgresFacts:
+    with closing(
+        psycopg2.connect(url, connect_timeout=TIMEOUT_S, fallback_application_name=APPLICATION)
+    ) as conn:
+        return read_facts(conn)
+
+
+def _ask_mongodb(client: "MongoClient[dict[str, Any]]") -> int | None:
+    with client, pymongo.timeout(TIMEOUT_S):
+        return read_max_connections(client)
+
+
+def _outcome(compute: Callable[[], Plan]) -> Outcome:
+    try:
+        return Outcome(compute())
+    except ConfigError as error:
+        return Outcome(None, str(error), DOES_NOT_FIT)
+    except psycopg2.Error as error:
+        return Outcome(None, first_line(error), UNREACHABLE)
+    except (PyMongoError, GreenlineError) as error:
+        return Outcome(None, first_sentence(error), UNREACHABLE)
+
+
+def _postgres_plan(facts: PostgresFacts, sizing: Sizing) -> Plan:
+    return postgres_plan(
+        facts,
+        _deployment(sizing),
+        pool_size=sizing.postgres_pool_size,
+        pgbouncer_pool_size=sizing.pgbouncer_pool_size,
+    )
+
+
+def _mongodb_plan(told: int | None, sizing: Sizing) -> Plan:
+    return mongodb_plan(
+        told,
+        _deployment(sizing),
+        pool_size=sizing.mongodb_max_pool_size,
+        max_connections=sizing.mongodb_max_connections,
+    )
+
+
+def _deployment(sizing: Sizing) -> Deployment:
+    return Deployment(sizing.workers, sizing.hosts or 1, sizing.surge_hosts)
+
+
+def _documents(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+    """Return what JSON shows: a plan, the error in its place, or null for a server not asked."""
+    return {
+        name.lower(): {"error": one.problem} if one.status != FITS else one.plan
+        for name, one in outcomes.items()
+    }
+
+
+def _table(name: str, outcome: Outcome) -> str:
+    plan = outcome.plan
+    if plan is None:
+        return f"{name}: {'no plan' if outcome.status != FITS else outcome.problem}"
+    most = f", up to {plan.pool_most} while others idle" * (plan.pool_most > plan.worker)
+    rows = [f"{name}: {plan.host} connections a host, {plan.worker} in a worker's pool{most}"]
+    rows += [f"{plan.more_workers} more workers would fit; {plan.binding} binds"]
+    number = max(len(str(line.number)) for line in plan.lines)
+    text = max(len(line.name) for line in plan.lines)
+    for line in plan.lines:
+        row = f"  {line.sign:>2} {line.number:>{number}}  {line.name:<{text}}  {line.meaning}"
+        rows += [row.rstrip()] if line.sign else ["", row.rstrip()]
+    return "\n".join(rows)
+
+
+@contextmanager
+def _named(variable: settings.Variable) -> Iterator[None]:
+    """Let an error about a value out of the block with the name of its *variable*."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{variable.name}: {error}") from error

@@ -1,0 +1,49 @@
+"""
+Show the connection budget once, before gunicorn's master forks, and stop where it does not fit.
+
+It is computed in a process of its own: the master opens nothing and imports no driver. A server
+that is away stops nobody, because the workers wait for it.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 10.0
+# Exit statuses of ``greenline budget``.
+FITS, UNREACHABLE = 0, 3
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def show_budget(server: Any) -> None:
+    """Log what ``greenline budget`` says for *server* (a gunicorn Arbiter), or exit with it."""
+    cfg = server.cfg
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    mine = {"WEB_CONCURRENCY": str(cfg.workers), "PYTHONPATH": path}
+    other = cfg.uid != os.geteuid()  # a socket's peer may be asked for by its name
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "greenline", "budget"],
+            env={**os.environ, **cfg.env, **mine},
+            user=cfg.uid if other else None,
+            group=cfg.gid if other else None,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        server.log.warning("connection budget: no answer within %.0f s", TIMEOUT_S)
+        return
+    if done.stdout:
+        server.log.info("connection budget\n%s", done.stdout.rstrip())
+    said = done.stderr.strip().splitlines()
+    problems = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
+    # A crash of the command says none: it is no reason not to start.
+    if problems and done.returncode not in (FITS, UNREACHABLE):
+        sys.exit(f"greenline: {'; '.join(problems)}")
+    for line in problems or said[-1:]:
+        server.log.warning("connection budget: %s", line)

@@ -1,0 +1,320 @@
+"""What real servers say of their limits, that they keep to it, and the command that asks them."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import psycopg2
+import pytest
+
+from embedded.account import account
+from embedded.mongo import Mongo
+from embedded.postgres import Postgres, temporary
+from embedded.process import Child
+from greenline.budget import HEAD_ROOM, Deployment, Plan, PostgresFacts, postgres_plan
+from greenline.errors import ConfigError
+from greenline.mongo.client import make_client
+from greenline.mongo.limits import read_max_connections
+from greenline.postgres.limits import APPLICATION, read_facts
+from tests.integration.pools import through
+from tests.proxy import Proxy
+from tests.support import free_port, run, wait_until
+
+MAX_CONNECTIONS = 20
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+SLACK_S = 3.0  # the command's imports among it
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """A small Postgres that nobody else is connected to."""
+    with temporary(MAX_CONNECTIONS) as server:
+        yield server
+
+
+@pytest.fixture
+def stack(server: Postgres) -> Iterator[ExitStack]:
+    """Closes the test's connections, and waits until their backends are gone."""
+    with ExitStack() as stack:
+        yield stack
+    wait_until_alone(server)
+
+
+CLIENTS = "select count(*) from pg_stat_activity where backend_type = 'client backend'"
+
+
+def wait_until_alone(server: Postgres) -> None:
+    """Wait until the backends are gone whose clients are."""
+    with closing(psycopg2.connect(server.superuser_url)) as conn:
+        wait_until(lambda: ask(conn, CLIENTS) == 1, "the backends to be gone")
+
+
+def ask(conn: Any, statement: str) -> Any:
+    conn.autocommit = True
+    with conn.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchone()[0] if cursor.description else None
+
+
+def opened(stack: ExitStack, url: str, application: str = APPLICATION) -> Any:
+    conn = psycopg2.connect(url, fallback_application_name=application)
+    stack.callback(conn.close)
+    conn.autocommit = True
+    return conn
+
+
+@contextmanager
+def altered(server: Postgres, what: str, before: str, after: str) -> Iterator[None]:
+    """Change a limit for as long as the block runs."""
+    elsewhere = server.superuser_url.replace("/greenline?", "/postgres?")
+    with closing(psycopg2.connect(elsewhere)) as conn:
+        ask(conn, f"alter {what} connection limit {before}")
+        try:
+            yield
+        finally:
+            ask(conn, f"alter {what} connection limit {after}")
+
+
+def test_the_facts_of_a_stock_server(server: Postgres, stack: ExitStack) -> None:
+    """As an unprivileged role that is alone, with nothing limited."""
+    assert read_facts(opened(stack, server.url)) == PostgresFacts(max_connections=MAX_CONNECTIONS)
+
+
+def test_a_superuser_is_told_apart(server: Postgres, stack: ExitStack) -> None:
+    """It may use what is reserved, and its limits do not hold."""
+    facts = read_facts(opened(stack, server.superuser_url))
+    assert (facts.is_superuser, facts.may_use_reserved) == (True, True)
+
+
+def test_the_limits_of_role_and_database_are_read(server: Postgres, stack: ExitStack) -> None:
+    """They are this role's and this database's."""
+    with (
+        altered(server, "role greenline", "7", "-1"),
+        altered(server, "role postgres", "8", "-1"),
+        altered(server, "database greenline", "9", "-1"),
+    ):
+        facts = read_facts(opened(stack, server.url))
+    assert (facts.rolconnlimit, facts.datconnlimit) == (7, 9)
+
+
+@pytest.mark.parametrize("who", ["url", "superuser_url"], ids=["unprivileged", "superuser"])
+def test_others_are_counted_and_greenlines_are_not(
+    server: Postgres, stack: ExitStack, who: str
+) -> None:
+    """In all, of our role and in our database; an unprivileged role is not told their kind."""
+    elsewhere = server.superuser_url.replace("/greenline?", "/postgres?")
+    opened(stack, server.superuser_url, "psql")
+    opened(stack, elsewhere, "psql")
+    opened(stack, server.url, "report")
+    for name in (APPLICATION, f"{APPLICATION}: control"):
+        opened(stack, server.url, name)
+    facts = read_facts(opened(stack, getattr(server, who)))
+    of_role = 1 if who == "url" else 2
+    assert (facts.others, facts.others_of_role, facts.others_in_database) == (3, of_role, 2)
+
+
+def test_the_urls_application_name_tells_who_is_ours(server: Postgres, stack: ExitStack) -> None:
+    """Two services on one server are others to each other when their names differ."""
+    shop = f"{server.url}&application_name=shop"
+    first, second = opened(stack, shop), opened(stack, shop)
+    assert read_facts(first).others == read_facts(second).others == 0
+    default = opened(stack, server.url)
+    assert read_facts(first).others == 1
+    assert read_facts(default).others == 2
+
+
+def test_whoever_asks_without_a_name_counts_as_another(server: Postgres, stack: ExitStack) -> None:
+    """Ours are called greenline then, and not whoever has no name either."""
+    for _ in range(2):
+        opened(stack, server.url)
+    opened(stack, server.superuser_url, "psql")
+    facts = read_facts(opened(stack, server.url, ""))
+    assert facts.others == 2  # psql, and the one that asks
+
+
+def test_reserved_connections_are_read_where_they_exist() -> None:
+    """Since PostgreSQL 16; a member of pg_use_reserved_connections is known as one."""
+    with temporary(MAX_CONNECTIONS) as server:
+        with closing(psycopg2.connect(server.superuser_url)) as conn:
+            if conn.server_version < 160_000:
+                pytest.skip("reserved_connections came with PostgreSQL 16")
+            ask(conn, "alter system set reserved_connections = 4")
+        server.stop()
+        server.start()
+        with closing(psycopg2.connect(server.url)) as conn:
+            before = read_facts(conn)
+        with closing(psycopg2.connect(server.superuser_url)) as conn:
+            ask(conn, "grant pg_use_reserved_connections to greenline")
+        with closing(psycopg2.connect(server.url)) as conn:
+            after = read_facts(conn)
+        assert (before.reserved_connections, before.may_use_reserved) == (4, False)
+        assert (after.reserved_connections, after.may_use_reserved) == (4, True)
+        kept = [
+            postgres_plan(facts, Deployment(1, surge_hosts=0)).host for facts in (before, after)
+        ]
+        assert kept[1] - kept[0] == 4
+
+
+def planned(conn: Any) -> Plan:
+    return postgres_plan(read_facts(conn), Deployment(1, surge_hosts=0))
+
+
+def test_the_server_takes_the_whole_budget_and_the_head_room(
+    server: Postgres, stack: ExitStack
+) -> None:
+    """Beside two others every connection of the plan is accepted, then three, then no more."""
+    for _ in range(2):
+        opened(stack, server.superuser_url, "psql")
+    first = opened(stack, server.url)
+    plan = planned(first)
+    assert plan.host == MAX_CONNECTIONS - 3 - 2 - HEAD_ROOM
+    for _ in range(plan.host - 1 + HEAD_ROOM):
+        opened(stack, server.url)
+    with pytest.raises(psycopg2.OperationalError, match="remaining connection slots"):
+        opened(stack, server.url)
+
+
+@pytest.mark.parametrize("what", ["role", "database"])
+def test_the_server_takes_what_its_lower_limit_allows(
+    server: Postgres, stack: ExitStack, what: str
+) -> None:
+    """Beside one of the same role in the same database: the plan's connections and no more."""
+    with altered(server, f"{what} greenline", "6", "-1"):
+        opened(stack, server.url, "report")
+        first = opened(stack, server.url)
+        plan = planned(first)
+        assert (plan.host, plan.binding) == (5, f"{what}'s limit")
+        for _ in range(plan.host - 1):
+            opened(stack, server.url)
+        with pytest.raises(psycopg2.OperationalError, match=f"too many connections for {what}"):
+            opened(stack, server.url)
+
+
+@pytest.fixture
+def pgbouncer(server: Postgres) -> Iterator[str]:
+    """The URL through a pgbouncer in transaction mode, whose pool has four."""
+    if PGBOUNCER is None:
+        pytest.skip("there is no pgbouncer here; Debian has it")
+    folder = Path(tempfile.mkdtemp(prefix="greenline-pgbouncer-"))
+    folder.chmod(0o755)
+    port, sockets = free_port(), Path(server.socket).parent
+    (folder / "users").write_text('"greenline" ""\n')
+    (folder / "ini").write_text(
+        f"[databases]\ngreenline = host={sockets} port=5432 pool_size=4\n[pgbouncer]\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
+        f"auth_file = {folder}/users\npool_mode = transaction\n"
+    )
+    child = Child("pgbouncer")
+    child.start([PGBOUNCER, "-q", folder / "ini"], account().become, subprocess.DEVNULL)
+    url = f"postgresql://greenline@127.0.0.1:{port}/greenline"
+
+    def answers() -> bool:
+        try:
+            psycopg2.connect(url).close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    try:
+        wait_until(answers, "pgbouncer")
+        yield url
+    finally:
+        child.stop()
+        shutil.rmtree(folder)
+        wait_until_alone(server)
+
+
+def test_a_pgbouncer_is_noticed(pgbouncer: str) -> None:
+    """The driver's process id is pgbouncer's own; its limit is asked for by name."""
+    with closing(psycopg2.connect(pgbouncer)) as conn:
+        facts = read_facts(conn)
+    assert facts.behind_pgbouncer
+    with pytest.raises(ConfigError, match=r"^PGBOUNCER_POOL_SIZE: "):
+        postgres_plan(facts, Deployment(1))
+    assert postgres_plan(facts, Deployment(1, surge_hosts=0), pgbouncer_pool_size=4).host == 4
+
+
+def test_the_command_asks_for_a_pgbouncers_limit(pgbouncer: str) -> None:
+    """Without PGBOUNCER_POOL_SIZE it is status 1 and one line; with it there is a plan."""
+    environ = {"DATABASE_URL": pgbouncer, "WEB_CONCURRENCY": "1"}
+    done = run(COMMAND, environ, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: Postgres: PGBOUNCER_POOL_SIZE: not set")
+    done = run(COMMAND, {**environ, "PGBOUNCER_POOL_SIZE": "4"})
+    assert "PGBOUNCER_POOL_SIZE binds" in done.stdout
+
+
+COMMAND = ("python", "-m", "greenline", "budget")
+
+
+def test_the_command_asks_both_servers(server: Postgres, mongo: Mongo) -> None:
+    """A plan for each: what Postgres says, and what MongoDB says or is assumed."""
+    environ = {"DATABASE_URL": server.url, "MONGODB_URI": mongo.url, "GREENLINE_SURGE_HOSTS": "0"}
+    found = json.loads(run([*COMMAND, "--json"], environ).stdout)
+    assert found["postgres"]["host"] == MAX_CONNECTIONS - 3 - HEAD_ROOM
+    told = 1_000 if (known := _told(mongo)) is None else known
+    assert found["mongodb"]["host"] == pytest.approx(told - HEAD_ROOM, abs=5)
+    tables = run(COMMAND, environ).stdout
+    assert "Postgres: 14 connections a host" in tables
+    assert "\n\nMongoDB: " in tables
+
+
+def _told(mongo: Mongo) -> int | None:
+    with make_client(mongo.url, {}) as client:
+        return read_max_connections(client)
+
+
+def test_a_mongodb_that_does_not_tell_is_assumed_and_can_be_told(mongo: Mongo) -> None:
+    """FerretDB is silent: the sum says so, until MONGODB_MAX_CONNECTIONS does."""
+    if _told(mongo) is not None:
+        pytest.skip("this server tells its limit")
+    environ = {"MONGODB_URI": mongo.url, "GREENLINE_SURGE_HOSTS": "0"}
+    assert "1000  assumed limit" in run(COMMAND, environ).stdout
+    done = run([*COMMAND, "--json"], {**environ, "MONGODB_MAX_CONNECTIONS": "103"})
+    assert json.loads(done.stdout)["mongodb"]["host"] == 100
+
+
+def test_a_missing_address_is_said(server: Postgres) -> None:
+    """One database alone is planned for, and the other one's variable is named."""
+    done = run(COMMAND, {"DATABASE_URL": server.url})
+    assert done.stdout.rstrip().endswith("\n\nMongoDB: MONGODB_URI is not set")
+
+
+@pytest.mark.parametrize("more", [{"WEB_CONCURRENCY": "8"}, {"GREENLINE_HOSTS": "9"}])
+def test_what_does_not_fit_a_real_server_is_status_1(
+    server: Postgres, more: dict[str, str]
+) -> None:
+    """The sum is on one line."""
+    done = run(COMMAND, {"DATABASE_URL": server.url, **more}, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "max_connections 20 - 3 superuser_reserved_connections - 0 others" in line
+
+
+def test_a_server_that_hangs_or_refuses_is_status_3_and_soon(
+    server: Postgres, proxy: Proxy, mongo: Mongo, mongo_proxy: Proxy
+) -> None:
+    """Both at once take no longer than one; the other server's plan is shown all the same."""
+    uri = f"mongodb://127.0.0.1:{mongo_proxy.port}/?directConnection=true"
+    environ = {"DATABASE_URL": through(proxy), "MONGODB_URI": uri}
+    proxy.deafen()
+    done = run(COMMAND, environ, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
+    assert done.stderr.startswith("Error: Postgres: ")
+    assert "MongoDB: 498 connections a host" in done.stdout or _told(mongo) is not None
+    mongo_proxy.deafen()
+    started = monotonic()
+    done = run(COMMAND, environ, check=False)
+    assert monotonic() - started < 3.0 + SLACK_S
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 2)
+    proxy.refuse()
+    done = run(COMMAND, {"DATABASE_URL": through(proxy)}, check=False)
+    assert done.returncode == 3
+    assert "Connection refused" in done.stderr
