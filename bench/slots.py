@@ -1,0 +1,108 @@
+"""
+What a connection slot costs, in microseconds: taken and given, and asked about at each return.
+
+Each ledger is what one process has of the file. One thread, rounds interleaved, medians. Read it
+beside a connect to Postgres, which takes some milliseconds, and a request, some hundred us.
+
+    python -m bench.slots
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+from typing import NamedTuple
+
+from greenline.ledger import Ledger, Slot, path
+from greenline.ledger.turns import WANT_S
+
+ROUNDS, TIMES = 15, 400
+OTHERS = 4
+
+
+class Work(NamedTuple):
+    """What is measured; *prepare* is not."""
+
+    name: str
+    do: Callable[[], object]
+    times: int = TIMES
+    prepare: Callable[[], object] = lambda: None
+
+
+def main() -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory(dir=path("").parent) as folder:
+        works = list(_works(Path(folder)))
+        spent: dict[str, list[float]] = {work.name: [] for work in works}
+        for _ in range(ROUNDS):
+            for work in works:
+                work.prepare()
+                started = perf_counter()
+                for _ in range(work.times):
+                    work.do()
+                spent[work.name].append((perf_counter() - started) / work.times * 1e6)
+    for name, each in spent.items():
+        print(f"{name:56} {median(each):8.2f} us  (least {min(each):.2f})")
+
+
+def _works(folder: Path) -> Iterator[Work]:
+    for capacity in (100, 1000, 4000):
+        mine, *_ = _ledgers(folder / f"free{capacity}", capacity, 0)
+        yield Work(f"take and give, none of {capacity} held", _take_and_give(mine))
+        mine, *_ = _ledgers(folder / f"but-one{capacity}", capacity, capacity - 1)
+        yield Work(f"take and give, all of {capacity} but one held", _take_and_give(mine))
+        yield Work(f"look for orphans, all of {capacity} but one held", mine.orphans, 20)
+        mine, *_ = _ledgers(folder / f"full{capacity}", capacity, capacity)
+        yield Work(f"take, all of {capacity} held", mine.take)
+    mine, other, *_ = _ledgers(folder / "turns", 100, 0)
+    slots = [_taken(mine) for _ in range(3)]
+    yield Work("should_give, nobody waits", lambda: mine.should_give(slots[0]))
+    yield Work("is_wanted, nobody waits", lambda: mine.is_wanted(slots[0]))
+    _taken(other), _taken(other)
+    yield Work("want", other.want)
+    for name, ask in (("should_give", mine.should_give), ("is_wanted", mine.is_wanted)):
+        yield Work(
+            f"{name}, another of {OTHERS + 1} waits", partial(ask, slots[0]), 100, other.want
+        )
+    yield Work("open the ledger and close it", lambda: _open(folder / "opened"), 20)
+
+
+_kept: list[Ledger] = []  # without its holder a slot is an orphan's
+
+
+def _ledgers(file: Path, capacity: int, held: int) -> list[Ledger]:
+    """Open one ledger and ``OTHERS``, which hold *held* slots by turns: neighbours share a lock."""
+    ledgers = [Ledger(file) for _ in range(OTHERS + 1)]
+    _kept.extend(ledgers)
+    for ledger in ledgers:
+        ledger.resize(capacity)
+    for n in range(held):
+        _taken(ledgers[1 + n % OTHERS]).hold(n + 1)
+    ledgers[OTHERS].want()  # so that all seats are looked at
+    sleep(2 * WANT_S)  # but nobody waits any more
+    return ledgers
+
+
+def _taken(ledger: Ledger) -> Slot:
+    slot = ledger.take()
+    assert slot is not None
+    return slot
+
+
+def _take_and_give(ledger: Ledger) -> Callable[[], None]:
+    def work() -> None:
+        ledger.give(_taken(ledger))
+
+    return work
+
+
+def _open(file: Path) -> None:
+    with closing(Ledger(file)):
+        pass
+
+
+if __name__ == "__main__":
+    main()

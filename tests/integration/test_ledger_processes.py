@@ -1,0 +1,104 @@
+"""
+The ledger among real processes: killed, stopped and replaced at random, judged by the server.
+
+``GREENLINE_LONG_TESTS=1`` goes on for two minutes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from embedded.postgres import temporary
+from greenline.ledger.ledger import BESIDE
+from tests.support import CHECKOUT, environ
+
+SECONDS = 120 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 10
+CAPACITY, RESERVED_BY_POSTGRES = 24, 3
+
+# Eight processes open the ledger in the same moment and take a slot each, thirty times.
+OPEN_AT_ONCE = """
+import os, sys
+from pathlib import Path
+from greenline.ledger import Ledger
+path, how = Path(sys.argv[1]), sys.argv[2]
+for _ in range(30):
+    path.unlink(missing_ok=True)
+    if how != "there is none":
+        Ledger(path).close()
+        with path.open("r+b") as file:
+            file.truncate(0) if how == "it is truncated" else file.write(b"another")
+    (waits, go), (results, result), (until, over) = os.pipe(), os.pipe(), os.pipe()
+    for _ in range(8):
+        if os.fork() == 0:
+            os.close(go), os.close(over)
+            os.read(waits, 1)
+            try:
+                ledger = Ledger(path)
+                ledger.resize(8)
+                slot = ledger.take()
+                os.write(result, bytes([slot.number if slot else 99]))
+            except BaseException as error:
+                print(repr(error), flush=True)
+                os.write(result, bytes([98]))
+            os.read(until, 1)
+            os._exit(0)
+    os.close(go)
+    taken = sorted(os.read(results, 1)[0] for _ in range(8))
+    os.close(over)
+    for _ in range(8):
+        os.wait()
+    for fd in (waits, results, result, until):
+        os.close(fd)
+    assert taken == list(range(8)), taken
+assert list(path.parent.iterdir()) == [path]
+"""
+
+
+def run(*command: str, limit_s: float) -> str:
+    """Run Python, which must end well, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=CHECKOUT,
+        env=environ({}),
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
+    """
+    Whoever is killed, stopped or replaced, and whenever: the server, which takes no connection
+    more, refuses none, none of its counts is too high, nobody starves, and no slot is lost.
+    """
+    with temporary(CAPACITY + BESIDE + RESERVED_BY_POSTGRES) as server:
+        told = json.loads(
+            run(
+                "-m", "tests.integration.ledger_storm",
+                server.url, server.superuser_url, str(tmp_path / "ledger"),
+                str(CAPACITY), str(SECONDS), str(os.getpid()),
+                limit_s=SECONDS + 90,
+            )
+        )  # fmt: skip
+    assert told["troubles"] == []
+    assert told["highest"] <= CAPACITY + BESIDE
+    assert told["longest_wait_s"] < 10
+    assert told["not_settled"] == 0
+    assert told["free_at_the_end"] == CAPACITY - 1  # one is the control connection's that looks
+    assert told["round"] > 5 * SECONDS
+    assert told["kill"] > SECONDS
+    assert told["stop"] > SECONDS / 2
+    assert told["settled"] > SECONDS
+
+
+@pytest.mark.parametrize("how", ["there is none", "it is truncated", "it is no ledger"])
+def test_processes_that_open_it_at_once_share_one(tmp_path: Path, how: str) -> None:
+    """Made or made anew by one of them while the others look: each slot is taken once."""
+    run("-c", OPEN_AT_ONCE, str(tmp_path / "ledger"), how, limit_s=90)

@@ -1,0 +1,468 @@
+"""greenline.ledger: each ledger here stands for a process, as their locks exclude each other."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from greenline import ledger
+from greenline.ledger import Ledger
+from greenline.ledger.file import LedgerFile
+from greenline.ledger.ledger import DEAD_S
+from greenline.ledger.turns import PROMISE_S, WANT_S
+from tests.support import CHECKOUT, environ
+from tests.unit.ledgers import Clock, Open, ledgers, taken
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return ledger.path("127.0.0.1:5432", tmp_path)
+
+
+@pytest.fixture
+def opened(path: Path, clock: Clock) -> Iterator[Open]:
+    """Opens ledgers on one file: ``opened(capacity, reserved)``."""
+    with ledgers(path, clock) as opened:
+        yield opened
+
+
+def test_all_together_hold_no_more_than_the_capacity(opened: Open) -> None:
+    """Ten slots among three, each of which would take all of them."""
+    three = [opened(10) for _ in range(3)]
+    slots = [slot for _ in range(10) for one in three if (slot := one.take()) is not None]
+    assert sorted(slot.number for slot in slots) == list(range(10))
+    assert [one.take() for one in three] == [None, None, None]
+
+
+def test_what_is_given_back_can_be_taken_by_another(opened: Open) -> None:
+    """A slot goes round."""
+    one, other = opened(1), opened(1)
+    (slot,) = taken(one)
+    assert other.take() is None
+    one.give(slot)
+    taken(other)
+
+
+def test_nothing_can_be_taken_before_there_is_anything(path: Path) -> None:
+    """The capacity is what the budget says, and nobody guesses it."""
+    one = Ledger(path)
+    assert one.take() is None
+    one.close()
+
+
+@pytest.mark.parametrize("late", ["give", "abandon", "hold", "begin"])
+def test_a_slot_that_was_given_back_is_not_ones_own_any_more(opened: Open, late: str) -> None:
+    """Who acts on it twice hears of it, and the next holder's slot stays as it is."""
+    one, other = opened(1), opened(1)
+    (slot,) = taken(one)
+    one.give(slot)
+    (same,) = taken(other)
+    same.hold(7)
+    acts: dict[str, Callable[[], None]] = {
+        "give": lambda: one.give(slot),
+        "abandon": lambda: one.abandon(slot),
+        "hold": lambda: slot.hold(8),
+        "begin": slot.begin,
+    }
+    with pytest.raises(ValueError, match="slot 0"):
+        acts[late]()
+    assert same.pid == 7
+    assert one.take() is None
+
+
+def test_each_has_a_slot_for_control_and_one_for_its_pool(opened: Open) -> None:
+    """With two reserved for each of three, one that takes all it gets leaves the others theirs."""
+    first, *others = three = [opened(8, reserved=6) for _ in range(3)]
+    assert len(taken(first, 3)) == 3  # one that is kept, and both that are shared
+    assert first.take() is None
+    for one in three:
+        taken(one, for_control=True)
+    assert first.take() is None
+    for one in others:
+        taken(one)
+        assert one.take() is None
+    assert first.stats()["free"] == 0
+
+
+def test_a_control_connection_takes_a_shared_slot_when_none_is_kept_for_it(opened: Open) -> None:
+    """More processes than the plan knew of: it waits for no turn, as the pools do."""
+    one, late = opened(4, reserved=2), opened(4, reserved=2)
+    slots = taken(one, 2)
+    taken(one, for_control=True)
+    late.want()
+    one.give(slots[1])
+    assert one.take() is None
+    assert len(taken(one, for_control=True)) == 1
+
+
+def test_when_all_slots_are_orphans_one_process_can_ask_the_server(opened: Open) -> None:
+    """A slot beside the capacity lets it in; it moves from there as soon as there is another."""
+    victim, one, other = opened(2), opened(2), opened(2)
+    for slot in taken(victim, 2):
+        slot.hold(77)
+    victim.close()
+    assert one.take() is None
+    (control,) = taken(one, for_control=True)
+    control.hold(78)
+    assert other.take(for_control=True) is None
+    assert not one.is_over(control)
+    first, _ = one.orphans()
+    one.give(first)
+    one.orphans()
+    assert (control.number, control.pid) == (0, 78)
+    taken(other, for_control=True)
+
+
+def test_the_slot_beside_the_capacity_is_used_again_when_its_last_user_is_dead_for_long(
+    opened: Open, clock: Clock
+) -> None:
+    """There may be nobody who could ask for it, and the backend of a control connection is idle."""
+    victim, one, other = opened(1), opened(1), opened(1)
+    taken(victim)
+    taken(victim, for_control=True)[0].hold(77)
+    victim.close()
+    assert one.take(for_control=True) is None
+    clock.now += DEAD_S / 2
+    assert one.take(for_control=True) is None
+    assert other.take(for_control=True) is None
+    clock.now += DEAD_S
+    (control,) = taken(one, for_control=True)
+    assert control.pid == 0
+    assert one.take(for_control=True) is other.take(for_control=True) is None
+
+
+def test_the_floor_can_be_more_than_one(opened: Open) -> None:
+    """A pool that cannot change its size is kept at its floor by as many slots."""
+    one, other = opened(8, reserved=8, floor=3), opened(8, reserved=8, floor=3)
+    taken(one, 3)
+    assert one.take() is None
+    taken(other, 3)
+
+
+def test_the_slots_of_a_killed_process_are_orphans(opened: Open, clock: Clock) -> None:
+    """Nobody connects in their place before somebody has seen that the backend is gone."""
+    victim, one, other = opened(3), opened(3), opened(3)
+    connecting, held, _ = taken(victim, 3)
+    held.hold(77)
+    third = victim.stats()["held_by_all"]
+    victim.close()
+    assert one.take() is None
+    clock.now += 5
+    orphans = one.orphans()
+    assert [(orphan.number, orphan.pid, orphan.since_s) for orphan in orphans] == [
+        (connecting.number, 0, 1005.0),
+        (held.number, 77, 1005.0),
+        (2, 0, 1005.0),
+    ]
+    assert third == one.stats()["orphans"] == 3
+    assert other.orphans() == []  # one looks after them
+    clock.now += 5
+    assert [orphan.since_s for orphan in one.orphans()] == [1005.0] * 3
+    one.give(orphans[1])
+    (slot,) = taken(other)
+    assert (slot.number, slot.pid) == (held.number, 0)
+    assert other.take() is None
+
+
+def test_an_orphan_is_an_orphan_again_when_its_keeper_is_killed(opened: Open) -> None:
+    """What is known of it outlives each of them."""
+    victim, keeper, other = opened(2), opened(2), opened(2)
+    taken(victim)[0].hold(77)
+    victim.close()
+    assert len(keeper.orphans()) == 1
+    keeper.close()
+    assert [orphan.pid for orphan in other.orphans()] == [77]
+
+
+def test_an_abandoned_slot_is_looked_after_by_whoever_comes_by(opened: Open) -> None:
+    """Its backend may be there still, so it is not free."""
+    one, other = opened(1), opened(1)
+    (slot,) = taken(one)
+    slot.hold(77)
+    one.abandon(slot)
+    assert one.stats()["held"] == 0
+    assert one.take() is None
+    (orphan,) = other.orphans()
+    assert orphan.pid == 77
+    other.give(orphan)
+    taken(one)
+
+
+def test_a_slot_may_serve_one_connect_after_the_other(opened: Open) -> None:
+    """Killed while it connects again it leaves an unknown backend, not the one before."""
+    one, other = opened(1), opened(1)
+    (slot,) = taken(one)
+    slot.hold(77)
+    slot.begin()
+    one.close()
+    assert [orphan.pid for orphan in other.orphans()] == [0]
+
+
+def test_a_slot_that_only_seems_to_be_free_is_not_taken(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder took it and was killed since we looked: it is an orphan."""
+    victim, one = opened(2), opened(2)
+    taken(victim)
+    victim.close()
+    looked = iter([0, 1])
+    monkeypatch.setattr(LedgerFile, "find_free", lambda *_: next(looked))
+    (slot,) = taken(one)
+    assert slot.number == 1
+    assert one.stats()["orphans"] == 1
+
+
+def test_orphans_are_found_a_part_at_a_time_where_there_are_many(opened: Open) -> None:
+    """A look takes less than a millisecond, and the next one goes on where it ended."""
+    victim, holder, one = opened(1000), opened(1000), opened(1000)
+    for _ in range(300):  # by turns: neighbours would be one lock
+        taken(holder)
+        taken(victim)
+    victim.close()
+    found = [len(one.orphans()) for _ in range(6)]
+    assert found[0] < found[1] < 300
+    assert found[5] == 300
+
+
+def test_shrinking_asks_for_what_is_over(opened: Open) -> None:
+    """Slots beyond the capacity are over, and none is taken while more are held than there are."""
+    one, other = opened(6), opened(6)
+    slots = taken(one, 5)
+    for each in (one, other):
+        each.resize(3)
+    assert [one.is_over(slot) for slot in slots] == [False, False, False, True, True]
+    one.give(slots[0])
+    one.give(slots[3])
+    assert other.take() is None  # three are held, one of them over
+    one.give(slots[4])
+    taken(other)
+    assert one.take() is None
+
+
+def test_growing_gives_room_at_once(opened: Open) -> None:
+    """What was full is not, and what was over may stay."""
+    one = opened(4)
+    slots = taken(one, 4)
+    one.resize(2)
+    assert one.take() is None
+    one.resize(5)
+    assert not any(one.is_over(slot) for slot in slots)
+    taken(one)
+
+
+def test_a_slot_beyond_the_floor_is_not_kept_after_a_resize(opened: Open) -> None:
+    """When more become reserved, one holds too many of them: others may ask for these."""
+    one, other = opened(6, reserved=2), opened(6, reserved=2)
+    slots = taken(one, 4)
+    one.resize(6, reserved=4)
+    other.want()
+    assert [one.is_wanted(slot) for slot in slots] == [False, True, True, True]
+
+
+def test_while_nobody_waits_nobody_gives(opened: Open) -> None:
+    """One may hold everything, and one's own wanting is no reason to give."""
+    one = opened(4)
+    opened(4)
+    slots = taken(one, 4)
+    one.want()
+    assert not any(one.should_give(slot) or one.is_wanted(slot) for slot in slots)
+
+
+def test_who_holds_two_more_than_a_waiting_one_gives_one(opened: Open) -> None:
+    """Once for each need: it is told once, and others are not told, until that one has a slot."""
+    rich, second, poor = opened(5), opened(5), opened(5)
+    slots, others = taken(rich, 3), taken(second, 2)
+    assert poor.take() is None
+    poor.want()
+    assert rich.should_give(slots[0])
+    assert not rich.should_give(slots[1])
+    assert not second.should_give(others[0])
+    rich.give(slots[0])
+    taken(poor)
+    poor.want()
+    assert not rich.should_give(slots[1])  # two here, one there
+    assert not second.should_give(others[1])
+
+
+def test_a_promise_that_is_not_kept_ends(opened: Open, clock: Clock) -> None:
+    """Who promised was stopped: after a tenth of a second another one gives."""
+    rich, second, poor = opened(6), opened(6), opened(6)
+    (mine, *_), (other, *_) = taken(rich, 3), taken(second, 3)
+    poor.want()
+    assert rich.should_give(mine)
+    assert not second.should_give(other)
+    clock.now += PROMISE_S
+    poor.want()
+    assert second.should_give(other)
+
+
+def test_a_free_slot_goes_to_the_waiting_one_that_holds_fewer(opened: Open, clock: Clock) -> None:
+    """The others leave it to that one, until it has it, or does not want it any more."""
+    rich, poor = opened(4), opened(4)
+    slots = taken(rich, 3)
+    taken(poor)
+    poor.want()
+    rich.give(slots[0])
+    assert rich.take() is None
+    clock.now += WANT_S / 2
+    assert rich.take() is None
+    clock.now += WANT_S
+    taken(rich)
+
+
+def test_who_holds_fewer_takes_a_free_slot_although_others_wait(opened: Open) -> None:
+    """The one with the fewest is refused by nobody, so there is no deadlock of politeness."""
+    rich, poor = opened(4), opened(4)
+    slots = taken(rich, 3)
+    rich.want()
+    poor.want()
+    rich.give(slots[0])
+    taken(poor, 2)
+
+
+def test_idle_ones_are_for_anybody_who_waits_but_the_last_one_stays(opened: Open) -> None:
+    """The one that waits may hold more: it works, while these are idle."""
+    hot, calm = opened(6), opened(6)
+    taken(hot, 4)
+    first, last = taken(calm, 2)
+    assert not calm.is_wanted(first)
+    hot.want()
+    assert calm.is_wanted(first)
+    assert not calm.should_give(first)  # at work it stays
+    calm.give(first)
+    assert not calm.is_wanted(last)
+    taken(hot)
+
+
+def test_a_kept_slot_is_asked_for_by_nobody(opened: Open) -> None:
+    """Nobody else could take it."""
+    rich, poor = opened(6, reserved=2), opened(6, reserved=2)
+    kept, *shared = taken(rich, 5)
+    (control,) = taken(rich, for_control=True)
+    poor.want()
+    assert not rich.should_give(kept)
+    assert not rich.is_wanted(kept)
+    assert rich.is_wanted(shared[0])
+    assert rich.should_give(shared[0])
+    assert control.is_kept
+
+
+def test_a_time_from_before_the_last_boot_is_no_want(opened: Open, clock: Clock) -> None:
+    """In a temporary folder the file outlives the clock, which begins anew."""
+    clock.now = 5e6
+    before, one = opened(4), opened(4)
+    slots = taken(one, 3)
+    before.want()
+    clock.now = 10.0
+    assert not any(one.should_give(slot) or one.is_wanted(slot) for slot in slots)
+    taken(one)
+
+
+def test_state_can_be_read(opened: Open) -> None:
+    """A person sees who holds what, and who waits."""
+    one, other = opened(5, reserved=2), opened(5, reserved=2)
+    (slot,) = taken(one)
+    slot.hold(77)
+    taken(other, 2)
+    other.want()
+    expected = {
+        "capacity": 5, "held": 1, "held_by_all": 3, "free": 2, "orphans": 0, "wanting": 1,
+    }  # fmt: skip
+    assert one.stats() == expected
+    assert repr(one).endswith("seat=0 capacity=5 held=1 held_by_all=3 free=2 orphans=0 wanting=1>")
+    assert repr(slot) == "<Slot 0 pool pid=77>"
+
+
+def test_there_is_room_for_eight_numbers_of_others(opened: Open) -> None:
+    """What one process writes there the others read."""
+    opened().spare[7] = 2**40
+    assert opened().spare.tolist() == [0] * 7 + [2**40]
+
+
+HOLD = """
+import os, sys
+from pathlib import Path
+from greenline.ledger import Ledger
+ledger = Ledger(Path(sys.argv[1]))
+ledger.resize(2)
+slot = ledger.take()
+slot.hold(77)
+if sys.argv[2] == "fork" and os.fork() == 0:
+    for act in (ledger.take, ledger.want, slot.begin, lambda: ledger.give(slot)):
+        try:
+            act()
+        except RuntimeError as error:
+            assert "after the fork" in str(error)
+        else:
+            raise AssertionError(act)
+os.write(1, b"ready\\n")
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def holder(path: Path, how: str, lines: int = 1) -> Iterator["subprocess.Popen[str]"]:
+    """Run a process that holds a slot; its lines say that it does."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path), how],
+        cwd=CHECKOUT,
+        env=environ({}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        try:
+            for _ in range(lines):
+                assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+def test_the_slot_of_a_stopped_process_is_no_orphan_and_that_of_a_killed_one_is(
+    opened: Open, path: Path
+) -> None:
+    """A stopped one goes on at any moment, and then its connection is in use."""
+    one = opened(2)
+    with holder(path, "alone") as process:
+        process.send_signal(signal.SIGSTOP)
+        assert one.orphans() == []
+        assert len(taken(one)) == 1
+        assert one.take() is None
+        process.kill()
+        process.wait(30)
+        assert [orphan.pid for orphan in one.orphans()] == [77]
+
+
+def test_a_forked_child_has_no_part_in_it_and_holds_nothing(opened: Open, path: Path) -> None:
+    """It may not use its parent's ledger, and when it outlives the parent the slot is an orphan."""
+    one = opened(2)
+    with holder(path, "fork", lines=2) as process:
+        assert one.orphans() == []
+        process.kill()
+        process.wait(30)
+        assert [orphan.pid for orphan in one.orphans()] == [77]
+
+
+def test_it_can_be_imported_before_the_standard_library_is_patched() -> None:
+    """gunicorn's master does that, and its workers patch."""
+    script = (
+        "import greenline.ledger\n"
+        "from greenline.patching import patch_all, require_patched\n"
+        "patch_all()\n"
+        "require_patched()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, env=environ({}), check=True)

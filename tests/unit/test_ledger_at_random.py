@@ -1,0 +1,180 @@
+"""The ledger under random interleavings: the limit holds, nothing is lost, shares become fair."""
+
+import itertools
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from greenline.ledger import Ledger, Slot
+from greenline.ledger.ledger import BESIDE, LAST_RESORT
+from tests.unit.ledgers import Clock, ledgers
+
+ACTS = (
+    "take", "take", "take", "control", "hold", "give", "again", "abandon", "kill", "open", "die",
+    "care", "care", "want", "shrink", "grow",
+)  # fmt: skip
+TICK_S = 0.005
+
+
+class Server:
+    """Counts the backends, which live on when their clients are killed."""
+
+    def __init__(self) -> None:
+        self.backends: dict[int, int] = {}  # by pid, the number of the slot each was made in
+        self._pids = itertools.count(1)
+
+    def connect(self, slot: Slot) -> int:
+        assert slot.number not in self.backends.values()
+        pid = next(self._pids)
+        self.backends[pid] = slot.number
+        return pid
+
+    def is_gone(self, orphan: Slot) -> bool:
+        if orphan.pid:
+            return orphan.pid not in self.backends
+        return orphan.number not in self.backends.values()
+
+
+class Worker:
+    """A process: a ledger, and the backend in each slot that it holds."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.pid_in: dict[Slot, int] = {}
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    acts=st.lists(
+        st.tuples(st.sampled_from(ACTS), st.integers(0, 3), st.integers(0, 5)), max_size=60
+    ),
+    capacity=st.integers(1, 8),
+    reserved=st.integers(0, 8),
+)
+def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity(
+    acts: list[tuple[str, int, int]], capacity: int, reserved: int
+) -> None:
+    """No slot serves two, none is lost, and after the last backend all can be taken again."""
+    clock, server = Clock(), Server()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ledgers(Path(folder) / "ledger", clock) as opened,
+    ):
+        workers = [Worker(opened(capacity, reserved)) for _ in range(3)]
+        for act, who, which in acts:
+            clock.now += TICK_S
+            before = len(server.backends)
+            if act == "open" and len(workers) < 6:
+                workers.append(Worker(opened(capacity, reserved)))
+            elif act == "die" and server.backends:
+                # One that nobody uses any more: its client was killed, or closed it.
+                used = {pid for worker in workers for pid in worker.pid_in.values()}
+                for pid in sorted(set(server.backends) - used)[:1]:
+                    del server.backends[pid]
+            elif act in ("shrink", "grow") and not reserved:  # who is kept one is not held up
+                capacity = max(capacity - 2, 1) if act == "shrink" else capacity + 1
+                for worker in workers:
+                    worker.ledger.resize(capacity)
+            elif workers:
+                step(act, workers, workers[who % len(workers)], which, server)
+            assert len(server.backends) <= max(capacity + BESIDE, before)
+            beside = list(server.backends.values()).count(LAST_RESORT)
+            assert len(server.backends) - beside <= max(capacity, before)
+        for worker in workers:
+            for slot in worker.pid_in:
+                worker.ledger.give(slot)
+            for orphan in worker.ledger.orphans():
+                worker.ledger.give(orphan)
+        last = opened(capacity)
+        clock.now += 1  # nobody wants any more
+        for orphan in last.orphans():
+            last.give(orphan)
+        slots = [last.take() for _ in range(capacity + 1)]
+        assert [slot is None for slot in slots] == [False] * capacity + [True]
+
+
+def step(act: str, workers: list[Worker], worker: Worker, which: int, server: Server) -> None:
+    """Let *worker* do something."""
+    slots = list(worker.pid_in)
+    one = slots[which % len(slots)] if slots else None
+    if act in ("take", "control"):
+        slot = worker.ledger.take(for_control=act == "control")
+        if slot is not None:
+            worker.pid_in[slot] = server.connect(slot)
+    elif act == "hold" and one:
+        one.hold(worker.pid_in[one])
+    elif act == "again" and one:
+        del server.backends[worker.pid_in[one]]
+        one.begin()
+        worker.pid_in[one] = server.connect(one)
+    elif act == "give" and one:
+        del server.backends[worker.pid_in.pop(one)]
+        worker.ledger.give(one)
+    elif act == "abandon" and one:
+        del worker.pid_in[one]
+        worker.ledger.abandon(one)
+    elif act == "kill":
+        worker.ledger.close()
+        workers.remove(worker)
+    elif act == "care":
+        for orphan in worker.ledger.orphans():
+            if server.is_gone(orphan):
+                worker.ledger.give(orphan)
+    elif act == "want":
+        worker.ledger.want()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    demands=st.lists(st.integers(0, 30), min_size=2, max_size=6),
+    greed=st.permutations(range(6)),
+    capacity=st.integers(12, 40),
+    late_ticks=st.integers(0, 4),
+    has_reserve=st.booleans(),
+)
+def test_shares_become_fair_and_then_stay(
+    demands: list[int], greed: list[int], capacity: int, late_ticks: int, has_reserve: bool
+) -> None:
+    """
+    From any beginning: who wants more holds at most one less than anybody, nothing is free
+    meanwhile, and then nobody gives any more.
+    """
+    clock = Clock()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ledgers(Path(folder) / "ledger", clock) as opened,
+    ):
+        reserved = len(demands) if has_reserve else 0
+        all_of = [opened(capacity, reserved) for _ in demands]
+        held: list[list[Slot]] = [[] for _ in demands]
+        for n in greed:  # one after the other takes all it gets
+            while n < len(demands) and (slot := all_of[n].take()):
+                held[n].append(slot)
+        leaving: list[tuple[int, Ledger, Slot]] = []
+        given_at = 0
+        for tick in range(600):
+            clock.now += TICK_S
+            for n, ledger in enumerate(all_of):
+                if len(held[n]) < demands[n]:
+                    slot = ledger.take()
+                    if slot is None:
+                        ledger.want()
+                    else:
+                        held[n].append(slot)
+                is_busy = len(held[n]) <= demands[n]
+                for slot in held[n]:
+                    if ledger.should_give(slot) if is_busy else ledger.is_wanted(slot):
+                        held[n].remove(slot)
+                        leaving.append((tick + late_ticks, ledger, slot))
+                        given_at = tick
+                        break
+            for gone in [each for each in leaving if each[0] <= tick]:
+                leaving.remove(gone)
+                gone[1].give(gone[2])
+        counts = [len(slots) for slots in held]
+        hungry = [n for n, count in enumerate(counts) if count < demands[n]]
+        assert all(counts[n] >= max(counts) - 1 for n in hungry), (counts, demands)
+        assert not hungry or all_of[0].stats()["free"] == 0
+        assert not hungry or given_at < 500, (counts, demands, given_at)
