@@ -20,18 +20,21 @@ from config import Settings
 from config.env import named
 from greenline import budget, counters, deadline, master
 from greenline.flask import Flask, environ
+from greenline.ledger import Ledger
+from greenline.ledger import path as ledger_path
 from greenline.mongo.client import Mongo
-from greenline.postgres.cancel import Canceller
+from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.client import Postgres
-from greenline.postgres.connect import check_url, connect
+from greenline.postgres.connect import check_url, connect, server_of
 from greenline.postgres.connection import Connection
-from greenline.postgres.limits import read_limits
+from greenline.postgres.control import Control
+from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
-from greenline.postgres.probe import Probe
 from greenline.resources import Resources
 
 CONNECT_TIMEOUT_S = 5.0
 GOODBYE_S = 1.0
+TOLD_CAPACITY = 0  # a number in the ledger
 MAX_BODY_BYTES = 1024 * 1024
 
 log = logging.getLogger(__name__)
@@ -88,8 +91,9 @@ def create_app(settings: Settings) -> Flask:
         ConfigError: a setting is wrong.
     """
     resources = Resources()
-    postgres = _postgres(settings, resources)
-    mongo = _mongo(settings)
+    plans: dict[str, budget.Plan | None] = {"postgres": None, "mongodb": None}
+    postgres = _postgres(settings, resources, plans)
+    mongo = _mongo(settings, plans)
     states_store = States(mongo)
     resources.add("mongodb", close=mongo.close, check=_with_indexes(mongo, states_store))
 
@@ -102,48 +106,74 @@ def create_app(settings: Settings) -> Flask:
     app.register_blueprint(ops.health_blueprint(resources.health, master.is_stopping))
     app.register_blueprint(books.blueprint(Books(postgres)))
     app.register_blueprint(states.blueprint(states_store))
+    if settings.ops_token:
+        app.register_blueprint(ops.budget_blueprint(lambda: plans, settings.ops_token))
     if settings.diagnostics:
         app.register_blueprint(ops.diagnostics_blueprint(Diagnostics(postgres)))
     return app
 
 
-def _postgres(settings: Settings, resources: Resources) -> Postgres:
-    """Add the pool and its probe; the pool gets its size when the server told its limit."""
+def _deployment(settings: Settings) -> budget.Deployment:
+    return budget.Deployment(settings.workers, settings.hosts or 1, settings.surge_hosts)
+
+
+def _postgres(
+    settings: Settings, resources: Resources, plans: dict[str, budget.Plan | None]
+) -> Postgres:
+    """Add the pool, and what shares the host's connections between the workers."""
     with named("DATABASE_URL"):
         url = check_url(settings.database_url)
     # A pooler in transaction mode takes no options, and gives a process id that is its own.
-    statement_timeout_s = settings.request_timeout_s if settings.postgres_prepare else None
+    is_direct = settings.postgres_prepare
+    statement_timeout_s = settings.request_timeout_s if is_direct else None
     open_one = partial(connect, url, CONNECT_TIMEOUT_S, statement_timeout_s)
-    canceller = Canceller(open_one) if settings.postgres_prepare else None
+    ledger = Ledger(ledger_path(server_of(url)))
+    # Until the server has told what there is: what it told the others, or what they need to ask.
+    least = settings.workers * (budget.POSTGRES_EXTRA_A_WORKER + 1)
+    ledger.resize(max(least, ledger.spare[TOLD_CAPACITY]), least)
+
+    def follow_limits(conn: Connection) -> None:
+        plan = plans["postgres"] = budget.postgres_plan(
+            read_facts(conn),
+            _deployment(settings),
+            pool_size=settings.postgres_pool_size,
+            pgbouncer_pool_size=settings.pgbouncer_pool_size,
+        )
+        ledger.resize(plan.host, plan.reserved)
+        ledger.spare[TOLD_CAPACITY] = plan.host
+        pool.resize(plan.pool_most)
+        log.info("postgres pool: %s", plan)
+
+    control = Control(open_one, ledger=ledger, on_connect=follow_limits)
     pool = ConnectionPool(
         open_one,
         max_size=settings.postgres_pool_size or 1,
         timeout_s=settings.pool_timeout_s,
         max_waiting=settings.pool_max_waiting,
-        canceller=canceller,
+        control=control if is_direct else None,
+        ledger=ledger,
     )
-
-    def follow_limits(conn: Connection) -> None:
-        limits = read_limits(conn)
-        share = budget.postgres_share(limits, settings.workers, settings.postgres_pool_size)
-        pool.resize(share.size)
-        log.log(logging.INFO if share.fits else logging.WARNING, "postgres pool: %s", share)
-
-    probe = Probe(open_one, on_connect=follow_limits, check=schema.require_current)
-    if canceller is not None:
-        resources.add("postgres canceller", close=canceller.close)
+    caretaker = Caretaker(ledger, control)
+    resources.add("ledger of connections", close=ledger.close)
+    resources.add(
+        "postgres", close=control.close, check=partial(control.ask, schema.require_current)
+    )
+    resources.add("slots", start=caretaker.start, close=caretaker.close)
     resources.add("postgres pool", close=lambda: pool.close(GOODBYE_S))
     counters.gauges["postgres"] = pool.stats
-    resources.add("postgres", close=probe.close, check=probe)
     return Postgres(pool, prepare=settings.postgres_prepare)
 
 
-def _mongo(settings: Settings) -> Mongo:
-    def size_for(max_connections: int | None) -> int:
-        wanted = settings.mongodb_max_pool_size
-        share = budget.mongodb_share(max_connections, settings.workers, wanted)
-        log.log(logging.INFO if share.fits else logging.WARNING, "mongodb pool: %s", share)
-        return share.size
+def _mongo(settings: Settings, plans: dict[str, budget.Plan | None]) -> Mongo:
+    def size_for(told: int | None) -> int:
+        plan = plans["mongodb"] = budget.mongodb_plan(
+            told,
+            _deployment(settings),
+            pool_size=settings.mongodb_max_pool_size,
+            max_connections=settings.mongodb_max_connections,
+        )
+        log.info("mongodb pool: %s", plan)
+        return plan.worker
 
     with named("MONGODB_URI"):
         queue_s = settings.pool_timeout_s or settings.request_timeout_s

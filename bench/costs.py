@@ -27,9 +27,9 @@ from bench import callbacks
 from embedded.postgres import temporary
 from greenline import deadline
 from greenline.errors import DeadlineExceeded
-from greenline.postgres.cancel import Canceller
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
+from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
 
 ROUNDS, TIMES = 15, 300
@@ -43,7 +43,7 @@ def main() -> None:
     os.sched_setaffinity(0, {max(cores)})
     with temporary(max(callbacks.GREENLETS) + 20) as server:
         opener = partial(connect, server.url, 5.0)
-        pool = ConnectionPool(opener, max_size=1, canceller=Canceller(opener))
+        pool = ConnectionPool(opener, max_size=1, control=Control(opener))
         conn = connect(server.url, 5.0)
         conn.autocommit = True
         works = _works(pool, conn)

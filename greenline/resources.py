@@ -24,16 +24,28 @@ class Resources:
     def __init__(self) -> None:
         self.health = Health()
         self._closers: list[tuple[str, Callable[[], object]]] = []
+        self._starters: list[Callable[[], object]] = []
         self._starting: gevent.Greenlet[[], None] | None = None
 
-    def add(self, name: str, *, close: Callable[[], object], check: Check | None = None) -> None:
-        """Close with the others, in reverse order; be unready while *check* raises."""
+    def add(
+        self,
+        name: str,
+        *,
+        close: Callable[[], object],
+        check: Check | None = None,
+        start: Callable[[], object] | None = None,
+    ) -> None:
+        """Start and close with the others, in reverse order; be unready while *check* raises."""
         self._closers.append((name, close))
+        if start is not None:
+            self._starters.append(start)
         if check is not None:
             self.health.add(name, check)
 
     def start(self) -> None:
-        """Ask the dependencies until all are ready, in the background: it never fails."""
+        """Start all, and ask until they are ready, in the background: it never fails."""
+        for start in self._starters:
+            start()
         self._starting = gevent.spawn(self._until_ready)
 
     def close(self) -> None:

@@ -24,7 +24,8 @@ BIN = Path(sys.executable).parent
 # What a person's shell may have set must not change what is tested.
 SETTINGS = (
     "DATABASE_URL", "DRAIN_DELAY", "FLASK_", "GREENLINE_", "GUNICORN_", "LOG_LEVEL", "MAKE",
-    "MFLAGS", "MONGODB_", "PG", "POOL_", "PORT", "POSTGRES_", "REQUEST_TIMEOUT", "WEB_CONCURRENCY",
+    "MFLAGS", "MONGODB_", "OPS_", "PG", "POOL_", "PORT", "POSTGRES_", "REQUEST_TIMEOUT",
+    "WEB_CONCURRENCY",
 )  # fmt: skip
 
 

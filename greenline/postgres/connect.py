@@ -1,8 +1,9 @@
 """Connect to Postgres within a limit, which libpq's own ``connect_timeout`` is not when green."""
 
+import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import gevent
 import psycopg2
@@ -25,6 +26,18 @@ KEEPALIVES: dict[str, Any] = {
 # What is prepared is planned once. Left alone, Postgres plans an EXECUTE with a LIMIT anew each
 # time, because the plan for this very limit looks cheaper: that costs more than it brings.
 PLAN_ONCE = "-c plan_cache_mode=force_generic_plan"
+# The same from the server's side: what a lost client leaves behind, in a statement or idle, is gone
+# within a second, or 20 through a network that was cut.
+NOTICE_LOSS = (
+    "-c client_connection_check_interval=1000 -c tcp_keepalives_idle=10 "
+    "-c tcp_keepalives_interval=3 -c tcp_keepalives_count=3 -c tcp_user_timeout=20000"
+)
+
+
+class Connect(Protocol):
+    """What makes a connection, and hands over one that it gave up half-way."""
+
+    def __call__(self, *, abandon: Callable[[Connection], None]) -> Connection: ...
 
 
 def check_url(url: str) -> str:
@@ -43,6 +56,17 @@ def check_url(url: str) -> str:
     if "@" in given.get("dbname", "") or any(port and not port.isdigit() for port in ports):
         raise ConfigError("libpq would misread this URL; are special characters encoded?")
     return url
+
+
+def server_of(url: str) -> str:
+    """
+    Return what tells one server from another in *url*: hosts and ports, as they are spelled.
+
+    Two spellings of one server are two servers here: a host's name and its address, for instance.
+    """
+    given = parse_dsn(url)
+    where = given.get("hostaddr") or given.get("host") or os.environ.get("PGHOST", "")
+    return f"{where}:{given.get('port') or os.environ.get('PGPORT', '5432')}"
 
 
 def connect(
@@ -69,7 +93,8 @@ def connect(
     ours = {name: value for name, value in KEEPALIVES.items() if name not in given}
     if statement_timeout_s is not None:
         statement_timeout = f"-c statement_timeout={int(statement_timeout_s * 1000)}"
-        ours["options"] = f"{PLAN_ONCE} {statement_timeout} {given.get('options', '')}".strip()
+        said = given.get("options", "")
+        ours["options"] = f"{PLAN_ONCE} {NOTICE_LOSS} {statement_timeout} {said}".strip()
     begun: list[Connection] = []
     try:
         with gevent.Timeout(limit_s) as timeout:

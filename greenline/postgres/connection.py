@@ -1,6 +1,7 @@
 """A psycopg2 connection that remembers what the hub and the pool need to know of it."""
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +12,7 @@ from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline import deadline
 from greenline.errors import DeadlineExceeded, OutcomeUnknown, PoolClosed, StoreError
+from greenline.ledger import Slot
 
 READ, WRITE = 1, 2  # libev's events
 
@@ -21,18 +23,21 @@ class Connection(PsycopgConnection):
 
     ``pid`` is the backend's. ``farewell`` is a duplicate of the descriptor, made when the
     connection was broken off: psycopg2 closes its own, and on this one the backend's end can
-    still be seen. ``busy`` tells that it was in the middle of a statement.
+    still be seen. ``busy`` tells that it was in the middle of a statement. ``slot`` is its place
+    in the host's ledger; ``on_close``, once, takes over from whoever closes it.
     """
 
     pid: int = 0
     farewell: int | None = None
     busy: bool = False
     settled: bool = False
+    slot: Slot | None = None
     made_s: float = 0.0
     lent_s: float = 0.0
     idle_since_s: float = 0.0
     expires_s: float = 0.0
     prepared: dict[str, str]
+    on_close: Callable[["Connection"], None] | None = None
     _watchers: dict[int, Any] | None = None
 
     def settle(self) -> None:
@@ -85,7 +90,13 @@ class Connection(PsycopgConnection):
     def close(self) -> None:
         """Close. Only the greenlet that uses the connection may, or nobody else uses it."""
         self._drop_watchers()
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None and self.farewell is None and not self.closed:
+            self.farewell = os.dup(self.fileno())
         super().close()
+        if on_close is not None:
+            on_close(self)
+            return
         farewell, self.farewell = self.farewell, None
         if farewell is not None:
             os.close(farewell)

@@ -7,6 +7,7 @@ A duplicate of the descriptor stays open, and shows the server's end of file.
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from time import monotonic
 
@@ -14,7 +15,6 @@ import gevent
 from gevent import socket as green_socket
 from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE
 
-from greenline.postgres.cancel import Canceller
 from greenline.postgres.connection import Connection
 
 # A backend that a cancel does not reach (an uninterruptible write) is given up after this.
@@ -22,8 +22,13 @@ GONE_TIMEOUT_S = 5.0
 ASK_AGAIN_S = 0.1
 
 
-def leave(conn: Connection, canceller: Canceller | None) -> bool:
-    """Close *conn*, stop what its backend does, and return whether it is gone in time."""
+def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None:
+    """
+    Close *conn*, stop what its backend does, and return whether that is gone in time.
+
+    None is not to be seen: the network was cut. *cancel* takes the backend's process id and returns
+    whether it was there.
+    """
     busy = conn.busy or conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE
     with ExitStack() as stack:
         goodbye = _goodbye(conn)
@@ -31,13 +36,13 @@ def leave(conn: Connection, canceller: Canceller | None) -> bool:
             stack.enter_context(goodbye)
         until = monotonic() + GONE_TIMEOUT_S
         gone = _gone(goodbye, 0.0)
-        if busy and canceller is not None:
+        if busy and cancel is not None:
             # Where the network was cut nothing is seen: it is gone when there is nobody to cancel.
-            while gone is not True and monotonic() < until and canceller.cancel(conn.pid):
+            while gone is not True and monotonic() < until and cancel(conn.pid):
                 gone = _gone(goodbye, ASK_AGAIN_S)
         if gone is False:
             gone = _gone(goodbye, until - monotonic())
-        return gone is not False
+        return gone
 
 
 def _goodbye(conn: Connection) -> "green_socket.socket | None":

@@ -18,9 +18,7 @@ In the manner of psycopg_pool; the slot before the I/O as in SQLAlchemy's QueueP
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
 from time import monotonic
-from typing import Protocol
 
 import gevent
 from gevent.event import Event
@@ -35,13 +33,15 @@ from greenline.errors import (
     StoreDown,
     TooManyWaiting,
 )
+from greenline.ledger import Ledger, Slot
 from greenline.patching import require_hook
-from greenline.postgres.cancel import Canceller
 from greenline.postgres.clean import clean, is_dead
+from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
-from greenline.postgres.leave import leave
+from greenline.postgres.control import Control
 from greenline.postgres.loan import Loan
 from greenline.postgres.queue import Queue
+from greenline.postgres.slots import SPARE_S, Slots, hold
 
 # After a restart all want a connection at once: a server that begins is asked by a few at a time,
 # and each attempt after a failed one comes at a moment of its own.
@@ -59,22 +59,17 @@ JITTER = 0.1
 log = logging.getLogger(__name__)
 
 
-class Connect(Protocol):
-    """What makes a connection, and hands over one that it gave up half-way."""
-
-    def __call__(self, *, abandon: Callable[[Connection], None]) -> Connection: ...
-
-
 class ConnectionPool:
     """
     A pool of at most *max_size* connections made by *connect*.
 
     *timeout_s* bounds the wait for one, besides the request's deadline; at most *max_waiting*
     may wait. A connection is retired after *max_lifetime_s* (less up to a tenth), or when it was
-    idle for *max_idle_s* and there are more than *min_size*. *canceller* stops statements that
+    idle for *max_idle_s* and there are more than *min_size*. *control* stops statements that
     nobody waits for any more: without one such a statement works on, and its slot is free after
-    five seconds all the same. psycopg2's errors leave the block as ours. Call from greenlets of one
-    thread.
+    five seconds all the same. With *ledger* each connection takes one of the host's slots, and
+    *max_size* is what the pool may hold while nobody else on the host wants them. psycopg2's errors
+    leave the block as ours. Call from greenlets of one thread.
 
     ``ConnectionPool(partial(connect, url, 5.0), max_size=20)`` with
     :func:`greenline.postgres.connect.connect`.
@@ -93,7 +88,8 @@ class ConnectionPool:
         max_waiting: int = 1000,
         max_lifetime_s: float = 3600.0,
         max_idle_s: float = 600.0,
-        canceller: Canceller | None = None,
+        control: Control | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         require_hook()
         self._connect = connect
@@ -103,7 +99,10 @@ class ConnectionPool:
         self._max_waiting = max_waiting
         self._max_lifetime_s = max_lifetime_s
         self._max_idle_s = max_idle_s
-        self._canceller = canceller
+        self._cancel = None if control is None else control.cancel
+        self._is_sharing = ledger is not None
+        self._slots = Slots(ledger, self._grow)
+        self._giver: gevent.Greenlet[[], None] | None = None
         self._size = 0  # connections, reserved slots, and those not gone yet
         self._leaving = 0
         self._connecting = 0
@@ -261,19 +260,27 @@ class ConnectionPool:
         """Return how many wait and are not being connected for."""
         return max(len(self._queue) - self._connecting, 0)
 
-    def _grow(self) -> None:
-        """Connect for those who wait, as far as there are slots, and a few at a time."""
+    def _grow(self) -> bool:
+        """
+        Connect for those who wait, as far as there are slots, and a few at a time.
+
+        Return whether the host's other connections leave too few slots.
+        """
         while (
             self._connecting < min(len(self._queue), MAX_CONNECTING) and self._size < self._max_size
         ):
+            is_free, slot = self._slots.take()
+            if not is_free:
+                return True
             self._take_slot()
-            gevent.spawn(self._connect_for_the_first)
+            gevent.spawn(self._connect_for_the_first, slot)
+        return False
 
-    def _connect_for_the_first(self) -> None:
+    def _connect_for_the_first(self, slot: Slot | None) -> None:
         # By itself: one that is killed before it begins would never free its slot.
         self._connectors.add(gevent.getcurrent())
         try:
-            conn = self._fill_slot()
+            conn = self._fill_slot(slot)
         except Exception as error:
             self._queue.fail(error)
         else:
@@ -287,7 +294,7 @@ class ConnectionPool:
         self._connecting += 1
         self._empty.clear()
 
-    def _fill_slot(self) -> Connection:
+    def _fill_slot(self, slot: Slot | None) -> Connection:
         halves: list[Connection] = []
         begun_s = monotonic()
         try:
@@ -296,11 +303,15 @@ class ConnectionPool:
             if self._is_away:
                 gevent.sleep(random.uniform(0, RETRY_JITTER_S))  # noqa: S311
             conn = self._connect(abandon=halves.append)
+            if slot is not None:
+                hold(slot, conn)
         except BaseException:
             self._is_away = True
             if halves:
+                halves[0].slot = slot
                 self._see_off(halves[0])
             else:
+                self._slots.give(slot)
                 self._free_slot()
             raise
         finally:
@@ -321,11 +332,14 @@ class ConnectionPool:
             self._empty.set()
 
     def _pass_on(self, conn: Connection) -> None:
-        if self._closing.is_set() or self._size - self._leaving > self._max_size:
+        is_beyond = self._size - self._leaving > self._max_size or self._slots.must_go(conn)
+        if self._closing.is_set() or is_beyond:
             self._see_off(conn)
         elif not self._queue.hand(conn, LOANS * self._held_s):
             conn.idle_since_s = monotonic()
             self._idle.append(conn)
+            if self._is_sharing and self._giver is None:
+                self._giver = gevent.spawn(self._give_spare)
 
     def _see_off(self, conn: Connection) -> "gevent.Greenlet[..., None]":
         """Close *conn* off the caller's path; its slot is free when its backend is gone."""
@@ -334,7 +348,7 @@ class ConnectionPool:
 
     def _leave(self, conn: Connection) -> None:
         try:
-            leave(conn, self._canceller)
+            self._slots.see_off(conn, self._cancel)
         finally:
             self._leaving -= 1
             self._free_slot()
@@ -361,6 +375,15 @@ class ConnectionPool:
             except Exception:
                 log.exception("filling the pool failed")
 
+    def _give_spare(self) -> None:
+        """Give the host's other pools what lies idle here, as long as anything does."""
+        while self._idle:
+            gevent.sleep(SPARE_S / 2)
+            while (conn := next(filter(self._slots.is_spare, self._idle), None)) is not None:
+                self._idle.remove(conn)
+                self._see_off(conn).join()  # one at a time: then it may be the last
+        self._giver = None
+
     def _find_due(self) -> Connection | None:
         spare = self._size - self._leaving > self._min_size
         for conn in self._idle:
@@ -378,8 +401,11 @@ class ConnectionPool:
         """
         self._start_keeper()
         while self._size < min(self._min_size, self._max_size) and not self._closing.is_set():
+            is_free, slot = self._slots.take()
+            if not is_free:
+                return
             self._take_slot()
             try:
-                self._pass_on(self._fill_slot())
+                self._pass_on(self._fill_slot(slot))
             finally:
                 self._grow()

@@ -16,8 +16,8 @@ from psycopg2.extensions import (
 from embedded.postgres import Postgres
 from greenline import deadline, patching
 from greenline.errors import ConfigError, DeadlineExceeded, OutcomeUnknown, StoreError
-from greenline.postgres.cancel import Canceller
 from greenline.postgres.connect import connect
+from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.wait import wait
 from tests.proxy import Proxy
@@ -72,9 +72,9 @@ def test_a_killed_statement_keeps_its_slot_until_its_backend_is_gone(
     hook: str, postgres: Postgres
 ) -> None:
     """Its backend is told to stop, and nobody connects beyond the limit before it has."""
-    canceller = Canceller(partial(connect, postgres.url, 5.0))
+    control = Control(partial(connect, postgres.url, 5.0))
     url = f"{postgres.url}&application_name=killed-{hook}"
-    pool = ConnectionPool(partial(connect, url, 5.0), max_size=1, canceller=canceller)
+    pool = ConnectionPool(partial(connect, url, 5.0), max_size=1, control=control)
 
     def work() -> None:
         with pool.connection() as conn, conn.cursor() as cursor:
@@ -87,7 +87,7 @@ def test_a_killed_statement_keeps_its_slot_until_its_backend_is_gone(
         with pool.connection():
             assert backends(postgres, f"killed-{hook}") == 1
     assert pool.close(5.0)
-    canceller.close()
+    control.close()
 
 
 def test_a_commit_that_is_not_answered_in_time_is_of_unknown_outcome(

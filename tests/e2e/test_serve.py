@@ -279,7 +279,7 @@ def test_a_second_serve_on_the_same_data_is_refused(data: Path) -> None:
 def test_dev_runs_one_worker(data: Path) -> None:
     """``make dev`` has one worker, whose pool is not divided."""
     with serve(data, *SERVE, "--dev", WEB_CONCURRENCY="4") as run:
-        assert "by 1 workers" in run.ready().output or "by 1 worker)" in run.output
+        assert "by 1 worker, " in run.ready().output
         assert len(run.find("-m gunicorn")) == 2
 
 

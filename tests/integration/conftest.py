@@ -11,8 +11,8 @@ import pytest
 from embedded.mongo import Mongo as Server
 from embedded.postgres import Postgres
 from greenline.mongo.client import Mongo
-from greenline.postgres.cancel import Canceller
 from greenline.postgres.connect import connect as connect_to_postgres
+from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
 from tests.integration.pools import Make, Watch
 from tests.proxy import Proxy
@@ -65,20 +65,20 @@ def proxy(postgres: Postgres) -> Iterator[Proxy]:
 @pytest.fixture
 def make(watch: Watch, postgres: Postgres) -> Iterator[Make]:
     """Make pools whose backends *watch* sees; close them at the end."""
-    made: list[tuple[ConnectionPool, Canceller]] = []
+    made: list[tuple[ConnectionPool, Control]] = []
 
     def make(max_size: int = 1, url: str = postgres.url, **options: Any) -> ConnectionPool:
         mark = "&" if "?" in url else "?"
         opener = partial(connect_to_postgres, f"{url}{mark}application_name={watch.name}", 5.0)
-        canceller = Canceller(partial(connect_to_postgres, postgres.url, 5.0))
-        pool = ConnectionPool(opener, max_size=max_size, canceller=canceller, **options)
-        made.append((pool, canceller))
+        control = Control(partial(connect_to_postgres, postgres.url, 5.0))
+        pool = ConnectionPool(opener, max_size=max_size, control=control, **options)
+        made.append((pool, control))
         return pool
 
     yield make
-    for pool, canceller in made:
+    for pool, control in made:
         pool.close(2.0)
-        canceller.close()
+        control.close()
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from greenline.errors import (
     StoreDown,
     Unavailable,
 )
-from greenline.postgres.cancel import Canceller
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
+from greenline.postgres.control import Control
 from greenline.postgres.pool import MAX_CONNECTING, RETRY_JITTER_S, ConnectionPool
 from tests.integration.pools import Make, Watch, run, through
 from tests.proxy import Proxy
@@ -68,11 +68,11 @@ class Load:
 
 @contextmanager
 def client_of(url: str) -> Iterator[Postgres]:
-    canceller = Canceller(partial(connect, url, 5.0))
-    pool = ConnectionPool(partial(connect, url, 5.0), max_size=5, canceller=canceller)
+    control = Control(partial(connect, url, 5.0))
+    pool = ConnectionPool(partial(connect, url, 5.0), max_size=5, control=control)
     yield Postgres(pool)
     assert pool.close(10.0)
-    canceller.close()
+    control.close()
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])

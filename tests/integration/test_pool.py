@@ -26,10 +26,10 @@ from greenline.errors import (
     StoreError,
     TooManyWaiting,
 )
-from greenline.postgres.cancel import Canceller
 from greenline.postgres.clean import clean
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
+from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
 from tests.support import wait_until
 
@@ -42,17 +42,17 @@ NONE = {"size": 0, "active": 0, "idle": 0, "leaving": 0, "waiting": 0}
 def make_pool(postgres: Postgres) -> Iterator[MakePool]:
     """Make pools on the session's server; close them at the end."""
     made: list[ConnectionPool] = []
-    canceller = Canceller(partial(connect, postgres.url, 5.0))
+    control = Control(partial(connect, postgres.url, 5.0))
 
     def make(max_size: int = 1, **options: object) -> ConnectionPool:
         opener = options.pop("connect", partial(connect, postgres.url, 5.0))
-        made.append(ConnectionPool(opener, max_size=max_size, canceller=canceller, **options))  # type: ignore[arg-type]
+        made.append(ConnectionPool(opener, max_size=max_size, control=control, **options))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
     for pool in made:
         pool.close(0)
-    canceller.close()
+    control.close()
 
 
 def counts(pool: ConnectionPool) -> dict[str, int]:

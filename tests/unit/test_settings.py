@@ -15,7 +15,10 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert (settings.request_timeout_s, settings.pool_timeout_s) == (30.0, None)
     assert settings.pool_max_waiting == 1000
     assert (settings.postgres_pool_size, settings.mongodb_max_pool_size) == (None, None)
+    assert (settings.hosts, settings.surge_hosts) == (1, 1)
+    assert (settings.pgbouncer_pool_size, settings.mongodb_max_connections) == (None, None)
     assert (settings.diagnostics, settings.log_level) == (False, "info")
+    assert settings.ops_token is None
     assert settings.mongodb_documentdb is False
 
 
@@ -37,6 +40,11 @@ def test_defaults_are_those_of_the_readme() -> None:
         ("REQUEST_TIMEOUT", "inf"),
         ("REQUEST_TIMEOUT", "1e9"),
         ("POOL_TIMEOUT", "soon"),
+        ("GREENLINE_HOSTS", "0"),
+        ("GREENLINE_HOSTS", "some"),
+        ("GREENLINE_SURGE_HOSTS", "-1"),
+        ("PGBOUNCER_POOL_SIZE", "0"),
+        ("MONGODB_MAX_CONNECTIONS", "many"),
         ("POOL_MAX_WAITING", "-1"),
         ("GREENLINE_DIAGNOSTICS", "yes"),
         ("MONGODB_DOCUMENTDB", "true"),
@@ -62,3 +70,15 @@ def test_an_error_about_a_url_does_not_show_the_password() -> None:
 def test_an_empty_variable_counts_as_unset() -> None:
     """Compose files and shells set empty variables where none was meant."""
     assert load({**URLS, "PORT": "", "POOL_TIMEOUT": " "}).port == 8000
+
+
+def test_hosts_may_be_counted() -> None:
+    """``auto`` in whatever case is no number."""
+    assert load({**URLS, "GREENLINE_HOSTS": "Auto"}).hosts is None
+
+
+def test_the_token_is_not_shown() -> None:
+    """The record may end up in a log or a stack."""
+    settings = load({**URLS, "OPS_TOKEN": "sesame"})
+    assert settings.ops_token == "sesame"
+    assert "sesame" not in repr(settings)

@@ -1,0 +1,89 @@
+"""
+Look after slots whose holder is gone while its backend may live on, and after the budget itself.
+
+1. A worker that was killed leaves its slots locked by nobody. Each stays closed until its backend
+   has left ``pg_stat_activity``.
+2. What was killed while it connected has no process id to ask for; its backend sees the end of its
+   socket, and its slot is closed for ``UNKNOWN_S``.
+3. Only who can ask the server takes such slots into care; who cannot any more leaves them.
+4. A control connection that the server ended is made anew, and the budget read with it.
+"""
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from time import monotonic
+
+import gevent
+
+from greenline import deadline
+from greenline.errors import GreenlineError
+from greenline.ledger import Ledger, Slot
+from greenline.postgres.connection import Connection
+from greenline.postgres.control import Control
+
+LOOK_S = 0.5
+ASK_TIMEOUT_S = 5.0
+# The server asks every second whether a client is still there, and a connect takes five at most.
+UNKNOWN_S = 6.0
+
+log = logging.getLogger(__name__)
+
+
+class Caretaker:
+    """Looks after the slots of *ledger*, asking over *control*."""
+
+    def __init__(self, ledger: Ledger, control: Control) -> None:
+        self._ledger = ledger
+        self._control = control
+        self._looking: gevent.Greenlet[[], None] | None = None
+
+    def start(self) -> None:
+        """Look every ``LOOK_S``, in the background."""
+        self._looking = gevent.spawn(self._keep_looking)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.kill()
+
+    def look(self) -> None:
+        """
+        Look once.
+
+        Raises:
+            StoreDown: the server cannot be asked.
+        """
+        with deadline.limit(ASK_TIMEOUT_S):
+            self._control.renew()
+            orphans = self._ledger.orphans()
+            pids = [orphan.pid for orphan in orphans if orphan.pid]
+            try:
+                alive = self._control.ask(partial(_alive, pids)) if pids else set()
+            except BaseException:
+                for orphan in orphans:
+                    self._ledger.abandon(orphan)
+                raise
+        for orphan in orphans:
+            if orphan.pid not in alive and (orphan.pid or _is_old(orphan)):
+                self._ledger.give(orphan)
+
+    def _keep_looking(self) -> None:
+        while True:
+            gevent.sleep(LOOK_S)
+            try:
+                self.look()
+            except GreenlineError:
+                pass  # readiness tells it
+            except Exception:
+                log.exception("looking after the slots failed")
+
+
+def _is_old(orphan: Slot) -> bool:
+    return orphan.since_s is not None and monotonic() - orphan.since_s > UNKNOWN_S
+
+
+def _alive(pids: Iterable[int], conn: Connection) -> set[int]:
+    with conn.cursor() as cursor:
+        cursor.execute("select pid from pg_stat_activity where pid = any(%s)", (list(pids),))
+        return {pid for (pid,) in cursor}

@@ -1,0 +1,134 @@
+"""
+The one connection that a worker holds beside its pools, for what must work when they are exhausted.
+
+1. Readiness is asked over it and statements are cancelled over it: psycopg2's own ``cancel()``
+   blocks the whole worker. One question at a time.
+2. It is made when first needed, and anew when it broke or a question was interrupted.
+3. With a ledger it has a slot like any other, of those that are kept for this.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import gevent
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+
+from greenline import deadline
+from greenline.errors import GreenlineError, PoolClosed, PoolTimeout
+from greenline.ledger import Ledger
+from greenline.postgres.clean import is_dead
+from greenline.postgres.connect import Connect
+from greenline.postgres.connection import Connection
+from greenline.postgres.errors import translated
+from greenline.postgres.slots import connect_in, see_off
+
+CANCEL_TIMEOUT_S = 5.0
+GOODBYE_S = 1.0
+
+T = TypeVar("T")
+
+
+class Control:
+    """
+    The control connection, made by *connect*; *on_connect* is called with each new one.
+
+    *on_connect* and what is asked raise what is wrong.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        ledger: Ledger | None = None,
+        on_connect: Callable[[Connection], object] = bool,
+    ) -> None:
+        self._connect = connect
+        self._ledger = ledger
+        self._on_connect = on_connect
+        self._lock = threading.Lock()
+        self._conn: Connection | None = None
+        self._closed = False
+
+    def ask(self, question: Callable[[Connection], T]) -> T:
+        """
+        Return what *question* returns of the connection, where each statement stands alone.
+
+        Raises:
+            StoreDown: no connection could be made, or it broke.
+            PoolTimeout: there is no slot for it now.
+            PoolClosed: it is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise PoolClosed
+            try:
+                conn = self._open()
+                with translated():
+                    return question(conn)
+            finally:
+                if self._conn is not None and (self._closed or not _is_idle(self._conn)):
+                    self._drop()
+
+    def renew(self) -> None:
+        """
+        Connect, unless there is a connection that lives.
+
+        Raises:
+            what :meth:`ask` raises.
+        """
+        if self._conn is None or is_dead(self._conn):
+            self.ask(bool)
+
+    def cancel(self, pid: int) -> bool:
+        """Return whether the backend *pid* was told to stop; one that is gone cannot be."""
+        try:
+            with deadline.limit(CANCEL_TIMEOUT_S):
+                return self.ask(partial(_cancel, pid))
+        except GreenlineError:
+            return False
+
+    def close(self) -> None:
+        """Close the connection, after a question in progress; one that lasts closes its own."""
+        self._closed = True
+        if self._lock.acquire(timeout=GOODBYE_S):
+            if self._conn is not None:
+                self._drop().join()
+            self._lock.release()
+
+    def _open(self) -> Connection:
+        if self._conn is not None and is_dead(self._conn):
+            self._drop()  # the server ended it while it was idle
+        if self._conn is None:
+            conn = self._conn = self._connect_in_a_slot()
+            try:
+                conn.autocommit = True
+                self._on_connect(conn)
+            except BaseException:
+                self._drop()
+                raise
+        return self._conn
+
+    def _connect_in_a_slot(self) -> Connection:
+        if self._ledger is None:
+            return self._connect(abandon=Connection.close)
+        slot = self._ledger.take(for_control=True)
+        if slot is None:
+            raise PoolTimeout("the host's other connections leave none for the control connection")
+        return connect_in(slot, self._connect, self._ledger)
+
+    def _drop(self) -> "gevent.Greenlet[..., None]":
+        conn, self._conn = self._conn, None
+        return gevent.spawn(see_off, conn, None, self._ledger)
+
+
+def _is_idle(conn: Connection) -> bool:
+    return not conn.closed and conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+
+
+def _cancel(pid: int, conn: Connection) -> bool:
+    with conn.cursor() as cursor:
+        cursor.execute("select pg_cancel_backend(%s)", (pid,))
+        row = cursor.fetchone()
+    return bool(row and row[0])

@@ -1,0 +1,47 @@
+"""Let another library's pool draw from the host's slots: SQLAlchemy's ``creator``, for instance."""
+
+from collections.abc import Callable
+
+import gevent
+
+from greenline import deadline
+from greenline.errors import PoolTimeout
+from greenline.ledger import Ledger
+from greenline.postgres.connect import Connect
+from greenline.postgres.connection import Connection
+from greenline.postgres.control import Control
+from greenline.postgres.slots import ASK_AGAIN_S, connect_in, see_off
+
+
+def creator(
+    connect: Connect, ledger: Ledger, control: Control | None = None, *, timeout_s: float = 30.0
+) -> Callable[[], Connection]:
+    """
+    Return a function that connects as *connect* does, in a slot of *ledger*.
+
+    It waits up to *timeout_s* seconds, or the request's time, for a slot. Closing the connection
+    gives it back, when the backend is gone; *control* stops what that still does. What the other
+    library keeps idle it keeps: give its pool a size, and a time after which it lets go.
+
+    ``create_engine("postgresql+psycopg2://", creator=creator(connect, ledger))``
+
+    The function raises:
+        PoolTimeout: no slot became free in time.
+        what *connect* raises.
+    """
+    cancel = None if control is None else control.cancel
+
+    def let_go(conn: Connection) -> None:
+        gevent.spawn(see_off, conn, cancel, ledger)
+
+    def create() -> Connection:
+        left_s = deadline.remaining(timeout_s)
+        with gevent.Timeout(left_s, PoolTimeout(f"no slot became free within {left_s} s")):
+            while (slot := ledger.take()) is None:
+                ledger.want()
+                gevent.sleep(ASK_AGAIN_S)
+        conn = connect_in(slot, connect, ledger)
+        conn.on_close = let_go
+        return conn
+
+    return create

@@ -1,0 +1,124 @@
+"""
+A pool's places among the connections of the host: one is taken before each connect.
+
+1. A place is free again when the backend is gone, or was never asked for.
+2. Where no place is free, the pool says every ``ASK_AGAIN_S`` that it waits for one.
+3. What the others wait for is given: as it comes back when they have fewer, and when it was idle
+   for ``SPARE_S`` in any case. The ledger says who has to give.
+"""
+
+from collections.abc import Callable
+from time import monotonic
+
+import gevent
+
+from greenline.errors import PoolClosed
+from greenline.ledger import Ledger, Slot
+from greenline.postgres.connect import Connect
+from greenline.postgres.connection import Connection
+from greenline.postgres.leave import leave
+
+Cancel = Callable[[int], bool]
+
+ASK_AGAIN_S = 0.005
+SPARE_S = 0.1
+
+
+class Slots:
+    """
+    The slots of one pool, of the host's *ledger*; without one there are as many as it asks for.
+
+    *grow* is called while there are too few, until it returns false: it needs no more.
+    """
+
+    def __init__(self, ledger: Ledger | None, grow: Callable[[], bool]) -> None:
+        self._ledger = ledger
+        self._grow = grow
+        self._is_waiting = False
+
+    def take(self) -> tuple[bool, Slot | None]:
+        """Return whether there is a slot, and which; without one *grow* will be called."""
+        if self._ledger is None:
+            return True, None
+        slot = self._ledger.take()
+        if slot is None and not self._is_waiting:
+            self._is_waiting = True
+            gevent.spawn(self._wait)
+        return slot is not None, slot
+
+    def give(self, slot: Slot | None) -> None:
+        """Give back a slot in which no backend was asked for."""
+        if self._ledger is not None and slot is not None and slot.file is not None:
+            self._ledger.give(slot)
+
+    def see_off(self, conn: Connection, cancel: Cancel | None) -> None:
+        """Close *conn*; its slot is free when its backend is gone, and looked after until then."""
+        see_off(conn, cancel, self._ledger)
+
+    def must_go(self, conn: Connection) -> bool:
+        """Return whether *conn*, which comes back, is beyond the budget or another's turn."""
+        if self._ledger is None or conn.slot is None:
+            return False
+        return self._ledger.is_over(conn.slot) or self._ledger.should_give(conn.slot)
+
+    def is_spare(self, conn: Connection) -> bool:
+        """Return whether the idle *conn* is beyond the budget, or of more use to another."""
+        if self._ledger is None or conn.slot is None:
+            return False
+        is_unused = monotonic() - conn.idle_since_s >= SPARE_S
+        return self._ledger.is_over(conn.slot) or (is_unused and self._ledger.is_wanted(conn.slot))
+
+    def _wait(self) -> None:
+        try:
+            while self._grow() and self._ledger is not None:
+                self._ledger.want()
+                gevent.sleep(ASK_AGAIN_S)
+        finally:
+            self._is_waiting = False
+
+
+def connect_in(slot: Slot, connect: Connect, ledger: Ledger) -> Connection:
+    """
+    Return a new connection in *slot*, which is given back when there is none.
+
+    Raises:
+        what *connect* raises.
+    """
+    halves: list[Connection] = []
+    try:
+        conn = connect(abandon=halves.append)
+    except BaseException:
+        if halves:
+            halves[0].slot = slot
+            gevent.spawn(see_off, halves[0], None, ledger)
+        else:
+            ledger.give(slot)
+        raise
+    hold(slot, conn)
+    return conn
+
+
+def hold(slot: Slot, conn: Connection) -> None:
+    """
+    Say in the ledger that *conn* is in *slot*.
+
+    Raises:
+        PoolClosed: the ledger was closed meanwhile.
+    """
+    if slot.file is None:
+        conn.close()
+        raise PoolClosed
+    slot.hold(conn.pid)
+    conn.slot = slot
+
+
+def see_off(conn: Connection, cancel: Cancel | None, ledger: Ledger | None) -> None:
+    """Close *conn*; its slot is free when its backend is gone, and looked after until then."""
+    is_gone = leave(conn, cancel)
+    slot, conn.slot = conn.slot, None
+    if ledger is None or slot is None or slot.file is None:  # the ledger is closed
+        return
+    if is_gone:
+        ledger.give(slot)
+    else:
+        ledger.abandon(slot)

@@ -1,0 +1,252 @@
+"""Pools that share the host's connection slots: never more than there are, and to each its turn."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import gevent
+import pytest
+from sqlalchemy import create_engine, text
+
+from embedded.postgres import Postgres
+from greenline.errors import PoolTimeout, StoreError
+from greenline.ledger import Ledger
+from greenline.postgres.caretaker import Caretaker
+from greenline.postgres.connect import connect
+from greenline.postgres.control import Control
+from greenline.postgres.creator import creator
+from greenline.postgres.pool import ConnectionPool
+from tests.integration.pools import Watch, limited, run
+from tests.support import CHECKOUT, wait_until
+
+Worker = Callable[..., tuple[ConnectionPool, Ledger]]
+
+
+@pytest.fixture
+def url(watch: Watch) -> str:
+    """Six connections at most: a seventh is refused by the server."""
+    return f"{limited(watch, 6)}&application_name={watch.name}"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def worker(path: Path, url: str) -> Iterator[Worker]:
+    """Makes a worker's pool, with its own ledger on the shared file; a slot is kept for each."""
+
+    def make(
+        capacity: int = 6, reserved: int = 2, **options: object
+    ) -> tuple[ConnectionPool, Ledger]:
+        ledger = Ledger(path)
+        ledger.resize(capacity, reserved)
+        opener = partial(connect, url, 5.0)
+        pool = ConnectionPool(opener, max_size=100, ledger=ledger, **options)  # type: ignore[arg-type]
+        stack.callback(ledger.close)
+        stack.callback(pool.close, 2.0)
+        return pool, ledger
+
+    with ExitStack() as stack:
+        yield make
+
+
+class Busy:
+    """Greenlets that ask *pool* again and again, until the end of the block."""
+
+    def __init__(self, pool: ConnectionPool, greenlets: int = 10, hold_s: float = 0.05) -> None:
+        self._is_over = False
+        self._asking = [gevent.spawn(self._ask, pool, hold_s) for _ in range(greenlets)]
+
+    def _ask(self, pool: ConnectionPool, hold_s: float) -> None:
+        while not self._is_over:
+            run(pool, f"select pg_sleep({hold_s})")
+
+    def __enter__(self) -> "Busy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        gevent.joinall(self._asking, timeout=10, raise_error=True)
+
+
+def test_workers_together_never_exceed_the_host(worker: Worker) -> None:
+    """Each would take all; the server, which allows just the host's connections, refuses nobody."""
+    pools = [worker()[0] for _ in range(3)]
+    with ExitStack() as stack:
+        for pool in pools:
+            stack.enter_context(Busy(pool, hold_s=0.01))
+        wait_until(lambda: all(pool.stats()["size"] for pool in pools), "a connection for each")
+        gevent.sleep(2)
+        assert sum(pool.stats()["size"] for pool in pools) <= 6
+
+
+def test_who_waits_is_given_what_lies_idle(worker: Worker) -> None:
+    """A busy worker gets all but the last connection of an idle one."""
+    (idle, _), (busy, _) = worker(), worker()
+    with Busy(idle):
+        wait_until(lambda: idle.stats()["size"] == 5, "one to have all but the other's")
+    with Busy(busy):
+        wait_until(lambda: (idle.stats()["size"], busy.stats()["size"]) == (1, 5), "the move")
+
+
+def test_two_busy_workers_come_to_the_same(worker: Worker) -> None:
+    """The one that took all gives them as they come back, until both have three."""
+    (first, _), (second, _) = worker(), worker()
+    with Busy(first):
+        wait_until(lambda: first.stats()["size"] == 5, "one to have all but the other's")
+        with Busy(second):
+            wait_until(lambda: (first.stats()["size"], second.stats()["size"]) == (3, 3), "halves")
+
+
+def test_a_budget_that_shrinks_is_followed(worker: Worker, watch: Watch) -> None:
+    """Busy and idle connections beyond it go; later they may come back."""
+    pool, ledger = worker(reserved=0)
+    with Busy(pool):
+        wait_until(lambda: watch.count() == 6, "all six")
+        ledger.resize(3)
+        wait_until(lambda: watch.count() == 3, "three to go")
+        ledger.resize(6)
+        wait_until(lambda: watch.count() == 6, "all six again")
+    ledger.resize(2)
+    wait_until(lambda: watch.count() == 2, "the idle ones to go")
+
+
+def test_who_finds_no_slot_waits_for_one_and_is_told(worker: Worker) -> None:
+    """A worker that has none waits as for a busy pool."""
+    _, ledger = worker(capacity=1, reserved=0)
+    slot = ledger.take()
+    assert slot is not None
+    pool, _ = worker(capacity=1, reserved=0, timeout_s=0.3)
+    with pytest.raises(PoolTimeout, match="no connection became free"):
+        run(pool, "select 1")
+    waiting = gevent.spawn(run, pool, "select 7")
+    gevent.sleep(0)
+    ledger.give(slot)
+    assert waiting.get(timeout=5) == 7
+
+
+def test_another_librarys_pool_draws_from_the_same_slots(
+    worker: Worker, url: str, watch: Watch
+) -> None:
+    """SQLAlchemy's engine beside ours: what it closes is ours again."""
+    pool, ledger = worker(capacity=2, reserved=2)
+    engine = create_engine(
+        "postgresql+psycopg2://",
+        creator=creator(partial(connect, url, 5.0), ledger, timeout_s=0.3),
+        pool_size=1, max_overflow=5,
+    )  # fmt: skip
+    ledger.resize(1, 0)
+    with engine.connect() as conn:
+        assert conn.execute(text("select 7")).scalar() == 7
+        with pytest.raises(PoolTimeout):
+            engine.connect()
+        with pytest.raises(PoolTimeout), gevent.Timeout(0.5, PoolTimeout()):
+            run(pool, "select 1")
+    engine.dispose()
+    assert run(pool, "select 8") == 8
+    assert watch.count() == 1
+
+
+HOLDER = """
+import sys
+from greenline.patching import hook_psycopg2, patch_all
+patch_all()
+hook_psycopg2()
+from functools import partial
+from pathlib import Path
+import gevent
+from greenline.ledger import Ledger
+from greenline.postgres.connect import connect
+from greenline.postgres.pool import ConnectionPool
+
+ledger = Ledger(Path(sys.argv[1]))
+ledger.resize(6)
+pool = ConnectionPool(partial(connect, sys.argv[2], 5.0), max_size=6, ledger=ledger)
+
+def hold():
+    with pool.connection() as conn, conn.cursor() as cursor:
+        cursor.execute(sys.argv[3])
+
+gevent.joinall([gevent.spawn(hold) for _ in range(6)])
+"""
+
+
+def test_the_slots_of_a_killed_worker_are_closed_until_its_backends_are_gone(
+    worker: Worker, path: Path, url: str, watch: Watch, postgres: Postgres
+) -> None:
+    """A backend in mid-statement outlives its worker; nobody connects in its place."""
+    # In PL/pgSQL nothing looks at the client for a while, and the statement timeout is ours.
+    spin = "do $$ begin while clock_timestamp() < now() + '4 s' loop null; end loop; end $$"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path), url, spin], cwd=CHECKOUT, env=os.environ
+    )
+    wait_until(lambda: watch.count("state = 'active'") == 6, "six to be busy")
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    pool, ledger = worker(reserved=0)
+    control = Control(partial(connect, postgres.url, 5.0))
+    caretaker = Caretaker(ledger, control)
+    caretaker.start()
+    asked = [gevent.spawn(run, pool, "select 7") for _ in range(6)]
+    highest = 0
+    while not all(one.ready() for one in asked):
+        highest = max(highest, watch.count())
+        gevent.sleep(0.01)
+    assert [one.get() for one in asked] == [7] * 6
+    assert highest == 6
+    caretaker.close()
+    control.close()
+
+
+def test_when_all_were_killed_somebody_can_ask_again(
+    path: Path, url: str, watch: Watch, postgres: Postgres
+) -> None:
+    """No slot is left for the control connection: it takes the one beside, and frees the others."""
+    dead = Ledger(path)
+    dead.resize(4, 4)
+    for for_control in (True, False):
+        slot = dead.take(for_control=for_control)
+        assert slot is not None
+        slot.hold(99_999_000)
+    dead._file.close()  # as the kernel does
+    ledger = Ledger(path)
+    ledger.resize(2, 2)
+    assert ledger.take() is None
+    control = Control(partial(connect, url, 5.0), ledger=ledger)
+    caretaker = Caretaker(ledger, control)
+    caretaker.start()
+    wait_until(lambda: watch.count() == 1, "the control connection")
+    wait_until(lambda: ledger.stats()["free"] == 1, "the others, one of them for it")
+    assert ledger.stats()["orphans"] == 0
+    caretaker.close()
+    control.close()
+    ledger.close()
+
+
+def test_a_control_connection_that_the_server_ended_is_made_anew(
+    path: Path, url: str, watch: Watch
+) -> None:
+    """The budget is read again with each new one."""
+    ledger, read = Ledger(path), []
+    ledger.resize(2, 2)
+    control = Control(
+        partial(connect, url, 5.0), ledger=ledger, on_connect=lambda conn: read.append(conn.pid)
+    )
+    caretaker = Caretaker(ledger, control)
+    caretaker.start()
+    wait_until(lambda: len(read) == 1, "the first")
+    watch.ask("select pg_terminate_backend(pid) from pg_stat_activity where pid = %s", read[0])
+    wait_until(lambda: len(read) == 2, "the second")
+    assert ledger.stats()["held"] == 1
+    with pytest.raises(StoreError):
+        control.ask(lambda conn: conn.cursor().execute("select from nowhere"))
+    caretaker.close()
+    control.close()
+    ledger.close()
