@@ -23,6 +23,7 @@ from greenline.flask import Flask, environ
 from greenline.ledger import Ledger
 from greenline.ledger import path as ledger_path
 from greenline.mongo.client import Mongo
+from greenline.mongo.client import server_of as server_of_mongo
 from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import check_url, connect, server_of
@@ -93,7 +94,7 @@ def create_app(settings: Settings) -> Flask:
     resources = Resources()
     plans: dict[str, budget.Plan | None] = {"postgres": None, "mongodb": None}
     postgres = _postgres(settings, resources, plans)
-    mongo = _mongo(settings, plans)
+    mongo = _mongo(settings, resources, plans)
     states_store = States(mongo)
     resources.add("mongodb", close=mongo.close, check=_with_indexes(mongo, states_store))
 
@@ -164,7 +165,16 @@ def _postgres(
     return Postgres(pool, prepare=settings.postgres_prepare)
 
 
-def _mongo(settings: Settings, plans: dict[str, budget.Plan | None]) -> Mongo:
+def _mongo(settings: Settings, resources: Resources, plans: dict[str, budget.Plan | None]) -> Mongo:
+    """Add the ledger of its connections; the client is added with its indexes."""
+    uri = settings.mongodb_uri
+    least_a_worker = budget.MONGODB_EXTRA_A_WORKER + 1
+    ledger = Ledger(ledger_path(server_of_mongo(uri)), floor=least_a_worker)
+    # Until the server has told what there is: what it told the others, or what they need to ask.
+    least = settings.workers * least_a_worker
+    ledger.resize(max(least, ledger.spare[TOLD_CAPACITY]), least)
+    resources.add("ledger of connections to MongoDB", close=ledger.close)
+
     def size_for(told: int | None) -> int:
         plan = plans["mongodb"] = budget.mongodb_plan(
             told,
@@ -172,16 +182,19 @@ def _mongo(settings: Settings, plans: dict[str, budget.Plan | None]) -> Mongo:
             pool_size=settings.mongodb_max_pool_size,
             max_connections=settings.mongodb_max_connections,
         )
+        ledger.resize(plan.host, plan.reserved)
+        ledger.spare[TOLD_CAPACITY] = plan.host
         log.info("mongodb pool: %s", plan)
         return plan.worker
 
     with named("MONGODB_URI"):
         queue_s = settings.pool_timeout_s or settings.request_timeout_s
         mongo = Mongo(
-            settings.mongodb_uri,
+            uri,
             size_for=size_for,
             timeout_s=queue_s,
             documentdb=settings.mongodb_documentdb,
+            ledger=ledger,
         )
     counters.gauges["mongodb"] = mongo.stats
     return mongo

@@ -6,13 +6,15 @@ How many connections a host and its workers may hold: arithmetic, no I/O.
 3. What a worker holds beside its pool is counted by name.
 4. Each worker has those and one connection for its pool reserved, and so has each of a second
    generation, which a reload has alive at once, as far as they fit. The rest is shared.
-5. Division rounds down, so that all hosts together never exceed what is there.
+5. Where a pool cannot change its size, room for its exchange is kept in each worker.
+6. Division rounds down, so that all hosts together never exceed what is there.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from greenline.errors import ConfigError
+from greenline.ledger.file import SLOTS
 
 # Left free on a server: people with psql or mongosh, and a migration.
 HEAD_ROOM = 3
@@ -25,6 +27,8 @@ POSTGRES_BESIDE = {"control": 1}
 MONGODB_BESIDE = {"readiness": 1, "monitors": 4}
 POSTGRES_EXTRA_A_WORKER = sum(POSTGRES_BESIDE.values())
 MONGODB_EXTRA_A_WORKER = sum(MONGODB_BESIDE.values())
+# A worker that began small has two clients while it takes the larger one into use.
+MONGODB_EXCHANGE = {"old pool": 1, "its monitors": 2}
 # Assumed where neither the server nor MONGODB_MAX_CONNECTIONS tells: what the smallest hosted
 # servers take (Amazon DocumentDB with 4 GiB), far below what mongod has by default.
 MONGODB_DEFAULT_MAX_CONNECTIONS = 1_000
@@ -170,7 +174,7 @@ def postgres_plan(
     if pgbouncer_pool_size is not None:
         limits["PGBOUNCER_POOL_SIZE"] = _Sum().put("", pgbouncer_pool_size, "PGBOUNCER_POOL_SIZE")
     cap = ("POSTGRES_POOL_SIZE", pool_size)
-    return _plan(limits, deployment, POSTGRES_BESIDE, cap, is_elastic=True)
+    return _plan(limits, deployment, POSTGRES_BESIDE, cap)
 
 
 def mongodb_plan(
@@ -201,7 +205,7 @@ def mongodb_plan(
         cap = ("pymongo's maxPoolSize", MONGODB_DEFAULT_POOL_SIZE)
     else:
         cap = ("MONGODB_MAX_POOL_SIZE", pool_size)
-    return _plan(limits, deployment, MONGODB_BESIDE, cap, is_elastic=False)
+    return _plan(limits, deployment, MONGODB_BESIDE, cap, MONGODB_EXCHANGE)
 
 
 def _plan(
@@ -209,15 +213,15 @@ def _plan(
     deployment: Deployment,
     beside: Mapping[str, int],
     cap: tuple[str, int | None],
-    *,
-    is_elastic: bool,
+    exchange: Mapping[str, int] | None = None,
 ) -> Plan:
+    """Return the plan; with *exchange* pools are of a fixed size, and that is what it takes."""
     for limit in limits.values():
         limit.result("for all hosts")
     binding = min(limits, key=lambda name: limits[name].value)
     workers = deployment.workers
     per_worker = sum(beside.values()) + 1
-    by_name = " + ".join(f"{name} {number}" for name, number in [*beside.items(), ("pool", 1)])
+    by_name = _named({**beside, "pool": 1})
 
     total = _Sum(value=limits[binding].value)
     if len(limits) > 1:
@@ -225,8 +229,12 @@ def _plan(
     surge = f", and {deployment.surge_hosts} more while a deploy rolls"
     hosts = _count(deployment.hosts, "host") + surge * (deployment.surge_hosts > 0)
     total.put("/", deployment.hosts + deployment.surge_hosts, "hosts", hosts)
+    told = [*limits[binding].lines, total.lines[-1]]
+    if total.value > SLOTS:
+        binding = "slots"
+        told.append(total.put("<=", SLOTS, binding, "what the host's ledger can count").lines[-1])
     host = total.result("a host")
-    why = _told([*limits[binding].lines, *total.lines[-2:]])
+    why = _told([*told, total.lines[-1]])
     if host < workers * per_worker:
         raise ConfigError(
             f"{_count(workers, 'worker')} a host need {workers * per_worker} connections "
@@ -238,12 +246,18 @@ def _plan(
     total.put("-", first, "reserved", f"{by_name}, for {_count(workers, 'worker')}")
     waiting = f"a reload needs {first}: its workers wait for the old ones'"
     total.put("-", second, "for a reload", "the same again" if second == first else waiting)
+    room = 0
+    if exchange is not None:
+        # Where it does not fit, a pool keeps the one connection that it begins with.
+        room = min(workers * sum(exchange.values()), total.value)
+        meaning = f"{_named(exchange)}, for {_count(workers, 'worker')}"
+        total.put("-", room, "for an exchange", meaning)
     shared = total.result("shared")
 
     share = _Sum().put("", shared, "shared").put("/", workers, "workers").put("+", 1, "reserved")
     even = share.value
     most = _Sum().put("", shared, "shared").put("+", 1, "reserved")
-    sums = [share, most] if is_elastic else [share]
+    sums = [share, most] if exchange is None else [share]
     name, size = cap
     if size is not None:
         for one in sums:
@@ -254,14 +268,15 @@ def _plan(
     most.result("a worker's pool", "at most, while others idle")
     more = _Sum().put("", host, "a host").put("/", per_worker, "a worker needs")
     more.put("-", workers, "workers").result("more workers", "would fit")
-    why = f"{why}, less {first + second} reserved = {shared}, by {_count(workers, 'worker')}, and 1"
+    kept = f"{first + second} reserved" + f" and {room} for an exchange" * (room > 0)
+    why = f"{why}, less {kept} = {shared}, by {_count(workers, 'worker')}, and 1"
     if size is not None and size < even:
         why = f"{name}; {why} would give {even}"
     return Plan(
         host=host,
         reserved=first + second,
         worker=share.value,
-        pool_most=most.value if is_elastic else share.value,
+        pool_most=most.value if exchange is None else share.value,
         more_workers=more.value,
         binding=binding,
         reason=why if second == first else f"{why}; {waiting}",
@@ -275,8 +290,18 @@ def _plan(
 
 def _told(lines: Sequence[Line]) -> str:
     """Return *lines* as one line of text."""
-    words = {"": "{1} {0}", "-": " - {0} {1}", "/": ", by {0} {1}", "=": " = {0}"}
+    words = {
+        "": "{1} {0}",
+        "-": " - {0} {1}",
+        "/": ", by {0} {1}",
+        "<=": ", at most {0} {1}",
+        "=": " = {0}",
+    }
     return "".join(words[line.sign].format(line.number, line.name) for line in lines)
+
+
+def _named(numbers: Mapping[str, int]) -> str:
+    return " + ".join(f"{name} {number}" for name, number in numbers.items())
 
 
 def _count(number: int, what: str) -> str:

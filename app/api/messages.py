@@ -60,8 +60,16 @@ def query(type_: type[T]) -> T:
 
 def json(value: Any, status: int = 200) -> Response:
     """Answer with *value*; text is JSON already and is passed on as it is."""
-    payload = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
-    return json_response(payload, status)
+    if isinstance(value, str):
+        return json_response(value.encode(), status)
+    return json_response(msgspec.json.encode(value, enc_hook=_plain), status)
+
+
+def _plain(value: object) -> int:
+    """Return a driver's own kind of whole number as one of Python's."""
+    if isinstance(value, int):
+        return int(value)
+    raise TypeError(f"a {type(value).__name__} is not for JSON")
 
 
 def nothing() -> Response:

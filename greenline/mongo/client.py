@@ -2,10 +2,13 @@
 A MongoClient of this worker, as large as the server allows, and a second one for readiness.
 
 1. Neither opens a socket before it is first used, which is after the fork.
-2. ``maxPoolSize`` cannot change later, so the client is made when the server told its limit.
+2. ``maxPoolSize`` cannot change later, so the client is made when the server told its limit, and
+   made anew when a worker that began small may have its whole share: see
+   :mod:`greenline.mongo.clients`. Nothing connects before there are permits for it.
 3. Every wait in the driver is finite. Inside a request ``pymongo.timeout`` ends every operation
    at the deadline, before the request is interrupted; see :mod:`greenline.mongo.driver`.
-4. Options in the URI win over ours, and the log names them.
+4. Options in the URI win over ours, and the log names them; so does its ``maxPoolSize``, with which
+   a worker neither begins small nor grows.
 5. A worker is ready when ``minPoolSize`` connections are there.
 """
 
@@ -13,6 +16,8 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import inf
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,14 +27,17 @@ from pymongo.database import Database
 from pymongo.errors import InvalidURI, PyMongoError
 
 from greenline import deadline
-from greenline.errors import ConfigError, DeadlineExceeded, PoolClosed
+from greenline.errors import ConfigError, DeadlineExceeded, PoolClosed, PoolTimeout
+from greenline.ledger import Ledger
 from greenline.mongo import options
+from greenline.mongo.clients import Clients
 from greenline.mongo.driver import LimitedClient
 from greenline.mongo.errors import translated
 from greenline.mongo.limits import read_max_connections
+from greenline.mongo.permits import Permits
 from greenline.mongo.retry import Document, Repeating
 
-GOODBYE_S = 1
+ASK_AGAIN_S = 0.05
 DEFAULT_DATABASE = "greenline"
 
 log = logging.getLogger(__name__)
@@ -41,7 +49,8 @@ class Mongo(Repeating):
 
     *size_for* takes that number, None where the server does not tell, and returns maxPoolSize.
     *timeout_s* bounds the wait for a connection of the pool. With *documentdb* the driver does
-    nothing that Amazon DocumentDB refuses.
+    nothing that Amazon DocumentDB refuses. With a *ledger* of the server no more is open than all
+    of the host's processes together may have; *size_for* says in it how many that is.
 
     Raises:
         ConfigError: the URI is wrong.
@@ -54,26 +63,32 @@ class Mongo(Repeating):
         size_for: Callable[[int | None], int],
         timeout_s: float,
         documentdb: bool = False,
+        ledger: Ledger | None = None,
     ) -> None:
         self._uri = uri
         self._size_for = size_for
         self._timeout_s = timeout_s
         self._documentdb = documentdb
         self._closed = False
-        self._warm = False
-        self._client: LimitedClient | None = None
+        self._warm: LimitedClient | None = None
         self._readiness = make_client(uri, options.READINESS)
         # It opens nothing, and says what is wrong in the URI.
-        self._least = make_client(uri, {}).options.pool_options.min_pool_size
+        plain = make_client(uri, {}).options.pool_options
+        _, is_theirs = options.split(uri, {"maxPoolSize": None})
+        most = plain.max_pool_size
+        self._fixed = (0 if most == inf else int(most)) if is_theirs else None
+        self._least = max(plain.min_pool_size, 1)
+        self._clients = Clients(Permits(ledger), self._make, self._warm_up)
 
     def __repr__(self) -> str:
-        return f"<Mongo {'open' if self._client else 'not open yet'}>"
+        return f"<Mongo {'open' if self._clients.current else 'not open yet'}>"
 
     def stats(self) -> dict[str, int]:
         """Return size, of which active and idle; and waiting (greenlets)."""
-        if self._client is None:
+        client = self._clients.current
+        if client is None:
             return dict.fromkeys(("size", "active", "idle", "waiting"), 0)
-        return self._client.stats()
+        return client.stats()
 
     @contextmanager
     def database(self, *, repeatable: bool = False) -> Iterator["Database[Document]"]:
@@ -85,20 +100,24 @@ class Mongo(Repeating):
 
         Raises:
             OutcomeUnknown: the answer to a write was lost: it may have been done.
-            PoolTimeout: no connection became free in time.
+            PoolTimeout: no connection became free in time, or this worker may not have one yet.
             PoolClosed: the client is closed.
             StoreDown: the server cannot be reached.
             DeadlineExceeded: the server did not answer before the request's deadline.
         """
         if self._closed:
             raise PoolClosed
-        client = self._client or self._open()
-        with (
-            translated(repeatable=repeatable),
-            self._within_deadline(),
-            deadline.spending("mongodb"),
-        ):
-            yield client.get_default_database(DEFAULT_DATABASE)
+        client = self._clients.current or self._open()
+        client.users += 1
+        try:
+            with (
+                translated(repeatable=repeatable),
+                self._within_deadline(),
+                deadline.spending("mongodb"),
+            ):
+                yield client.get_default_database(DEFAULT_DATABASE)
+        finally:
+            client.users -= 1
 
     def check(self) -> None:
         """
@@ -106,21 +125,21 @@ class Mongo(Repeating):
 
         Raises:
             StoreDown: no answer, or none that makes sense.
+            PoolTimeout: this worker may not connect yet.
         """
         if self._closed:
             raise PoolClosed
+        self._begin(options.READINESS_S)
         with translated(), self._within_deadline(options.READINESS_S):
             self._readiness.admin.command("ping")
-        client = self._client or self._open()
-        if not self._warm:
+        client = self._clients.current or self._open()
+        if self._warm is None:
             self._warm_up(client)
 
     def close(self) -> None:
-        """Close both clients, with their monitors; a server that is away is not waited for."""
+        """Close all clients, with their monitors; a server that is away is not waited for."""
         self._closed = True
-        for client in filter(None, (self._readiness, self._client)):
-            with pymongo.timeout(GOODBYE_S):  # it ends its sessions on the server
-                client.close()
+        self._clients.close(self._readiness)
 
     def _within_deadline(self, at_most_s: float | None = None) -> AbstractContextManager[None]:
         """Bound the block's operations to what remains, and to timeoutMS where the URI has it."""
@@ -131,18 +150,37 @@ class Mongo(Repeating):
             raise DeadlineExceeded
         return pymongo.timeout(min(left_s, self._readiness.options.timeout or left_s))
 
+    def _begin(self, timeout_s: float) -> None:
+        """Wait for the permits that a worker needs at the least, those of readiness among them."""
+        if self._clients.current is not None:
+            return
+        until = monotonic() + (deadline.remaining(timeout_s) or 0)
+        while not self._clients.begin(self._least):
+            if monotonic() >= until:
+                raise PoolTimeout("MongoDB: others hold all that the host may have, for now")
+            gevent.sleep(ASK_AGAIN_S)
+            if self._closed:
+                raise PoolClosed
+
     def _open(self) -> LimitedClient:
+        self._begin(self._timeout_s)
         with self._within_deadline(options.READINESS_S):
-            size = max(self._size_for(read_max_connections(self._readiness)), self._least)
+            told = read_max_connections(self._readiness)
         if self._closed:  # meanwhile: what is made now nobody would close
             raise PoolClosed
-        if self._client is None:  # another greenlet may have been faster
-            ours = options.pool_options(size, self._timeout_s, documentdb=self._documentdb)
-            kept, theirs = options.split(self._uri, ours)
-            if theirs:
-                log.info("mongodb: options of MONGODB_URI win over ours: %s", ", ".join(theirs))
-            self._client = make_client(self._uri, self._with_least(kept))
-        return self._client
+        if self._clients.current is not None:  # another greenlet was faster
+            return self._clients.current
+        size = max(self._size_for(told), self._least)
+        if self._fixed is not None:
+            return self._clients.open_fixed(self._least, self._fixed)
+        return self._clients.open(self._least, size)
+
+    def _make(self, size: int) -> LimitedClient:
+        ours = options.pool_options(size, self._timeout_s, documentdb=self._documentdb)
+        kept, theirs = options.split(self._uri, ours)
+        if theirs and self._clients.current is None:
+            log.info("mongodb: options of MONGODB_URI win over ours: %s", ", ".join(theirs))
+        return make_client(self._uri, self._with_least(kept))
 
     def _with_least(self, kept: options.Options) -> options.Options:
         """Add minPoolSize, if the URI has none: no more than maxPoolSize, whoever set that."""
@@ -174,7 +212,18 @@ class Mongo(Repeating):
         with translated():
             for error in filter(None, (greenlet.value for greenlet in asking)):
                 raise error
-        self._warm = True
+        self._warm = client
+
+
+def server_of(uri: str) -> str:
+    """
+    Return what tells one deployment from another in *uri*: hosts and ports, as they are spelled.
+
+    Two spellings of one server are two servers here: a host's name and its address, for instance.
+    """
+    address = urlsplit(uri)
+    hosts = address.netloc.rpartition("@")[2].lower().split(",")
+    return f"{address.scheme}://{','.join(sorted(hosts))}"
 
 
 def make_client(uri: str, ours: options.Options) -> LimitedClient:

@@ -21,12 +21,16 @@ right when a greenlet was killed, for which there are no events of ``pymongo.mon
 And a write that was sent and not answered is marked, so that it can be told from one that found
 no server: the driver's error does not say so, and after its own second attempt is that one's.
 tests/integration/test_mongo_retry.py notices when that is lost.
+
+And every socket is counted, the monitors' too, from before its connect until it is closed.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from threading import Condition, Lock
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import pymongo
 from pymongo import MongoClient, _csot
@@ -71,11 +75,24 @@ class KillableCondition(Condition):
             raise interrupt
 
 
+class Sockets:
+    """The sockets of one client: those that connect now, and those that are not closed."""
+
+    def __init__(self) -> None:
+        self.connecting = 0
+        self.connected: WeakSet[Connection] = WeakSet()
+
+    def count(self) -> int:
+        """Return how many there are; a dropped one is closed when it is collected."""
+        return self.connecting + sum(not one.closed for one in list(self.connected))
+
+
 class LimitedPool(Pool):
     """A pool whose waiters keep waitQueueTimeoutMS, and whose connects keep connectTimeoutMS."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, sockets: Sockets, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._sockets = sockets
         self.size_cond = KillableCondition(self.lock)
         self._max_connecting_cond = KillableCondition(self.lock)
 
@@ -84,15 +101,31 @@ class LimitedPool(Pool):
             return super()._get_conn(*args, **kwargs)
 
     def connect(self, *args: Any, **kwargs: Any) -> Connection:
-        with limited(self.opts.connect_timeout):
-            return super().connect(*args, **kwargs)
+        sockets = self._sockets
+        sockets.connecting += 1
+        try:
+            with limited(self.opts.connect_timeout):
+                connection = super().connect(*args, **kwargs)
+            sockets.connected.add(connection)
+        finally:
+            sockets.connecting -= 1
+        return connection
 
 
 class LimitedClient(MongoClient[dict[str, Any]]):
-    """A client that keeps serverSelectionTimeoutMS, and marks lost writes with ``WRITE_SENT``."""
+    """
+    A client that keeps serverSelectionTimeoutMS, and marks lost writes with ``WRITE_SENT``.
+
+    ``users`` is for who lends it: how many have it now. ``sockets`` are all that it has open.
+    """
 
     def __init__(self, uri: str, **options: Any) -> None:
-        inner: dict[str, Any] = {"_pool_class": LimitedPool, "_condition_class": KillableCondition}
+        self.users = 0
+        self.sockets = Sockets()
+        inner: dict[str, Any] = {
+            "_pool_class": partial(LimitedPool, self.sockets),
+            "_condition_class": KillableCondition,
+        }
         super().__init__(uri, **inner, **options)
 
     def stats(self) -> dict[str, int]:

@@ -73,15 +73,34 @@ DATA = [
     {"dotted.name": 1, "$set": {"x": 1}, "": 2},
     {"nul\0name": "nul\0value"},
     {"large": 2**64, "small": -(2**80), "most": 2**63 - 1},
+    {"beyond 32 bits": 2**40, "most": 2**63 - 1},
     {"_id": 5, "data": {"data": 1}, "data_json": "text"},
     {"n": {"n": {"n": {"n": [{"n": [0.1, 1e300]}]}}}},
 ]
 
 
+def test_a_pair_of_large_numbers_is_read_as_it_was_written(api: Service) -> None:
+    """The driver gives numbers beyond 32 bits a kind of their own."""
+    sent = new_state(task_id=2**40 + 7, agent_id=2**62)
+    path = f"/states/{api.ask('POST', '/states', sent).json['id']}"
+    found = api.get(path).json
+    assert (found["task_id"], found["agent_id"]) == (2**40 + 7, 2**62)
+
+
 @pytest.mark.parametrize(
     "data",
     DATA,
-    ids=["empty", "plain", "nested lists", "names", "nul", "numbers", "our names", "depth"],
+    ids=[
+        "empty",
+        "plain",
+        "nested lists",
+        "names",
+        "nul",
+        "numbers",
+        "64 bits",
+        "our names",
+        "depth",
+    ],
 )
 def test_any_json_object_comes_back_as_it_was(api: Service, data: dict[str, object]) -> None:
     """On creation, on reading, in a list, and when it replaces another kind of data."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from greenline.budget import (
     HEAD_ROOM,
+    MONGODB_EXCHANGE,
     MONGODB_EXTRA_A_WORKER,
     POSTGRES_EXTRA_A_WORKER,
     Deployment,
@@ -152,12 +153,14 @@ def test_a_host_holds_what_its_workers_may(
 def test_a_host_holds_what_its_mongodb_clients_may(
     deployment: Deployment, more: int, size: int | None
 ) -> None:
-    """Even shares with their monitors fit, and beside them a second generation at its least."""
+    """Even shares fit while each changes clients, and a second generation at its least beside."""
     told = least(deployment, MONGODB_EXTRA_A_WORKER) + HEAD_ROOM + more
     plan = mongodb_plan(told, deployment, pool_size=size)
     workers, each = deployment.workers, MONGODB_EXTRA_A_WORKER + 1
     second = plan.reserved - workers * each
-    assert workers * (plan.worker + MONGODB_EXTRA_A_WORKER) + second <= plan.host
+    # A pool of one is not exchanged.
+    exchange = sum(MONGODB_EXCHANGE.values()) if plan.worker > 1 else 0
+    assert workers * (plan.worker + MONGODB_EXTRA_A_WORKER + exchange) + second <= plan.host
     assert second == workers * each or plan.reserved == plan.host
     hosts = deployment.hosts + deployment.surge_hosts
     assert hosts * plan.host <= told - HEAD_ROOM < hosts * (plan.host + 1)
@@ -315,14 +318,25 @@ def test_a_pool_size_caps_and_raises_nothing(
     [
         (None, None, None, 100, "pymongo's maxPoolSize"),
         (None, None, 300, 300, "MONGODB_MAX_POOL_SIZE"),
-        (None, None, 900, 487, "assumed limit"),
-        (None, 103, None, 39, "MONGODB_MAX_CONNECTIONS"),
+        (None, None, 900, 484, "assumed limit"),
+        (None, 103, None, 36, "MONGODB_MAX_CONNECTIONS"),
         (838_860, None, None, 100, "pymongo's maxPoolSize"),
-        (103, None, None, 39, "serverStatus.connections"),
+        (838_860, None, 9_000, 2_034, "slots"),
+        (103, None, None, 36, "serverStatus.connections"),
         (103, 200, 7, 7, "MONGODB_MAX_POOL_SIZE"),
-        (103, 83, None, 29, "MONGODB_MAX_CONNECTIONS"),
+        (103, 83, None, 26, "MONGODB_MAX_CONNECTIONS"),
     ],
-    ids=["silent", "pool", "large pool", "set", "plenty", "scarce", "small pool", "both"],
+    ids=[
+        "silent",
+        "pool",
+        "large pool",
+        "set",
+        "plenty",
+        "more than slots",
+        "scarce",
+        "small pool",
+        "both",
+    ],
 )
 def test_mongodb_follows_what_is_known(
     told: int | None, setting: int | None, size: int | None, worker: int, binding: str

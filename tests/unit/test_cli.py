@@ -112,10 +112,10 @@ def test_hosts_that_are_counted_are_said_to_be_one_here() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "worker"),
     [
-        (("--mongodb-max-connections", "103"), {}, 14),
+        (("--mongodb-max-connections", "103"), {}, 11),
         (("--mongodb-max-connections", "103", "--mongodb-max-pool-size", "7"), {}, 7),
         (("--mongodb-max-connections", "103"), {"MONGODB_MAX_POOL_SIZE": "7"}, 7),
-        (("--mongodb-max-connections", "103"), {"MONGODB_MAX_CONNECTIONS": "63"}, 4),
+        (("--mongodb-max-connections", "103"), {"MONGODB_MAX_CONNECTIONS": "63"}, 1),
     ],
     ids=["server", "pool", "pool's variable", "variable"],
 )
@@ -146,7 +146,7 @@ def test_json_has_the_error_in_the_place_of_the_plan() -> None:
     assert done.exit_code == 1
     found = json.loads(done.stdout)
     assert "3 workers a host need 6 connections" in found["postgres"]["error"]
-    assert found["mongodb"]["worker"] == 5
+    assert found["mongodb"]["worker"] == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""
+What a worker may have open at MongoDB, of what the host may: taken together, or not at all.
+
+1. A permit is a connection to each of the servers: the pool's, the monitors', readiness's.
+2. Two workers that each hold half of what they need would wait for each other: so whoever does not
+   get all gives back what it got, at once, and asks again later.
+3. A permit goes back when its socket is closed. Those of a killed worker died with it: what it left
+   is free ``SETTLED_S`` after it was found, when the server has noticed, too.
+"""
+
+from time import monotonic
+
+from greenline.ledger import Ledger, Slot
+
+SETTLED_S = 1.0
+
+
+class Permits:
+    """The permits of this worker in *ledger*; without one there are as many as it asks for."""
+
+    def __init__(self, ledger: Ledger | None) -> None:
+        self._ledger = ledger
+        self._slots: list[Slot] = []
+
+    def __repr__(self) -> str:
+        return f"<Permits held={self.held}>"
+
+    @property
+    def held(self) -> int:
+        """How many this worker has."""
+        return len(self._slots)
+
+    @property
+    def are_counted(self) -> bool:
+        """Whether others may have what this worker asks for."""
+        return self._ledger is not None
+
+    def take(self, number: int) -> bool:
+        """Have *number* in all and return true, or take none."""
+        if self._ledger is None:
+            return True
+        more: list[Slot] = []
+        while self.held + len(more) < number:
+            slot = self._ledger.take()
+            if slot is None:
+                for slot in more:
+                    self._ledger.give(slot)
+                return False
+            more.append(slot)
+        self._slots += more
+        return True
+
+    def keep(self, number: int) -> None:
+        """Give back all but *number*, last those that nobody else could use."""
+        self._slots.sort(key=lambda slot: not slot.is_kept)
+        while self.held > number:
+            slot = self._slots.pop()
+            if self._ledger is not None and slot.file is not None:  # the ledger is open
+                self._ledger.give(slot)
+
+    def settle(self) -> None:
+        """Free what killed workers left; call it about once a second."""
+        if self._ledger is None:
+            return
+        for orphan in self._ledger.orphans():
+            if orphan.since_s is not None and monotonic() - orphan.since_s >= SETTLED_S:
+                self._ledger.give(orphan)
