@@ -6,11 +6,11 @@ ARGS ?=
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .PHONY: help serve dev test test-long check bench-article bench-postgres bench-http bench-overload \
-	bench-soak clean \
+	bench-soak bench-burst bench-hot-worker clean \
 	have-python have-ferretdb setup-serve setup-dev setup-bench
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 serve: setup-serve ## run the service with its own Postgres and MongoDB, on PORT (8000)
 	@exec .venv/bin/python -m embedded.serve
@@ -44,6 +44,12 @@ bench-overload: setup-bench ## offer up to three times what is taken, with and w
 
 bench-soak: setup-dev ## ask 100,000 times from 200 connections: no failure, no growing memory
 	@exec .venv/bin/python -m bench.soak
+
+bench-burst: setup-dev ## a thousand clients in bursts through three reloads and a kill: the budget holds
+	@exec .venv/bin/python -m bench.burst
+
+bench-hot-worker: setup-dev ## compare one busy worker of four with what an even split gives it
+	@exec .venv/bin/python -m bench.hot_worker $(ARGS)
 
 clean: ## remove everything that the other targets made
 	@exec $(or $(wildcard .venv/bin/python),$(PYTHON)) -B -m embedded.clean
