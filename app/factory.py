@@ -19,6 +19,7 @@ from app.store.states import States
 from config import Settings
 from config.env import named
 from greenline import budget, counters, deadline, master
+from greenline.errors import ConfigError, StoreDown
 from greenline.flask import Flask, environ
 from greenline.ledger import Ledger
 from greenline.ledger import path as ledger_path
@@ -176,12 +177,15 @@ def _mongo(settings: Settings, resources: Resources, plans: dict[str, budget.Pla
     resources.add("ledger of connections to MongoDB", close=ledger.close)
 
     def size_for(told: int | None) -> int:
-        plan = plans["mongodb"] = budget.mongodb_plan(
-            told,
-            _deployment(settings),
-            pool_size=settings.mongodb_max_pool_size,
-            max_connections=settings.mongodb_max_connections,
-        )
+        try:
+            plan = plans["mongodb"] = budget.mongodb_plan(
+                told,
+                _deployment(settings),
+                pool_size=settings.mongodb_max_pool_size,
+                max_connections=settings.mongodb_max_connections,
+            )
+        except ConfigError as error:  # what fits no more is no fault of who asks
+            raise StoreDown(f"MongoDB: {error}") from error
         ledger.resize(plan.host, plan.reserved)
         ledger.spare[TOLD_CAPACITY] = plan.host
         log.info("mongodb pool: %s", plan)

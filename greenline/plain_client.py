@@ -120,6 +120,10 @@ class PlainClient(Client):
             gate.step_out()
         try:
             self._wait_for(wait.watcher)
+        except Over:
+            # Who was stopped, or blocked, for longer than that finds in time what came in time.
+            if wait is self._writing or not self.has_input():
+                raise
         finally:
             wait.until = NEVER
             if gate is not None:

@@ -21,9 +21,9 @@ class Connection(PsycopgConnection):
     """
     What :func:`greenline.postgres.connect.connect` returns.
 
-    ``pid`` is the backend's. ``farewell`` is a duplicate of the descriptor, made when the
-    connection was broken off: psycopg2 closes its own, and on this one the backend's end can
-    still be seen. ``busy`` tells that it was in the middle of a statement. ``slot`` is its place
+    ``pid`` is the backend's. ``farewell`` is a duplicate of the descriptor, made as soon as there
+    is one to keep: libpq closes its own at a loss, and on this one the backend's end can still be
+    seen. ``busy`` tells that it was in the middle of a statement. ``slot`` is its place
     in the host's ledger; ``on_close``, once, takes over from whoever closes it.
     """
 
@@ -45,6 +45,7 @@ class Connection(PsycopgConnection):
         self.pid = self.info.backend_pid
         self.prepared = {}
         self.settled = True
+        self.farewell = os.dup(self.fileno())
 
     def commit(self) -> None:
         """

@@ -16,7 +16,7 @@ import gevent
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from greenline import deadline
-from greenline.errors import GreenlineError, PoolClosed, PoolTimeout
+from greenline.errors import ConfigError, GreenlineError, PoolClosed, PoolTimeout, StoreDown
 from greenline.ledger import Ledger
 from greenline.postgres.clean import is_dead
 from greenline.postgres.connect import Connect
@@ -105,6 +105,9 @@ class Control:
             try:
                 conn.autocommit = True
                 self._on_connect(conn)
+            except ConfigError as error:  # what fits no more is no fault of who asks
+                self._drop()
+                raise StoreDown(f"Postgres: {error}") from error
             except BaseException:
                 self._drop()
                 raise

@@ -20,6 +20,7 @@ from greenline.postgres.connection import Connection
 # A backend that a cancel does not reach (an uninterruptible write) is given up after this.
 GONE_TIMEOUT_S = 5.0
 ASK_AGAIN_S = 0.1
+TCP_CLOSE = 7  # of the kernel's states: nothing is known of the peer
 
 
 def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None:
@@ -29,6 +30,11 @@ def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None
     None is not to be seen: the network was cut. *cancel* takes the backend's process id and returns
     whether it was there.
     """
+    if not conn.settled and conn.farewell is None:
+        # libpq ended the connect by itself: if there was a backend, it was told, or told us.
+        conn.close()
+        gevent.sleep(ASK_AGAIN_S)
+        return True
     busy = conn.busy or conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE
     with ExitStack() as stack:
         goodbye = _goodbye(conn)
@@ -70,11 +76,22 @@ def _gone(goodbye: "green_socket.socket | None", timeout_s: float) -> bool | Non
             left_s = max(until - monotonic(), 0.0)
             goodbye.settimeout(left_s)
             if not goodbye.recv(65_536):
-                return True
+                # At a loss libpq has taken the error away: the end that was told is another state.
+                return None if _was_cut(goodbye) else True
             if left_s == 0.0:
                 return False
     except (TimeoutError, BlockingIOError):
         return False
     except OSError:
+        if goodbye.family == socket.AF_UNIX:  # no network in between: its end is closed
+            return True
         gevent.sleep(timeout_s)
         return None
+
+
+def _was_cut(goodbye: "green_socket.socket") -> bool:
+    """Return whether the connection ended without the server's end of file: reset, or timed out."""
+    if goodbye.family == socket.AF_UNIX:
+        return False
+    state = goodbye.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    return bool(state == TCP_CLOSE)

@@ -101,6 +101,7 @@ class ConnectionPool:
         self._max_idle_s = max_idle_s
         self._cancel = None if control is None else control.cancel
         self._is_sharing = ledger is not None
+        self._renew = control.renew if control is not None and ledger is not None else None
         self._slots = Slots(ledger, self._grow)
         self._giver: gevent.Greenlet[[], None] | None = None
         self._size = 0  # connections, reserved slots, and those not gone yet
@@ -240,7 +241,7 @@ class ConnectionPool:
         return self._wait()
 
     def _wait(self) -> Connection:
-        free_slots = max(self._max_size - self._size, 0)
+        free_slots = 0 if self._slots.is_waiting else max(self._max_size - self._size, 0)
         if self._queued() - free_slots >= self._max_waiting:
             raise TooManyWaiting(f"{self._queued()} wait for a connection already, as many as may")
         started, connecting = monotonic(), self._connecting
@@ -302,6 +303,8 @@ class ConnectionPool:
                 raise PoolClosed
             if self._is_away:
                 gevent.sleep(random.uniform(0, RETRY_JITTER_S))  # noqa: S311
+            if self._renew is not None:
+                self._renew()  # a server that was started anew may allow less: that is read first
             conn = self._connect(abandon=halves.append)
             if slot is not None:
                 hold(slot, conn)

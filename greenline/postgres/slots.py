@@ -34,15 +34,15 @@ class Slots:
     def __init__(self, ledger: Ledger | None, grow: Callable[[], bool]) -> None:
         self._ledger = ledger
         self._grow = grow
-        self._is_waiting = False
+        self.is_waiting = False  # for a slot that another pool has
 
     def take(self) -> tuple[bool, Slot | None]:
         """Return whether there is a slot, and which; without one *grow* will be called."""
         if self._ledger is None:
             return True, None
         slot = self._ledger.take()
-        if slot is None and not self._is_waiting:
-            self._is_waiting = True
+        if slot is None and not self.is_waiting:
+            self.is_waiting = True
             gevent.spawn(self._wait)
         return slot is not None, slot
 
@@ -74,7 +74,7 @@ class Slots:
                 self._ledger.want()
                 gevent.sleep(ASK_AGAIN_S)
         finally:
-            self._is_waiting = False
+            self.is_waiting = False
 
 
 def connect_in(slot: Slot, connect: Connect, ledger: Ledger) -> Connection:
