@@ -13,13 +13,15 @@ import gevent
 import pytest
 from sqlalchemy import create_engine, text
 
-from embedded.postgres import Postgres
-from greenline.errors import PoolTimeout, StoreError
+from embedded.postgres import Postgres, temporary
+from greenline.errors import GreenlineError, PoolTimeout, StoreError
 from greenline.ledger import Ledger
 from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.connect import connect
+from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
+from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
 from tests.integration.pools import Watch, limited, run
 from tests.support import CHECKOUT, wait_until
@@ -250,3 +252,51 @@ def test_a_control_connection_that_the_server_ended_is_made_anew(
     caretaker.close()
     control.close()
     ledger.close()
+
+
+def test_a_restart_loses_no_slot_and_what_it_changed_is_read_first(
+    path: Path, tmp_path: Path
+) -> None:
+    """All its slots are free at once for the pool, which connects when the new limit is known."""
+    sockets = tmp_path / "sockets"
+    with temporary(30) as server:
+        sockets.symlink_to(Path(server.socket).parent)
+        url = server.url.replace(str(Path(server.socket).parent), str(sockets))
+        opener = partial(connect, url, 5.0)
+        ledger = Ledger(path)
+
+        def follow(conn: Connection) -> None:
+            facts = read_facts(conn)
+            ledger.resize(facts.max_connections - 5, 2)
+
+        control = Control(opener, ledger=ledger, on_connect=follow)
+        pool = ConnectionPool(opener, max_size=100, control=control, ledger=ledger)
+        caretaker = Caretaker(ledger, control)
+        caretaker.start()
+        errors: list[GreenlineError] = []
+        is_over = False
+
+        def ask() -> None:
+            while not is_over:
+                try:
+                    run(pool, "select pg_sleep(0.02)")
+                except GreenlineError as error:
+                    errors.append(error)
+                    gevent.sleep(0.02)
+
+        asking = [gevent.spawn(ask) for _ in range(60)]
+        for allowed in (30, 12, 30):
+            wait_until(lambda: pool.stats()["size"] == allowed - 6, "all there are")  # noqa: B023
+            server.kill()
+            sockets.unlink()
+            server.max_connections = {30: 12, 12: 30}[allowed]
+            server.start()
+            sockets.symlink_to(Path(server.socket).parent)
+        wait_until(lambda: pool.stats()["size"] == 6, "all there are")
+        assert [error for error in errors if "too many" in str(error)] == []
+        is_over = True
+        gevent.joinall(asking, timeout=10, raise_error=True)
+        caretaker.close()
+        pool.close(2.0)
+        control.close()
+        ledger.close()
