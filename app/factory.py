@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
@@ -27,9 +28,11 @@ from greenline.mongo.client import Mongo
 from greenline.mongo.client import server_of as server_of_mongo
 from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.client import Postgres
-from greenline.postgres.connect import check_url, connect, server_of
+from greenline.postgres.connect import Connect, check_url, connect, server_of
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
+from greenline.postgres.hosts import Hosts
+from greenline.postgres.leased import LeasedLedger
 from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
 from greenline.resources import Resources
@@ -128,25 +131,44 @@ def _postgres(
     # A pooler in transaction mode takes no options, and gives a process id that is its own.
     is_direct = settings.postgres_prepare
     statement_timeout_s = settings.request_timeout_s if is_direct else None
-    open_one = partial(connect, url, CONNECT_TIMEOUT_S, statement_timeout_s)
-    ledger = Ledger(ledger_path(server_of(url)))
-    # Until the server has told what there is: what it told the others, or what they need to ask.
+    open_one: Connect = partial(connect, url, CONNECT_TIMEOUT_S, statement_timeout_s)
+    path = ledger_path(server_of(url))
     least = settings.workers * (budget.POSTGRES_EXTRA_A_WORKER + 1)
-    ledger.resize(max(least, ledger.spare[TOLD_CAPACITY]), least)
 
-    def follow_limits(conn: Connection) -> None:
-        plan = plans["postgres"] = budget.postgres_plan(
-            read_facts(conn),
-            _deployment(settings),
+    def plan_for(facts: budget.PostgresFacts, hosts: int) -> budget.Plan:
+        return budget.postgres_plan(
+            facts,
+            replace(_deployment(settings), hosts=hosts),
             pool_size=settings.postgres_pool_size,
             pgbouncer_pool_size=settings.pgbouncer_pool_size,
+            is_counted=settings.hosts is None,
         )
-        ledger.resize(plan.host, plan.reserved)
-        ledger.spare[TOLD_CAPACITY] = plan.host
+
+    def follow(plan: budget.Plan) -> None:
+        plans["postgres"] = plan
         pool.resize(plan.pool_most)
         log.info("postgres pool: %s", plan)
 
-    control = Control(open_one, ledger=ledger, on_connect=follow_limits)
+    hosts: Hosts | None = None
+    ledger: Ledger
+    if settings.hosts is None:
+        ledger = counted = LeasedLedger(path)
+        hosts = Hosts(counted, floor=least, plan_for=plan_for, follow=follow)
+        open_one = hosts.named(open_one)
+        control = Control(open_one, ledger=ledger, on_connect=hosts.read)
+    else:
+        ledger = Ledger(path)
+        # Until the server has told what there is: what it told the others, or what they need to
+        # ask.
+        ledger.resize(max(least, ledger.spare[TOLD_CAPACITY]), least)
+
+        def follow_limits(conn: Connection) -> None:
+            plan = plan_for(read_facts(conn), settings.hosts or 1)
+            ledger.resize(plan.host, plan.reserved)
+            ledger.spare[TOLD_CAPACITY] = plan.host
+            follow(plan)
+
+        control = Control(open_one, ledger=ledger, on_connect=follow_limits)
     pool = ConnectionPool(
         open_one,
         max_size=settings.postgres_pool_size or 1,
@@ -161,6 +183,9 @@ def _postgres(
         "postgres", close=control.close, check=partial(control.ask, schema.require_current)
     )
     resources.add("slots", start=caretaker.start, close=caretaker.close)
+    if hosts is not None:
+        start = partial(hosts.start, control)
+        resources.add("hosts", start=start, close=hosts.close, check=hosts.check)
     resources.add("postgres pool", close=lambda: pool.close(GOODBYE_S))
     counters.gauges["postgres"] = pool.stats
     return Postgres(pool, prepare=settings.postgres_prepare)

@@ -2,7 +2,8 @@
 How many connections a host and its workers may hold: arithmetic, no I/O.
 
 1. Each limit has a sum of its own, less what is not ours; the lowest one binds.
-2. What is there is divided by the hosts, those that a deploy adds for a while included.
+2. What is there is divided by the hosts, those that a deploy adds for a while included. Where hosts
+   are counted they are not: each is counted when it comes, and what it needs to come is set aside.
 3. What a worker holds beside its pool is counted by name.
 4. Each worker has those and one connection for its pool reserved, and so has each of a second
    generation, which a reload has alive at once, as far as they fit. The rest is shared.
@@ -18,6 +19,9 @@ from greenline.ledger.file import SLOTS
 
 # Left free on a server: people with psql or mongosh, and a migration.
 HEAD_ROOM = 3
+# Where hosts are counted each that comes begins with one connection: so many may come within the
+# second or so that the others need to shrink. On a small server it is a quarter of what there is.
+NEWCOMERS = 10
 # One for readiness, cancelling, looking after the slots and registering the host.
 POSTGRES_BESIDE = {"control": 1}
 # Of each server: the readiness check's connection, and two for the monitors of each of the two
@@ -87,11 +91,13 @@ class Plan:
     """
     What a host and its workers may hold at one server.
 
-    ``host`` connections in all, of which ``reserved`` are set aside for what each worker needs to
-    live; ``worker`` is an even share for a worker's pool, ``pool_most`` what it may reach while
-    the others idle. ``more_workers`` would still fit. ``binding`` names the limit that decides.
+    ``host`` connections in all, its part of ``all_hosts``, of which ``reserved`` are set aside for
+    what each worker needs to live; ``worker`` is an even share for a worker's pool, ``pool_most``
+    what it may reach while the others idle. ``more_workers`` would still fit. ``binding`` names the
+    limit that decides.
     """
 
+    all_hosts: int
     host: int
     reserved: int
     worker: int
@@ -135,12 +141,14 @@ def postgres_plan(
     *,
     pool_size: int | None = None,
     pgbouncer_pool_size: int | None = None,
+    is_counted: bool = False,
 ) -> Plan:
     """
     Return what *deployment* may hold of a Postgres.
 
     *pool_size* caps a worker's pool, and raises nothing. *pgbouncer_pool_size* is what the
-    pgbouncer in front gives all hosts together.
+    pgbouncer in front gives all hosts together. With *is_counted* the hosts are those that are
+    there now: one that comes begins in a part that is set aside, and surge hosts do not count.
 
     Raises:
         ConfigError: not even the reserved connections of one generation fit, with the sum; or
@@ -174,7 +182,7 @@ def postgres_plan(
     if pgbouncer_pool_size is not None:
         limits["PGBOUNCER_POOL_SIZE"] = _Sum().put("", pgbouncer_pool_size, "PGBOUNCER_POOL_SIZE")
     cap = ("POSTGRES_POOL_SIZE", pool_size)
-    return _plan(limits, deployment, POSTGRES_BESIDE, cap)
+    return _plan(limits, deployment, POSTGRES_BESIDE, cap, is_counted=is_counted)
 
 
 def mongodb_plan(
@@ -214,6 +222,8 @@ def _plan(
     beside: Mapping[str, int],
     cap: tuple[str, int | None],
     exchange: Mapping[str, int] | None = None,
+    *,
+    is_counted: bool = False,
 ) -> Plan:
     """Return the plan; with *exchange* pools are of a fixed size, and that is what it takes."""
     for limit in limits.values():
@@ -226,20 +236,28 @@ def _plan(
     total = _Sum(value=limits[binding].value)
     if len(limits) > 1:
         total.put("", total.value, "lowest", f"{binding} binds")
-    surge = f", and {deployment.surge_hosts} more while a deploy rolls"
-    hosts = _count(deployment.hosts, "host") + surge * (deployment.surge_hosts > 0)
-    total.put("/", deployment.hosts + deployment.surge_hosts, "hosts", hosts)
-    told = [*limits[binding].lines, total.lines[-1]]
+    told, begin = limits[binding].lines, len(total.lines)
+    hosts, meaning = deployment.hosts, _count(deployment.hosts, "host")
+    if is_counted:
+        aside = min(NEWCOMERS, max(total.value, 0) // 4)
+        total.put("-", aside, "newcomers", "hosts that come begin there")
+        meaning += ", as counted now"
+    elif deployment.surge_hosts:
+        hosts += deployment.surge_hosts
+        meaning += f", and {deployment.surge_hosts} more while a deploy rolls"
+    all_hosts = total.value
+    total.put("/", hosts, "hosts", meaning)
     if total.value > SLOTS:
         binding = "slots"
-        told.append(total.put("<=", SLOTS, binding, "what the host's ledger can count").lines[-1])
+        total.put("<=", SLOTS, binding, "what the host's ledger can count")
     host = total.result("a host")
-    why = _told([*told, total.lines[-1]])
+    why = _told([*told, *total.lines[begin:]])
     if host < workers * per_worker:
+        fewer = "the number of hosts" if is_counted else "GREENLINE_HOSTS"
         raise ConfigError(
             f"{_count(workers, 'worker')} a host need {workers * per_worker} connections "
             f"({by_name} each), there are {host}: {why}; "
-            f"lower WEB_CONCURRENCY or GREENLINE_HOSTS, or raise what binds"
+            f"lower WEB_CONCURRENCY or {fewer}, or raise what binds"
         )
     first = workers * per_worker
     second = min(first, host - first)
@@ -273,6 +291,7 @@ def _plan(
     if size is not None and size < even:
         why = f"{name}; {why} would give {even}"
     return Plan(
+        all_hosts=all_hosts,
         host=host,
         reserved=first + second,
         worker=share.value,

@@ -24,8 +24,10 @@ from greenline.errors import ConfigError, GreenlineError
 from greenline.mongo.client import make_client
 from greenline.mongo.errors import first_sentence
 from greenline.mongo.limits import read_max_connections
+from greenline.postgres.claims import count_hosts
 from greenline.postgres.connect import check_url
 from greenline.postgres.errors import first_line
+from greenline.postgres.hosts import require_sessions
 from greenline.postgres.limits import APPLICATION, read_facts
 from greenline.settings import Sizing
 
@@ -49,6 +51,7 @@ class Outcome(NamedTuple):
     plan: Plan | None
     problem: str = ""
     status: int = FITS
+    hosts: int | None = None  # registered now, where they are counted
 
 
 @click.group()
@@ -85,7 +88,7 @@ def budget(context: click.Context, /, as_json: bool, **given: int | None) -> Non
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     if sizing.hosts is None:
-        click.echo("GREENLINE_HOSTS is auto: this is for one host, --hosts asks for more", err=True)
+        click.echo(f"GREENLINE_HOSTS is auto: {_counted(outcomes.get(POSTGRES))}", err=True)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(_documents(outcomes))))
     else:
@@ -133,7 +136,7 @@ def _ask(sizing: Sizing) -> dict[str, Outcome]:
     if url:
         with _named(settings.DATABASE_URL):
             check_url(url)
-        asks[POSTGRES] = partial(_outcome, lambda: _postgres_plan(_ask_postgres(url), sizing))
+        asks[POSTGRES] = partial(_ask_postgres, url, sizing)
     if uri:
         with _named(settings.MONGODB_URI):
             client = make_client(uri, {})
@@ -143,11 +146,28 @@ def _ask(sizing: Sizing) -> dict[str, Outcome]:
     return {name: one.result() for name, one in asked.items()}
 
 
-def _ask_postgres(url: str) -> PostgresFacts:
-    with closing(
-        psycopg2.connect(url, connect_timeout=TIMEOUT_S, fallback_application_name=APPLICATION)
-    ) as conn:
-        return read_facts(conn)
+def _ask_postgres(url: str, sizing: Sizing) -> Outcome:
+    hosts = None
+
+    def compute() -> Plan:
+        nonlocal hosts
+        with closing(
+            psycopg2.connect(url, connect_timeout=TIMEOUT_S, fallback_application_name=APPLICATION)
+        ) as conn:
+            facts = read_facts(conn)
+            if sizing.hosts is not None:
+                return _postgres_plan(facts, sizing)
+            require_sessions(facts)
+            hosts = count_hosts(conn)
+            return _postgres_plan(facts, sizing, max(hosts, 1))
+
+    return _outcome(compute)._replace(hosts=hosts)
+
+
+def _counted(postgres: Outcome | None) -> str:
+    if postgres is None or postgres.hosts is None:
+        return "this is for one host, --hosts asks for more"
+    return f"{postgres.hosts} {'is' if postgres.hosts == 1 else 'are'} registered now"
 
 
 def _ask_mongodb(client: "MongoClient[dict[str, Any]]") -> int | None:
@@ -166,12 +186,13 @@ def _outcome(compute: Callable[[], Plan]) -> Outcome:
         return Outcome(None, first_sentence(error), UNREACHABLE)
 
 
-def _postgres_plan(facts: PostgresFacts, sizing: Sizing) -> Plan:
+def _postgres_plan(facts: PostgresFacts, sizing: Sizing, hosts: int = 1) -> Plan:
     return postgres_plan(
         facts,
-        _deployment(sizing),
+        _deployment(sizing, hosts),
         pool_size=sizing.postgres_pool_size,
         pgbouncer_pool_size=sizing.pgbouncer_pool_size,
+        is_counted=sizing.hosts is None,
     )
 
 
@@ -184,8 +205,8 @@ def _mongodb_plan(told: int | None, sizing: Sizing) -> Plan:
     )
 
 
-def _deployment(sizing: Sizing) -> Deployment:
-    return Deployment(sizing.workers, sizing.hosts or 1, sizing.surge_hosts)
+def _deployment(sizing: Sizing, counted: int = 1) -> Deployment:
+    return Deployment(sizing.workers, sizing.hosts or counted, sizing.surge_hosts)
 
 
 def _documents(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:

@@ -158,8 +158,9 @@ class Ledger:
         now = self._clock()
         self._look(now)
         self._find_orphans(now, MAX_ASKED)
-        for slot in [slot for slot in self._slots if slot.number == LAST_RESORT]:
-            self._move(slot)
+        for slot in [slot for slot in self._slots if slot.for_control and not slot.is_kept]:
+            # Into one that is kept for it, so that the pools may have its place.
+            self._move(slot, self.reserved if slot.number < self.capacity else self.capacity)
             self._keep(slot)
         return sorted(self._orphans, key=lambda slot: slot.number)
 
@@ -289,16 +290,20 @@ class Ledger:
         # Others move within a second, too: what is free until then may be theirs.
         self._paused_until = now + 2 * LOOK_S
         for slot in tuple(self._slots | self._orphans):
-            self._move(slot)
+            self._move(slot, self.capacity)
         self.resize(self.capacity, self.reserved)
 
-    def _move(self, slot: Slot) -> None:
-        """Take another place for *slot*: in a new file the same, or any; without one it stays."""
+    def _move(self, slot: Slot, behind: int) -> None:
+        """
+        Take another place for *slot*, before the one *behind*; in a new file the same if it can.
+
+        Without one it stays.
+        """
         old, number = slot.file, -1
         if old is not self._file:
             number = self._lock_free(slot.number, slot.number + 1)
         if number < 0:
-            number = self._lock_free(0, self.capacity)
+            number = self._lock_free(0, behind)
         if number < 0 or old is None:
             return
         self._file.write(number, old.state(slot.number), old.pid(slot.number))

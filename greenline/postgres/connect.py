@@ -13,6 +13,7 @@ from greenline import deadline
 from greenline.errors import ConfigError, DeadlineExceeded, StoreDown
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import first_line, translate
+from greenline.postgres.limits import APPLICATION
 from greenline.postgres.resolve import resolve
 
 # A peer that vanished without a reset is noticed after 20 s without a word from it, be it that
@@ -74,6 +75,7 @@ def connect(
     timeout_s: float,
     statement_timeout_s: float | None = 0,
     *,
+    application: str = APPLICATION,
     abandon: Callable[[Connection], None] = Connection.close,
 ) -> Connection:
     """
@@ -82,7 +84,8 @@ def connect(
     What the URL says wins over ours. The server itself ends a statement after
     *statement_timeout_s* seconds, so that one whose request is over does not work on; 0 is never,
     and None says nothing: pgbouncer refuses a client that sends options.
-    *abandon* is given what was connected half-way: the server may have a backend for it.
+    *application* is the application's name unless the URL has one. *abandon* is given what was
+    connected half-way: the server may have a backend for it.
 
     Raises:
         StoreDown: the server refused, failed or did not answer.
@@ -101,7 +104,7 @@ def connect(
             conn: Connection = psycopg2.connect(
                 resolve(url),
                 connection_factory=partial(_begin, begun),
-                fallback_application_name="greenline",
+                fallback_application_name=application,
                 **ours,
             )
             conn.settle()

@@ -4,7 +4,8 @@ The one connection that a worker holds beside its pools, for what must work when
 1. Readiness is asked over it and statements are cancelled over it: psycopg2's own ``cancel()``
    blocks the whole worker. One question at a time.
 2. It is made when first needed, and anew when it broke or a question was interrupted.
-3. With a ledger it has a slot like any other, of those that are kept for this.
+3. With a ledger it has a slot like any other, of those that are kept for this, and moves to another
+   when there are fewer by now.
 """
 
 import threading
@@ -17,7 +18,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from greenline import deadline
 from greenline.errors import ConfigError, GreenlineError, PoolClosed, PoolTimeout, StoreDown
-from greenline.ledger import Ledger
+from greenline.ledger import Ledger, Slot
 from greenline.postgres.clean import is_dead
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
@@ -73,12 +74,12 @@ class Control:
 
     def renew(self) -> None:
         """
-        Connect, unless there is a connection that lives.
+        Connect, unless there is a connection that lives and may stay.
 
         Raises:
             what :meth:`ask` raises.
         """
-        if self._conn is None or is_dead(self._conn):
+        if self._conn is None or is_dead(self._conn) or self._is_over():
             self.ask(bool)
 
     def cancel(self, pid: int) -> bool:
@@ -100,8 +101,11 @@ class Control:
     def _open(self) -> Connection:
         if self._conn is not None and is_dead(self._conn):
             self._drop()  # the server ended it while it was idle
+        slot = self._better_slot()
+        if slot is not None:
+            self._drop()
         if self._conn is None:
-            conn = self._conn = self._connect_in_a_slot()
+            conn = self._conn = self._connect_in(slot)
             try:
                 conn.autocommit = True
                 self._on_connect(conn)
@@ -113,10 +117,18 @@ class Control:
                 raise
         return self._conn
 
-    def _connect_in_a_slot(self) -> Connection:
+    def _better_slot(self) -> Slot | None:
+        """Return another slot if there are fewer than the connection's by now."""
+        return self._ledger.take(for_control=True) if self._ledger and self._is_over() else None
+
+    def _is_over(self) -> bool:
+        slot = None if self._conn is None else self._conn.slot
+        return self._ledger is not None and slot is not None and self._ledger.is_over(slot)
+
+    def _connect_in(self, slot: Slot | None) -> Connection:
         if self._ledger is None:
             return self._connect(abandon=Connection.close)
-        slot = self._ledger.take(for_control=True)
+        slot = slot or self._ledger.take(for_control=True)
         if slot is None:
             raise PoolTimeout("the host's other connections leave none for the control connection")
         return connect_in(slot, self._connect, self._ledger)

@@ -83,7 +83,7 @@ def test_each_option_counts(arguments: tuple[str, ...], host: int, worker: int) 
     [
         ("WEB_CONCURRENCY", "4", 47, 8),
         ("GREENLINE_HOSTS", "3", 23, 8),
-        ("GREENLINE_HOSTS", "auto", 47, 20),
+        ("GREENLINE_HOSTS", "auto", 84, 39),
         ("GREENLINE_SURGE_HOSTS", "0", 94, 44),
         ("PGBOUNCER_POOL_SIZE", "40", 20, 7),
         ("POSTGRES_POOL_SIZE", "5", 47, 5),

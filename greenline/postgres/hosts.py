@@ -1,0 +1,266 @@
+"""
+Share what a server allows between hosts that are counted: ``GREENLINE_HOSTS=auto``.
+
+1. A host begins with one connection, its registrar's. Some are set aside for those that come.
+2. All shrink as soon as one more is there: nothing is taken beyond the new share, what is idle
+   beyond it goes at once, what is lent as it comes back. A claim shrinks with what is held.
+3. A newcomer waits for ``SETTLE_S``, and grows into what the others do not claim any more.
+4. A host that is gone counts for ``GONE_S``, and after that with what backends it left.
+5. Who cannot ask the server lets its host not grow, after ``LEASE_S`` at most.
+6. Whose registration was lost takes up what it had, within ``RETURN_S`` and at the same server.
+   After a restart of the server all are newcomers: there may be less to share.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from time import monotonic, monotonic_ns
+
+import gevent
+
+from greenline import deadline
+from greenline.budget import Plan, PostgresFacts
+from greenline.errors import ConfigError, GreenlineError, StoreDown
+from greenline.postgres import claims
+from greenline.postgres.claims import Census, View
+from greenline.postgres.connect import Connect
+from greenline.postgres.connection import Connection
+from greenline.postgres.control import Control
+from greenline.postgres.leased import LEASE_S, LeasedLedger
+from greenline.postgres.limits import read_facts
+
+LOOK_S = 0.2
+ASK_TIMEOUT_S = 5.0
+SETTLE_S = LEASE_S
+READ_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Hosts:
+    """
+    One worker's part: it registers its host if no sibling does, and follows the number of hosts.
+
+    *ledger* is the host's. *plan_for* computes what a host may hold beside so many others, of which
+    *floor* is the least; *follow* is called with each plan that is another one.
+    """
+
+    def __init__(
+        self,
+        ledger: LeasedLedger,
+        *,
+        floor: int,
+        plan_for: Callable[[PostgresFacts, int], Plan],
+        follow: Callable[[Plan], object],
+    ) -> None:
+        self._ledger = ledger
+        self._floor = floor
+        self._plan_for = plan_for
+        self._follow = follow
+        self._control: Control | None = None
+        self._looking: gevent.Greenlet[[], None] | None = None
+        self._facts: PostgresFacts | None = None
+        self._last_facts: PostgresFacts | None = None
+        self._read_due = 0.0
+        self._plan: Plan | None = None
+        self._problem: ConfigError | None = None
+        self._census = Census()
+        self._claimed = 0
+        self._registered_s = 0.0
+        self._server = 0
+
+    def __repr__(self) -> str:
+        mine = self._ledger
+        return f"<Hosts {mine.hosts} number={mine.number} allowed={mine.allowed} {self._census}>"
+
+    def named(self, connect: Callable[..., Connection]) -> Connect:
+        """Return *connect* with a name for each connection that tells others whose it is."""
+
+        def connect_named(*, abandon: Callable[[Connection], None]) -> Connection:
+            if not self._ledger.number and self._ledger.leads():
+                self._ledger.number = random.randint(1, claims.MAX_HOST)  # noqa: S311
+            return connect(application=claims.application(self._ledger.number), abandon=abandon)
+
+        return connect_named
+
+    def read(self, conn: Connection) -> None:
+        """
+        Read what the server allows, over a new control connection.
+
+        Raises:
+            ConfigError: it does not fit on one host, or a pooler is in between.
+        """
+        facts = self._facts = self._last_facts = read_facts(conn)
+        require_sessions(facts)
+        self._read_due = monotonic() + SETTLE_S
+        self._replan(max(self._ledger.hosts, 1))
+
+    def read_again(self, conn: Connection) -> None:
+        """
+        Follow what others hold by now, but what one look alone shows of them.
+
+        A backend of ours that has just begun has no name yet, and looks like another's.
+        """
+        if monotonic() < self._read_due:
+            return
+        self._read_due = monotonic() + READ_S
+        before, self._last_facts = self._last_facts, read_facts(conn)
+        self._facts = min(before or self._last_facts, self._last_facts, key=_others)
+
+    def check(self) -> None:
+        """
+        Prove that the hosts that there are fit.
+
+        Raises:
+            ConfigError: they do not, with the sum.
+        """
+        if self._problem is not None:
+            raise self._problem
+
+    def start(self, control: Control) -> None:
+        """Look every ``LOOK_S``, in the background, asking over *control*."""
+        self._control = control
+        self._looking = gevent.spawn(self._keep_looking)
+
+    def close(self) -> None:
+        """Look no more; the registration ends with the control connection."""
+        if self._looking is not None:
+            self._looking.kill()
+
+    def look(self, control: Control) -> None:
+        """
+        Look once: the registrar at the server, its siblings at what it has told.
+
+        Raises:
+            StoreDown: the server cannot be asked.
+            ConfigError: as :meth:`read`.
+        """
+        if not self._ledger.leads():
+            if self._facts is not None and monotonic() >= self._read_due:
+                control.ask(self.read_again)
+            self._replan(self._ledger.hosts)
+            return
+        try:
+            with deadline.limit(ASK_TIMEOUT_S):
+                control.ask(self._ask)
+        except BaseException:
+            self._ledger.end_lease()
+            raise
+
+    def _ask(self, conn: Connection) -> None:
+        seen_ns = monotonic_ns()
+        view = claims.look(conn)
+        if not view.is_registered:
+            self._register(conn, view)
+            seen_ns = monotonic_ns()
+            view = claims.look(conn)
+        self.read_again(conn)
+        self._census.note(view.claims, monotonic())
+        self._replan(len(self._census))
+        self._shrink(conn)
+        self._grow(conn, view)
+        self._ledger.lease(len(self._census), seen_ns, self._server)
+
+    def _register(self, conn: Connection, view: View) -> None:
+        ledger = self._ledger
+        ledger.end_lease()
+        server = claims.started(conn)
+        if not ledger.may_return(server):
+            if ledger.number in view.claims:
+                ledger.number = 0
+                conn.close()
+                raise StoreDown("another session is registered with the number of this host")
+            ledger.allow(1)
+        self._server = server
+        self._claimed = ledger.needed(ledger.allowed)
+        claims.claim(conn, ledger.number, self._claimed)
+        self._registered_s = monotonic()
+        log.info("registered as host %d, with %d connections", ledger.number, self._claimed)
+
+    def _shrink(self, conn: Connection) -> None:
+        """Let there be no more than our share, and claim what that needs."""
+        ledger = self._ledger
+        most = self._floor if self._plan is None else self._plan.host
+        if ledger.allowed > most:
+            ledger.allow(most)
+        self._claim(conn, ledger.needed(ledger.allowed))
+
+    def _grow(self, conn: Connection, view: View) -> None:
+        """Claim what is missing to our share, as far as nobody else does."""
+        ledger, plan = self._ledger, self._plan
+        if plan is None or ledger.allowed >= plan.host:
+            return
+        if monotonic() - self._registered_s < SETTLE_S:
+            return
+        beyond = ledger.needed(ledger.allowed) - ledger.allowed
+        allowed = min(self._room(view, plan) - beyond, plan.host)
+        if allowed <= ledger.allowed:
+            return
+        before = self._claimed
+        claims.claim(conn, ledger.number, allowed + beyond)
+        view = claims.look(conn)
+        self._census.note(view.claims, monotonic())
+        if self._room(view, plan) < allowed + beyond:  # another one claimed it in this moment
+            claims.unclaim(conn, ledger.number, allowed + beyond)
+            return
+        claims.unclaim(conn, ledger.number, before)
+        self._claimed = allowed + beyond
+        ledger.allow(allowed)
+
+    def _room(self, view: View, plan: Plan) -> int:
+        return plan.all_hosts - self._census.claimed_beside(self._ledger.number) - view.unclaimed
+
+    def _claim(self, conn: Connection, number: int) -> None:
+        if number != self._claimed:
+            claims.claim(conn, self._ledger.number, number)
+            claims.unclaim(conn, self._ledger.number, self._claimed)
+            self._claimed = number
+
+    def _replan(self, hosts: int) -> None:
+        """Compute the plan for *hosts*; where they do not fit, ours keeps to its floor."""
+        if self._facts is None or not hosts:
+            return
+        try:
+            plan = self._plan_for(self._facts, hosts)
+        except ConfigError as error:
+            if hosts == 1:
+                raise
+            if self._problem is None:
+                log.error("%s", error)
+            self._problem, self._plan = error, None
+            return
+        self._problem = None
+        if plan != self._plan:
+            self._plan = plan
+            self._ledger.reserve(plan.reserved)
+            self._follow(plan)
+
+    def _keep_looking(self) -> None:
+        while self._control is not None:
+            try:
+                self.look(self._control)
+            except GreenlineError:
+                pass  # readiness tells it
+            except Exception:
+                log.exception("looking for other hosts failed")
+            gevent.sleep(LOOK_S)
+
+
+def _others(facts: PostgresFacts) -> int:
+    return facts.others
+
+
+def require_sessions(facts: PostgresFacts) -> None:
+    """
+    Prove that a session is ours for as long as we hold its connection.
+
+    Raises:
+        ConfigError: there is a pgbouncer.
+    """
+    if facts.behind_pgbouncer:
+        raise ConfigError(
+            "GREENLINE_HOSTS: auto counts the hosts by locks, each held by a session of its own, "
+            "and DATABASE_URL leads to a pgbouncer: what pools transactions gives the session to "
+            "another client after each, the lock with it; set the number of hosts, or connect to "
+            "the server itself"
+        )

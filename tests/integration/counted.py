@@ -1,0 +1,53 @@
+"""A worker of a host whose fellows are counted, joined as the service joins it."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from greenline.budget import Deployment, Plan, PostgresFacts, postgres_plan
+from greenline.postgres.caretaker import Caretaker
+from greenline.postgres.connection import Connection
+from greenline.postgres.control import Control
+from greenline.postgres.hosts import Hosts
+from greenline.postgres.leased import LeasedLedger
+from greenline.postgres.pool import ConnectionPool
+
+log = logging.getLogger(__name__)
+
+
+class Member:
+    """A worker of the host at *path*, of *workers*; *connect* makes its connections."""
+
+    def __init__(self, path: Path, connect: Callable[..., Connection], workers: int = 1) -> None:
+        self.workers = workers
+        self.plan: Plan | None = None
+        self.ledger = LeasedLedger(path)
+        self.hosts = Hosts(
+            self.ledger, floor=2 * workers, plan_for=self._plan_for, follow=self._follow
+        )
+        opener = self.hosts.named(connect)
+        self.control = Control(opener, ledger=self.ledger, on_connect=self.hosts.read)
+        self.pool = ConnectionPool(opener, max_size=1, control=self.control, ledger=self.ledger)
+        self.caretaker = Caretaker(self.ledger, self.control)
+
+    def _plan_for(self, facts: PostgresFacts, hosts: int) -> Plan:
+        """Plan without a reload, so that a host that is busy holds all that it may."""
+        plan = postgres_plan(facts, Deployment(self.workers, hosts), is_counted=True)
+        return replace(plan, reserved=2 * self.workers, pool_most=plan.host)
+
+    def _follow(self, plan: Plan) -> None:
+        self.plan = plan
+        self.pool.resize(plan.pool_most)
+        log.info("%s a host: %s", plan.host, plan)
+
+    def start(self) -> None:
+        self.caretaker.start()
+        self.hosts.start(self.control)
+
+    def close(self) -> None:
+        self.pool.close(2.0)
+        self.hosts.close()
+        self.caretaker.close()
+        self.control.close()
+        self.ledger.close()
