@@ -121,6 +121,10 @@ class LeasedLedger(Ledger):
             self.abandon(orphan)
         return []
 
+    def _lock_last_resort(self, _: float) -> bool:
+        """There is none: one beside the capacity is another host's, and the registrar can ask."""
+        return False
+
     def _follow(self) -> None:
         if self._file.cells[CAPACITY] != self.capacity:
             self.resize(self._file.cells[CAPACITY], self._most_reserved)
