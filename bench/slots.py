@@ -59,8 +59,8 @@ def _works(folder: Path) -> Iterator[Work]:
         yield Work(f"take, all of {capacity} held", mine.take)
     mine, other, *_ = _ledgers(folder / "turns", 100, 0)
     slots = [_taken(mine) for _ in range(3)]
-    yield Work("should_give, nobody waits", lambda: mine.should_give(slots[0]))
-    yield Work("is_wanted, nobody waits", lambda: mine.is_wanted(slots[0]))
+    for name, ask in (("should_give", mine.should_give), ("is_wanted", mine.is_wanted)):
+        yield Work(f"{name}, nobody waits", partial(ask, slots[0]), TIMES, _calm)
     _taken(other), _taken(other)
     yield Work("want", other.want)
     for name, ask in (("should_give", mine.should_give), ("is_wanted", mine.is_wanted)):
@@ -82,8 +82,13 @@ def _ledgers(file: Path, capacity: int, held: int) -> list[Ledger]:
     for n in range(held):
         _taken(ledgers[1 + n % OTHERS]).hold(n + 1)
     ledgers[OTHERS].want()  # so that all seats are looked at
-    sleep(2 * WANT_S)  # but nobody waits any more
+    _calm()
     return ledgers
+
+
+def _calm() -> None:
+    """Wait until nobody waits any more."""
+    sleep(2 * WANT_S)
 
 
 def _taken(ledger: Ledger) -> Slot:

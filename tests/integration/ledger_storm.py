@@ -136,8 +136,8 @@ class Worker:
         """Close a connection, and give its slot back when the server has closed its end."""
         with socket.socket(fileno=os.dup(conn.fileno())) as goodbye:
             conn.close()
-            with contextlib.suppress(OSError):
-                goodbye.shutdown(socket.SHUT_WR)
+            goodbye.setblocking(True)  # libpq's is not, and this is the same one
+            with contextlib.suppress(ConnectionError):
                 while goodbye.recv(4096):
                     pass
         self.ledger.give(slot)

@@ -91,7 +91,7 @@ def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
     assert told["highest"] <= CAPACITY + BESIDE
     assert told["longest_wait_s"] < 10
     assert told["not_settled"] == 0
-    assert told["free_at_the_end"] == CAPACITY - 1  # one is the control connection's that looks
+    assert told["free_at_the_end"] >= CAPACITY - 1  # one may be that of the connection that looks
     assert told["round"] > 5 * SECONDS
     assert told["kill"] > SECONDS
     assert told["stop"] > SECONDS / 2

@@ -104,6 +104,22 @@ def test_a_control_connection_takes_a_shared_slot_when_none_is_kept_for_it(opene
     assert len(taken(one, for_control=True)) == 1
 
 
+def test_a_control_connection_moves_to_a_slot_that_is_kept_for_it(opened: Open) -> None:
+    """Its shared one is for the pools, which may take no kept one in its place."""
+    one, other = opened(4, reserved=2), opened(4, reserved=2)
+    kept = taken(other) + taken(other, for_control=True)
+    (control,) = taken(one, for_control=True)
+    control.hold(7)
+    assert not control.is_kept
+    one.orphans()
+    assert not control.is_kept
+    other.give(kept[1])
+    one.orphans()
+    assert control.is_kept
+    assert control.pid == 7
+    assert one.stats()["held_by_all"] == 2
+
+
 def test_when_all_slots_are_orphans_one_process_can_ask_the_server(opened: Open) -> None:
     """A slot beside the capacity lets it in; it moves from there as soon as there is another."""
     victim, one, other = opened(2), opened(2), opened(2)
