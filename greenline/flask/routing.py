@@ -13,7 +13,6 @@ from collections.abc import Container, Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from werkzeug.exceptions import HTTPException
 from werkzeug.routing import (
     BaseConverter,
     MapAdapter,
@@ -142,7 +141,7 @@ def _leads(adapter: MapAdapter, rule: Rule, method: str) -> bool:
     """Return whether the rule's own path leads to it, and nowhere else first."""
     try:
         found, arguments = adapter.match(rule.rule, method, return_rule=True)
-    except HTTPException:
+    except Exception:  # Werkzeug's HTTPException; its ValueError, for an alias that does not fit
         return False
     return found is rule and not arguments
 
