@@ -14,7 +14,8 @@ The host's connections to one server as slots that all processes of one user sha
    than that, rule 5 lets the last one in.
 4. One slot beside the capacity is for a control connection that finds no other: when all processes
    were killed at once all slots are orphans, and there must be one who can ask the server. It
-   moves to another slot as soon as one is free. So there are never more than ``capacity + BESIDE``.
+   moves to another slot as soon as one is free. So there are never more than ``capacity + BESIDE``,
+   or, after a shrinking, ``BESIDE`` more than were held.
 5. The other slots are shared. Who waits for one says so, anew every few ms, and then each gives the
    others their turn: ``turns`` has the rules.
 6. After a shrinking nobody takes a shared slot as long as more are held than there are now.
@@ -168,6 +169,10 @@ class Ledger:
         """Say that this process waits for a slot; it counts for a tenth of a second."""
         self._file.require_open()
         self._turns.want(self._clock())
+
+    def is_wanting(self) -> bool:
+        """Return whether this process waits for a slot itself."""
+        return self._turns.is_wanting(self._clock())
 
     def should_give(self, slot: Slot) -> bool:
         """

@@ -103,6 +103,8 @@ class Connection(PsycopgConnection):
             os.close(farewell)
 
     def __del__(self) -> None:
+        if self.on_close is not None:  # dropped without a close
+            self.close()
         if self.farewell is not None:
             os.close(self.farewell)
 

@@ -51,6 +51,7 @@ class Control:
         self._lock = threading.Lock()
         self._conn: Connection | None = None
         self._closed = False
+        self._failed: Exception | None = None  # how the last connect ended
 
     def ask(self, question: Callable[[Connection], T]) -> T:
         """
@@ -62,15 +63,7 @@ class Control:
             PoolClosed: it is closed.
         """
         with self._lock:
-            if self._closed:
-                raise PoolClosed
-            try:
-                conn = self._open()
-                with translated():
-                    return question(conn)
-            finally:
-                if self._conn is not None and (self._closed or not _is_idle(self._conn)):
-                    self._drop()
+            return self._ask(question)
 
     def renew(self) -> None:
         """
@@ -79,8 +72,14 @@ class Control:
         Raises:
             what :meth:`ask` raises.
         """
-        if self._conn is None or is_dead(self._conn) or self._is_over():
-            self.ask(bool)
+        if self._conn is not None and not is_dead(self._conn) and not self._is_over():
+            return
+        failed = self._failed
+        with self._lock:
+            # Who waited while another tried in vain does not try for as long once more.
+            if self._failed is not None and self._failed is not failed:
+                raise self._failed
+            self._ask(bool)
 
     def cancel(self, pid: int) -> bool:
         """Return whether the backend *pid* was told to stop; one that is gone cannot be."""
@@ -98,23 +97,41 @@ class Control:
                 self._drop().join()
             self._lock.release()
 
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        if self._closed:
+            raise PoolClosed
+        try:
+            try:
+                conn = self._open()
+            except Exception as error:
+                self._failed = error
+                raise
+            self._failed = None
+            with translated():
+                return question(conn)
+        finally:
+            if self._conn is not None and (self._closed or not _is_idle(self._conn)):
+                self._drop()
+
     def _open(self) -> Connection:
         if self._conn is not None and is_dead(self._conn):
-            self._drop()  # the server ended it while it was idle
+            self._drop().join()  # the server ended it while it was idle: its slot is for the next
         slot = self._better_slot()
         if slot is not None:
             self._drop()
         if self._conn is None:
-            conn = self._conn = self._connect_in(slot)
+            # It is nobody's yet: renew() must not take it for one that has read the budget.
+            conn = self._connect_in(slot)
             try:
                 conn.autocommit = True
                 self._on_connect(conn)
             except ConfigError as error:  # what fits no more is no fault of who asks
-                self._drop()
+                self._see_off(conn)
                 raise StoreDown(f"Postgres: {error}") from error
             except BaseException:
-                self._drop()
+                self._see_off(conn)
                 raise
+            self._conn = conn
         return self._conn
 
     def _better_slot(self) -> Slot | None:
@@ -135,6 +152,9 @@ class Control:
 
     def _drop(self) -> "gevent.Greenlet[..., None]":
         conn, self._conn = self._conn, None
+        return self._see_off(conn)
+
+    def _see_off(self, conn: Connection | None) -> "gevent.Greenlet[..., None]":
         return gevent.spawn(see_off, conn, None, self._ledger)
 
 

@@ -34,13 +34,18 @@ def creator(
     def let_go(conn: Connection) -> None:
         gevent.spawn(see_off, conn, cancel, ledger)
 
+    def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
+        if control is not None:
+            control.renew()  # as the pool does: the budget is read before anyone connects
+        return connect(abandon=abandon)
+
     def create() -> Connection:
         left_s = deadline.remaining(timeout_s)
         with gevent.Timeout(left_s, PoolTimeout(f"no slot became free within {left_s} s")):
             while (slot := ledger.take()) is None:
                 ledger.want()
                 gevent.sleep(ASK_AGAIN_S)
-        conn = connect_in(slot, connect, ledger)
+        conn = connect_in(slot, open_one, ledger)
         conn.on_close = let_go
         return conn
 

@@ -18,6 +18,7 @@ In the manner of psycopg_pool; the slot before the I/O as in SQLAlchemy's QueueP
 import logging
 import random
 from collections import deque
+from contextlib import suppress
 from time import monotonic
 
 import gevent
@@ -41,7 +42,7 @@ from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.loan import Loan
 from greenline.postgres.queue import Queue
-from greenline.postgres.slots import SPARE_S, Slots, hold
+from greenline.postgres.slots import ASK_AGAIN_S, SPARE_S, Slots, hold
 
 # After a restart all want a connection at once: a server that begins is asked by a few at a time,
 # and each attempt after a failed one comes at a moment of its own.
@@ -282,6 +283,8 @@ class ConnectionPool:
         self._connectors.add(gevent.getcurrent())
         try:
             conn = self._fill_slot(slot)
+        except PoolTimeout:
+            self._make_room()
         except Exception as error:
             self._queue.fail(error)
         else:
@@ -289,6 +292,13 @@ class ConnectionPool:
         finally:
             self._connectors.discard(gevent.getcurrent())
         self._grow()
+
+    def _make_room(self) -> None:
+        """Let the control connection have the slot that was just given back, if it has none."""
+        with suppress(GreenlineError):
+            if self._renew is not None:
+                self._renew()
+        gevent.sleep(ASK_AGAIN_S)
 
     def _take_slot(self) -> None:
         self._size += 1
@@ -305,6 +315,8 @@ class ConnectionPool:
                 gevent.sleep(random.uniform(0, RETRY_JITTER_S))  # noqa: S311
             if self._renew is not None:
                 self._renew()  # a server that was started anew may allow less: that is read first
+            if self._slots.is_over(slot):
+                raise PoolTimeout("the host has fewer connections by now")
             conn = self._connect(abandon=halves.append)
             if slot is not None:
                 hold(slot, conn)

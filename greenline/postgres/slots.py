@@ -51,6 +51,10 @@ class Slots:
         if self._ledger is not None and slot is not None and slot.file is not None:
             self._ledger.give(slot)
 
+    def is_over(self, slot: Slot | None) -> bool:
+        """Return whether there are fewer slots by now, so that nobody may connect in *slot*."""
+        return self._ledger is not None and slot is not None and self._ledger.is_over(slot)
+
     def see_off(self, conn: Connection, cancel: Cancel | None) -> None:
         """Close *conn*; its slot is free when its backend is gone, and looked after until then."""
         see_off(conn, cancel, self._ledger)
@@ -65,8 +69,11 @@ class Slots:
         """Return whether the idle *conn* is beyond the budget, or of more use to another."""
         if self._ledger is None or conn.slot is None:
             return False
+        if self._ledger.is_over(conn.slot):
+            return True
         is_unused = monotonic() - conn.idle_since_s >= SPARE_S
-        return self._ledger.is_over(conn.slot) or (is_unused and self._ledger.is_wanted(conn.slot))
+        # Where this process waits it is for another pool: this one has not waited for SPARE_S.
+        return is_unused and (self._ledger.is_wanting() or self._ledger.is_wanted(conn.slot))
 
     def _wait(self) -> None:
         try:
@@ -114,11 +121,13 @@ def hold(slot: Slot, conn: Connection) -> None:
 
 def see_off(conn: Connection, cancel: Cancel | None, ledger: Ledger | None) -> None:
     """Close *conn*; its slot is free when its backend is gone, and looked after until then."""
-    is_gone = leave(conn, cancel)
-    slot, conn.slot = conn.slot, None
-    if ledger is None or slot is None or slot.file is None:  # the ledger is closed
-        return
-    if is_gone:
-        ledger.give(slot)
-    else:
-        ledger.abandon(slot)
+    is_gone: bool | None = None
+    try:
+        is_gone = leave(conn, cancel)
+    finally:
+        slot, conn.slot = conn.slot, None
+        if ledger is not None and slot is not None and slot.file is not None:  # else it is closed
+            if is_gone:
+                ledger.give(slot)
+            else:
+                ledger.abandon(slot)

@@ -16,6 +16,7 @@ import psycopg2
 import pytest
 
 from bench.backends import Backends, Highest
+from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
 from greenline.budget import HEAD_ROOM, NEWCOMERS, PostgresFacts
 from greenline.errors import ConfigError
@@ -36,6 +37,21 @@ LONG_S = "4.0" if IS_LONG else "0.5"  # a statement that delays a shrinking
 SLACK_S = 1.0
 
 Make = Callable[..., Member]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """A server of these tests' own: the session's has connections that no host claims."""
+    with temporary() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def databases(postgres: Postgres, mongo: Mongo) -> Databases:
+    """Both servers with the schema."""
+    databases = Databases(postgres.url, mongo.url)
+    run_command(["flask", "db", "upgrade"], databases.environ)
+    return databases
 
 
 @pytest.fixture

@@ -28,9 +28,8 @@ path, how = Path(sys.argv[1]), sys.argv[2]
 for _ in range(30):
     path.unlink(missing_ok=True)
     if how != "there is none":
-        Ledger(path).close()
-        with path.open("r+b") as file:
-            file.truncate(0) if how == "it is truncated" else file.write(b"another")
+        path.touch(0o600)
+        path.write_bytes(b"" if how == "it is truncated" else b"another" * 20_000)
     (waits, go), (results, result), (until, over) = os.pipe(), os.pipe(), os.pipe()
     for _ in range(8):
         if os.fork() == 0:

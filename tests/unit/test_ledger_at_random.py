@@ -4,7 +4,7 @@ import itertools
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from greenline.ledger import Ledger, Slot
@@ -53,6 +53,11 @@ class Worker:
     capacity=st.integers(1, 8),
     reserved=st.integers(0, 8),
 )
+@example(  # a control connection, after a shrinking, where all is held
+    acts=[("take", 0, 0), ("take", 0, 0), ("shrink", 0, 0), ("control", 0, 0)],
+    capacity=2,
+    reserved=0,
+)
 def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity(
     acts: list[tuple[str, int, int]], capacity: int, reserved: int
 ) -> None:
@@ -79,8 +84,9 @@ def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity
                     worker.ledger.resize(capacity)
             elif workers:
                 step(act, workers, workers[who % len(workers)], which, server)
-            assert len(server.backends) <= max(capacity + BESIDE, before)
+            assert len(server.backends) <= max(capacity, before) + BESIDE
             beside = list(server.backends.values()).count(LAST_RESORT)
+            assert beside <= BESIDE
             assert len(server.backends) - beside <= max(capacity, before)
         for worker in workers:
             for slot in worker.pid_in:
