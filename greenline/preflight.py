@@ -18,32 +18,39 @@ FITS, UNREACHABLE = 0, 3
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def show_budget(server: Any) -> None:
-    """Log what ``greenline budget`` says for *server* (a gunicorn Arbiter), or exit with it."""
+def ask_budget(server: Any) -> "subprocess.Popen[str]":
+    """Begin to ask ``greenline budget`` for *server* (a gunicorn Arbiter), beside other checks."""
     cfg = server.cfg
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     mine = {"WEB_CONCURRENCY": str(cfg.workers), "PYTHONPATH": path}
     other = cfg.uid != os.geteuid()  # a socket's peer may be asked for by its name
+    return subprocess.Popen(
+        [sys.executable, "-m", "greenline", "budget"],
+        env={**os.environ, **cfg.env, **mine},
+        user=cfg.uid if other else None,
+        group=cfg.gid if other else None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def show_budget(server: Any, asked: "subprocess.Popen[str]") -> None:
+    """Log what was answered, or exit with it."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "greenline", "budget"],
-            env={**os.environ, **cfg.env, **mine},
-            user=cfg.uid if other else None,
-            group=cfg.gid if other else None,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
+        answer, complaint = asked.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
+        asked.kill()
+        asked.communicate()
         server.log.warning("connection budget: no answer within %.0f s", TIMEOUT_S)
         return
-    if done.stdout:
-        server.log.info("connection budget\n%s", done.stdout.rstrip())
-    said = done.stderr.strip().splitlines()
+    if answer:
+        server.log.info("connection budget\n%s", answer.rstrip())
+    said = complaint.strip().splitlines()
     problems = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
     # A crash of the command says none: it is no reason not to start.
-    if problems and done.returncode not in (FITS, UNREACHABLE):
+    if problems and asked.returncode not in (FITS, UNREACHABLE):
         sys.exit(f"greenline: {'; '.join(problems)}")
     for line in problems or said[-1:]:
         server.log.warning("connection budget: %s", line)
