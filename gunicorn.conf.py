@@ -42,9 +42,8 @@ def take_descriptors():
 def on_starting(server):
     """Stop here when the application cannot be loaded, or the connections do not fit."""
     take_descriptors()
-    asked = preflight.ask_budget(server)
-    try_application(server)
-    preflight.show_budget(server, asked)
+    with preflight.budget_shown(server):
+        try_application(server)
 
 
 def post_fork(server, worker):

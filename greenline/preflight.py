@@ -8,6 +8,8 @@ that is away stops nobody, because the workers wait for it.
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,19 @@ FITS, UNREACHABLE = 0, 3
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def ask_budget(server: Any) -> "subprocess.Popen[str]":
-    """Begin to ask ``greenline budget`` for *server* (a gunicorn Arbiter), beside other checks."""
+@contextmanager
+def budget_shown(server: Any) -> Iterator[None]:
+    """Ask ``greenline budget`` beside the block, and log what it answered, or exit with it."""
+    asked = _ask(server)
+    try:
+        yield
+        _show(server, asked)
+    finally:
+        asked.kill()
+        asked.communicate()
+
+
+def _ask(server: Any) -> "subprocess.Popen[str]":
     cfg = server.cfg
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     mine = {"WEB_CONCURRENCY": str(cfg.workers), "PYTHONPATH": path}
@@ -36,13 +49,10 @@ def ask_budget(server: Any) -> "subprocess.Popen[str]":
     )
 
 
-def show_budget(server: Any, asked: "subprocess.Popen[str]") -> None:
-    """Log what was answered, or exit with it."""
+def _show(server: Any, asked: "subprocess.Popen[str]") -> None:
     try:
         answer, complaint = asked.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        asked.kill()
-        asked.communicate()
         server.log.warning("connection budget: no answer within %.0f s", TIMEOUT_S)
         return
     if answer:
