@@ -17,8 +17,8 @@ from time import monotonic
 import gevent
 import pymongo
 
+from greenline.background import keep_doing
 from greenline.budget import MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER
-from greenline.errors import GreenlineError
 from greenline.mongo.driver import LimitedClient
 from greenline.mongo.permits import Permits
 
@@ -50,7 +50,7 @@ class Clients:
         self._warm = warm
         self._size = self._wanted = 0
         self._others: set[LimitedClient] = set()
-        self._looking: gevent.Greenlet[[], None] | None = None
+        self._looking: gevent.Greenlet[..., None] | None = None
 
     def __repr__(self) -> str:
         return f"<Clients size={self._size} wanted={self._wanted} others={len(self._others)}>"
@@ -58,7 +58,11 @@ class Clients:
     def begin(self, least: int) -> bool:
         """Return whether there are permits for a pool of *least*, and look after them from now."""
         if self._looking is None and self._permits.are_counted:
-            self._looking = gevent.spawn(self._keep_looking)
+            self._looking = keep_doing(
+                self.look,
+                lambda: uniform(LOOK_S / 2, LOOK_S),  # noqa: S311
+                "looking after the connections to MongoDB",
+            )
         return self._permits.take(MONGODB_EXTRA_A_WORKER + least)
 
     def open(self, least: int, wanted: int) -> LimitedClient:
@@ -145,16 +149,6 @@ class Clients:
             gevent.sleep(LEAVE_S)
         self._permits.keep(needed)
         self._others.discard(client)
-
-    def _keep_looking(self) -> None:
-        while True:
-            gevent.sleep(uniform(LOOK_S / 2, LOOK_S))  # noqa: S311
-            try:
-                self.look()
-            except GreenlineError:
-                pass  # readiness tells it
-            except Exception:
-                log.exception("looking after the connections to MongoDB failed")
 
 
 def close(client: LimitedClient) -> None:

@@ -9,7 +9,6 @@ Look after slots whose holder is gone while its backend may live on, and after t
 4. A control connection that the server ended is made anew, and the budget read with it.
 """
 
-import logging
 from collections.abc import Iterable
 from functools import partial
 from time import monotonic
@@ -17,7 +16,7 @@ from time import monotonic
 import gevent
 
 from greenline import deadline
-from greenline.errors import GreenlineError
+from greenline.background import keep_doing
 from greenline.ledger import Ledger, Slot
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
@@ -27,8 +26,6 @@ ASK_TIMEOUT_S = 5.0
 # The server asks every second whether a client is still there, and a connect takes five at most.
 UNKNOWN_S = 6.0
 
-log = logging.getLogger(__name__)
-
 
 class Caretaker:
     """Looks after the slots of *ledger*, asking over *control*."""
@@ -36,11 +33,11 @@ class Caretaker:
     def __init__(self, ledger: Ledger, control: Control) -> None:
         self._ledger = ledger
         self._control = control
-        self._looking: gevent.Greenlet[[], None] | None = None
+        self._looking: gevent.Greenlet[..., None] | None = None
 
     def start(self) -> None:
         """Look every ``LOOK_S``, in the background."""
-        self._looking = gevent.spawn(self._keep_looking)
+        self._looking = keep_doing(self.look, lambda: LOOK_S, "looking after the slots")
 
     def close(self) -> None:
         """Look no more."""
@@ -67,16 +64,6 @@ class Caretaker:
         for orphan in orphans:
             if orphan.pid not in alive and (orphan.pid or _is_old(orphan)):
                 self._ledger.give(orphan)
-
-    def _keep_looking(self) -> None:
-        while True:
-            gevent.sleep(LOOK_S)
-            try:
-                self.look()
-            except GreenlineError:
-                pass  # readiness tells it
-            except Exception:
-                log.exception("looking after the slots failed")
 
 
 def _is_old(orphan: Slot) -> bool:

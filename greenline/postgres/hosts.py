@@ -14,13 +14,15 @@ Share what a server allows between hosts that are counted: ``GREENLINE_HOSTS=aut
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from time import monotonic, monotonic_ns
 
 import gevent
 
 from greenline import deadline
+from greenline.background import keep_doing
 from greenline.budget import Plan, PostgresFacts
-from greenline.errors import ConfigError, GreenlineError, StoreDown
+from greenline.errors import ConfigError, StoreDown
 from greenline.postgres import claims
 from greenline.postgres.claims import Census, View
 from greenline.postgres.connect import Connect
@@ -57,8 +59,7 @@ class Hosts:
         self._floor = floor
         self._plan_for = plan_for
         self._follow = follow
-        self._control: Control | None = None
-        self._looking: gevent.Greenlet[[], None] | None = None
+        self._looking: gevent.Greenlet[..., None] | None = None
         self._facts: PostgresFacts | None = None
         self._last_facts: PostgresFacts | None = None
         self._read_due = 0.0
@@ -119,8 +120,9 @@ class Hosts:
 
     def start(self, control: Control) -> None:
         """Look every ``LOOK_S``, in the background, asking over *control*."""
-        self._control = control
-        self._looking = gevent.spawn(self._keep_looking)
+        self._looking = keep_doing(
+            partial(self.look, control), lambda: LOOK_S, "looking for other hosts"
+        )
 
     def close(self) -> None:
         """Look no more; the registration ends with the control connection."""
@@ -234,16 +236,6 @@ class Hosts:
             self._plan = plan
             self._ledger.reserve(plan.reserved)
             self._follow(plan)
-
-    def _keep_looking(self) -> None:
-        while self._control is not None:
-            try:
-                self.look(self._control)
-            except GreenlineError:
-                pass  # readiness tells it
-            except Exception:
-                log.exception("looking for other hosts failed")
-            gevent.sleep(LOOK_S)
 
 
 def _others(facts: PostgresFacts) -> int:
