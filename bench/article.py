@@ -12,26 +12,23 @@ The article's experiment: many clients at once, each with one query that sleeps 
     python -m bench.article
 """
 
-import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from bench import hey, report
+from bench import budget, hey, report
 from bench.backends import Backends, Highest
 from bench.contenders import Contender, Work, contenders, flask
 from bench.failures import FAILURES
 from bench.servers import ServerError
 from embedded.mongo import Mongo
 from embedded.postgres import temporary
-from embedded.settings import CHECKOUT
 
 MAX_CONNECTIONS = 100
 # gunicorn's timeout and our REQUEST_TIMEOUT: nobody is asked to answer later than that.
@@ -61,14 +58,12 @@ class Experiment:
         """Apply the schema for ours, then measure all of them."""
         flask("db", "upgrade", env=self._env)
         for work in WORKS:
-            plan = self._plan(work)
+            plan = budget.ask({**self._env, "WEB_CONCURRENCY": str(work.workers)})
             for clients in work.clients:
                 for contender in self._contenders:
                     self._compete(contender, work, clients, plan)
 
-    def _compete(
-        self, contender: Contender, work: Work, clients: int, plan: Mapping[str, int]
-    ) -> None:
+    def _compete(self, contender: Contender, work: Work, clients: int, plan: budget.Budget) -> None:
         what = f"{work.name} {contender.who} {clients} clients"
         print(what, file=sys.stderr, flush=True)
         rows = []
@@ -76,7 +71,7 @@ class Experiment:
             for _ in range(work.repeats):
                 row = self._measure(contender, work, clients)
                 rows.append(row)
-                for problem in problems(row, work, plan["host"]):
+                for problem in problems(row, work, plan.host):
                     self.found.invalid(f"{what}: {problem}")
         except FAILURES as error:
             self.found.invalid(f"{what}: {error}")
@@ -84,7 +79,7 @@ class Experiment:
             row = report.middle(rows)
             self.found.add(row)
             if row.who == report.OURS and work.seconds:
-                self.verdicts.append(verdict(row, work.workers * plan["worker"]))
+                self.verdicts.append(verdict(row, work.workers * plan.worker))
 
     def _measure(self, contender: Contender, work: Work, clients: int) -> report.Row:
         """Send one request from each of *clients* at once to a server that is warm."""
@@ -99,19 +94,9 @@ class Experiment:
             rss_mb = server.rss_mb()
         return report.row(work.name, contender.who, result, rss_mb, backends=highest.seen)
 
-    def _plan(self, work: Work) -> Mapping[str, int]:
-        """Ask how many connections our workers may hold."""
-        command = [sys.executable, "-m", "greenline", "budget", "--json"]
-        env = {**self._env, "WEB_CONCURRENCY": str(work.workers)}
-        done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
-        if done.returncode:
-            raise ServerError(f"greenline budget: {done.stderr.strip()}")
-        plan: Mapping[str, int] = json.loads(done.stdout)["postgres"]
-        return plan
 
-
-def problems(row: report.Row, work: Work, budget: int) -> Iterator[str]:
-    """Say what makes *row* not count, with a *budget* of so many connections."""
+def problems(row: report.Row, work: Work, most: int) -> Iterator[str]:
+    """Say what makes *row* not count, with *most* connections in the budget."""
     # hey's figures are rounded to a tenth of a millisecond.
     if row.p50_ms is not None and row.p50_ms < work.seconds * 1000 - 1:
         yield f"answered in {row.p50_ms} ms, without having slept"
@@ -119,8 +104,8 @@ def problems(row: report.Row, work: Work, budget: int) -> Iterator[str]:
         return
     if row.answers != {"200": row.clients}:
         yield f"answers {row.answers}"
-    if row.more["backends"] > budget:
-        yield f"{row.more['backends']} backends, the budget is {budget}"
+    if row.more["backends"] > most:
+        yield f"{row.more['backends']} backends, the budget is {most}"
 
 
 def verdict(row: report.Row, connections: int) -> str:

@@ -18,22 +18,19 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from time import monotonic
 
-from bench import budget, proc, promises, report, sockets
+from bench import budget, databases, proc, promises, report, sockets
 from bench.backends import Backends, Highest
 from bench.clients import Asked, Client
 from bench.contenders import flask
-from bench.failures import FAILURES
-from bench.servers import Gunicorn, ServerError, allow_files
+from bench.servers import Gunicorn, ServerError
 from bench.vegeta import split_by_status
-from embedded.mongo import Mongo
-from embedded.postgres import Postgres, temporary
+from embedded.postgres import Postgres
 from greenline import ledger
 from greenline.postgres.connect import server_of
 
@@ -215,22 +212,7 @@ def lost_slots(database_url: str, backends: Backends) -> int:
 
 def main() -> int:
     """Run the bench, print and write what came of it."""
-    # A server has a session of its own: only an orderly end takes it along.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    allow_files()
-    found = report.Report("burst")
-    verdicts: list[promises.Verdict] = []
-    try:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
-            postgres = stack.enter_context(temporary(MAX_CONNECTIONS))
-            mongo = stack.enter_context(Mongo(folder / "mongo"))
-            verdicts = measure(found, postgres, mongo.url, folder)
-    except FAILURES as error:
-        found.invalid(str(error))
-    status = found.finish()
-    print(f"{NOTES}\n")
-    return promises.status(verdicts) or status
+    return databases.run("burst", MAX_CONNECTIONS, measure, NOTES)
 
 
 def _replaced(master: int, gone: set[int]) -> bool:

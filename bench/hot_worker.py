@@ -14,25 +14,22 @@ One worker with all the work and three idle ones: slots that the host shares, an
 import argparse
 import asyncio
 import os
-import signal
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from bench import budget, proc, promises, report, sockets
+from bench import budget, databases, proc, promises, report, sockets
 from bench.backends import Backends, Highest
 from bench.clients import Asked, Client
 from bench.contenders import flask
-from bench.failures import FAILURES
 from bench.rounds import interleaved
-from bench.servers import Gunicorn, ServerError, allow_files
+from bench.servers import Gunicorn, ServerError
 from bench.vegeta import split_by_status
-from embedded.mongo import Mongo
-from embedded.postgres import Postgres, temporary
+from embedded.postgres import Postgres
 
 WORKERS, CLIENTS, MAX_CONNECTIONS = 4, 200, 100
 SLEEP_S, LEAD_S, SECONDS, ROUNDS = 0.25, 2.0, 4.0, 3
@@ -172,22 +169,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.hot_worker", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of both")
     rounds = max(1, parser.parse_args().rounds)
-    # A server has a session of its own: only an orderly end takes it along.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    allow_files()
-    found = report.Report("hot_worker")
-    verdicts: list[promises.Verdict] = []
-    try:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
-            postgres = stack.enter_context(temporary(MAX_CONNECTIONS))
-            mongo = stack.enter_context(Mongo(folder / "mongo"))
-            verdicts = measure(found, postgres, mongo.url, folder, rounds)
-    except FAILURES as error:
-        found.invalid(str(error))
-    status = found.finish()
-    print(f"{NOTES}\n")
-    return promises.status(verdicts) or status
+    return databases.run("hot_worker", MAX_CONNECTIONS, partial(measure, rounds=rounds), NOTES)
 
 
 if __name__ == "__main__":
