@@ -9,30 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from greenline import ledger
 from greenline.ledger import Ledger
 from greenline.ledger.file import LedgerFile
 from greenline.ledger.ledger import DEAD_S
 from greenline.ledger.turns import PROMISE_S, WANT_S
 from tests.support import CHECKOUT, environ
-from tests.unit.ledgers import Clock, Open, ledgers, taken
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return ledger.path("127.0.0.1:5432", tmp_path)
-
-
-@pytest.fixture
-def opened(path: Path, clock: Clock) -> Iterator[Open]:
-    """Opens ledgers on one file: ``opened(capacity, reserved)``."""
-    with ledgers(path, clock) as opened:
-        yield opened
+from tests.unit.ledgers import Clock, Open, taken
 
 
 def test_all_together_hold_no_more_than_the_capacity(opened: Open) -> None:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,26 +15,9 @@ from greenline.ledger import Ledger, place
 from greenline.ledger.file import RANGE, SEAT_LOCKS, SEATS, SIZE, LedgerFile
 from greenline.ledger.ledger import LOOK_S
 from tests.support import CHECKOUT, environ
-from tests.unit.ledgers import Clock, Open, ledgers, taken
+from tests.unit.ledgers import Clock, Open, taken
 
 NOBODY = 65_534
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return ledger.path("127.0.0.1:5432", tmp_path)
-
-
-@pytest.fixture
-def opened(path: Path, clock: Clock) -> Iterator[Open]:
-    """Opens ledgers on one file: ``opened(capacity, reserved)``."""
-    with ledgers(path, clock) as opened:
-        yield opened
 
 
 def raw_lock(path: Path, start: int, length: int) -> int:

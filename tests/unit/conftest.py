@@ -1,0 +1,26 @@
+"""Ledgers on a file of the test's own, with a clock that it sets."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from greenline import ledger
+from tests.unit.ledgers import Clock, Open, ledgers
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return ledger.path("127.0.0.1:5432", tmp_path)
+
+
+@pytest.fixture
+def opened(path: Path, clock: Clock) -> Iterator[Open]:
+    """Opens ledgers on one file: ``opened(capacity, reserved)``."""
+    with ledgers(path, clock) as opened:
+        yield opened
