@@ -58,6 +58,11 @@ class Worker:
     capacity=2,
     reserved=0,
 )
+@example(  # the second control connection moves to a slot that is kept
+    acts=[("take", 0, 0), ("control", 0, 0), ("control", 0, 0), ("care", 0, 0), ("take", 0, 0)],
+    capacity=4,
+    reserved=3,
+)
 def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity(
     acts: list[tuple[str, int, int]], capacity: int, reserved: int
 ) -> None:
@@ -128,6 +133,8 @@ def step(act: str, workers: list[Worker], worker: Worker, which: int, server: Se
         for orphan in worker.ledger.orphans():
             if server.is_gone(orphan):
                 worker.ledger.give(orphan)
+        for slot, pid in worker.pid_in.items():  # a control connection's may have moved
+            server.backends[pid] = slot.number
     elif act == "want":
         worker.ledger.want()
 

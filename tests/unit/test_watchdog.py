@@ -67,9 +67,10 @@ def run(script: str, *, patched: bool = True, limit_s: float = 0.1, stuck_s: flo
 @pytest.mark.parametrize("how", ["in_sleep", "in_python", "in_c", "one_call_into_c"])
 def test_names_the_function_that_blocks(how: str, patched: bool) -> None:
     """Asleep outside of gevent, busy in Python or in C: the stack shows who, the head how long."""
-    said = run(f"gevent.spawn(handler, {how}, 0.5).join(); report()", patched=patched)
+    # Long ones: on a busy machine the start of the process may take as long as a short block.
+    said = run(f"gevent.spawn(handler, {how}, 1.2).join(); report()", patched=patched, limit_s=0.4)
     (blocked_ms,) = map(int, re.findall(r"^WARNING the hub was blocked for (\d+) ms", said, re.M))
-    assert blocked_ms >= 100
+    assert blocked_ms >= 400
     assert "in handler" in said
     assert f"in {how}" in said
     assert "told 1 <Watchdog blocked=1" in said
