@@ -22,24 +22,22 @@ from config.env import named
 from greenline import budget, counters, deadline, master
 from greenline.errors import ConfigError, StoreDown
 from greenline.flask import Flask, environ
-from greenline.ledger import Ledger
+from greenline.ledger import TOLD_CAPACITY, Ledger
 from greenline.ledger import path as ledger_path
 from greenline.mongo.client import Mongo
 from greenline.mongo.client import server_of as server_of_mongo
 from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import Connect, check_url, connect, server_of
-from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.hosts import Hosts
 from greenline.postgres.leased import LeasedLedger
-from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.siblings import Siblings
 from greenline.resources import Resources
 
 CONNECT_TIMEOUT_S = 5.0
 GOODBYE_S = 1.0
-TOLD_CAPACITY = 0  # a number in the ledger
 MAX_BODY_BYTES = 1024 * 1024
 
 log = logging.getLogger(__name__)
@@ -156,19 +154,14 @@ def _postgres(
         hosts = Hosts(counted, floor=least, plan_for=plan_for, follow=follow)
         open_one = hosts.named(open_one)
         control = Control(open_one, ledger=ledger, on_connect=hosts.read)
+        caretaker = Caretaker(ledger, control)
     else:
         ledger = Ledger(path)
-        # Until the server has told what there is: what it told the others, or what they need to
-        # ask.
-        ledger.resize(max(least, ledger.spare[TOLD_CAPACITY]), least)
-
-        def follow_limits(conn: Connection) -> None:
-            plan = plan_for(read_facts(conn), settings.hosts or 1)
-            ledger.resize(plan.host, plan.reserved)
-            ledger.spare[TOLD_CAPACITY] = plan.host
-            follow(plan)
-
-        control = Control(open_one, ledger=ledger, on_connect=follow_limits)
+        siblings = Siblings(
+            ledger, least=least, plan_for=partial(plan_for, hosts=settings.hosts), follow=follow
+        )
+        control = Control(open_one, ledger=ledger, on_connect=siblings.read)
+        caretaker = Caretaker(ledger, control, partial(siblings.look, control))
     pool = ConnectionPool(
         open_one,
         max_size=settings.postgres_pool_size or 1,
@@ -177,7 +170,6 @@ def _postgres(
         control=control if is_direct else None,
         ledger=ledger,
     )
-    caretaker = Caretaker(ledger, control)
     resources.add("ledger of connections", close=ledger.close)
     resources.add(
         "postgres", close=control.close, check=partial(control.ask, schema.require_current)

@@ -11,14 +11,18 @@ How many connections a host and its workers may hold: arithmetic, no I/O.
 6. Division rounds down, so that all hosts together never exceed what is there.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from greenline.errors import ConfigError
 from greenline.ledger.file import SLOTS
+from greenline.sum import Line, Sum, as_text
 
-# Left free on a server: people with psql or mongosh, and a migration.
+# Left free on a server: people with psql or mongosh, and commands (``greenline budget``, a
+# migration), which connect without a slot.
 HEAD_ROOM = 3
+# Left free of a role's or a database's limit: commands connect as we do, people as themselves.
+COMMANDS = 1
 # Where hosts are counted each that comes begins with one connection: so many may come within the
 # second or so that the others need to shrink. On a small server it is a quarter of what there is.
 NEWCOMERS = 10
@@ -72,21 +76,6 @@ class Deployment:
 
 
 @dataclass(frozen=True)
-class Line:
-    """
-    A line of the sum: *sign* says what *number* does to the result of the lines before.
-
-    Nothing begins anew, then ``+``, ``-``, ``/`` (rounded down), ``<=`` (no more than); ``=``
-    is the result.
-    """
-
-    sign: str
-    number: int
-    name: str
-    meaning: str = ""
-
-
-@dataclass(frozen=True)
 class Plan:
     """
     What a host and its workers may hold at one server.
@@ -110,29 +99,6 @@ class Plan:
     def __str__(self) -> str:
         most = f", up to {self.pool_most} while others idle" * (self.pool_most > self.worker)
         return f"{self.worker} connections a worker{most} ({self.reason})"
-
-
-@dataclass
-class _Sum:
-    """Lines that add up because each result is computed from those before it."""
-
-    lines: list[Line] = field(default_factory=list)
-    value: int = 0
-
-    def put(self, sign: str, number: int, name: str, meaning: str = "") -> "_Sum":
-        self.value = {
-            "": lambda: number,
-            "+": lambda: self.value + number,
-            "-": lambda: self.value - number,
-            "/": lambda: self.value // number,
-            "<=": lambda: min(self.value, number),
-        }[sign]()
-        self.lines.append(Line(sign, number, name, meaning))
-        return self
-
-    def result(self, name: str, meaning: str = "") -> int:
-        self.lines.append(Line("=", self.value, name, meaning))
-        return self.value
 
 
 def postgres_plan(
@@ -164,23 +130,25 @@ def postgres_plan(
     held, whose = (
         (0, "not told by a pgbouncer") if facts.behind_pgbouncer else (1, "held by them now")
     )
-    whole = _Sum().put("", facts.max_connections, "max_connections")
+    whole = Sum().put("", facts.max_connections, "max_connections")
     admins = "for administrators"
     whole.put("-", facts.superuser_reserved_connections, "superuser_reserved_connections", admins)
     if facts.reserved_connections and not facts.may_use_reserved:
         whole.put("-", facts.reserved_connections, "reserved_connections", "not for our role")
     whole.put("-", held * facts.others, "others", whose)
-    whole.put("-", HEAD_ROOM, "head-room", "people with psql")
+    whole.put("-", HEAD_ROOM, "head-room", "people with psql, commands")
     limits = {"max_connections": whole}
     if facts.rolconnlimit >= 0 and not facts.is_superuser:
-        role = _Sum().put("", facts.rolconnlimit, "role's limit", "rolconnlimit")
+        role = Sum().put("", facts.rolconnlimit, "role's limit", "rolconnlimit")
         limits["role's limit"] = role.put("-", held * facts.others_of_role, "others", whose)
+        role.put("-", COMMANDS, "commands", "greenline budget, migrations")
     if facts.datconnlimit >= 0 and not facts.is_superuser:
-        base = _Sum().put("", facts.datconnlimit, "database's limit", "datconnlimit")
+        base = Sum().put("", facts.datconnlimit, "database's limit", "datconnlimit")
         base.put("-", held * facts.others_in_database, "others", whose)
+        base.put("-", COMMANDS, "commands", "greenline budget, migrations")
         limits["database's limit"] = base
     if pgbouncer_pool_size is not None:
-        limits["PGBOUNCER_POOL_SIZE"] = _Sum().put("", pgbouncer_pool_size, "PGBOUNCER_POOL_SIZE")
+        limits["PGBOUNCER_POOL_SIZE"] = Sum().put("", pgbouncer_pool_size, "PGBOUNCER_POOL_SIZE")
     cap = ("POSTGRES_POOL_SIZE", pool_size)
     return _plan(limits, deployment, POSTGRES_BESIDE, cap, is_counted=is_counted)
 
@@ -202,13 +170,13 @@ def mongodb_plan(
         ConfigError: not even the reserved connections of one generation fit, with the sum.
     """
     known = {"serverStatus.connections": told, "MONGODB_MAX_CONNECTIONS": max_connections}
-    limits = {name: _Sum().put("", most, name) for name, most in known.items() if most is not None}
+    limits = {name: Sum().put("", most, name) for name, most in known.items() if most is not None}
     if not limits:
         assumed = "assumed limit"
         why = "the server does not tell; set MONGODB_MAX_CONNECTIONS"
-        limits[assumed] = _Sum().put("", MONGODB_DEFAULT_MAX_CONNECTIONS, assumed, why)
+        limits[assumed] = Sum().put("", MONGODB_DEFAULT_MAX_CONNECTIONS, assumed, why)
     for limit in limits.values():
-        limit.put("-", HEAD_ROOM, "head-room", "people with mongosh")
+        limit.put("-", HEAD_ROOM, "head-room", "people with mongosh, commands")
     if pool_size is None:
         cap = ("pymongo's maxPoolSize", MONGODB_DEFAULT_POOL_SIZE)
     else:
@@ -217,7 +185,7 @@ def mongodb_plan(
 
 
 def _plan(
-    limits: Mapping[str, _Sum],
+    limits: Mapping[str, Sum],
     deployment: Deployment,
     beside: Mapping[str, int],
     cap: tuple[str, int | None],
@@ -233,7 +201,7 @@ def _plan(
     per_worker = sum(beside.values()) + 1
     by_name = _named({**beside, "pool": 1})
 
-    total = _Sum(value=limits[binding].value)
+    total = Sum(value=limits[binding].value)
     if len(limits) > 1:
         total.put("", total.value, "lowest", f"{binding} binds")
     told, begin = limits[binding].lines, len(total.lines)
@@ -251,7 +219,7 @@ def _plan(
         binding = "slots"
         total.put("<=", SLOTS, binding, "what the host's ledger can count")
     host = total.result("a host")
-    why = _told([*told, *total.lines[begin:]])
+    why = as_text([*told, *total.lines[begin:]])
     if host < workers * per_worker:
         fewer = "the number of hosts" if is_counted else "GREENLINE_HOSTS"
         raise ConfigError(
@@ -272,9 +240,9 @@ def _plan(
         total.put("-", room, "for an exchange", meaning)
     shared = total.result("shared")
 
-    share = _Sum().put("", shared, "shared").put("/", workers, "workers").put("+", 1, "reserved")
+    share = Sum().put("", shared, "shared").put("/", workers, "workers").put("+", 1, "reserved")
     even = share.value
-    most = _Sum().put("", shared, "shared").put("+", 1, "reserved")
+    most = Sum().put("", shared, "shared").put("+", 1, "reserved")
     sums = [share, most] if exchange is None else [share]
     name, size = cap
     if size is not None:
@@ -284,7 +252,7 @@ def _plan(
             binding = name
     share.result("a worker's pool", "an even share")
     most.result("a worker's pool", "at most, while others idle")
-    more = _Sum().put("", host, "a host").put("/", per_worker, "a worker needs")
+    more = Sum().put("", host, "a host").put("/", per_worker, "a worker needs")
     more.put("-", workers, "workers").result("more workers", "would fit")
     kept = f"{first + second} reserved" + f" and {room} for an exchange" * (room > 0)
     why = f"{why}, less {kept} = {shared}, by {_count(workers, 'worker')}, and 1"
@@ -305,18 +273,6 @@ def _plan(
             *(line for one in [*sums, more] for line in one.lines),
         ),
     )
-
-
-def _told(lines: Sequence[Line]) -> str:
-    """Return *lines* as one line of text."""
-    words = {
-        "": "{1} {0}",
-        "-": " - {0} {1}",
-        "/": ", by {0} {1}",
-        "<=": ", at most {0} {1}",
-        "=": " = {0}",
-    }
-    return "".join(words[line.sign].format(line.number, line.name) for line in lines)
 
 
 def _named(numbers: Mapping[str, int]) -> str:

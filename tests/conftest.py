@@ -8,11 +8,16 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from hypothesis import HealthCheck, settings
 from pymongo import MongoClient
 
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres
 from tests.support import Databases, run
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("greenline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("greenline")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """The host's connections to one server, shared by all of its processes and never exceeded."""
 
-from greenline.ledger.ledger import Ledger
+from greenline.ledger.ledger import TOLD_CAPACITY, Ledger
 from greenline.ledger.place import path
 from greenline.ledger.slot import Slot
 
-__all__ = ["Ledger", "Slot", "path"]
+__all__ = ["TOLD_CAPACITY", "Ledger", "Slot", "path"]

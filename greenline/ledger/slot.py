@@ -5,7 +5,7 @@ What is written outlives the holder: whoever finds the slot of a killed one must
 may be a backend, and which.
 """
 
-from greenline.ledger.file import CONNECTING, HELD, LedgerFile
+from greenline.ledger.file import HELD, LedgerFile
 
 
 class Slot:
@@ -31,15 +31,8 @@ class Slot:
         """The backend's pid; 0 while it connects, and in an orphan that died then."""
         return self.file.pid(self.number) if self.file else 0
 
-    def begin(self) -> None:
-        """Say that a connect begins, in a slot that is used again; a new one says so already."""
-        self._write(CONNECTING)
-
     def hold(self, pid: int) -> None:
         """Say that the connect ended well, with this backend, 0 where there is no pid to tell."""
-        self._write(HELD, pid)
-
-    def _write(self, state: int, pid: int = 0) -> None:
         if self.file is None:
             raise ValueError(f"slot {self.number} was given back")
-        self.file.write(self.number, state, pid)
+        self.file.write(self.number, HELD, pid)

@@ -6,10 +6,11 @@ Look after slots whose holder is gone while its backend may live on, and after t
 2. What was killed while it connected has no process id to ask for; its backend sees the end of its
    socket, and its slot is closed for ``UNKNOWN_S``.
 3. Only who can ask the server takes such slots into care; who cannot any more leaves them.
-4. A control connection that the server ended is made anew, and the budget read with it.
+4. A control connection that the server ended is made anew, and the budget read with it; what a
+   sibling has read anew is followed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 
@@ -28,11 +29,18 @@ UNKNOWN_S = 6.0
 
 
 class Caretaker:
-    """Looks after the slots of *ledger*, asking over *control*."""
+    """
+    Looks after the slots of *ledger*, asking over *control*.
 
-    def __init__(self, ledger: Ledger, control: Control) -> None:
+    *follow* is called at each look, to follow what the siblings tell of the budget.
+    """
+
+    def __init__(
+        self, ledger: Ledger, control: Control, follow: Callable[[], object] = bool
+    ) -> None:
         self._ledger = ledger
         self._control = control
+        self._follow = follow
         self._looking: gevent.Greenlet[..., None] | None = None
 
     def start(self) -> None:
@@ -51,16 +59,19 @@ class Caretaker:
         Raises:
             StoreDown: the server cannot be asked.
         """
-        with deadline.limit(ASK_TIMEOUT_S):
-            self._control.renew()
-            orphans = self._ledger.orphans()
-            pids = [orphan.pid for orphan in orphans if orphan.pid]
-            try:
-                alive = self._control.ask(partial(_alive, pids)) if pids else set()
-            except BaseException:
-                for orphan in orphans:
-                    self._ledger.abandon(orphan)
-                raise
+        try:
+            with deadline.limit(ASK_TIMEOUT_S):
+                self._control.renew()
+                self._follow()
+                self._settle()
+        except BaseException:
+            self._ledger.abandon_orphans()
+            raise
+
+    def _settle(self) -> None:
+        orphans = self._ledger.orphans()
+        pids = [orphan.pid for orphan in orphans if orphan.pid]
+        alive = self._control.ask(partial(_alive, pids)) if pids else set()
         for orphan in orphans:
             if orphan.pid not in alive and (orphan.pid or _is_old(orphan)):
                 self._ledger.give(orphan)

@@ -17,14 +17,22 @@ import gevent
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from greenline import deadline
-from greenline.errors import ConfigError, GreenlineError, PoolClosed, PoolTimeout, StoreDown
+from greenline.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    GreenlineError,
+    PoolClosed,
+    PoolTimeout,
+    StoreDown,
+)
 from greenline.ledger import Ledger, Slot
 from greenline.postgres.clean import is_dead
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import translated
-from greenline.postgres.slots import connect_in, see_off
+from greenline.postgres.slots import connect_in, let_go, see_off
 
+ON_CONNECT_TIMEOUT_S = 5.0
 CANCEL_TIMEOUT_S = 5.0
 GOODBYE_S = 1.0
 
@@ -124,7 +132,7 @@ class Control:
             conn = self._connect_in(slot)
             try:
                 conn.autocommit = True
-                self._on_connect(conn)
+                self._begin(conn)
             except ConfigError as error:  # what fits no more is no fault of who asks
                 self._see_off(conn)
                 raise StoreDown(f"Postgres: {error}") from error
@@ -133,6 +141,17 @@ class Control:
                 raise
             self._conn = conn
         return self._conn
+
+    def _begin(self, conn: Connection) -> None:
+        """Call *on_connect*, in its own time: who waits for the lock waits for this, too."""
+        try:
+            with deadline.limit(ON_CONNECT_TIMEOUT_S):
+                self._on_connect(conn)
+        except DeadlineExceeded as error:
+            if deadline.remaining() == 0:
+                raise
+            message = f"Postgres: no answer within {ON_CONNECT_TIMEOUT_S:.1f} s of asking"
+            raise StoreDown(message) from error
 
     def _better_slot(self) -> Slot | None:
         """Return another slot if there are fewer than the connection's by now."""
@@ -148,7 +167,7 @@ class Control:
         slot = slot or self._ledger.take(for_control=True)
         if slot is None:
             raise PoolTimeout("the host's other connections leave none for the control connection")
-        return connect_in(slot, self._connect, self._ledger)
+        return connect_in(slot, self._connect, partial(let_go, self._ledger))
 
     def _drop(self) -> "gevent.Greenlet[..., None]":
         conn, self._conn = self._conn, None

@@ -1,6 +1,7 @@
 """Let another library's pool draw from the host's slots: SQLAlchemy's ``creator``, for instance."""
 
 from collections.abc import Callable
+from functools import partial
 
 import gevent
 
@@ -10,7 +11,7 @@ from greenline.ledger import Ledger
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
-from greenline.postgres.slots import ASK_AGAIN_S, connect_in, see_off
+from greenline.postgres.slots import ASK_AGAIN_S, connect_in, let_go, see_off
 
 
 def creator(
@@ -31,13 +32,8 @@ def creator(
     """
     cancel = None if control is None else control.cancel
 
-    def let_go(conn: Connection) -> None:
+    def on_close(conn: Connection) -> None:
         gevent.spawn(see_off, conn, cancel, ledger)
-
-    def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
-        if control is not None:
-            control.renew()  # as the pool does: the budget is read before anyone connects
-        return connect(abandon=abandon)
 
     def create() -> Connection:
         left_s = deadline.remaining(timeout_s)
@@ -45,8 +41,16 @@ def creator(
             while (slot := ledger.take()) is None:
                 ledger.want()
                 gevent.sleep(ASK_AGAIN_S)
-        conn = connect_in(slot, open_one, ledger)
-        conn.on_close = let_go
+
+        def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
+            if control is not None:
+                control.renew()  # as the pool does: the budget is read before anyone connects
+            if ledger.is_over(slot):
+                raise PoolTimeout("the host has fewer connections by now")
+            return connect(abandon=abandon)
+
+        conn = connect_in(slot, open_one, partial(let_go, ledger))
+        conn.on_close = on_close
         return conn
 
     return create

@@ -22,7 +22,7 @@ LEASE_S = 1.0
 # is gone for five seconds more.
 RETURN_S = 4.0
 REGISTRAR = SLOTS + SEATS  # its byte, behind those of the slots and the seats
-# Numbers of the ledger, word 0 being the factory's.
+# Numbers of the ledger; the one before is TOLD_CAPACITY.
 CAPACITY, HOSTS, NUMBER, SERVER, SEEN, LEASED_UNTIL = range(SPARE + 1, SPARE + 7)
 
 
@@ -117,8 +117,7 @@ class LeasedLedger(Ledger):
         """Look for orphans as :meth:`Ledger.orphans` does, if this process is the registrar."""
         if self.leads():
             return super().orphans()
-        for orphan in tuple(self._orphans):
-            self.abandon(orphan)
+        self.abandon_orphans()
         return []
 
     def _lock_last_resort(self, _: float) -> bool:

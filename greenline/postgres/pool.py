@@ -1,24 +1,17 @@
 """
-Lend Postgres connections, never more than ``max_size`` at once.
+Lend Postgres connections, never more than ``max_size`` at once, in the manner of psycopg_pool.
 
-1. A slot is reserved before the connect. It is free again when the connect failed, or when the
-   backend is gone: a closed connection is seen off in the background.
-2. Nobody connects for itself: who finds nothing idle joins the queue, and the pool connects for as
-   many as wait, a few at a time. So a borrower that gives up or is killed never leaves half a
-   connection behind, and what it asked for serves the next one.
-3. Between two waits for I/O no other greenlet runs, so the lists need no lock: each method
+1. Who finds nothing idle joins the queue; nobody connects for itself: ``backends`` has the rules.
+2. Between two waits for I/O no other greenlet runs, so the lists need no lock: each method
    changes them in one go and connects, cleans or closes before or after.
-4. A connection comes back clean or not at all: idle is kept, in a transaction is rolled back,
+3. A connection comes back clean or not at all: idle is kept, in a transaction is rolled back,
    anything else is closed. What a borrower may have set is reset.
-5. Nobody but its borrower touches a connection that is lent.
-
-In the manner of psycopg_pool; the slot before the I/O as in SQLAlchemy's QueuePool.
+4. Nobody but its borrower touches a connection that is lent.
 """
 
 import logging
 import random
 from collections import deque
-from contextlib import suppress
 from time import monotonic
 
 import gevent
@@ -34,20 +27,16 @@ from greenline.errors import (
     StoreDown,
     TooManyWaiting,
 )
-from greenline.ledger import Ledger, Slot
+from greenline.ledger import Ledger
 from greenline.patching import require_hook
+from greenline.postgres.backends import Backends
 from greenline.postgres.clean import clean, is_dead
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.loan import Loan
 from greenline.postgres.queue import Queue
-from greenline.postgres.slots import ASK_AGAIN_S, SPARE_S, Slots, hold
 
-# After a restart all want a connection at once: a server that begins is asked by a few at a time,
-# and each attempt after a failed one comes at a moment of its own.
-MAX_CONNECTING = 8
-RETRY_JITTER_S = 0.05
 # What is left when close() has waited in vain gets this long to end.
 GOODBYE_S = 1.0
 # Of an average: the last 20 or so count.
@@ -93,30 +82,21 @@ class ConnectionPool:
         ledger: Ledger | None = None,
     ) -> None:
         require_hook()
-        self._connect = connect
-        self._max_size = max_size
         self._min_size = min_size
         self._timeout_s = timeout_s
         self._max_waiting = max_waiting
         self._max_lifetime_s = max_lifetime_s
         self._max_idle_s = max_idle_s
-        self._cancel = None if control is None else control.cancel
-        self._is_sharing = ledger is not None
-        self._renew = control.renew if control is not None and ledger is not None else None
-        self._slots = Slots(ledger, self._grow)
-        self._giver: gevent.Greenlet[[], None] | None = None
-        self._size = 0  # connections, reserved slots, and those not gone yet
-        self._leaving = 0
-        self._connecting = 0
-        self._is_away = False  # the last connect failed
         self._held_s = 0.0  # for how long a connection is lent, on average
         self._idle: deque[Connection] = deque()  # the longest idle first
         self._queue = Queue(self._pass_on)
+        self._backends = Backends(
+            connect, self._queue, self._admit, max_size=max_size, control=control, ledger=ledger
+        )
+        self._slots = self._backends.slots
+        self._see_off = self._backends.see_off
         self._holders: set[greenlet] = set()
-        self._connectors: set[greenlet] = set()
         self._closing = Event()
-        self._empty = Event()
-        self._empty.set()
         self._evicted_s = 0.0  # connections made before this are not to be trusted
         self._keeper: gevent.Greenlet[[], None] | None = None
 
@@ -126,13 +106,14 @@ class ConnectionPool:
 
     def stats(self) -> dict[str, int]:
         """Return max; size, of which active, idle and leaving; and waiting (greenlets)."""
+        backends, idle = self._backends, len(self._idle)
         return {
-            "max": self._max_size,
-            "size": self._size,
-            "active": self._size - len(self._idle) - self._leaving,
-            "idle": len(self._idle),
-            "leaving": self._leaving,
-            "waiting": self._queued(),
+            "max": backends.max_size,
+            "size": backends.size,
+            "active": backends.size - idle - backends.leaving,
+            "idle": idle,
+            "leaving": backends.leaving,
+            "waiting": backends.queued(),
         }
 
     def connection(self, *, autocommit: bool = False, reset: bool = True) -> Loan:
@@ -177,7 +158,7 @@ class ConnectionPool:
         finally:
             self._holders.discard(gevent.getcurrent())
             # One at a time: while another is leaving, an old one is lent once more.
-            is_due = self._is_old(conn) and not self._leaving
+            is_due = self._is_old(conn) and not self._backends.leaving
             if kept and not is_due and not self._is_evicted(conn):
                 self._pass_on(conn)
             else:
@@ -195,10 +176,18 @@ class ConnectionPool:
 
     def resize(self, max_size: int) -> None:
         """Let the pool hold *max_size* connections; too many now are closed as they come back."""
-        self._max_size = max_size
-        self._grow()
-        for _ in range(min(self._size - self._leaving - max_size, len(self._idle))):
+        for _ in range(min(self._backends.resize(max_size), len(self._idle))):
             self._see_off(self._idle.popleft())
+
+    def fill(self) -> None:
+        """
+        Connect until there are ``min_size`` connections, and keep so many from now on.
+
+        Raises:
+            StoreDown: the server cannot be reached.
+        """
+        self._start_keeper()
+        self._backends.fill(self._min_size)
 
     def check(self) -> None:
         """Look at each idle connection once and see off those that the server has ended."""
@@ -224,12 +213,11 @@ class ConnectionPool:
         self._queue.fail_all(PoolClosed())
         while self._idle:
             self._see_off(self._idle.popleft())
-        for connector in self._connectors:
-            gevent.kill(connector)
-        if not self._empty.wait(timeout_s):
+        self._backends.stop()
+        if not self._backends.wait_until_gone(timeout_s):
             for holder in self._holders - {gevent.getcurrent()}:
                 gevent.kill(holder, PoolClosed())
-        return bool(self._empty.wait(GOODBYE_S))
+        return self._backends.wait_until_gone(GOODBYE_S)
 
     def _acquire(self) -> Connection:
         if self._closing.is_set():
@@ -242,13 +230,14 @@ class ConnectionPool:
         return self._wait()
 
     def _wait(self) -> Connection:
-        free_slots = 0 if self._slots.is_waiting else max(self._max_size - self._size, 0)
-        if self._queued() - free_slots >= self._max_waiting:
-            raise TooManyWaiting(f"{self._queued()} wait for a connection already, as many as may")
-        started, connecting = monotonic(), self._connecting
+        backends, queued = self._backends, self._backends.queued()
+        places = 0 if self._slots.is_waiting else max(backends.max_size - backends.size, 0)
+        if queued - places >= self._max_waiting:
+            raise TooManyWaiting(f"{queued} wait for a connection already, as many as may")
+        started, connecting = monotonic(), backends.connecting
         waiter = self._queue.join()
-        self._grow()
-        is_connecting = self._connecting > connecting
+        backends.grow()
+        is_connecting = backends.connecting > connecting
         with deadline.spending("connecting" if is_connecting else "queued"):
             conn = self._queue.wait(waiter, self._timeout_s)
         if conn is not None:
@@ -258,116 +247,26 @@ class ConnectionPool:
             raise StoreDown(f"Postgres: no connection could be made {waited}")
         raise PoolTimeout(f"no connection became free {waited}")
 
-    def _queued(self) -> int:
-        """Return how many wait and are not being connected for."""
-        return max(len(self._queue) - self._connecting, 0)
-
-    def _grow(self) -> bool:
-        """
-        Connect for those who wait, as far as there are slots, and a few at a time.
-
-        Return whether the host's other connections leave too few slots.
-        """
-        while (
-            self._connecting < min(len(self._queue), MAX_CONNECTING) and self._size < self._max_size
-        ):
-            is_free, slot = self._slots.take()
-            if not is_free:
-                return True
-            self._take_slot()
-            gevent.spawn(self._connect_for_the_first, slot)
-        return False
-
-    def _connect_for_the_first(self, slot: Slot | None) -> None:
-        # By itself: one that is killed before it begins would never free its slot.
-        self._connectors.add(gevent.getcurrent())
-        try:
-            conn = self._fill_slot(slot)
-        except PoolTimeout:
-            self._make_room()
-        except Exception as error:
-            self._queue.fail(error)
-        else:
-            self._pass_on(conn)
-        finally:
-            self._connectors.discard(gevent.getcurrent())
-        self._grow()
-
-    def _make_room(self) -> None:
-        """Let the control connection have the slot that was just given back, if it has none."""
-        with suppress(GreenlineError):
-            if self._renew is not None:
-                self._renew()
-        gevent.sleep(ASK_AGAIN_S)
-
-    def _take_slot(self) -> None:
-        self._size += 1
-        self._connecting += 1
-        self._empty.clear()
-
-    def _fill_slot(self, slot: Slot | None) -> Connection:
-        halves: list[Connection] = []
-        begun_s = monotonic()
-        try:
-            if self._closing.is_set():
-                raise PoolClosed
-            if self._is_away:
-                gevent.sleep(random.uniform(0, RETRY_JITTER_S))  # noqa: S311
-            if self._renew is not None:
-                self._renew()  # a server that was started anew may allow less: that is read first
-            if self._slots.is_over(slot):
-                raise PoolTimeout("the host has fewer connections by now")
-            conn = self._connect(abandon=halves.append)
-            if slot is not None:
-                hold(slot, conn)
-        except BaseException:
-            self._is_away = True
-            if halves:
-                halves[0].slot = slot
-                self._see_off(halves[0])
-            else:
-                self._slots.give(slot)
-                self._free_slot()
-            raise
-        finally:
-            self._connecting -= 1
-        self._is_away = False
-        conn.made_s = begun_s  # what happened since then happened to it as well
+    def _admit(self, conn: Connection) -> None:
+        """Take a new connection."""
         conn.expires_s = conn.made_s + self._max_lifetime_s * (1 - JITTER * random.random())  # noqa: S311
         self._start_keeper()
-        return conn
+        self._pass_on(conn)
 
     def _start_keeper(self) -> None:
         if self._keeper is None:
             self._keeper = gevent.spawn(self._keep)
 
-    def _free_slot(self) -> None:
-        self._size -= 1
-        if self._size == 0:
-            self._empty.set()
-
     def _pass_on(self, conn: Connection) -> None:
-        is_beyond = self._size - self._leaving > self._max_size or self._slots.must_go(conn)
-        if self._closing.is_set() or is_beyond:
+        backends = self._backends
+        is_beyond = backends.size - backends.leaving > backends.max_size
+        if self._closing.is_set() or is_beyond or self._slots.must_go(conn):
             self._see_off(conn)
         elif not self._queue.hand(conn, LOANS * self._held_s):
             conn.idle_since_s = monotonic()
             self._idle.append(conn)
-            if self._is_sharing and self._giver is None:
-                self._giver = gevent.spawn(self._give_spare)
-
-    def _see_off(self, conn: Connection) -> "gevent.Greenlet[..., None]":
-        """Close *conn* off the caller's path; its slot is free when its backend is gone."""
-        self._leaving += 1
-        return gevent.spawn(self._leave, conn)
-
-    def _leave(self, conn: Connection) -> None:
-        try:
-            self._slots.see_off(conn, self._cancel)
-        finally:
-            self._leaving -= 1
-            self._free_slot()
-            self._grow()
+            if not self._slots.is_giving:
+                self._slots.give_spare(self._idle, self._see_off)
 
     def _is_evicted(self, conn: Connection) -> bool:
         return conn.made_s < self._evicted_s
@@ -390,37 +289,10 @@ class ConnectionPool:
             except Exception:
                 log.exception("filling the pool failed")
 
-    def _give_spare(self) -> None:
-        """Give the host's other pools what lies idle here, as long as anything does."""
-        while self._idle:
-            gevent.sleep(SPARE_S / 2)
-            while (conn := next(filter(self._slots.is_spare, self._idle), None)) is not None:
-                self._idle.remove(conn)
-                self._see_off(conn).join()  # one at a time: then it may be the last
-        self._giver = None
-
     def _find_due(self) -> Connection | None:
-        spare = self._size - self._leaving > self._min_size
+        spare = self._backends.size - self._backends.leaving > self._min_size
         for conn in self._idle:
             unused = monotonic() - conn.idle_since_s >= self._max_idle_s
             if self._is_old(conn) or self._is_evicted(conn) or (unused and spare):
                 return conn
         return None
-
-    def fill(self) -> None:
-        """
-        Connect until there are ``min_size`` connections, and keep so many from now on.
-
-        Raises:
-            StoreDown: the server cannot be reached.
-        """
-        self._start_keeper()
-        while self._size < min(self._min_size, self._max_size) and not self._closing.is_set():
-            is_free, slot = self._slots.take()
-            if not is_free:
-                return
-            self._take_slot()
-            try:
-                self._pass_on(self._fill_slot(slot))
-            finally:
-                self._grow()

@@ -7,6 +7,7 @@ A pool's places among the connections of the host: one is taken before each conn
    for ``SPARE_S`` in any case. The ledger says who has to give.
 """
 
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
@@ -19,6 +20,8 @@ from greenline.postgres.connection import Connection
 from greenline.postgres.leave import leave
 
 Cancel = Callable[[int], bool]
+SeeOff = Callable[[Connection], "gevent.Greenlet[..., None]"]
+GiveUp = Callable[[Slot | None, Connection | None], object]
 
 ASK_AGAIN_S = 0.005
 SPARE_S = 0.1
@@ -29,12 +32,14 @@ class Slots:
     The slots of one pool, of the host's *ledger*; without one there are as many as it asks for.
 
     *grow* is called while there are too few, until it returns false: it needs no more.
+    ``is_giving`` tells that nobody needs to begin with :meth:`give_spare`.
     """
 
     def __init__(self, ledger: Ledger | None, grow: Callable[[], bool]) -> None:
         self._ledger = ledger
         self._grow = grow
         self.is_waiting = False  # for a slot that another pool has
+        self.is_giving = ledger is None
 
     def take(self) -> tuple[bool, Slot | None]:
         """Return whether there is a slot, and which; without one *grow* will be called."""
@@ -48,7 +53,7 @@ class Slots:
 
     def give(self, slot: Slot | None) -> None:
         """Give back a slot in which no backend was asked for."""
-        if self._ledger is not None and slot is not None and slot.file is not None:
+        if self._ledger is not None and slot is not None and not _is_closed(slot):
             self._ledger.give(slot)
 
     def is_over(self, slot: Slot | None) -> bool:
@@ -65,7 +70,20 @@ class Slots:
             return False
         return self._ledger.is_over(conn.slot) or self._ledger.should_give(conn.slot)
 
-    def is_spare(self, conn: Connection) -> bool:
+    def give_spare(self, idle: deque[Connection], see_off: SeeOff) -> None:
+        """Give the host's other pools what lies *idle*, in the background, as long as any does."""
+        self.is_giving = True
+        gevent.spawn(self._give_spare, idle, see_off)
+
+    def _give_spare(self, idle: deque[Connection], see_off: SeeOff) -> None:
+        while idle:
+            gevent.sleep(SPARE_S / 2)
+            while (conn := next(filter(self._is_spare, idle), None)) is not None:
+                idle.remove(conn)
+                see_off(conn).join()  # one at a time: then it may be the last
+        self.is_giving = False
+
+    def _is_spare(self, conn: Connection) -> bool:
         """Return whether the idle *conn* is beyond the budget, or of more use to another."""
         if self._ledger is None or conn.slot is None:
             return False
@@ -84,39 +102,41 @@ class Slots:
             self.is_waiting = False
 
 
-def connect_in(slot: Slot, connect: Connect, ledger: Ledger) -> Connection:
+def connect_in(slot: Slot | None, connect: Connect, give_up: GiveUp) -> Connection:
     """
-    Return a new connection in *slot*, which is given back when there is none.
+    Return a new connection in *slot*.
+
+    When there is none *give_up* is called, with what was connected half-way, if anything was.
 
     Raises:
+        PoolClosed: the ledger was closed meanwhile.
         what *connect* raises.
     """
     halves: list[Connection] = []
     try:
         conn = connect(abandon=halves.append)
-    except BaseException:
-        if halves:
-            halves[0].slot = slot
-            gevent.spawn(see_off, halves[0], None, ledger)
-        else:
-            ledger.give(slot)
+    except BaseException as error:
+        is_closed = _is_closed(slot)
+        give_up(slot, halves[0] if halves else None)
+        if is_closed and isinstance(error, Exception):
+            raise PoolClosed from error
         raise
-    hold(slot, conn)
+    if _is_closed(slot):
+        give_up(slot, conn)
+        raise PoolClosed
+    if slot is not None:
+        slot.hold(conn.pid)
+        conn.slot = slot
     return conn
 
 
-def hold(slot: Slot, conn: Connection) -> None:
-    """
-    Say in the ledger that *conn* is in *slot*.
-
-    Raises:
-        PoolClosed: the ledger was closed meanwhile.
-    """
-    if slot.file is None:
-        conn.close()
-        raise PoolClosed
-    slot.hold(conn.pid)
-    conn.slot = slot
+def let_go(ledger: Ledger, slot: Slot | None, half: Connection | None) -> None:
+    """Give *slot* back, when *half* of a connection in it is gone."""
+    if half is not None:
+        half.slot = slot
+        gevent.spawn(see_off, half, None, ledger)
+    elif slot is not None and not _is_closed(slot):
+        ledger.give(slot)
 
 
 def see_off(conn: Connection, cancel: Cancel | None, ledger: Ledger | None) -> None:
@@ -126,8 +146,13 @@ def see_off(conn: Connection, cancel: Cancel | None, ledger: Ledger | None) -> N
         is_gone = leave(conn, cancel)
     finally:
         slot, conn.slot = conn.slot, None
-        if ledger is not None and slot is not None and slot.file is not None:  # else it is closed
+        if ledger is not None and slot is not None and not _is_closed(slot):
             if is_gone:
                 ledger.give(slot)
             else:
                 ledger.abandon(slot)
+
+
+def _is_closed(slot: Slot | None) -> bool:
+    """Return whether the ledger of *slot*, which was not given back, is closed."""
+    return slot is not None and slot.file is None

@@ -64,7 +64,7 @@ def one(path: str, endpoint: str = "one", **more: Any) -> Any:
     return path.rstrip("/").split("/"), path.endswith("/"), ["GET"], more, endpoint
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=1_000)
 @given(told=rules, path=paths, method=some.sampled_from(METHODS),
        default_subdomain=some.sampled_from(["", "api"]))  # fmt: skip
 @example(told=[one("a/"), one("<n>")], path=["a"], method="GET", default_subdomain="")

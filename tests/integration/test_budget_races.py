@@ -14,15 +14,25 @@ from typing import Any
 import gevent
 import pytest
 
-from greenline.errors import GreenlineError
+from greenline import deadline
+from greenline.errors import (
+    DeadlineExceeded,
+    GreenlineError,
+    PoolClosed,
+    PoolTimeout,
+    StoreDown,
+)
 from greenline.ledger import Ledger
+from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.clean import is_dead
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
+from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
-from tests.integration.pools import Watch, limited, run
+from tests.integration.pools import Watch, limited, run, through
+from tests.proxy import Proxy
 from tests.support import wait_until
 
 Opener = Callable[..., Connection]
@@ -205,6 +215,20 @@ def test_nobody_connects_in_a_slot_that_is_over_by_now(
     assert len(made) == 2
 
 
+def test_another_library_connects_in_no_slot_that_is_over_by_now(
+    opened: Opened, opener: Opener, controlled: Controlled, watch: Watch
+) -> None:
+    """Its slot was taken before the lower limit was read, and is given back."""
+    ledger = opened(8, 2)
+    for _ in range(4):
+        ledger.take()
+    control = controlled(ledger, on_connect=lambda _: ledger.resize(3, 2))
+    with pytest.raises(PoolTimeout, match="fewer connections by now"):
+        creator(opener, ledger, control)()
+    assert watch.count() == 1
+    assert ledger.stats()["held"] == 4 + 1
+
+
 def test_who_waits_for_a_deaf_server_waits_once(
     opened: Opened, controlled: Controlled, pooled: Pooled, stack: ExitStack
 ) -> None:
@@ -232,3 +256,60 @@ def test_another_librarys_wait_is_heard(opened: Opened, opener: Opener, pooled: 
     gevent.joinall([gevent.spawn(run, one, "select pg_sleep(0.1)") for _ in range(5)])
     create = creator(opener, ledger, timeout_s=2.0)
     create().close()
+
+
+def test_orphans_are_left_when_this_worker_alone_cannot_ask(
+    opened: Opened, controlled: Controlled, proxy: Proxy, watch: Watch
+) -> None:
+    """A sibling that can takes them into care."""
+    dead, ledger, sibling = opened(4, 2), opened(4, 2), opened(4, 2)
+    slot = dead.take()
+    assert slot is not None
+    slot.hold(watch.ask("select pg_backend_pid()"))
+    dead.close()
+    control = controlled(ledger, partial(connect, through(proxy), 5.0))
+    caretaker = Caretaker(ledger, control)
+    caretaker.look()
+    assert ledger.stats()["orphans"] == 1
+    proxy.refuse()
+    with pytest.raises(StoreDown):
+        caretaker.look()
+    assert len(sibling.orphans()) == 1
+
+
+def test_who_connects_while_the_ledger_is_closed_is_told(
+    opened: Opened, controlled: Controlled, proxy: Proxy, watch: Watch, opener: Opener
+) -> None:
+    """What was taken is found by the next worker, whether the connect fails or not."""
+    ledger, sibling = opened(4, 2), opened(4, 2)
+    proxy.deafen()
+    slow = partial(connect, f"{through(proxy)}&application_name={watch.name}", 0.5)
+    failing = gevent.spawn(creator(opener, ledger, controlled(ledger, slow)))
+    late = gevent.spawn(creator(partial(slow.func, slow.args[0], 5.0), ledger))
+    wait_until(lambda: ledger.stats()["held"] == 3 and proxy.open == 2, "three to connect")
+    ledger.close()
+    with pytest.raises(PoolClosed):
+        failing.get(timeout=5)
+    proxy.pass_on()
+    with pytest.raises(PoolClosed):
+        late.get(timeout=5)
+    wait_until(lambda: watch.count() == 0, "their backends to be gone")
+    assert len(sibling.orphans()) == 3
+
+
+def test_a_server_that_does_not_tell_what_it_allows_holds_nobody_up(
+    opened: Opened, controlled: Controlled, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It connects and is deaf then: who asks without a limit is told, and the next one can ask."""
+    monkeypatch.setattr("greenline.postgres.control.ON_CONNECT_TIMEOUT_S", 0.5)
+    ledger = opened(4, 2)
+    opener = partial(connect, through(proxy), 5.0)
+    control = controlled(ledger, opener, on_connect=read_facts)
+    proxy.hold(b"max_connections")
+    with gevent.Timeout(3), pytest.raises(StoreDown, match=r"no answer within 0\.5 s"):
+        control.renew()
+    with gevent.Timeout(3), pytest.raises(DeadlineExceeded), deadline.limit(0.1):
+        control.renew()
+    proxy.pass_on()
+    assert control.ask(lambda conn: conn.pid)
+    wait_until(lambda: ledger.stats()["held"] == 1, "the slots of those to be free")

@@ -56,7 +56,7 @@ def databases(postgres: Postgres, mongo: Mongo) -> Databases:
 
 @pytest.fixture
 def url(watch: Watch) -> str:
-    """Twelve connections of a role at most, of which three are for those who come."""
+    """Twelve connections of a role at most: two are for those who come, one is for a command."""
     return limited(watch, 12)
 
 

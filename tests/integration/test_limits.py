@@ -175,7 +175,10 @@ def test_the_server_takes_the_whole_budget_and_the_head_room(
     first = opened(stack, server.url)
     plan = planned(first)
     assert plan.host == MAX_CONNECTIONS - 3 - 2 - HEAD_ROOM
-    for _ in range(plan.host - 1 + HEAD_ROOM):
+    for _ in range(plan.host - 1):
+        opened(stack, server.url)
+    command_fits(server, first)
+    for _ in range(HEAD_ROOM):
         opened(stack, server.url)
     with pytest.raises(psycopg2.OperationalError, match="remaining connection slots"):
         opened(stack, server.url)
@@ -185,16 +188,25 @@ def test_the_server_takes_the_whole_budget_and_the_head_room(
 def test_the_server_takes_what_its_lower_limit_allows(
     server: Postgres, stack: ExitStack, what: str
 ) -> None:
-    """Beside one of the same role in the same database: the plan's connections and no more."""
+    """Beside one of the same role in the same database: the plan's, a command's and no more."""
     with altered(server, f"{what} greenline", "6", "-1"):
         opened(stack, server.url, "report")
         first = opened(stack, server.url)
         plan = planned(first)
-        assert (plan.host, plan.binding) == (5, f"{what}'s limit")
+        assert (plan.host, plan.binding) == (4, f"{what}'s limit")
         for _ in range(plan.host - 1):
             opened(stack, server.url)
+        command_fits(server, first)
+        opened(stack, server.url)
         with pytest.raises(psycopg2.OperationalError, match=f"too many connections for {what}"):
             opened(stack, server.url)
+
+
+def command_fits(server: Postgres, conn: Any) -> None:
+    """Prove that ``greenline budget`` is let in now, and wait until it is gone, asking *conn*."""
+    before = ask(conn, CLIENTS)
+    run(COMMAND, {"DATABASE_URL": server.url, "WEB_CONCURRENCY": "1", "GREENLINE_SURGE_HOSTS": "0"})
+    wait_until(lambda: ask(conn, CLIENTS) == before, "its backend to be gone")
 
 
 @pytest.fixture

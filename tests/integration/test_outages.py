@@ -22,10 +22,11 @@ from greenline.errors import (
     StoreDown,
     Unavailable,
 )
+from greenline.postgres.backends import MAX_CONNECTING, RETRY_JITTER_S
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.control import Control
-from greenline.postgres.pool import MAX_CONNECTING, RETRY_JITTER_S, ConnectionPool
+from greenline.postgres.pool import ConnectionPool
 from tests.integration.pools import Make, Watch, run, through
 from tests.proxy import Proxy
 from tests.support import wait_until
@@ -121,7 +122,7 @@ def test_attempts_on_a_server_that_is_away_do_not_come_at_once(make: Make) -> No
         moments.append(gevent.get_hub().loop.now())
         raise StoreDown
 
-    pool._connect = fail
+    pool._backends._connect = fail
     first = gevent.spawn(run, pool, "select 1")
     first.join(5)
     others = [gevent.spawn(run, pool, "select 1") for _ in range(8)]
@@ -134,7 +135,7 @@ def test_attempts_on_a_server_that_is_away_do_not_come_at_once(make: Make) -> No
 def test_few_connect_at_a_time(make: Make, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that begins is not asked by the whole pool at once."""
     pool, most, now = make(30), 0, 0
-    opening = pool._connect
+    opening = pool._backends._connect
 
     def counted(**options: Any) -> Any:
         nonlocal most, now
@@ -145,7 +146,7 @@ def test_few_connect_at_a_time(make: Make, watch: Watch, monkeypatch: pytest.Mon
         finally:
             now -= 1
 
-    monkeypatch.setattr(pool, "_connect", counted)
+    monkeypatch.setattr(pool._backends, "_connect", counted)
     borrowers = [gevent.spawn(run, pool, "select pg_sleep(0.5)") for _ in range(30)]
     gevent.joinall(borrowers, timeout=20, raise_error=True)
     assert watch.count() == 30

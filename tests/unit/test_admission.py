@@ -6,7 +6,7 @@ from time import monotonic
 
 import gevent
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenline.admission import Gate
@@ -229,7 +229,7 @@ def test_the_limit_is_told_when_each_began_and_of_how_many(clients: list[Client]
     assert told == [(places[0], 2, True), (places[1], 1, False)]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(
     limit=st.integers(1, 3),
     queue=st.integers(0, 4),

@@ -9,18 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from greenline.budget import (
+    COMMANDS,
     HEAD_ROOM,
     MONGODB_EXCHANGE,
     MONGODB_EXTRA_A_WORKER,
     POSTGRES_EXTRA_A_WORKER,
     Deployment,
-    Line,
     Plan,
     PostgresFacts,
     mongodb_plan,
     postgres_plan,
 )
 from greenline.errors import ConfigError
+from greenline.sum import Line
 
 STOCK = PostgresFacts(max_connections=100)
 ALONE = Deployment(workers=2, surge_hosts=0)
@@ -48,8 +49,12 @@ def servers(draw: st.DrawFn, deployment: Deployment) -> PostgresFacts:
         reserved_connections=reserved,
         may_use_reserved=draw(st.booleans()),
         is_superuser=draw(st.booleans()),
-        rolconnlimit=draw(st.one_of(st.just(-1), room.map(lambda n: need + of_role + n))),
-        datconnlimit=draw(st.one_of(st.just(-1), room.map(lambda n: need + in_database + n))),
+        rolconnlimit=draw(
+            st.one_of(st.just(-1), room.map(lambda n: need + of_role + COMMANDS + n))
+        ),
+        datconnlimit=draw(
+            st.one_of(st.just(-1), room.map(lambda n: need + in_database + COMMANDS + n))
+        ),
         others=others,
         others_of_role=of_role,
         others_in_database=in_database,
@@ -91,7 +96,7 @@ def available(facts: PostgresFacts, pgbouncer: int | None = None) -> int:
             (facts.rolconnlimit, facts.others_of_role),
             (facts.datconnlimit, facts.others_in_database),
         ):
-            found += [limit - known * others] if limit >= 0 else []
+            found += [limit - known * others - COMMANDS] if limit >= 0 else []
     return min([*found, *([] if pgbouncer is None else [pgbouncer])])
 
 
@@ -244,13 +249,13 @@ def test_less_of_mongodb_never_gives_more(
         ({"reserved_connections": 5}, 89, "max_connections"),
         ({"reserved_connections": 5, "may_use_reserved": True}, 94, "max_connections"),
         ({"is_superuser": True}, 94, "max_connections"),
-        ({"rolconnlimit": 40}, 40, "role's limit"),
-        ({"rolconnlimit": 40, "others_of_role": 4, "others": 4}, 36, "role's limit"),
+        ({"rolconnlimit": 40}, 39, "role's limit"),
+        ({"rolconnlimit": 40, "others_of_role": 4, "others": 4}, 35, "role's limit"),
         ({"rolconnlimit": 40, "is_superuser": True}, 94, "max_connections"),
         ({"rolconnlimit": 95}, 94, "max_connections"),
-        ({"datconnlimit": 30, "others_in_database": 3}, 27, "database's limit"),
+        ({"datconnlimit": 30, "others_in_database": 3}, 26, "database's limit"),
         ({"datconnlimit": 30, "is_superuser": True}, 94, "max_connections"),
-        ({"datconnlimit": 30, "rolconnlimit": 29}, 29, "role's limit"),
+        ({"datconnlimit": 30, "rolconnlimit": 29}, 28, "role's limit"),
     ],
     ids=[
         "stock", "others", "reserved", "may use reserved", "superuser", "role", "others of role",
@@ -258,7 +263,10 @@ def test_less_of_mongodb_never_gives_more(
     ],
 )  # fmt: skip
 def test_the_lowest_limit_binds(change: dict[str, Any], host: int, binding: str) -> None:
-    """Each limit has its own others; a superuser is exempt from those of role and database."""
+    """
+    Each limit has its own others, and room for a command where it is our role's or database's; a
+    superuser is exempt from those two.
+    """
     plan = postgres_plan(replace(STOCK, **change), ALONE)
     assert (plan.host, plan.binding) == (host, binding)
 

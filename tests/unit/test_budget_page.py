@@ -6,11 +6,12 @@ import shlex
 import pytest
 
 from greenline.budget import (
+    COMMANDS,
     HEAD_ROOM,
     MONGODB_DEFAULT_MAX_CONNECTIONS,
     MONGODB_DEFAULT_POOL_SIZE,
-    Line,
 )
+from greenline.sum import Line
 from tests.support import CHECKOUT
 from tests.unit.test_budget import results
 from tests.unit.test_cli import budget
@@ -62,5 +63,7 @@ def test_the_sixteen_workers_of_the_page_do_not_fit() -> None:
 def test_the_numbers_in_its_prose_are_the_codes() -> None:
     """What is said without a table: the head-room, the assumed limit, pymongo's pool."""
     assert f"- {HEAD_ROOM} for people with psql" in PAGE
+    for limit in ("role", "database"):
+        assert f"limit of the {limit} - what others hold of it - {COMMANDS} for commands" in PAGE
     assert f"else {MONGODB_DEFAULT_MAX_CONNECTIONS:,} are assumed" in PAGE
     assert f"`maxPoolSize`, {MONGODB_DEFAULT_POOL_SIZE} at most" in PAGE

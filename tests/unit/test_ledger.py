@@ -41,7 +41,7 @@ def test_nothing_can_be_taken_before_there_is_anything(path: Path) -> None:
     one.close()
 
 
-@pytest.mark.parametrize("late", ["give", "abandon", "hold", "begin"])
+@pytest.mark.parametrize("late", ["give", "abandon", "hold"])
 def test_a_slot_that_was_given_back_is_not_ones_own_any_more(opened: Open, late: str) -> None:
     """Who acts on it twice hears of it, and the next holder's slot stays as it is."""
     one, other = opened(1), opened(1)
@@ -53,7 +53,6 @@ def test_a_slot_that_was_given_back_is_not_ones_own_any_more(opened: Open, late:
         "give": lambda: one.give(slot),
         "abandon": lambda: one.abandon(slot),
         "hold": lambda: slot.hold(8),
-        "begin": slot.begin,
     }
     with pytest.raises(ValueError, match="slot 0"):
         acts[late]()
@@ -193,16 +192,6 @@ def test_an_abandoned_slot_is_looked_after_by_whoever_comes_by(opened: Open) -> 
     assert orphan.pid == 77
     other.give(orphan)
     taken(one)
-
-
-def test_a_slot_may_serve_one_connect_after_the_other(opened: Open) -> None:
-    """Killed while it connects again it leaves an unknown backend, not the one before."""
-    one, other = opened(1), opened(1)
-    (slot,) = taken(one)
-    slot.hold(77)
-    slot.begin()
-    one.close()
-    assert [orphan.pid for orphan in other.orphans()] == [0]
 
 
 def test_a_slot_that_only_seems_to_be_free_is_not_taken(
@@ -395,7 +384,7 @@ ledger.resize(2)
 slot = ledger.take()
 slot.hold(77)
 if sys.argv[2] == "fork" and os.fork() == 0:
-    for act in (ledger.take, ledger.want, slot.begin, lambda: ledger.give(slot)):
+    for act in (ledger.take, ledger.want, lambda: slot.hold(7), lambda: ledger.give(slot)):
         try:
             act()
         except RuntimeError as error:

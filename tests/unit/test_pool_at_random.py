@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gevent
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg2.extensions import (
     TRANSACTION_STATUS_ACTIVE,
@@ -86,7 +86,7 @@ class Fake:
         self._servers.close()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(
     max_size=st.integers(1, 4),
     switches=st.lists(st.integers(0, 5), min_size=1, max_size=15),

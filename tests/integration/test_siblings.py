@@ -1,0 +1,155 @@
+"""Workers of a host, where the number of hosts is set: all follow what one of them has read."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import gevent
+import pytest
+from psycopg2.extensions import parse_dsn
+
+from greenline.budget import COMMANDS, Deployment, Plan, PostgresFacts, postgres_plan
+from greenline.ledger import Ledger
+from greenline.postgres.caretaker import Caretaker
+from greenline.postgres.connect import connect
+from greenline.postgres.connection import Connection
+from greenline.postgres.control import Control
+from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.siblings import Siblings
+from tests.integration.pools import Watch, limited, run
+from tests.support import wait_until
+
+
+class Worker:
+    """A worker of the host at *path*, joined as the service joins it."""
+
+    def __init__(
+        self, path: Path, connect: Callable[..., Connection], workers: int = 2, hosts: int = 1
+    ) -> None:
+        self.deployment = Deployment(workers, hosts, surge_hosts=0)
+        self.plan: Plan | None = None
+        self.reads = 0
+        self.ledger = Ledger(path)
+        self.siblings = Siblings(
+            self.ledger, least=2 * workers, plan_for=self._plan_for, follow=self._follow
+        )
+        self.control = Control(connect, ledger=self.ledger, on_connect=self.siblings.read)
+        self.pool = ConnectionPool(connect, max_size=1, control=self.control, ledger=self.ledger)
+        self.caretaker = Caretaker(
+            self.ledger, self.control, partial(self.siblings.look, self.control)
+        )
+
+    def _plan_for(self, facts: PostgresFacts) -> Plan:
+        self.reads += 1
+        return postgres_plan(facts, self.deployment)
+
+    def _follow(self, plan: Plan) -> None:
+        self.plan = plan
+        self.pool.resize(plan.pool_most)
+
+    def pid(self) -> int:
+        """Return the backend's pid of the control connection."""
+        return self.control.ask(lambda conn: conn.pid)
+
+    def follows(self, host: int) -> bool:
+        """Return whether ledger and pool have what *host* connections come to."""
+        most = 0 if self.plan is None else self.plan.pool_most
+        sizes = (self.ledger.capacity, self.pool.stats()["max"])
+        return self.plan is not None and self.plan.host == host and sizes == (host, most)
+
+    def close(self) -> None:
+        self.pool.close(2.0)
+        self.caretaker.close()
+        self.control.close()
+        self.ledger.close()
+
+
+Make = Callable[..., Worker]
+
+
+@pytest.fixture
+def url(watch: Watch) -> str:
+    """Of a role that may have twenty connections, and a command."""
+    return f"{limited(watch, 20 + COMMANDS)}&application_name={watch.name}"
+
+
+@pytest.fixture
+def make(url: str, tmp_path: Path) -> Iterator[Make]:
+    """Makes workers of one host."""
+
+    def make(**options: int) -> Worker:
+        worker = Worker(tmp_path / "ledger", partial(connect, url, 5.0), **options)
+        stack.callback(worker.close)
+        return worker
+
+    with ExitStack() as stack:
+        yield make
+
+
+def allow(watch: Watch, url: str, most: int) -> None:
+    """Let the role of *url* have *most* connections, and a command."""
+    watch.ask(f"alter role {parse_dsn(url)['user']} connection limit {most + COMMANDS}; select 1")
+
+
+def read_anew(worker: Worker, watch: Watch) -> None:
+    """End the control connection of *worker*, so that it reads what the server allows."""
+    watch.ask("select pg_terminate_backend(%s, 5000)", worker.pid())
+    worker.control.renew()
+
+
+def test_what_one_worker_reads_anew_its_siblings_follow(make: Make, watch: Watch, url: str) -> None:
+    """Up and down, over the control connection that they have; the server refuses nobody."""
+    one, other = make(), make()
+    for worker in (one, other):
+        worker.caretaker.start()
+    wait_until(lambda: one.follows(20) and other.follows(20), "both to have read")
+    pid = other.pid()
+    for most in (30, 12):
+        allow(watch, url, most)
+        read_anew(one, watch)
+        wait_until(lambda: other.follows(most), f"the sibling to follow {most}")  # noqa: B023
+        assert one.follows(most)
+        asked = [gevent.spawn(run, other.pool, "select pg_sleep(0.3)") for _ in range(40)]
+        wait_until(lambda: other.pool.stats()["size"] == most - 7, "all that are shared")  # noqa: B023
+        gevent.joinall(asked, timeout=10, raise_error=True)
+        other.pool.evict()  # a server that has more than it may have refuses who would read
+        wait_until(lambda: other.pool.stats()["size"] == 0, "its connections to be gone")
+    assert other.pid() == pid
+
+
+def test_generations_with_different_settings_do_not_answer_each_other(make: Make) -> None:
+    """Each is told of the other's number once, and does not tell it anew."""
+    old, new = make(hosts=1), make(hosts=2)
+    for worker in (old, new):
+        worker.control.renew()
+    for _ in range(3):
+        old.siblings.look(old.control)
+        new.siblings.look(new.control)
+    assert (old.reads, new.reads) == (2, 1)
+    assert old.follows(20)
+    assert new.follows(10)
+
+
+def test_who_begins_goes_by_what_was_told(make: Make) -> None:
+    """Before it has read anything itself; the first of all has what is needed to ask."""
+    first = make()
+    assert first.ledger.capacity == 4
+    first.control.renew()
+    assert make().ledger.capacity == 20
+
+
+def test_what_fits_a_sibling_and_not_us_is_logged_once(
+    make: Make, watch: Watch, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What this worker has it keeps."""
+    few, many = make(workers=2), make(workers=8)
+    for worker in (few, many):
+        worker.control.renew()
+    allow(watch, url, 12)
+    read_anew(few, watch)
+    for _ in range(3):
+        many.siblings.look(many.control)
+    (record,) = caplog.records
+    assert record.message.startswith("8 workers a host need 16 connections")
+    assert many.follows(20)
