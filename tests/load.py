@@ -1,10 +1,11 @@
 """
 Clients that ask without a pause over kept connections, and count what becomes of each request.
 
-1. A connection is given up when the server says ``Connection: close``, and a new one is made; one
-   that is refused is no request.
+1. A connection is given up when the server says ``Connection: close``, and a new one is made, for
+   each request where none is to be kept; one that is refused is no request.
 2. A request is sent once. Any end but a whole answer is a failure, with its reason.
-3. Every request has a number, so that both sides can be compared.
+3. Every request has a number, so that both sides can be compared; it is sent, unless the path has
+   a query of its own.
 """
 
 import itertools
@@ -20,9 +21,12 @@ Address = tuple[str, int] | str
 class Load:
     """*clients* greenlets that ask ``GET path?number`` at *addresses*, in turn."""
 
-    def __init__(self, *addresses: Address, clients: int = 50, path: str = "/count") -> None:
+    def __init__(
+        self, *addresses: Address, clients: int = 50, path: str = "/count", keep: bool = True
+    ) -> None:
         self._addresses = itertools.cycle(addresses)
         self._path = path
+        self._connection = "keep-alive" if keep else "close"
         self._numbers = itertools.count()
         self._stop = Event()
         self.answered: dict[int, int] = {}
@@ -57,9 +61,10 @@ class Load:
     def _ask_until_closed(self, sock: socket.socket) -> None:
         while not self._stop.is_set():
             number = next(self._numbers)
-            head = b"GET %s?%d HTTP/1.1\r\nHost: x\r\n\r\n" % (self._path.encode(), number)
+            target = self._path if "?" in self._path else f"{self._path}?{number}"
+            head = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: {self._connection}\r\n\r\n"
             try:
-                sock.sendall(head)
+                sock.sendall(head.encode())
                 status, is_kept = _read_answer(sock)
             except OSError as error:
                 self.failures[number] = repr(error)

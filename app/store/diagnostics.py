@@ -11,5 +11,4 @@ class Diagnostics:
 
     def sleep(self, seconds: float) -> None:
         """Hold a connection for *seconds* in ``pg_sleep``."""
-        with self._pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
-            cursor.execute("select pg_sleep(%s)", (seconds,))
+        self._pool.fetch("sleep", "select pg_sleep(%(seconds)s)", {"seconds": seconds})

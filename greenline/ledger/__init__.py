@@ -2,6 +2,7 @@
 
 from greenline.ledger.ledger import TOLD_CAPACITY, Ledger
 from greenline.ledger.place import path
+from greenline.ledger.sharers import Sharers
 from greenline.ledger.slot import Slot
 
-__all__ = ["TOLD_CAPACITY", "Ledger", "Slot", "path"]
+__all__ = ["TOLD_CAPACITY", "Ledger", "Sharers", "Slot", "path"]

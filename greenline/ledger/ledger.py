@@ -33,6 +33,7 @@ from time import monotonic
 
 from greenline.errors import ConfigError
 from greenline.ledger.file import CONNECTING, FREE, SLOTS, SPARE, SPARE_CELLS, LedgerFile
+from greenline.ledger.sharers import Sharers
 from greenline.ledger.slot import Slot
 from greenline.ledger.turns import Turns
 
@@ -75,6 +76,7 @@ class Ledger:
         self._left: list[LedgerFile] = []  # files that were removed and hold what is over
         self._file = LedgerFile(path)
         self._turns = Turns(self._file)
+        self.sharers = Sharers(clock)
         self.resize(0)
 
     def __repr__(self) -> str:

@@ -1,13 +1,12 @@
 """Let another library's pool draw from the host's slots: SQLAlchemy's ``creator``, for instance."""
 
 from collections.abc import Callable
-from functools import partial
 
 import gevent
 
 from greenline import deadline
 from greenline.errors import PoolTimeout
-from greenline.ledger import Ledger
+from greenline.ledger import Ledger, Slot
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
@@ -31,16 +30,33 @@ def creator(
         what *connect* raises.
     """
     cancel = None if control is None else control.cancel
+    sharer = ledger.sharers.join()
 
     def on_close(conn: Connection) -> None:
-        gevent.spawn(see_off, conn, cancel, ledger)
+        gevent.spawn(leave, conn)
+
+    def leave(conn: Connection) -> None:
+        try:
+            see_off(conn, cancel, ledger)
+        finally:
+            sharer.give()
+
+    def give_up(slot: Slot | None, half: Connection | None) -> None:
+        if half is None:
+            let_go(ledger, slot, None)
+            sharer.give()
+        else:
+            half.slot = slot
+            on_close(half)
 
     def create() -> Connection:
         left_s = deadline.remaining(timeout_s)
         with gevent.Timeout(left_s, PoolTimeout(f"no slot became free within {left_s} s")):
-            while (slot := ledger.take()) is None:
-                ledger.want()
-                gevent.sleep(ASK_AGAIN_S)
+            with sharer.wait():
+                while sharer.is_anothers() or (slot := ledger.take()) is None:
+                    ledger.want()
+                    gevent.sleep(ASK_AGAIN_S)
+            sharer.take()
 
         def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
             if control is not None:
@@ -49,7 +65,7 @@ def creator(
                 raise PoolTimeout("the host has fewer connections by now")
             return connect(abandon=abandon)
 
-        conn = connect_in(slot, open_one, partial(let_go, ledger))
+        conn = connect_in(slot, open_one, give_up)
         conn.on_close = on_close
         return conn
 

@@ -4,7 +4,8 @@ A pool's places among the connections of the host: one is taken before each conn
 1. A place is free again when the backend is gone, or was never asked for.
 2. Where no place is free, the pool says every ``ASK_AGAIN_S`` that it waits for one.
 3. What the others wait for is given: as it comes back when they have fewer, and when it was idle
-   for ``SPARE_S`` in any case. The ledger says who has to give.
+   for ``SPARE_S`` in any case. The ledger says which process has to give, and its sharers which
+   pool of a process.
 """
 
 from collections import deque
@@ -14,7 +15,7 @@ from time import monotonic
 import gevent
 
 from greenline.errors import PoolClosed
-from greenline.ledger import Ledger, Slot
+from greenline.ledger import Ledger, Sharers, Slot
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.leave import leave
@@ -37,6 +38,7 @@ class Slots:
 
     def __init__(self, ledger: Ledger | None, grow: Callable[[], bool]) -> None:
         self._ledger = ledger
+        self._sharer = (Sharers() if ledger is None else ledger.sharers).join()
         self._grow = grow
         self.is_waiting = False  # for a slot that another pool has
         self.is_giving = ledger is None
@@ -45,16 +47,21 @@ class Slots:
         """Return whether there is a slot, and which; without one *grow* will be called."""
         if self._ledger is None:
             return True, None
-        slot = self._ledger.take()
-        if slot is None and not self.is_waiting:
+        slot = None if self._sharer.is_anothers() else self._ledger.take()
+        if slot is not None:
+            self._sharer.take()
+        elif not self.is_waiting:
             self.is_waiting = True
             gevent.spawn(self._wait)
         return slot is not None, slot
 
     def give(self, slot: Slot | None) -> None:
         """Give back a slot in which no backend was asked for."""
-        if self._ledger is not None and slot is not None and not _is_closed(slot):
+        if self._ledger is None or slot is None:
+            return
+        if not _is_closed(slot):
             self._ledger.give(slot)
+        self._sharer.give()
 
     def is_over(self, slot: Slot | None) -> bool:
         """Return whether there are fewer slots by now, so that nobody may connect in *slot*."""
@@ -62,13 +69,20 @@ class Slots:
 
     def see_off(self, conn: Connection, cancel: Cancel | None) -> None:
         """Close *conn*; its slot is free when its backend is gone, and looked after until then."""
-        see_off(conn, cancel, self._ledger)
+        is_counted = self._ledger is not None and conn.slot is not None
+        try:
+            see_off(conn, cancel, self._ledger)
+        finally:
+            if is_counted:
+                self._sharer.give()
 
     def must_go(self, conn: Connection) -> bool:
         """Return whether *conn*, which comes back, is beyond the budget or another's turn."""
         if self._ledger is None or conn.slot is None:
             return False
-        return self._ledger.is_over(conn.slot) or self._ledger.should_give(conn.slot)
+        if self._ledger.is_over(conn.slot) or self._sharer.promise():
+            return True
+        return self._ledger.should_give(conn.slot)
 
     def give_spare(self, idle: deque[Connection], see_off: SeeOff) -> None:
         """Give the host's other pools what lies *idle*, in the background, as long as any does."""
@@ -90,14 +104,14 @@ class Slots:
         if self._ledger.is_over(conn.slot):
             return True
         is_unused = monotonic() - conn.idle_since_s >= SPARE_S
-        # Where this process waits it is for another pool: this one has not waited for SPARE_S.
-        return is_unused and (self._ledger.is_wanting() or self._ledger.is_wanted(conn.slot))
+        return is_unused and (self._sharer.is_wanted() or self._ledger.is_wanted(conn.slot))
 
     def _wait(self) -> None:
         try:
-            while self._grow() and self._ledger is not None:
-                self._ledger.want()
-                gevent.sleep(ASK_AGAIN_S)
+            with self._sharer.wait():
+                while self._grow() and self._ledger is not None:
+                    self._ledger.want()
+                    gevent.sleep(ASK_AGAIN_S)
         finally:
             self.is_waiting = False
 

@@ -1,10 +1,11 @@
 """
 Processes that share a ledger and hold real connections, and are killed, stopped and replaced.
 
-It prints what happened as JSON. Not in pytest's process, which is patched: here are forks, signals
-and blocking connections, as plain as they get.
+A round is one such thing: a kill, a stop, an end, a reload of all, a kill of all. It prints what
+happened as JSON. Not in pytest's process, which is patched: here are forks, signals and blocking
+connections, as plain as they get.
 
-    python -m tests.integration.ledger_storm URL SUPERUSER_URL LEDGER CAPACITY SECONDS SEED
+    python -m tests.integration.ledger_storm URL SUPERUSER_URL LEDGER CAPACITY ROUNDS SEED
 """
 
 import contextlib
@@ -26,7 +27,9 @@ from bench.backends import Backends, Highest
 from greenline.ledger import Ledger, Slot
 
 PROCESSES = 8
-ACTS, WEIGHTS = ("start", "kill", "stop", "end", "kill all", "wait"), (40, 20, 10, 10, 1, 80)
+# What happens in forty rounds, in any order.
+ACTS = {"kill": 18, "stop": 9, "end": 9, "reload": 3, "kill all": 1}
+PAUSE_S, STOPPED_S = 0.4, 1.0  # at most
 # A connect that was begun by a process killed since then has reached the server in this time.
 CONNECT_S = 1.0
 # A backend leaves pg_stat_activity before it gives back its place among max_connections.
@@ -141,7 +144,7 @@ class Worker:
                 while goodbye.recv(4096):
                     pass
         self.ledger.give(slot)
-        self.say("round")
+        self.say("returned")
 
     def care(self, control: Any) -> None:
         orphans = self.ledger.orphans()
@@ -217,44 +220,64 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def storm(nursery: Nursery, seconds: float, did: Counter[str]) -> None:
-    """Start, kill, stop and end processes at random, and let all of them end at the end."""
-    workers: dict[int, float] = {}  # by pid, when a stopped one goes on; 0.0 for the others
-    ends_s = time.monotonic() + seconds
-    while time.monotonic() < ends_s:
-        now = time.monotonic()
-        for pid, goes_on_s in workers.items():
-            if goes_on_s and goes_on_s <= now:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-                workers[pid] = 0.0
-        workers = {pid: goes_on_s for pid, goes_on_s in workers.items() if is_alive(pid)}
-        act = random.choices(ACTS, WEIGHTS)[0]
-        if act == "start" and len(workers) < PROCESSES:
-            workers[nursery.start()] = 0.0
-        elif act == "kill all" and len(workers) == PROCESSES:
-            for pid in workers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        elif act == "wait" or len(workers) < PROCESSES - 2:
+def send(pid: int, sent: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        os.kill(pid, sent)
+
+
+class Storm:
+    """Workers of *nursery* to whom one thing happens a round; *did* counts what."""
+
+    def __init__(self, nursery: Nursery, did: Counter[str]) -> None:
+        self._nursery = nursery
+        self._did = did
+        self._workers: dict[int, float] = {}  # by pid, when a stopped one goes on; 0.0 otherwise
+
+    def go_on(self, rounds: int) -> None:
+        """Let all rounds happen, and all workers end afterwards."""
+        acts = [*Counter(ACTS).elements()] * (rounds // sum(ACTS.values()))
+        random.shuffle(acts)
+        for act in acts:
+            self._wait()
+            self._happen(act)
+            self._did[act] += 1
+        for pid in self._workers:
+            send(pid, signal.SIGTERM)
+            send(pid, signal.SIGCONT)
+        while any(is_alive(pid) for pid in self._workers):
             time.sleep(0.02)
-            continue
+
+    def _wait(self) -> None:
+        """Let the workers work for a while, and start others in the places of those that ended."""
+        ends_s = time.monotonic() + random.uniform(0, PAUSE_S)
+        while time.monotonic() < ends_s or len(self._workers) < PROCESSES - 2:
+            time.sleep(0.01)
+            for pid, goes_on_s in self._workers.items():
+                if 0 < goes_on_s <= time.monotonic():
+                    send(pid, signal.SIGCONT)
+                    self._workers[pid] = 0.0
+            self._workers = {pid: s for pid, s in self._workers.items() if is_alive(pid)}
+            if len(self._workers) < PROCESSES and random.random() < 0.5:
+                self._start()
+
+    def _start(self) -> None:
+        self._workers[self._nursery.start()] = 0.0
+        self._did["start"] += 1
+
+    def _happen(self, act: str) -> None:
+        everybody = list(self._workers)
+        one = random.choice(everybody)
+        if act == "stop":
+            send(one, signal.SIGSTOP)
+            self._workers[one] = time.monotonic() + random.uniform(0.05, STOPPED_S)
+        elif act == "reload":  # a new generation beside the old one, which ends
+            for _ in everybody:
+                self._start()
+            for pid in everybody:
+                send(pid, signal.SIGTERM)
         else:
-            pid = random.choice(list(workers))
-            sent = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "end": signal.SIGTERM}.get(act)
-            if sent is None:
-                continue
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(pid, sent)
-            if act == "stop":
-                workers[pid] = now + random.uniform(0.05, 1.0)
-        did[act] += 1
-    for pid in workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGCONT)
-    while any(is_alive(pid) for pid in workers):
-        time.sleep(0.02)
+            for pid in everybody if act == "kill all" else (one,):
+                send(pid, signal.SIGTERM if act == "end" else signal.SIGKILL)
 
 
 def left(url: str, path: Path, capacity: int) -> dict[str, int]:
@@ -273,7 +296,7 @@ def left(url: str, path: Path, capacity: int) -> dict[str, int]:
 
 
 def main() -> None:
-    url, superuser_url, path, capacity, seconds, seed = sys.argv[1:]
+    url, superuser_url, path, capacity, rounds, seed = sys.argv[1:]
     random.seed(int(seed))
     did: Counter[str] = Counter()
     with tempfile.TemporaryFile(buffering=0) as journal:
@@ -281,7 +304,7 @@ def main() -> None:
         nursery = Nursery(url, Path(path), int(capacity), journal.fileno(), int(seed))
         backends = Backends(superuser_url)
         with Highest(backends, every_s=0.005) as highest:
-            storm(nursery, float(seconds), did)
+            Storm(nursery, did).go_on(int(rounds))
         journal.seek(0)
         lines = journal.read().decode().splitlines()
     said = Counter(line.split()[0] for line in lines)

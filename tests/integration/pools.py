@@ -65,6 +65,25 @@ def run(pool: ConnectionPool, statement: str) -> Any:
         return cursor.fetchone()[0] if cursor.description else None
 
 
+class Busy:
+    """Greenlets that ask *pool* again and again, until the end of the block."""
+
+    def __init__(self, pool: ConnectionPool, greenlets: int = 10, hold_s: float = 0.05) -> None:
+        self._is_over = False
+        self._asking = [gevent.spawn(self._ask, pool, hold_s) for _ in range(greenlets)]
+
+    def _ask(self, pool: ConnectionPool, hold_s: float) -> None:
+        while not self._is_over:
+            run(pool, f"select pg_sleep({hold_s})")
+
+    def __enter__(self) -> "Busy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        gevent.joinall(self._asking, timeout=10, raise_error=True)
+
+
 @contextmanager
 def a_thousand_go_on() -> Iterator[None]:
     """Let a thousand greenlets work meanwhile, and see that nothing held them up."""

@@ -1,34 +1,25 @@
 """What real servers say of their limits, that they keep to it, and the command that asks them."""
 
 import json
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import psycopg2
 import pytest
 
-from embedded.account import account
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
-from embedded.process import Child
 from greenline.budget import HEAD_ROOM, Deployment, Plan, PostgresFacts, postgres_plan
-from greenline.errors import ConfigError
 from greenline.mongo.client import make_client
 from greenline.mongo.limits import read_max_connections
 from greenline.postgres.limits import APPLICATION, read_facts
 from tests.integration.pools import through
 from tests.proxy import Proxy
-from tests.support import free_port, run, wait_until
+from tests.support import run, wait_until
 
 MAX_CONNECTIONS = 20
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 SLACK_S = 3.0  # the command's imports among it
 
 
@@ -207,60 +198,6 @@ def command_fits(server: Postgres, conn: Any) -> None:
     before = ask(conn, CLIENTS)
     run(COMMAND, {"DATABASE_URL": server.url, "WEB_CONCURRENCY": "1", "GREENLINE_SURGE_HOSTS": "0"})
     wait_until(lambda: ask(conn, CLIENTS) == before, "its backend to be gone")
-
-
-@pytest.fixture
-def pgbouncer(server: Postgres) -> Iterator[str]:
-    """The URL through a pgbouncer in transaction mode, whose pool has four."""
-    if PGBOUNCER is None:
-        pytest.skip("there is no pgbouncer here; Debian has it")
-    folder = Path(tempfile.mkdtemp(prefix="greenline-pgbouncer-"))
-    folder.chmod(0o755)
-    port, sockets = free_port(), Path(server.socket).parent
-    (folder / "users").write_text('"greenline" ""\n')
-    (folder / "ini").write_text(
-        f"[databases]\ngreenline = host={sockets} port=5432 pool_size=4\n[pgbouncer]\n"
-        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
-        f"auth_file = {folder}/users\npool_mode = transaction\n"
-    )
-    child = Child("pgbouncer")
-    child.start([PGBOUNCER, "-q", folder / "ini"], account().become, subprocess.DEVNULL)
-    url = f"postgresql://greenline@127.0.0.1:{port}/greenline"
-
-    def answers() -> bool:
-        try:
-            psycopg2.connect(url).close()
-        except psycopg2.OperationalError:
-            return False
-        return True
-
-    try:
-        wait_until(answers, "pgbouncer")
-        yield url
-    finally:
-        child.stop()
-        shutil.rmtree(folder)
-        wait_until_alone(server)
-
-
-def test_a_pgbouncer_is_noticed(pgbouncer: str) -> None:
-    """The driver's process id is pgbouncer's own; its limit is asked for by name."""
-    with closing(psycopg2.connect(pgbouncer)) as conn:
-        facts = read_facts(conn)
-    assert facts.behind_pgbouncer
-    with pytest.raises(ConfigError, match=r"^PGBOUNCER_POOL_SIZE: "):
-        postgres_plan(facts, Deployment(1))
-    assert postgres_plan(facts, Deployment(1, surge_hosts=0), pgbouncer_pool_size=4).host == 4
-
-
-def test_the_command_asks_for_a_pgbouncers_limit(pgbouncer: str) -> None:
-    """Without PGBOUNCER_POOL_SIZE it is status 1 and one line; with it there is a plan."""
-    environ = {"DATABASE_URL": pgbouncer, "WEB_CONCURRENCY": "1"}
-    done = run(COMMAND, environ, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: Postgres: PGBOUNCER_POOL_SIZE: not set")
-    done = run(COMMAND, {**environ, "PGBOUNCER_POOL_SIZE": "4"})
-    assert "PGBOUNCER_POOL_SIZE binds" in done.stdout
 
 
 COMMAND = ("python", "-m", "greenline", "budget")

@@ -23,7 +23,7 @@ from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
 from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
-from tests.integration.pools import Watch, limited, run
+from tests.integration.pools import Busy, Watch, limited, run
 from tests.support import CHECKOUT, wait_until
 
 Worker = Callable[..., tuple[ConnectionPool, Ledger]]
@@ -57,25 +57,6 @@ def worker(path: Path, url: str) -> Iterator[Worker]:
 
     with ExitStack() as stack:
         yield make
-
-
-class Busy:
-    """Greenlets that ask *pool* again and again, until the end of the block."""
-
-    def __init__(self, pool: ConnectionPool, greenlets: int = 10, hold_s: float = 0.05) -> None:
-        self._is_over = False
-        self._asking = [gevent.spawn(self._ask, pool, hold_s) for _ in range(greenlets)]
-
-    def _ask(self, pool: ConnectionPool, hold_s: float) -> None:
-        while not self._is_over:
-            run(pool, f"select pg_sleep({hold_s})")
-
-    def __enter__(self) -> "Busy":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over = True
-        gevent.joinall(self._asking, timeout=10, raise_error=True)
 
 
 def test_workers_together_never_exceed_the_host(worker: Worker) -> None:

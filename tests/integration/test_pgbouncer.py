@@ -1,0 +1,117 @@
+"""A real pgbouncer in front: it is noticed, its limit is asked for, and hosts are not counted."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from embedded.mongo import Mongo
+from embedded.pgbouncer import Pgbouncer
+from embedded.postgres import Postgres, temporary
+from greenline.budget import Deployment, postgres_plan
+from greenline.errors import ConfigError, StoreDown
+from greenline.postgres.connect import connect
+from greenline.postgres.limits import read_facts
+from tests.integration.counted import Member
+from tests.support import Databases, Service, run, service, wait_until
+
+POOL_SIZE = 4
+COMMAND = ("python", "-m", "greenline", "budget")
+COUNTED = {"GREENLINE_HOSTS": "auto", "PGBOUNCER_POOL_SIZE": str(POOL_SIZE)}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """A small Postgres that nobody else is connected to."""
+    with temporary(20) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def pgbouncer(server: Postgres) -> Iterator[Pgbouncer]:
+    """One that pools transactions, in four connections."""
+    try:
+        with Pgbouncer(server, POOL_SIZE) as running:
+            yield running
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+def test_it_is_noticed(pgbouncer: Pgbouncer) -> None:
+    """The driver's process id is pgbouncer's own; its limit is asked for by name."""
+    with closing(psycopg2.connect(pgbouncer.url)) as conn:
+        facts = read_facts(conn)
+    assert facts.behind_pgbouncer
+    with pytest.raises(ConfigError, match=r"^PGBOUNCER_POOL_SIZE: "):
+        postgres_plan(facts, Deployment(1))
+    plan = postgres_plan(facts, Deployment(1, surge_hosts=0), pgbouncer_pool_size=POOL_SIZE)
+    assert plan.host == POOL_SIZE
+
+
+def test_the_command_asks_for_its_limit(pgbouncer: Pgbouncer) -> None:
+    """Without PGBOUNCER_POOL_SIZE it is status 1 and one line; with it there is a plan."""
+    environ = {"DATABASE_URL": pgbouncer.url, "WEB_CONCURRENCY": "1"}
+    done = run(COMMAND, environ, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: Postgres: PGBOUNCER_POOL_SIZE: not set")
+    done = run(COMMAND, {**environ, "PGBOUNCER_POOL_SIZE": str(POOL_SIZE)})
+    assert "PGBOUNCER_POOL_SIZE binds" in done.stdout
+
+
+def test_the_command_counts_no_hosts_through_it(pgbouncer: Pgbouncer) -> None:
+    """Status 1, and one line that says why, and what to do."""
+    done = run(COMMAND, {"DATABASE_URL": pgbouncer.url, **COUNTED}, check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert line.startswith("Error: Postgres: GREENLINE_HOSTS: auto counts the hosts by locks")
+    assert line.endswith("set the number of hosts, or connect to the server itself")
+
+
+def test_the_service_counts_no_hosts_through_it(pgbouncer: Pgbouncer, mongo: Mongo) -> None:
+    """The start ends before a worker is forked."""
+    environ = {**Databases(pgbouncer.url, mongo.url).environ, **COUNTED, "POSTGRES_PREPARE": "0"}
+    with service({**environ, "WEB_CONCURRENCY": "1"}, wait=False) as running:
+        wait_until(lambda: running.process.poll() is not None, "the end of the start")
+        assert running.process.returncode == 1
+        assert "greenline: Postgres: GREENLINE_HOSTS: auto counts" in running.log
+        assert "Booting worker" not in running.log
+
+
+def test_a_worker_counts_no_hosts_through_it(
+    pgbouncer: Pgbouncer, server: Postgres, tmp_path: Path
+) -> None:
+    """One that came to be behind it later is not ready, has no lease and registers nothing."""
+    member = Member(tmp_path / "host", partial(connect, pgbouncer.url, 5.0, None))
+    try:
+        for _ in range(3):
+            with pytest.raises(StoreDown, match="GREENLINE_HOSTS: auto counts"):
+                member.hosts.look(member.control)
+        assert not member.ledger.is_leased()
+        assert member.ledger.take() is None
+        with closing(psycopg2.connect(server.superuser_url)) as conn, conn.cursor() as cursor:
+            cursor.execute("select count(*) from pg_locks where locktype = 'advisory'")
+            assert cursor.fetchall() == [(0,)]
+    finally:
+        member.close()
+
+
+def test_the_service_serves_through_it(
+    pgbouncer: Pgbouncer, server: Postgres, mongo: Mongo
+) -> None:
+    """With the number of hosts told, and nothing that only a session keeps."""
+    databases = Databases(server.url, mongo.url)
+    run(["flask", "db", "upgrade", "sample"], databases.environ)
+    environ = {
+        **databases.environ, "DATABASE_URL": pgbouncer.url, "POSTGRES_PREPARE": "0",
+        "PGBOUNCER_POOL_SIZE": str(POOL_SIZE), "GREENLINE_SURGE_HOSTS": "0", "WEB_CONCURRENCY": "2",
+    }  # fmt: skip
+    with service(environ) as running:
+        assert [_book(running, number) for number in range(1, 9)] == [200] * 8
+        assert "PGBOUNCER_POOL_SIZE binds" in running.log
+
+
+def _book(running: Service, number: int) -> int:
+    return running.get(f"/books/{number}").status

@@ -1,0 +1,108 @@
+"""Whose turn it is among the pools of one process, with a clock of the test's own."""
+
+import pytest
+
+from greenline.ledger.sharers import PROMISE_S, TURN_S, Sharer, Sharers
+
+
+class Clock:
+    """A clock that is set."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sharers(clock: Clock) -> Sharers:
+    return Sharers(clock)
+
+
+def holding(sharers: Sharers, number: int) -> Sharer:
+    """Return a pool's part with so many slots."""
+    one = sharers.join()
+    for _ in range(number):
+        one.take()
+    return one
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "gives"),
+    [(3, 1, True), (2, 0, True), (2, 1, False), (3, 3, False), (1, 2, False)],
+)
+def test_who_holds_two_more_gives_one(
+    sharers: Sharers, mine: int, others: int, gives: bool
+) -> None:
+    """As between processes: with a difference of one nobody gives."""
+    me, other = holding(sharers, mine), holding(sharers, others)
+    assert not me.promise()
+    with other.wait():
+        assert me.promise() is gives
+    assert not me.promise()
+
+
+def test_one_is_given_for_one_need(sharers: Sharers, clock: Clock) -> None:
+    """Until it has come, or for the time of a promise."""
+    me, another, other = holding(sharers, 9), holding(sharers, 9), holding(sharers, 0)
+    with other.wait():
+        assert me.promise()
+        assert not another.promise()
+        other.take()
+        assert another.promise()
+        clock.now += PROMISE_S
+        assert me.promise()
+
+
+def test_a_last_one_is_given_when_it_was_a_turn(sharers: Sharers, clock: Clock) -> None:
+    """To one who has none; it takes its turn, too."""
+    me, other = holding(sharers, 1), holding(sharers, 0)
+    with other.wait():
+        assert not me.promise()
+        clock.now += TURN_S
+        assert me.promise()
+
+
+def test_a_free_slot_is_for_who_holds_the_fewest(sharers: Sharers, clock: Clock) -> None:
+    """Of equals for the longest waiting, and one that does not wait is behind them."""
+    many, few, late = holding(sharers, 2), holding(sharers, 1), holding(sharers, 1)
+    assert not many.is_anothers()
+    with few.wait():
+        clock.now += 1
+        with many.wait(), late.wait():
+            assert [one.is_anothers() for one in (many, few, late)] == [True, False, True]
+            few.take()
+            assert [one.is_anothers() for one in (many, few, late)] == [True, True, False]
+        late.give()
+        few.give()
+        few.give()
+        assert late.is_anothers()
+
+
+def test_an_idle_one_is_for_who_waits_and_the_last_for_who_has_none(sharers: Sharers) -> None:
+    """A pool keeps its last idle one from a sibling that has some."""
+    me, other = holding(sharers, 2), holding(sharers, 5)
+    assert not me.is_wanted()
+    with other.wait():
+        assert me.is_wanted()
+        me.give()
+        assert not me.is_wanted()
+    with me.wait():
+        assert not me.is_wanted()
+    with sharers.join().wait():
+        assert me.is_wanted()
+
+
+def test_several_waits_of_one_are_one(sharers: Sharers) -> None:
+    """It waits until the last of them is over."""
+    me, other = holding(sharers, 5), holding(sharers, 0)
+    with other.wait():
+        with other.wait():
+            pass
+        assert me.promise()
+    assert sharers.waiting == {}
