@@ -151,9 +151,13 @@ class LedgerFile:
         found = self.memory.find(b"\0", STATES + first, STATES + behind)
         return found - STATES if found >= 0 else -1
 
-    def _locked_until(self, slot: int) -> int:
-        """Return the number behind the last slot of the lock of another on *slot*, else *slot*."""
-        asked = RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, STATES + slot, 1, 0)
+    def is_held_by_others(self, behind: int) -> bool:
+        """Return whether another process holds a slot before *behind*."""
+        return self._locked_until(0, behind) > 0
+
+    def _locked_until(self, slot: int, count: int = 1) -> int:
+        """Return the number behind another's lock on *slot*, or *count* from there, else *slot*."""
+        asked = RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, STATES + slot, count, 0)
         answer = fcntl.fcntl(self.locks.fileno(), fcntl.F_OFD_GETLK, asked)
         kind, _, start, length, _ = RANGE.unpack(answer)
         if kind == fcntl.F_UNLCK:

@@ -12,10 +12,11 @@ The host's connections to one server as slots that all processes of one user sha
    its control connection and ``floor`` for its pool, and nobody asks for these back. So with
    ``1 + floor`` for each process that may live, each has its own; where there are more processes
    than that, rule 5 lets the last one in.
-4. One slot beside the capacity is for a control connection that finds no other: when all processes
-   were killed at once all slots are orphans, and there must be one who can ask the server. It
-   moves to another slot as soon as one is free. So there are never more than ``capacity + BESIDE``,
-   or, after a shrinking, ``BESIDE`` more than were held.
+4. One slot beside the capacity is for a control connection that finds no other while nobody else
+   holds any: when all processes were killed at once all slots are orphans, and there must be one
+   who can ask the server. (Or for one that finds none for ``RESCUE_S``: those who hold slots may
+   all be stopped.) It moves to another slot as soon as one is free. So there are never more than
+   ``capacity + BESIDE``, or, after a shrinking, ``BESIDE`` more than were held.
 5. The other slots are shared. Who waits for one says so, anew every few ms, and then each gives the
    others their turn: ``turns`` has the rules.
 6. After a shrinking nobody takes a shared slot as long as more are held than there are now.
@@ -42,6 +43,7 @@ LOOK_S, COMPLAIN_S = 1.0, 60.0
 TOLD_CAPACITY = 0  # of the numbers that all see: the capacity that who begins goes by
 # When its client was killed, the backend of a control connection is gone in this time: it is idle.
 DEAD_S = 1.0
+RESCUE_S = 10.0
 # Slots that one look for orphans asks the kernel about: for 0.2 ms, or 2 ms where 4,000 are held.
 MAX_ASKED = 128
 
@@ -72,6 +74,7 @@ class Ledger:
         self._asked = 0  # where the last look for orphans ended
         self._none_beyond = b""  # the states of the slots beyond the capacity, when none is held
         self._paused_until = 0.0
+        self._without_control_since: float | None = None
         self._look_at = clock() + LOOK_S
         self._left: list[LedgerFile] = []  # files that were removed and hold what is over
         self._file = LedgerFile(path)
@@ -127,10 +130,12 @@ class Ledger:
             number = self._lock_free(0, self.reserved)
         if number < 0 and not self._is_full() and (for_control or not self._turns.is_anothers(now)):
             number = self._lock_free(self.reserved, self.capacity)
-        if number < 0 and for_control and self._lock_last_resort(now):
+        if number < 0 and for_control and self._is_alone(now) and self._lock_last_resort(now):
             number = LAST_RESORT
         if number < 0:
             return None
+        if for_control:
+            self._without_control_since = None
         self._file.write(number, CONNECTING)
         slot = Slot(self._file, number, for_control)
         self._slots.add(slot)
@@ -230,6 +235,13 @@ class Ledger:
                 self._adopt(number)
             number = file.find_free(number + 1, behind)
         return -1
+
+    def _is_alone(self, now: float) -> bool:
+        """Return whether nobody else may look after orphans, as far as this process knows."""
+        if self._without_control_since is None:
+            self._without_control_since = now
+        is_patient = now < self._without_control_since + RESCUE_S
+        return not (is_patient and self._file.is_held_by_others(LAST_RESORT))
 
     def _lock_last_resort(self, now: float) -> bool:
         """Lock it, an old orphan too: there may be nobody left who could look after it."""

@@ -17,15 +17,16 @@ from tests.load import Load
 from tests.support import Databases, run, service, wait_until
 
 WORKERS = 3
-# Two connections for each worker of two generations, and two more for who needs them.
-LIMIT = 2 * WORKERS * 2 + 2
+# Less than two connections for each worker of two generations: the last ones have to wait.
+BUDGET = 2 * WORKERS * 2 - 2
+LIMIT = BUDGET + 1  # a command's, which looks at the budget before the workers start
 PATH, CLIENTS = "/diagnostics/sleep?seconds=0.02", 10  # of each kind
 SOME = 100  # requests
 
 
 @pytest.fixture
 def server() -> Iterator[Postgres]:
-    """A Postgres that refuses our role a connection more than the budget."""
+    """A Postgres that refuses our role more connections than the budget and a command's."""
     with temporary() as server:
         with closing(psycopg2.connect(server.superuser_url)) as conn, conn.cursor() as cursor:
             cursor.execute(f"alter role greenline connection limit {LIMIT}")
@@ -69,7 +70,7 @@ def test_releases_at_the_limit_fail_no_request(
             goes_on(kept)
             running.process.send_signal(signal.SIGUSR2)
             successor = wait_until(lambda: pid_in(Path(f"{pid_file}.2")), "a new master")
-            wait_until(lambda: backends.count() == LIMIT, "the limit", 60)
+            wait_until(lambda: backends.count() >= BUDGET, "the limit", 60)
             goes_on(kept)
             running.stop()
             goes_on(kept)
@@ -83,7 +84,7 @@ def test_releases_at_the_limit_fail_no_request(
         assert load.failures == {}
         assert set(load.statuses) == {200}
         assert load.refused == 0
-    assert highest.seen == LIMIT
+    assert BUDGET <= highest.seen <= LIMIT
     assert refusals(server) == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from greenline.ledger import Ledger
 from greenline.ledger.file import LedgerFile
-from greenline.ledger.ledger import DEAD_S
+from greenline.ledger.ledger import DEAD_S, LAST_RESORT, RESCUE_S
 from greenline.ledger.turns import PROMISE_S, WANT_S
 from tests.support import CHECKOUT, environ
 from tests.unit.ledgers import Clock, Open, taken
@@ -112,11 +112,24 @@ def test_when_all_slots_are_orphans_one_process_can_ask_the_server(opened: Open)
     control.hold(78)
     assert other.take(for_control=True) is None
     assert not one.is_over(control)
-    first, _ = one.orphans()
+    first, second = one.orphans()
     one.give(first)
     one.orphans()
     assert (control.number, control.pid) == (0, 78)
-    taken(other, for_control=True)
+    assert other.take(for_control=True) is None
+    one.give(second)
+    assert taken(other, for_control=True)[0].number == 1
+
+
+def test_the_slot_beside_the_capacity_is_not_for_who_only_waits(opened: Open, clock: Clock) -> None:
+    """Somebody holds slots and can look after them; only when that takes too long it is used."""
+    holder, one = opened(2), opened(2)
+    taken(holder, 2)
+    assert one.take(for_control=True) is None
+    clock.now += RESCUE_S - 1
+    assert one.take(for_control=True) is None
+    clock.now += 1
+    assert taken(one, for_control=True)[0].number == LAST_RESORT
 
 
 def test_the_slot_beside_the_capacity_is_used_again_when_its_last_user_is_dead_for_long(
