@@ -1,12 +1,14 @@
 # Paths are relative throughout: the checkout's own path may have a space in it.
 PYTHON ?= python3
 ARGS ?=
+# The whole suite in processes side by side; what ARGS selects or asks for, in one.
+PYTEST = pytest $(or $(ARGS),-p tests.side_by_side)
 
 # pip's and Python's own settings are the person's; these would change what runs here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
-.PHONY: help serve dev test test-long check bench-article bench-postgres bench-http bench-overload \
-	bench-soak bench-burst bench-hot-worker clean \
+.PHONY: help serve dev test test-long check bench-article bench-postgres bench-api bench-http \
+	bench-overload bench-soak bench-burst bench-hot-worker clean \
 	have-python have-ferretdb setup-serve setup-dev setup-bench
 
 help: ## show this list
@@ -19,22 +21,27 @@ dev: setup-serve ## the same with one worker, which reloads when the code change
 	@exec .venv/bin/python -m embedded.serve --dev
 
 test: setup-dev have-ferretdb ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
-	@exec .venv/bin/python -m pytest $(ARGS)
+	@exec .venv/bin/python -m $(PYTEST)
 
 test-long: setup-dev have-ferretdb ## run them with the long forms: twenty reloads for three, half a minute deaf
-	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m pytest --timeout 1200 $(ARGS)
+	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m $(PYTEST) --timeout 1200
 
-check: setup-dev ## run the linters and the type checker
+check: setup-dev ## run the linters, the type checker, and the searches for weaknesses
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m ruff format --check .
 	.venv/bin/python -m mypy
 	.venv/bin/lint-imports
+	.venv/bin/python -m bandit --quiet --configfile pyproject.toml --recursive app config greenline embedded gunicorn.conf.py
+	.venv/bin/python -m tests.audit
 
 bench-article: setup-dev ## run the experiment of the README: a thousand sleeping queries
 	@exec .venv/bin/python -m bench.article
 
 bench-postgres: setup-bench ## compare reads from Postgres with four other ways to serve them
 	@exec .venv/bin/python -m bench.postgres $(ARGS)
+
+bench-api: setup-bench ## compare the API on both databases with other ways to serve the same
+	@exec .venv/bin/python -m bench.api $(ARGS)
 
 bench-http: setup-bench ## compare a small JSON answer with other servers and frameworks
 	@exec .venv/bin/python -m bench.http $(ARGS)

@@ -1,5 +1,8 @@
 """The service's branch of the error tree: what a client did."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from greenline.errors import GreenlineError, Unavailable
 
 
@@ -15,14 +18,42 @@ class MalformedRequest(AppError):
     code = "malformed_request"
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong in a request: at *pointer* (RFC 6901), or in a query's *name*."""
+
+    detail: str
+    pointer: str | None = None
+    name: str | None = None
+
+
 class InvalidRequest(AppError):
     """The request is understood, and wrong."""
 
     code = "invalid_request"
 
-    def __init__(self, message: str | None = None, pointer: str | None = None) -> None:
-        super().__init__(message)
-        self.pointer = pointer
+    def __init__(self, message: str | None = None, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(message or "; ".join(fault.detail for fault in faults) or None)
+        self.faults = tuple(faults)
+
+
+class KeyReused(AppError):
+    """This Idempotency-Key came with another request before."""
+
+    code = "idempotency_key_reused"
+
+
+class KeyInProgress(AppError):
+    """The first request with this Idempotency-Key has not been answered yet."""
+
+    code = "idempotency_key_in_progress"
+    retryable = True
+
+
+class PreconditionFailed(AppError):
+    """The item has another version by now."""
+
+    code = "precondition_failed"
 
 
 class Unauthorized(AppError):
@@ -31,10 +62,41 @@ class Unauthorized(AppError):
     code = "unauthorized"
 
 
+class InvalidToken(AppError):
+    """There is no such key, or it is over."""
+
+    code = "invalid_token"
+
+
+class Forbidden(AppError):
+    """The key may not do this."""
+
+    code = "forbidden"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"the key has no scope {scope}")
+        self.scope = scope
+
+
+class TooManyRequests(AppError):
+    """More was asked in this time than is allowed."""
+
+    code = "too_many_requests"
+    retryable = True
+
+    def __init__(self, message: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class NotFound(AppError):
     """There is nothing here."""
 
     code = "not_found"
+
+    def __init__(self, message: str | None = None, missing: Sequence[int | str] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
 
 
 class SchemaBehind(Unavailable):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
@@ -11,16 +12,51 @@ from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import BaseConverter
 
-from app.api import books, ops, problems, request_id, states
+from app.api import (
+    agents,
+    authors,
+    books,
+    cors,
+    docs,
+    genres,
+    keys,
+    messages,
+    openapi,
+    ops,
+    problems,
+    products,
+    request_id,
+    resource,
+    security_headers,
+    states,
+    tasks,
+)
+from app.api.access import Access
+from app.api.operations import Routes
 from app.records import MAX_ID
 from app.store import schema
+from app.store.agents import Agents
+from app.store.authors import Authors
 from app.store.books import Books
+from app.store.declared import DECLARED
 from app.store.diagnostics import Diagnostics
+from app.store.genres import Genres
+from app.store.indexes import Declared, Indexes
+from app.store.keys import Keys, require_one
+from app.store.messages import Messages
+from app.store.products import Products
 from app.store.states import States
+from app.store.tasks import Tasks
 from config import Settings
 from config.env import named
 from greenline import budget, counters, deadline, master
-from greenline.errors import ConfigError, StoreDown
+from greenline.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    StoreDown,
+    StoreError,
+    Unavailable,
+)
 from greenline.flask import Flask, environ
 from greenline.ledger import TOLD_CAPACITY, Ledger
 from greenline.ledger import path as ledger_path
@@ -29,7 +65,9 @@ from greenline.mongo.client import server_of as server_of_mongo
 from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import Connect, check_url, connect, server_of
+from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
+from greenline.postgres.errors import translated
 from greenline.postgres.hosts import Hosts
 from greenline.postgres.leased import LeasedLedger
 from greenline.postgres.pool import ConnectionPool
@@ -38,6 +76,9 @@ from greenline.resources import Resources
 
 CONNECT_TIMEOUT_S = 5.0
 GOODBYE_S = 1.0
+
+
+TRIAL_S = 2.0
 MAX_BODY_BYTES = 1024 * 1024
 
 log = logging.getLogger(__name__)
@@ -86,6 +127,12 @@ class IdConverter(BaseConverter):
         return number
 
 
+class ObjectIdConverter(BaseConverter):
+    """``<objectid:...>`` in a route: what could be no id of MongoDB's is not there."""
+
+    regex = r"[0-9a-f]{24}"
+
+
 def create_app(settings: Settings) -> Flask:
     """
     Build the service. Nothing is connected until ``extensions["greenline"].start()``.
@@ -97,23 +144,97 @@ def create_app(settings: Settings) -> Flask:
     plans: dict[str, budget.Plan | None] = {"postgres": None, "mongodb": None}
     postgres = _postgres(settings, resources, plans)
     mongo = _mongo(settings, resources, plans)
-    states_store = States(mongo)
-    resources.add("mongodb", close=mongo.close, check=_with_indexes(mongo, states_store))
+    _with_indexes(mongo, resources, DECLARED)
 
     app = Service(__name__, static_folder=None, request_timeout_s=settings.request_timeout_s)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.url_map.converters["id"] = IdConverter
+    app.url_map.converters["objectid"] = ObjectIdConverter
+    app.url_map.merge_slashes = False  # a name may have two of them
     app.extensions["greenline"] = resources
+    resources.on_trial = partial(_refuse_without_key, settings)
     request_id.register(app)
+    security_headers.register(app)
+    if settings.cors_origins:
+        cors.register(app, settings.cors_origins)
     problems.register(app)
-    app.register_blueprint(ops.health_blueprint(resources.health, master.is_stopping))
-    app.register_blueprint(books.blueprint(Books(postgres)))
-    app.register_blueprint(states.blueprint(states_store))
+    keys_store = Keys(postgres)
+    access = _access(settings, app, keys_store)
+    routes = Routes(app, access.guard, is_open=not settings.auth)
+    app.extensions["operations"] = routes.operations
+    for declared in (
+        books.resource(Books(postgres)),
+        authors.resource(Authors(postgres)),
+        genres.resource(Genres(postgres)),
+        agents.resource(Agents(postgres)),
+        tasks.resource(Tasks(postgres)),
+        keys.resource(keys_store),
+        states.resource(States(mongo)),
+        messages.resource(Messages(mongo)),
+        products.resource(Products(mongo)),
+    ):
+        resource.add(routes, declared)
+    keys.add_rotate(routes, keys_store)
+    ops.add_health(routes, resources.health, master.is_stopping)
     if settings.ops_token:
-        app.register_blueprint(ops.budget_blueprint(lambda: plans, settings.ops_token))
+        ops.add_budget(routes, lambda: plans, settings.ops_token)
     if settings.diagnostics:
-        app.register_blueprint(ops.diagnostics_blueprint(Diagnostics(postgres)))
+        ops.add_diagnostics(routes, Diagnostics(postgres))
+    openapi.add(routes)
+    docs.add(app)
     return app
+
+
+def _access(settings: Settings, app: Flask, keys_store: Keys) -> Access:
+    """Return the guard of the views, which counts what each client asks where that is limited."""
+    find = keys_store.find if settings.auth else None
+    if settings.rate_limit is None:
+        return Access(find)
+    from app.api import rate_limit  # what counts takes a third of a second to import
+
+    with named("RATE_LIMIT"):
+        limit = rate_limit.RateLimit(settings.rate_limit)
+    rate_limit.register(app)
+    return Access(find, limit.take)
+
+
+def _required(settings: Settings) -> Callable[[Connection], None]:
+    """Return what Postgres has to hold: the schema and, until one was seen, a key."""
+    is_open = not settings.auth
+
+    def require(conn: Connection) -> None:
+        nonlocal is_open
+        schema.require_current(conn)
+        if not is_open:
+            require_one(conn)
+            is_open = True
+
+    return require
+
+
+def _refuse_without_key(settings: Settings) -> None:
+    """
+    Try a start: nobody could use a service that has no key yet.
+
+    One whose Postgres cannot tell comes up, is not ready, and says so.
+
+    Raises:
+        ConfigError: there is no key, and this is no service that is open to everybody.
+    """
+    if not settings.auth:
+        log.warning("AUTH=off: whoever reaches this service may do everything")
+        return
+    try:
+        with (
+            deadline.limit(TRIAL_S),
+            closing(connect(settings.database_url, TRIAL_S, None)) as conn,
+            translated(),
+        ):
+            conn.autocommit = True
+            schema.require_current(conn)
+            require_one(conn)
+    except (DeadlineExceeded, StoreError, Unavailable) as error:
+        log.warning("not known whether there is an API key: %s", error)
 
 
 def _deployment(settings: Settings) -> budget.Deployment:
@@ -171,9 +292,7 @@ def _postgres(
         ledger=ledger,
     )
     resources.add("ledger of connections", close=ledger.close)
-    resources.add(
-        "postgres", close=control.close, check=partial(control.ask, schema.require_current)
-    )
+    resources.add("postgres", close=control.close, check=partial(control.ask, _required(settings)))
     resources.add("slots", start=caretaker.start, close=caretaker.close)
     if hosts is not None:
         start = partial(hosts.start, control)
@@ -221,15 +340,14 @@ def _mongo(settings: Settings, resources: Resources, plans: dict[str, budget.Pla
     return mongo
 
 
-def _with_indexes(mongo: Mongo, states_store: States) -> Callable[[], None]:
-    """Return MongoDB's check: it answers, and its indexes are there."""
-    ensured = False
+def _with_indexes(mongo: Mongo, resources: Resources, declared: Declared) -> None:
+    """Add MongoDB, ready when it answers and its unique indexes are there; the others follow."""
+    indexes = Indexes(partial(mongo.database, repeatable=True), declared)
 
     def check() -> None:
-        nonlocal ensured
         mongo.check()
-        if not ensured:
-            states_store.ensure_indexes()
-            ensured = True
+        mongo.capabilities()  # tells the log, once
+        indexes.check()
 
-    return check
+    resources.add("mongodb", close=mongo.close, check=check)
+    resources.add("indexes", start=indexes.start, close=indexes.close)

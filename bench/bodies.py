@@ -12,17 +12,17 @@ from typing import Any
 Answer = tuple[int, bytes]
 
 
-def differences(answers: Mapping[str, Answer]) -> Iterator[str]:
-    """Say of each who answered something else than the first one did, and where."""
+def differences(answers: Mapping[str, Answer], part: str | None = None) -> Iterator[str]:
+    """Say who answered something else than the first did, and where; of objects only *part*."""
     first, *others = answers
     try:
-        expected = _parsed(answers[first])
+        expected = _parsed(answers[first], part)
     except ValueError as error:
         yield f"{first} {error}"
         return
     for who in others:
         try:
-            place = _first_difference(expected, _parsed(answers[who]))
+            place = _first_difference(expected, _parsed(answers[who], part))
         except ValueError as error:
             yield f"{who} {error}"
             continue
@@ -30,14 +30,19 @@ def differences(answers: Mapping[str, Answer]) -> Iterator[str]:
             yield f"{who} answers something else than {first} at {place or 'the top'}"
 
 
-def _parsed(answer: Answer) -> Any:
+def _parsed(answer: Answer, part: str | None) -> Any:
     status, body = answer
     if status != 200:
         raise ValueError(f"answers {status}")
     try:
-        return json.loads(body)
+        found = json.loads(body)
     except ValueError as error:
         raise ValueError(f"answers no JSON: {body[:80]!r}") from error
+    if part is None:
+        return found
+    if not isinstance(found, dict) or part not in found:
+        raise ValueError(f"answers no {part}")
+    return {part: found[part]}
 
 
 def _first_difference(one: Any, other: Any, place: str = "") -> str | None:

@@ -4,8 +4,9 @@ import http.client
 import subprocess
 
 import psycopg2
+from pymongo.errors import PyMongoError
 
-from bench import hey, hey_build
+from bench import hey, hey_build, load
 from bench.servers import ServerError
 from greenline.errors import GreenlineError
 
@@ -13,6 +14,8 @@ FAILURES = (
     ServerError,
     hey.HeyError,
     hey_build.BuildError,
+    load.LoadError,
+    PyMongoError,
     subprocess.TimeoutExpired,
     psycopg2.Error,
     GreenlineError,

@@ -152,6 +152,7 @@ def measure(
     env = {
         "DATABASE_URL": postgres.url,
         "MONGODB_URI": mongo_url,
+        "AUTH": "off",
         "WEB_CONCURRENCY": str(WORKERS),
         "GREENLINE_DIAGNOSTICS": "1",
         "GREENLINE_SURGE_HOSTS": "0",

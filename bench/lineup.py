@@ -1,7 +1,7 @@
 """
-Who takes part in ``bench.postgres``: ours, and what it is compared with.
+Who takes part in ``bench.postgres`` and ``bench.api``: ours, and what it is compared with.
 
-Each has one worker, a pool of POOL_SIZE connections to the same Postgres, and no access log.
+Each has one worker, pools of one size to the same databases, and no access log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,17 @@ from bench.report import OURS
 from bench.servers import Gunicorn, Server, Uvicorn
 
 POOL_SIZE = 20
+MONGODB_POOL_SIZE = 100  # pymongo's own default
+THREADS = 40  # as many as FastAPI has for what blocks
 READY = "/books/1"  # imports, pools and lazy connects are done when it answers
+READY_DOCUMENTS = f"/states/{1:024x}"
 # The two settings that make our service what it would be without our wait callback and PREPARE.
 WAIT, PREPARE = "GREENLINE_PG_WAIT", "POSTGRES_PREPARE"
 WITHOUT_PREPARE = "psycogreen"
 ONE_WORKER = ("-c", "bench/peers/gunicorn_quiet.py", "--workers", "1")
 FAST = ("--workers", "1", "--loop", "uvloop", "--http", "httptools")
 QUIET = ("--no-access-log", "--log-level", "warning")
+IN_THREADS = ("-c", "bench/peers/gunicorn_plain.py", "--workers", "1", "--worker-class", "gthread")
 
 
 @dataclass(frozen=True)
@@ -29,30 +33,56 @@ class Peer:
     kind: type[Server]
     arguments: Sequence[str]
     env: Mapping[str, str]
+    ready: str = READY
 
     def server(self, folder: Path) -> Server:
         """Return its server, to be entered; its log is in *folder*."""
         log = folder / f"{self.who}.log"
-        return self.kind(self.arguments, ready=READY, env=self.env, log=log)
+        return self.kind(self.arguments, ready=self.ready, env=self.env, log=log)
 
 
 def lineup(database_url: str, mongodb_uri: str) -> list[Peer]:
-    """Return all of them, ours first."""
+    """Return who reads books, ours first."""
     shared = {"DATABASE_URL": database_url, "POSTGRES_POOL_SIZE": str(POOL_SIZE)}
 
     def flask(who: str, app: str, wait: str, prepare: str) -> Peer:
         # Postgres is told who asks, so that the bench can look at what it is asked.
         named = {**shared, "DATABASE_URL": f"{database_url}&application_name={who}"}
-        settings = {"MONGODB_URI": mongodb_uri, WAIT: wait, PREPARE: prepare}
+        settings = {"MONGODB_URI": mongodb_uri, "AUTH": "off", WAIT: wait, PREPARE: prepare}
         return Peer(who, Gunicorn, (*ONE_WORKER, app), {**named, **settings})
-
-    def asgi(who: str, module: str) -> Peer:
-        return Peer(who, Uvicorn, (*FAST, *QUIET, f"bench.peers.{module}:app"), shared)
 
     return [
         flask(OURS, "app.wsgi:app", "greenline", "1"),
         flask(WITHOUT_PREPARE, "bench.peers.psycogreen_flask:app", "psycogreen", "0"),
-        asgi("starlette-asyncpg", "starlette_asyncpg"),
-        asgi("fastapi-sqlalchemy", "fastapi_sqlalchemy"),
-        asgi("fastapi-sqlalchemy-sync", "fastapi_sqlalchemy_sync"),
+        _asgi("starlette-asyncpg", "starlette_asyncpg", shared),
+        _asgi("fastapi-sqlalchemy", "fastapi_sqlalchemy", shared),
+        _asgi("fastapi-sqlalchemy-sync", "fastapi_sqlalchemy_sync", shared),
     ]
+
+
+def with_keys(database_url: str, mongodb_uri: str) -> list[Peer]:
+    """Return who reads agents for those who have an API key, ours first."""
+    shared = {"DATABASE_URL": database_url, "POSTGRES_POOL_SIZE": str(POOL_SIZE)}
+    ours = {**shared, "MONGODB_URI": mongodb_uri, "AUTH": "on"}
+    return [
+        Peer(OURS, Gunicorn, (*ONE_WORKER, "app.wsgi:app"), ours, "/readyz"),
+        _asgi("fastapi-sqlalchemy", "fastapi_sqlalchemy", shared),
+    ]
+
+
+def documents(database_url: str, mongodb_uri: str) -> list[Peer]:
+    """Return who has states and messages, ours first."""
+    shared = {"MONGODB_URI": mongodb_uri, "MONGODB_MAX_POOL_SIZE": str(MONGODB_POOL_SIZE)}
+    ours = {**shared, "DATABASE_URL": database_url, "AUTH": "off"}
+    in_threads = (*IN_THREADS, "--threads", str(THREADS), "bench.peers.gthread_flask:app")
+    ready = READY_DOCUMENTS
+    return [
+        Peer(OURS, Gunicorn, (*ONE_WORKER, "app.wsgi:app"), ours, ready),
+        _asgi("fastapi-pymongo-async", "fastapi_pymongo_async", shared, ready),
+        _asgi("fastapi-to-thread", "fastapi_to_thread", shared, ready),
+        Peer("gthread", Gunicorn, in_threads, shared, ready),
+    ]
+
+
+def _asgi(who: str, module: str, env: Mapping[str, str], ready: str = READY) -> Peer:
+    return Peer(who, Uvicorn, (*FAST, *QUIET, f"bench.peers.{module}:app"), env, ready)

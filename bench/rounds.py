@@ -11,8 +11,8 @@ Measure several servers in turns.
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from bench import hey, report
 from bench.bodies import differences
@@ -20,20 +20,33 @@ from bench.servers import Server
 
 ROUND_S = 1.2
 WARM_S = 0.3
+PATIENCE_S = 60  # a slow answer counts, however busy the machine is
 IDS = (17, 271, 500, 733, 941)  # one a round, the same one for everybody
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Work:
-    """One kind of read; ``{id}`` in its path is another one in each round."""
+    """
+    One kind of read; ``{id}`` in its path is another one in each round.
+
+    *part* is what is compared of the answers, where not all of them have the rest.
+    """
 
     name: str
     path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    part: str | None = None
 
     def at(self, turn: int) -> str:
         """Return the path to ask for in round *turn*."""
         return self.path.format(id=IDS[turn % len(IDS)])
+
+    def ask(self, server: Server, turn: int, requests: int, clients: int) -> hey.Result:
+        """Ask *server* as in round *turn*."""
+        options = [word for each in self.headers.items() for word in ("-H", ": ".join(each))]
+        url = server.url + self.at(turn)
+        return hey.run(url, requests, clients, timeout_s=PATIENCE_S, options=options)
 
 
 def interleaved(who: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
@@ -51,33 +64,52 @@ def requests_for(req_s: float, seconds: float, clients: int) -> int:
 
 def same_answers(servers: Mapping[str, Server], works: Sequence[Work]) -> Iterator[str]:
     """Ask everybody for all that will be measured; say who answers something else."""
-    for path in dict.fromkeys(work.at(turn) for work in works for turn in range(len(IDS))):
-        answers = {who: server.get(path) for who, server in servers.items()}
-        for problem in differences(answers):
+    for path, work in {work.at(turn): work for work in works for turn in range(len(IDS))}.items():
+        answers = {who: server.get(path, work.headers) for who, server in servers.items()}
+        for problem in differences(answers, work.part):
             yield f"{path}: {problem}"
 
 
 def compete(
-    found: report.Report, servers: Mapping[str, Server], work: Work, clients: int, rounds: int
+    found: report.Report,
+    servers: Mapping[str, Server],
+    work: Work,
+    clients: int,
+    rounds: int,
+    **more: Any,
 ) -> None:
     """Measure all *servers* at *work* with *clients* connections; rows and problems are kept."""
-    print(f"{work.name}, {clients} connections", file=sys.stderr, flush=True)
-    counts = {}
-    for who, server in servers.items():
+    entries = [(who, server, work) for who, server in servers.items()]
+    compare(found, entries, clients, rounds, **more)
+
+
+def compare(
+    found: report.Report,
+    entries: Sequence[tuple[str, Server, Work]],
+    clients: int,
+    rounds: int,
+    **more: Any,
+) -> None:
+    """Measure all *entries* against each other; *more* are columns of their rows."""
+    names = ", ".join(dict.fromkeys(work.name for _, _, work in entries))
+    print(f"{names}, {clients} connections", file=sys.stderr, flush=True)
+    counts = []
+    for who, server, work in entries:
         result = warm(server, work, clients)
-        counts[who] = requests_for(result.req_s, ROUND_S, clients)
+        counts.append(requests_for(result.req_s, ROUND_S, clients))
         problem = refused(result.answers)
         if problem:
             found.invalid(f"{work.name} {who} {clients} clients, before the rounds: {problem}")
             return
-    rows: dict[str, list[report.Row]] = {who: [] for who in servers}
-    for turn, (who, server) in interleaved(list(servers.items()), rounds):
-        result = hey.run(server.url + work.at(turn), counts[who], clients)
-        rows[who].append(report.row(work.name, who, result, server.rss_mb()))
+    rows: list[list[report.Row]] = [[] for _ in entries]
+    for turn, place in interleaved(range(len(entries)), rounds):
+        who, server, work = entries[place]
+        result = work.ask(server, turn, counts[place], clients)
+        rows[place].append(report.row(work.name, who, result, server.rss_mb(), **more))
         problem = refused(result.answers)
         if problem:
             found.invalid(f"{work.name} {who} {clients} clients, round {turn + 1}: {problem}")
-    for each in rows.values():
+    for each in rows:
         found.add(report.middle(each))
 
 
@@ -85,7 +117,7 @@ def warm(server: Server, work: Work, clients: int) -> hey.Result:
     """Ask until *server* is warm and its speed is known, or until it fails."""
     each = 2
     while True:
-        result = hey.run(server.url + work.at(0), each * clients, clients)
+        result = work.ask(server, 0, each * clients, clients)
         if result.seconds >= WARM_S or refused(result.answers):
             return result
         # Three times as many, or nearly enough at once where the first guess was far off.

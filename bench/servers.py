@@ -89,13 +89,25 @@ class Server:
             time.sleep(0.1)
         wait_until_quiet(self.process.pid)
 
-    def get(self, path: str) -> tuple[int, bytes]:
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         """Ask it for *path*: the status and the body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        status, _, body = self.ask("GET", path, headers)
+        return status, body
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: str | None = None,
+        timeout_s: float = 10,
+    ) -> tuple[int, str | None, bytes]:
+        """Ask it: the status, the Location and the body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
-            connection.request("GET", path)
+            connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
-            return answer.status, answer.read()
+            return answer.status, answer.getheader("Location"), answer.read()
         finally:
             connection.close()
 

@@ -100,7 +100,8 @@ def run(found: report.Report) -> list[str]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
         postgres = stack.enter_context(temporary())
         mongo = stack.enter_context(Mongo(folder / "mongo"))
-        env = {"DATABASE_URL": postgres.url, "MONGODB_URI": mongo.url, "WEB_CONCURRENCY": "1"}
+        env = {"DATABASE_URL": postgres.url, "MONGODB_URI": mongo.url}
+        env |= {"AUTH": "off", "WEB_CONCURRENCY": "1"}
         flask("db", "upgrade", "sample", env={**os.environ, **env})
         for work in WORKS:
             log = folder / f"{work.name}.log"

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from greenline.errors import ConfigError
 
+ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
+
 
 @contextmanager
 def named(variable: str) -> Iterator[None]:
@@ -78,3 +80,12 @@ def choice(environ: Mapping[str, str], name: str, default: str, choices: tuple[s
     if value not in choices:
         raise ConfigError(f"{name}: {value!r} is none of {', '.join(choices)}")
     return value
+
+
+def origins(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return web origins (scheme://host, with a port or without), which commas divide; or ``*``."""
+    given = [one.strip() for one in environ.get(name, "").split(",") if one.strip()]
+    for one in given:
+        if one != "*" and not ORIGIN.fullmatch(one):
+            raise ConfigError(f"{name}: {one!r} is no origin like https://app.example:8443, nor *")
+    return tuple(given)

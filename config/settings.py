@@ -30,6 +30,9 @@ class Settings:
     pool_max_waiting: int
     diagnostics: bool
     log_level: str
+    auth: bool
+    rate_limit: str | None
+    cors_origins: tuple[str, ...]
     ops_token: str | None = field(repr=False)
 
 
@@ -68,6 +71,9 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         log_level=env.choice(
             environ, "LOG_LEVEL", "info", ("debug", "info", "warning", "error", "critical")
         ),
+        auth=env.choice(environ, "AUTH", "on", ("on", "off")) == "on",
+        rate_limit=env.text(environ, "RATE_LIMIT", "") or None,
+        cors_origins=env.origins(environ, "CORS_ORIGINS"),
         ops_token=env.text(environ, "OPS_TOKEN", "") or None,
     )
 

@@ -16,12 +16,13 @@ NEW_BOOK = (
 NEW_STATE = f'{{"task_id": {int(time.time())}, "agent_id": 1, "data": {{"step": 1}}}}'
 
 
-def started(port: int, told: list[str]) -> str:
-    """Return the lines to print: where it listens, what it uses, and what to try."""
+def started(port: int, told: list[str], key: str | None) -> str:
+    """Return the lines to print: where it listens, what it uses, and what to try with *key*."""
     base = f"http://127.0.0.1:{port}"
+    curl = "curl" if key is None else f"curl -H 'Authorization: Bearer {key}'"
     lines = [f"Greenline listens on {base}; Ctrl-C stops it", "", *told, "", "Try:", ""]
-    lines += [f"  curl '{base}/books?limit=3'", _post(f"{base}/books", NEW_BOOK)]
-    lines += [_post(f"{base}/states", NEW_STATE), f"  curl {base}/readyz"]
+    lines += [f"  {curl} '{base}/books?limit=3'", _post(curl, f"{base}/books", NEW_BOOK)]
+    lines += [_post(curl, f"{base}/states", NEW_STATE), f"  curl {base}/readyz"]
     return "\n".join(["", *(f"  {line}".rstrip() for line in lines), ""])
 
 
@@ -32,5 +33,5 @@ def psql(url: str) -> str:
     return f"{'psql' if shutil.which('psql') else shlex.quote(str(program))} '{url}'"
 
 
-def _post(url: str, body: str) -> str:
-    return f"  curl {url} -H 'Content-Type: application/json' -d '{body}'"
+def _post(curl: str, url: str, body: str) -> str:
+    return f"  {curl} {url} -H 'Content-Type: application/json' -d '{body}'"

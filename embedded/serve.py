@@ -25,7 +25,9 @@ from embedded.settings import CHECKOUT, data_folder
 from greenline.errors import ConfigError
 
 READY_TIMEOUT_S = 30
-STEPS = ("upgrade", "sample")
+STEPS = ("db", "upgrade", "sample")
+KEY = "development"
+NEW_KEY = ("keys", "create", "--name", KEY, "--scopes", "read,write,admin", "--replace")
 GRACEFUL_TIMEOUT_S = 30
 WATCH_S = 0.2
 
@@ -39,6 +41,7 @@ class Serve:
         self.env = {**os.environ, **({"WEB_CONCURRENCY": "1"} if dev else {})}
         self.children: list[Child | Postgres | Mongo] = []
         self.told: list[str] = []
+        self.key: str | None = None
         self._stack = ExitStack()
         self.stop = self._stack.close
 
@@ -50,6 +53,7 @@ class Serve:
         self.have_postgres()
         self.have_mongo()
         self.prepare_databases()
+        self.make_key()
         self.start_gunicorn()
         self.wait_until_ready()
 
@@ -92,15 +96,15 @@ class Serve:
 
     def prepare_databases(self) -> None:
         """Apply the schema and add the sample data."""
-        done = run(
-            [sys.executable, "-m", "flask", "--app", "app.commands", "db", *STEPS],
-            env={**self.env, "FLASK_SKIP_DOTENV": "1"},
-            cwd=CHECKOUT,
-        )
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["flask db upgrade: it said nothing"]
-            raise self._failed(lines[-1].removeprefix("Error: "))
-        self.told += done.stdout.strip().splitlines()
+        self.told += self._flask(*STEPS).splitlines()
+
+    def make_key(self) -> None:
+        """Make a key for this run, in the place of the last one's; it is printed and not kept."""
+        if self.env.get("AUTH", "").strip().lower() == "off":
+            self.told.append("API key   none is asked for (AUTH=off)")
+            return
+        self.key = self._flask(*NEW_KEY)
+        self.told.append(f"API key   {KEY}, made anew at each start")
 
     def start_gunicorn(self) -> None:
         """Start the service itself."""
@@ -134,6 +138,18 @@ class Serve:
         server.start()
         self.children.append(server)
 
+    def _flask(self, *command: str) -> str:
+        """Run a command of ``flask`` and return what it printed."""
+        done = run(
+            [sys.executable, "-m", "flask", "--app", "app.commands", *command],
+            env={**self.env, "FLASK_SKIP_DOTENV": "1"},
+            cwd=CHECKOUT,
+        )
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or [f"flask {command[0]}: it said nothing"]
+            raise self._failed(said[-1].removeprefix("Error: "))
+        return done.stdout.strip()
+
     def _failed(self, why: str) -> ConfigError:
         """A full disk under our own servers is not the fault of their addresses."""
         ours = any(isinstance(child, Postgres | Mongo) for child in self.children)
@@ -162,7 +178,7 @@ def main() -> int:
     signals.raise_stopped()
     try:
         serve.start()
-        print(report.started(serve.port, serve.told), flush=True)
+        print(report.started(serve.port, serve.told, serve.key), flush=True)
         while not serve.dead():
             time.sleep(WATCH_S)
         return _fail(f"{serve.dead()}; the others are being stopped")

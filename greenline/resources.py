@@ -4,6 +4,7 @@ What a worker opens: created, checked and closed from one list.
 1. Each resource is added in one call with its close and its check.
 2. Nothing is opened before ``start()``, which is after the fork.
 3. They close in reverse order, each even when another one failed to.
+4. A trial of the application opens none of them: it calls ``on_trial()``, which may refuse a start.
 """
 
 import logging
@@ -23,6 +24,7 @@ class Resources:
 
     def __init__(self) -> None:
         self.health = Health()
+        self.on_trial: Callable[[], object] = bool  # raises ConfigError for what stops a start
         self._closers: list[tuple[str, Callable[[], object]]] = []
         self._starters: list[Callable[[], object]] = []
         self._starting: gevent.Greenlet[[], None] | None = None

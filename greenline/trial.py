@@ -7,7 +7,7 @@ out first, and tells it once.
 
 1. The child does what the master and a worker would: it reads the configuration anew, binds what
    it would bind (without listening), takes the worker's environment and user, checks our settings
-   and the certificates, and loads the application.
+   and the certificates, and loads the application, which may refuse a start.
 2. Its answer comes by a pipe, because gunicorn's master may reap it first. Nobody waits for it but
    a start.
 3. Not tried is what has effects outside of the child: gunicorn's hooks (``post_fork``,
@@ -27,7 +27,7 @@ from typing import Any
 from gunicorn import sock, util
 from gunicorn.errors import AppImportError
 
-from greenline import settings
+from greenline import hooks, settings
 from greenline.errors import ConfigError
 
 REFUSED = 4  # what gunicorn's own workers exit with when the application cannot be loaded
@@ -131,7 +131,9 @@ def _boot(server: Any, again: bool) -> None:
             sock.ssl_context(cfg)
         except (OSError, ValueError) as error:
             raise ConfigError(f"TLS: {cfg.certfile}, {cfg.keyfile}: {error}") from error
-    server.app.wsgi()
+    application = server.app.wsgi()
+    if not again:  # a reload is no start: who serves now goes on to
+        hooks.on_trial(application)
 
 
 def _read_anew(server: Any) -> None:

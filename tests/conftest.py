@@ -13,7 +13,7 @@ from pymongo import MongoClient
 
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres
-from tests.support import Databases, run
+from tests.support import OPS_TOKEN, Databases, Service, run, service
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("greenline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -49,6 +49,14 @@ def databases(postgres: Postgres, mongo: Mongo) -> Databases:
     databases = Databases(postgres.url, mongo.url)
     run(["flask", "db", "upgrade", "sample"], databases.environ)
     return databases
+
+
+@pytest.fixture(scope="session")
+def api(databases: Databases) -> Iterator[Service]:
+    """The service on both servers, with the sample data, for tests that only ask it."""
+    more = {"GREENLINE_DIAGNOSTICS": "1", "OPS_TOKEN": OPS_TOKEN}
+    with service({**databases.environ, **more}) as running:
+        yield running
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ class Front:
             "DATABASE_URL": f"postgresql://greenline@{postgres}/{self.database}?sslmode=disable",
             "MONGODB_URI": f"mongodb://{mongodb}/greenline?directConnection=true",
             "WEB_CONCURRENCY": "1",
+            "AUTH": "off",
         }
 
     def all(self) -> dict[str, Proxy]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ T = TypeVar("T")
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
+OPS_TOKEN = "sesame"
 
 
 # What a person's shell may have set must not change what is tested.
 SETTINGS = (
-    "DATABASE_URL", "DRAIN_DELAY", "FLASK_", "GREENLINE_", "GUNICORN_", "LOG_LEVEL", "MAKE",
-    "MFLAGS", "MONGODB_", "OPS_", "PG", "POOL_", "PORT", "POSTGRES_", "REQUEST_TIMEOUT",
-    "WEB_CONCURRENCY",
+    "API_KEY", "AUTH", "CORS", "DATABASE_URL", "DRAIN_DELAY", "FLASK_", "GREENLINE_", "GUNICORN_",
+    "LOG_LEVEL", "MAKE", "MFLAGS", "MONGODB_", "OPS_", "PG", "POOL_", "PORT", "POSTGRES_",
+    "RATE_LIMIT", "REQUEST_TIMEOUT", "WEB_CONCURRENCY",
 )  # fmt: skip
 
 
@@ -38,7 +40,7 @@ class Databases:
 
     @property
     def environ(self) -> dict[str, str]:
-        return {"DATABASE_URL": self.postgres, "MONGODB_URI": self.mongo}
+        return {"DATABASE_URL": self.postgres, "MONGODB_URI": self.mongo, "AUTH": "off"}
 
 
 def wait_until(condition: Callable[[], T], what: str, limit_s: float = 30.0) -> T:
@@ -52,11 +54,19 @@ def wait_until(condition: Callable[[], T], what: str, limit_s: float = 30.0) -> 
         time.sleep(0.02)
 
 
+# Bound and not listening: a server may still listen there, and nobody is given the same port.
+_kept: deque[socket.socket] = deque()
+
+
 def free_port() -> int:
-    """Return a TCP port that nobody listens on now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    """Return a TCP port that nobody listens on, and that the kernel gives to nobody for a while."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _kept.append(kept)
+    if len(_kept) > 16:
+        _kept.popleft().close()
+    return int(kept.getsockname()[1])
 
 
 def environ(more: Mapping[str, str]) -> dict[str, str]:

@@ -1,48 +1,52 @@
-"""``/books``: books with their authors and genres."""
+"""``/books``: books with their authors and genres, which come in and are asked for by name."""
 
-from typing import Annotated
+from datetime import date, datetime
 
-from flask import Blueprint, Response, url_for
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from app.api import messages
-from app.records import BookInput
+from app.api.resource import Resource
+from app.records import Book, BookInput, Id, Name, Title
 from app.store.books import Books
+from app.store.ports import Document
 
 
-class Page(Struct, frozen=True, forbid_unknown_fields=True):
-    """The query string of a list."""
+class BookFilters(Struct, frozen=True, forbid_unknown_fields=True):
+    """What books can be asked for by."""
 
-    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    title: Title | None = None
+    published: date | None = None
+    author: Name | None = None
+    genre: Name | None = None
 
 
-def blueprint(books: Books) -> Blueprint:
-    """Return the routes over *books*."""
-    routes = Blueprint("books", __name__, url_prefix="/books")
+def resource(books: Books) -> Resource[BookInput]:
+    """Return what is served of *books*."""
+    return Resource(
+        name="books",
+        noun="book",
+        repository=books,
+        input=BookInput,
+        item=Book,
+        filters=BookFilters,
+        orders={
+            "id": int,
+            "title": str,
+            "published": date | None,
+            "created_at": datetime,
+            "updated_at": datetime,
+        },
+        limit=20,
+        id_type=Id,
+        converter="id",
+        as_input=_as_input,
+    )
 
-    @routes.get("")
-    def list_books() -> Response:
-        page = messages.query(Page)
-        return messages.json(f'{{"items":{books.list(page.limit)}}}')
 
-    @routes.get("/<id:book_id>")
-    def get_book(book_id: int) -> Response:
-        return messages.json(books.get(book_id))
-
-    @routes.post("")
-    def create_book() -> Response:
-        book_id, document = books.create(messages.body(BookInput))
-        response = messages.json(document, 201)
-        response.headers["Location"] = url_for("books.get_book", book_id=book_id)
-        return response
-
-    @routes.put("/<id:book_id>")
-    def replace_book(book_id: int) -> Response:
-        return messages.json(books.replace(book_id, messages.body(BookInput)))
-
-    @routes.delete("/<id:book_id>")
-    def delete_book(book_id: int) -> Response:
-        books.delete(book_id)
-        return messages.nothing()
-
-    return routes
+def _as_input(book: Document) -> Document:
+    """Return *book* as a client would send it."""
+    return {
+        "title": book["title"],
+        "published": book["published"],
+        "authors": [author["name"] for author in book["authors"]],
+        "genres": [genre["name"] for genre in book["genres"]],
+    }

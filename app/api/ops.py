@@ -2,16 +2,40 @@
 
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
-from typing import Annotated
+from http import HTTPStatus
+from typing import Annotated, Literal
 
-from flask import Blueprint, Response, request
-from msgspec import Meta, Struct
+from flask import Response, request
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.api import messages
+from app.api import http
+from app.api.operations import Operation, Routes, Scope
 from app.errors import Unauthorized
 from app.store.diagnostics import Diagnostics
 from greenline.budget import Plan
 from greenline.health import Health
+
+OK, UNAVAILABLE = HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE
+
+
+class Alive(Struct, frozen=True):
+    """The service runs."""
+
+    status: Literal["ok"]
+
+
+class Check(Struct, frozen=True):
+    """What one check found."""
+
+    status: Literal["ok", "failed"]
+    error: str | UnsetType = UNSET
+
+
+class Readiness(Struct, frozen=True):
+    """Whether the service can work, and what each check found."""
+
+    status: Literal["ready", "stopping", "not ready"]
+    checks: dict[str, Check]
 
 
 class Sleep(Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,20 +44,22 @@ class Sleep(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[float, Meta(ge=0, le=3_600)] = 1.0
 
 
-def health_blueprint(health: Health, is_stopping: Callable[[], bool]) -> Blueprint:
+class Slept(Struct, frozen=True):
+    """For how many seconds a connection was held."""
+
+    slept: float
+
+
+def add_health(routes: Routes, health: Health, is_stopping: Callable[[], bool]) -> None:
     """
-    Return ``/healthz``, which touches nothing, and ``/readyz``, which asks both servers.
+    Serve ``/healthz``, which touches nothing, and ``/readyz``, which asks both servers.
 
     A service that *is_stopping* is not ready, at once, whatever the servers say.
     """
-    routes = Blueprint("health", __name__)
 
-    @routes.get("/healthz")
     def healthz() -> Response:
-        return messages.json({"status": "ok"})
+        return http.json({"status": "ok"})
 
-    @routes.get("/readyz")
-    @routes.get("/healthcheck")
     def readyz() -> Response:
         report = health.report()
         checks = {
@@ -42,44 +68,72 @@ def health_blueprint(health: Health, is_stopping: Callable[[], bool]) -> Bluepri
         }
         is_ready = report.ready and not is_stopping()
         status = "ready" if is_ready else "stopping" if is_stopping() else "not ready"
-        response = messages.json({"status": status, "checks": checks}, 200 if is_ready else 503)
+        response = http.json({"status": status, "checks": checks}, 200 if is_ready else 503)
         response.headers["Cache-Control"] = "no-store"
         return response
 
-    return routes
+    routes.add(
+        Operation("health.healthz", "GET", "/healthz", "Ask whether it runs", "ops", {OK: Alive}),
+        healthz,
+    )
+    for name in ("readyz", "healthcheck"):
+        told = {OK: Readiness, UNAVAILABLE: Readiness}
+        routes.add(
+            Operation(f"health.{name}", "GET", f"/{name}", "Ask whether it can work", "ops", told),
+            readyz,
+        )
 
 
-def budget_blueprint(plans: Callable[[], Mapping[str, Plan | None]], token: str) -> Blueprint:
+def add_budget(routes: Routes, plans: Callable[[], Mapping[str, Plan | None]], token: str) -> None:
     """
-    Return ``/ops/budget``, for whoever has *token*: where a call comes from proves nothing.
+    Serve ``/ops/budget``, for whoever has *token*: where a call comes from proves nothing.
 
     *plans* are this worker's, by server; None is a server that has not been asked yet.
     """
-    routes = Blueprint("ops", __name__, url_prefix="/ops")
     expected = token.encode()
 
-    @routes.get("/budget")
     def budget() -> Response:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         # WSGI hands over a header's bytes as latin-1.
         is_right = compare_digest(given.strip().encode("latin-1", "replace"), expected)
         if not (is_right and scheme.lower() == "bearer"):
             raise Unauthorized
-        response = messages.json(plans())
+        response = http.json(plans())
         response.headers["Cache-Control"] = "no-store"
         return response
 
-    return routes
+    routes.add(
+        Operation(
+            "ops.budget",
+            "GET",
+            "/ops/budget",
+            "Read how many connections there may be, and why",
+            "ops",
+            {OK: dict[str, Plan | None]},
+            takes_token=True,
+        ),
+        budget,
+    )
 
 
-def diagnostics_blueprint(diagnostics: Diagnostics) -> Blueprint:
-    """Return ``/diagnostics/sleep``, which holds a connection for as long as it is told."""
-    routes = Blueprint("diagnostics", __name__, url_prefix="/diagnostics")
+def add_diagnostics(routes: Routes, diagnostics: Diagnostics) -> None:
+    """Serve ``/diagnostics/sleep``, which holds a connection for as long as it is told."""
 
-    @routes.get("/sleep")
     def sleep() -> Response:
-        seconds = messages.query(Sleep).seconds
+        seconds = http.query(Sleep).seconds
         diagnostics.sleep(seconds)
-        return messages.json({"slept": seconds})
+        return http.json({"slept": seconds})
 
-    return routes
+    routes.add(
+        Operation(
+            "diagnostics.sleep",
+            "GET",
+            "/diagnostics/sleep",
+            "Hold a connection for some seconds",
+            "ops",
+            {OK: Slept},
+            Scope.ADMIN,
+            query=Sleep,
+        ),
+        sleep,
+    )

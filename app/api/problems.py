@@ -21,7 +21,13 @@ log = logging.getLogger(__name__)
 STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
     app_errors.MalformedRequest: HTTPStatus.BAD_REQUEST,
     app_errors.InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
+    app_errors.KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    app_errors.KeyInProgress: HTTPStatus.CONFLICT,
+    app_errors.PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
     app_errors.Unauthorized: HTTPStatus.UNAUTHORIZED,
+    app_errors.InvalidToken: HTTPStatus.UNAUTHORIZED,
+    app_errors.Forbidden: HTTPStatus.FORBIDDEN,
+    app_errors.TooManyRequests: HTTPStatus.TOO_MANY_REQUESTS,
     app_errors.NotFound: HTTPStatus.NOT_FOUND,
     app_errors.SchemaBehind: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.Conflict: HTTPStatus.CONFLICT,
@@ -59,8 +65,10 @@ def _ours(error: errors.GreenlineError) -> Response:
     more: dict[str, object] = {}
     if isinstance(error, errors.Conflict) and error.constraint:
         more["constraint"] = error.constraint
-    if isinstance(error, app_errors.InvalidRequest) and error.pointer is not None:
-        more["pointer"] = error.pointer
+    if isinstance(error, app_errors.InvalidRequest) and error.faults:
+        more["errors"] = [_fault(fault) for fault in error.faults]
+    if isinstance(error, app_errors.NotFound) and error.missing:
+        more["missing"] = error.missing
     if isinstance(error, errors.DeadlineExceeded):
         more["spent_ms"] = {what: round(s * 1000) for what, s in error.spent_s.items()}
     detail = str(error)
@@ -69,11 +77,29 @@ def _ours(error: errors.GreenlineError) -> Response:
         log.warning("request %s: %s", request_id.current(), error)
         detail = str(errors.StoreDown())
     response = problem(status, detail, error.code, **more)
-    if isinstance(error, errors.Unavailable):
+    if isinstance(error, errors.Unavailable | app_errors.TooManyRequests):
         response.headers["Retry-After"] = str(error.retry_after_s)
-    if isinstance(error, app_errors.Unauthorized):
-        response.headers["WWW-Authenticate"] = "Bearer"
+    challenge = _challenge(error)
+    if challenge is not None:
+        response.headers["WWW-Authenticate"] = challenge
     return response
+
+
+def _challenge(error: errors.GreenlineError) -> str | None:
+    """Return what a client is told of the key that is needed (RFC 6750)."""
+    if isinstance(error, app_errors.Unauthorized):
+        return "Bearer"
+    if isinstance(error, app_errors.InvalidToken):
+        return 'Bearer error="invalid_token"'
+    if isinstance(error, app_errors.Forbidden):
+        return f'Bearer error="insufficient_scope", scope="{error.scope}"'
+    return None
+
+
+def _fault(fault: app_errors.Fault) -> dict[str, str]:
+    """Return *fault* without what it does not have."""
+    place = {"pointer": fault.pointer, "name": fault.name}
+    return {"detail": fault.detail} | {k: v for k, v in place.items() if v is not None}
 
 
 def _http(error: HTTPException) -> Response | HTTPException:

@@ -10,15 +10,18 @@ from bson import ObjectId
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
-from pymongo import UpdateOne
+from pymongo.collection import Collection
 from pymongo.database import Database
 
 from app.store.ports import Document
 
 SEED = 2718
 BOOKS, AUTHORS, AGENTS, TASKS, STATES = 1_000, 300, 20, 200, 100
+MESSAGES, PRODUCTS = 300, 200
 GENRES = "crime drama essay fable fantasy history horror memoir poetry romance satire travel"
 STATUSES = ("pending", "running", "done", "failed")
+CURRENCIES = ("EUR", "GBP", "USD")
+COUNTRIES = ("DE", "FR", "GB", "US")
 PUBLISHED = (date(1946, 1, 1), date(2025, 12, 31))
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -27,7 +30,7 @@ def add_sample(conn: Connection, database: "Database[Document]") -> str:
     """
     Fill the empty tables and return what was done.
 
-    Postgres commits last: when this is cut short, the next run starts over, and the states,
+    Postgres commits last: when this is cut short, the next run starts over, and the documents,
     whose ids are fixed, are written again and not twice.
     """
     with conn, conn.cursor() as cursor:
@@ -39,8 +42,13 @@ def add_sample(conn: Connection, database: "Database[Document]") -> str:
         chance = random.Random(SEED)
         _books(cursor, fake, chance)
         tasks = _tasks(cursor, fake, chance)
-        _states(database, fake, chance, tasks)
-    return f"{BOOKS} books, {AGENTS} agents, {TASKS} tasks, {STATES} states"
+        _put(database.states, _states(fake, chance, tasks))
+        _put(database.messages, _messages(fake, tasks))
+        _put(database.products, _products(fake, chance))
+    return (
+        f"{BOOKS} books, {AGENTS} agents, {TASKS} tasks, {STATES} states, {MESSAGES} messages, "
+        f"{PRODUCTS} products"
+    )
 
 
 def _faker() -> Any:
@@ -95,21 +103,72 @@ def _tasks(cursor: Cursor, fake: Any, chance: random.Random) -> list[tuple[int, 
     return [(task, agent) for task, agent, _, _ in tasks]
 
 
-def _states(
-    database: "Database[Document]", fake: Any, chance: random.Random, tasks: list[tuple[int, int]]
-) -> None:
-    writes = []
-    for number, (task, agent) in enumerate(tasks[:STATES], start=1):
-        moment = BEGINNING + timedelta(minutes=number)
-        state = {
+def _states(fake: Any, chance: random.Random, tasks: list[tuple[int, int]]) -> list[Document]:
+    return [
+        {
             "task_id": task,
             "agent_id": agent,
             "data": {"step": chance.randint(1, 9), "note": fake.sentence(), "tags": fake.words(3)},
-            "created_at": moment,
-            "updated_at": moment,
         }
-        writes.append(UpdateOne({"_id": ObjectId(f"{number:024x}")}, {"$set": state}, upsert=True))
-    database.states.bulk_write(writes, ordered=False)
+        for task, agent in tasks[:STATES]
+    ]
+
+
+def _messages(fake: Any, tasks: list[tuple[int, int]]) -> list[Document]:
+    """Return what is asked, done and answered in some tasks, by the agent of each."""
+    said = (("user", None), ("tool", True), ("assistant", True))
+    return [
+        {
+            "task_id": task,
+            "role": role,
+            "content": fake.sentence(nb_words=12),
+            "agent_id": agent if is_agents else None,
+        }
+        for task, agent in tasks[: MESSAGES // len(said)]
+        for role, is_agents in said
+    ]
+
+
+def _products(fake: Any, chance: random.Random) -> list[Document]:
+    """Return products of which about a third lacks each optional field, or has it empty."""
+    return [_product(fake, chance, number) for number in range(1, PRODUCTS + 1)]
+
+
+def _product(fake: Any, chance: random.Random, number: int) -> Document:
+    word, name = fake.word(), f"{fake.color_name()} {fake.word()}"
+    product = {
+        "offerId": f"offer-{number:06d}",
+        "title": name,
+        "description": fake.sentence(nb_words=12),
+        "link": f"https://shop.example/{number}",
+        "imageLink": f"https://shop.example/{number}.jpg",
+        "price": {
+            "value": f"{chance.randint(1, 500)}.{chance.randint(0, 99):02d}",
+            "currency": chance.choice(CURRENCIES),
+        },
+        "brand": fake.last_name(),
+        "gtin": fake.ean13(),
+        "mpn": f"{word.upper()}-{chance.randint(100, 999)}",
+        "slug": dict.fromkeys(chance.sample(COUNTRIES, 2), f"{word}-{number}"),
+    }
+    for field in ("description", "imageLink", "brand", "gtin", "mpn"):
+        match chance.randint(1, 6):
+            case 1:
+                del product[field]
+            case 2:
+                product[field] = ""
+    return product
+
+
+def _put(collection: "Collection[Document]", contents: Sequence[Document]) -> None:
+    """Write *contents* under fixed ids, in the place of what has them."""
+    documents = []
+    for number, content in enumerate(contents, start=1):
+        moment = BEGINNING + timedelta(minutes=number)
+        stamps = {"created_at": moment, "updated_at": moment, "version": 1}
+        documents.append({"_id": ObjectId(f"{number:024x}"), **content, **stamps})
+    collection.delete_many({"_id": {"$in": [document["_id"] for document in documents]}})
+    collection.insert_many(documents)
 
 
 def _some(chance: random.Random, most: int, count: int) -> list[int]:

@@ -1,92 +1,74 @@
 """
 Books with their authors and genres, in Postgres.
 
-A read is one statement; its JSON is made by Postgres and passed on as text.
+1. A page with all that its books show is one statement, a batch a handful: three round trips.
+2. Authors and genres come by name; who is new is made. Two books that make the same one wait for
+   each other, and both have it.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
+import msgspec
+from psycopg2.errors import ForeignKeyViolation
 from psycopg2.extensions import cursor as Cursor
 
-from app.errors import NotFound
 from app.records import BookInput
-from app.store.ports import Pool
+from app.store.ports import Stored
 from app.store.queries import read
+from app.store.tables import ID, STAMPS, Order, Table, text, with_ids
+from greenline.errors import SerializationFailure
 
-_DOCUMENT = read("books/document")
-_BY_ID = read("books/by_id") + _DOCUMENT
-_LIST = read("books/list") + _DOCUMENT
-_LINK = read("books/link") + _BY_ID
-_RELINK = read("books/unlink") + _LINK
-_INSERT = read("books/insert")
-_UPDATE = read("books/update")
-_DELETE = read("books/delete")
-
-
-class Books:
-    """The books' repository. Documents are JSON text."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-
-    def get(self, book_id: int) -> str:
-        """
-        Return one book.
-
-        Raises:
-            NotFound: there is none of this id.
-        """
-        rows = self._pool.fetch("book_by_id", _BY_ID, {"id": book_id})
-        if not rows:
-            raise _missing(book_id)
-        return str(rows[0][0])
-
-    def list(self, limit: int) -> str:
-        """Return a JSON array of the first *limit* books by id."""
-        rows = self._pool.fetch("book_list", _LIST, {"limit": limit})
-        return f"[{','.join(row[0] for row in rows)}]"
-
-    def create(self, book: BookInput) -> tuple[int, str]:
-        """Store a book; return its id and itself."""
-        with self._pool.connection(reset=False) as conn, conn.cursor() as cursor:
-            cursor.execute(_INSERT, {"title": book.title, "published": book.published})
-            book_id = int(_first(cursor))
-            cursor.execute(_LINK, {"id": book_id, "authors": book.authors, "genres": book.genres})
-            return book_id, str(_first(cursor, book_id))
-
-    def replace(self, book_id: int, book: BookInput) -> str:
-        """
-        Put *book* in the place of the one with this id.
-
-        Raises:
-            NotFound: there is none of this id.
-        """
-        values = {"id": book_id, "title": book.title, "published": book.published}
-        with self._pool.connection(reset=False) as conn, conn.cursor() as cursor:
-            cursor.execute(_UPDATE, values)
-            _first(cursor, book_id)
-            cursor.execute(_RELINK, {"id": book_id, "authors": book.authors, "genres": book.genres})
-            return str(_first(cursor, book_id))
-
-    def delete(self, book_id: int) -> None:
-        """
-        Delete one book; its authors and genres stay.
-
-        Raises:
-            NotFound: there is none of this id.
-        """
-        with self._pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
-            cursor.execute(_DELETE, {"id": book_id})
-            _first(cursor, book_id)
+# The ids of what has a name, in their order: a page by id reads no more of them than it shows. Any
+# other order needs them all; as an array, lest the planner reads all books and then looks which.
+_IDS = "select book_id from book_{0}s where {0}_id = (select id from {0}s where name = %({0})s)"
+_AUTHORS, _GENRES = _IDS.format("author"), _IDS.format("genre")
+_LINK = read("books/link")
 
 
-def _first(cursor: Cursor, book_id: int | None = None) -> Any:
-    """Return the first row's only column; no row means that there is no such book."""
-    row = cursor.fetchone()
-    if row is None:
-        raise _missing(book_id)
-    return row[0]
+class Books(Table[BookInput]):
+    """The books' repository."""
 
+    name = "books"
+    noun = "book"
+    filters: ClassVar = {
+        "title": "title = %(title)s",
+        "published": "coalesce(published, 'infinity') = %(published)s::date",
+        "author": f"id = any(array({_AUTHORS}))",
+        "genre": f"id = any(array({_GENRES}))",
+    }
+    filters_by_id: ClassVar = {"author": f"id in ({_AUTHORS})", "genre": f"id in ({_GENRES})"}
+    orders: ClassVar = {
+        "id": ID,
+        "title": text("title"),
+        # Books of an unknown day come last.
+        "published": Order(
+            "coalesce(published, 'infinity')", "coalesce(%(value)s::date, 'infinity')"
+        ),
+        **STAMPS,
+    }
 
-def _missing(book_id: int | None) -> NotFound:
-    return NotFound(f"there is no book {book_id}")
+    def _insert(self, cursor: Cursor, items: Sequence[BookInput]) -> list[Stored]:
+        cursor.execute(self._inserting, {"items": msgspec.json.encode(items).decode()})
+        ids = [int(row[0]) for row in cursor.fetchall()]
+        return self._link(cursor, dict(zip(ids, items, strict=True)))
+
+    def _update(self, cursor: Cursor, items: Mapping[int, BookInput]) -> list[Stored]:
+        return self._link(cursor, items, self._updating)
+
+    def _link(
+        self, cursor: Cursor, books: Mapping[int, BookInput], first: str = ""
+    ) -> list[Stored]:
+        """Do what comes *first*, link *books* with what they name; return them as stored."""
+        values = {
+            "items": with_ids(books),
+            "ids": list(books),
+            "authors": list({name for book in books.values() for name in book.authors}),
+            "genres": list({name for book in books.values() for name in book.genres}),
+        }
+        try:
+            cursor.execute(f"{first} {_LINK} {self._by_ids}", values)
+        except ForeignKeyViolation as error:
+            # One that was there was deleted meanwhile: the next attempt makes it anew.
+            raise SerializationFailure from error
+        return self._in_order(books, cursor.fetchall())

@@ -28,9 +28,21 @@ class BookAnswer(BaseModel):
     genres: list[Named]
     created_at: datetime
     updated_at: datetime
+    version: int
+
+
+class AgentAnswer(BaseModel):
+    """An agent."""
+
+    model_config = ConfigDict(from_attributes=True)
+    id: int
+    name: str
+    created_at: datetime
+    updated_at: datetime
+    version: int
 
 
 class BooksAnswer(BaseModel):
-    """A page of books."""
+    """A page of books, without the way to the next one."""
 
     items: list[BookAnswer]

@@ -1,15 +1,23 @@
-"""FastAPI with SQLAlchemy's asyncio and asyncpg, as their documentation has it; a pool of 20."""
+"""
+FastAPI with SQLAlchemy's asyncio and asyncpg, as their documentation has it; a pool of 20.
+
+Who asks for an agent needs an API key, for which Postgres is asked each time, as in no. 1.
+"""
 
 import os
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from hashlib import sha256
+from hmac import compare_digest
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from bench.peers import tables
-from bench.peers.answers import BookAnswer, BooksAnswer, Limit
+from bench.peers.answers import AgentAnswer, BookAnswer, BooksAnswer, Limit
 
 engine = create_async_engine(
     make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+asyncpg"),
@@ -27,6 +35,19 @@ async def open_session() -> AsyncIterator[AsyncSession]:
 
 
 Session = Annotated[AsyncSession, Depends(open_session)]
+Credentials = Annotated[HTTPAuthorizationCredentials, Depends(HTTPBearer())]
+
+
+async def require_key(session: Session, credentials: Credentials) -> None:
+    """Refuse who has no API key that may read: ``gl_``, its prefix, ``_`` and its secret."""
+    token = credentials.credentials
+    key = await session.scalar(tables.key(token.removeprefix("gl_").partition("_")[0]))
+    if key is None or not compare_digest(key.hash, sha256(token.encode()).digest()):
+        raise HTTPException(401)
+    if key.expires_at is not None and key.expires_at <= datetime.now(UTC):
+        raise HTTPException(401)
+    if "read" not in key.scopes:
+        raise HTTPException(403)
 
 
 @app.get("/books", response_model=BooksAnswer)
@@ -42,3 +63,12 @@ async def get_book(session: Session, book_id: int) -> Any:
     if book is None:
         raise HTTPException(404)
     return book
+
+
+@app.get("/agents/{agent_id}", response_model=AgentAnswer, dependencies=[Depends(require_key)])
+async def get_agent(session: Session, agent_id: int) -> Any:
+    """Answer one agent."""
+    agent = await session.scalar(tables.agent(agent_id))
+    if agent is None:
+        raise HTTPException(404)
+    return agent

@@ -6,7 +6,6 @@ that comes back; both are its defaults. A pool of 20.
 """
 
 import os
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,17 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-SQL = Path(__file__).resolve().parents[2] / "app" / "store" / "sql" / "books"
+SQL = Path(__file__).resolve().parents[2] / "app" / "store" / "sql" / "books" / "document.sql"
 SIZE = int(os.environ["POSTGRES_POOL_SIZE"])
-
-
-def read(name: str) -> str:
-    """Return our statement *name*, with the parameter as asyncpg writes it."""
-    return re.sub(r"%\(\w+\)s", "$1", (SQL / f"{name}.sql").read_text(encoding="utf-8"))
-
-
-BY_ID = read("by_id") + read("document")
-LIST = read("list") + read("document")
+BOOKS = f"select row_to_json(book)::text from ({SQL.read_text(encoding='utf-8')}) book"
+BY_ID = f"with page as (select * from books where id = $1) {BOOKS}"
+LIST = f"with page as (select * from books order by id limit $1) {BOOKS} order by id"
 
 
 @asynccontextmanager

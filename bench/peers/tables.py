@@ -1,9 +1,20 @@
-"""The bookstore's tables for SQLAlchemy, and the two reads of the peers that use it."""
+"""The tables for SQLAlchemy, and what the peers that use it read from them."""
 
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Integer, Select, Table, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    DateTime,
+    ForeignKey,
+    Integer,
+    Select,
+    Table,
+    Text,
+    select,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, selectinload
 
 
@@ -53,12 +64,35 @@ class Book(Base):
     published: Mapped[date | None]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    version: Mapped[int]
     authors: Mapped[list[Author]] = relationship(
         secondary=book_authors, order_by=book_authors.c.position
     )
     genres: Mapped[list[Genre]] = relationship(
         secondary=book_genres, order_by=book_genres.c.position
     )
+
+
+class Agent(Base):
+    """Who does tasks."""
+
+    __tablename__ = "agents"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    version: Mapped[int]
+
+
+class ApiKey(Base):
+    """What a client proves itself with: found by its prefix, kept as a hash."""
+
+    __tablename__ = "api_keys"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    prefix: Mapped[str]
+    hash: Mapped[bytes]
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
+    expires_at: Mapped[datetime | None]
 
 
 # Eager loading: one more statement for all authors, and one for all genres.
@@ -73,3 +107,13 @@ def by_id(book_id: int) -> Select[Any]:
 def first(limit: int) -> Select[Any]:
     """Select the first *limit* books by id."""
     return _BOOKS.order_by(Book.id).limit(limit)
+
+
+def agent(agent_id: int) -> Select[Any]:
+    """Select one agent."""
+    return select(Agent).where(Agent.id == agent_id)
+
+
+def key(prefix: str) -> Select[Any]:
+    """Select the API key of this prefix."""
+    return select(ApiKey).where(ApiKey.prefix == prefix)

@@ -30,12 +30,13 @@ from greenline import deadline
 from greenline.errors import ConfigError, DeadlineExceeded, PoolClosed, PoolTimeout
 from greenline.ledger import Ledger
 from greenline.mongo import options
+from greenline.mongo.batches import Batches
 from greenline.mongo.clients import Clients
 from greenline.mongo.driver import LimitedClient
 from greenline.mongo.errors import translated
 from greenline.mongo.limits import read_max_connections
 from greenline.mongo.permits import Permits
-from greenline.mongo.retry import Document, Repeating
+from greenline.mongo.retry import Document
 
 ASK_AGAIN_S = 0.05
 DEFAULT_DATABASE = "greenline"
@@ -43,7 +44,7 @@ DEFAULT_DATABASE = "greenline"
 log = logging.getLogger(__name__)
 
 
-class Mongo(Repeating):
+class Mongo(Batches):
     """
     Hand out the database, sized by *size_for* from the connections that the server allows.
 

@@ -4,7 +4,8 @@ Repeat an operation whose server was lost on the way, where it may happen twice.
 1. What may: reads; an insert with an ``_id`` made here; a change of one document by its ``_id``
    that says what is to be, not what is to be added; a delete by ``_id``. Everything else
    (``$inc``, ``$push``, a filter that finds another document the second time) is done in a
-   ``database()`` block and never repeated here; when its answer is lost, that is told.
+   ``database()`` block and never repeated here; when its answer is lost, that is told. What takes
+   more care is in :mod:`greenline.mongo.versions` and :mod:`greenline.mongo.batches`.
 2. Repeated after AutoReconnect and its kinds: NetworkTimeout, ServerSelectionTimeoutError,
    NotPrimaryError. A deadline that passed is none of them.
 3. Between attempts: exponential back-off with full jitter (AWS Architecture Blog, "Exponential
@@ -30,7 +31,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, ServerSelectionTime
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from greenline import deadline
-from greenline.errors import StoreDown
+from greenline.errors import PoolClosed, PoolTimeout, StoreDown
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class Repeating:
                 try:
                     database[collection].insert_one(document)
                 except DuplicateKeyError:
-                    if not arrived or not _is_stored(database[collection], document):
+                    if not arrived or not is_stored(database[collection], document):
                         raise
 
         repeated(attempt)
@@ -143,7 +144,7 @@ class Repeating:
         return repeated(attempt)
 
 
-def _is_stored(collection: "Collection[Document]", document: Document) -> bool:
+def is_stored(collection: "Collection[Document]", document: Document) -> bool:
     """Return whether *document* is there, byte by byte: BSON cuts microseconds, knows no tuple."""
     ours = collection.codec_options
     raw = ours.with_options(document_class=RawBSONDocument)
@@ -151,6 +152,13 @@ def _is_stored(collection: "Collection[Document]", document: Document) -> bool:
     primary = collection.with_options(raw, ReadPreference.PRIMARY)
     found = primary.find_one({"_id": document["_id"]})
     return found is not None and found.raw == bson.encode(document, codec_options=ours)
+
+
+def is_unsent(error: BaseException) -> bool:
+    """Return whether *error* came before anything was sent: no server, or no connection."""
+    return isinstance(error, PoolTimeout | PoolClosed) or isinstance(
+        error.__cause__, ServerSelectionTimeoutError
+    )
 
 
 def repeated(attempt: Callable[[bool], T]) -> T:
@@ -176,8 +184,7 @@ def _again(attempt: Callable[[bool], T], first: StoreDown, started: float) -> T:
                 raise pending.pop()
             return attempt(arrived)
         except StoreDown as error:
-            # Who found no server has sent nothing; all others may have.
-            arrived = arrived or not isinstance(error.__cause__, ServerSelectionTimeoutError)
+            arrived = arrived or not is_unsent(error)
             raise
 
     def is_over(state: RetryCallState) -> bool:

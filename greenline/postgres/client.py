@@ -55,7 +55,7 @@ class Postgres:
         except OutcomeUnknown as error:
             raise ConnectionLost from error.__cause__
 
-    def repeat(self, work: Callable[[Connection], T]) -> T:
+    def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
         """
         Return what *work* returns, in a transaction that may be repeated as a whole.
 
@@ -69,16 +69,16 @@ class Postgres:
         """
         for attempt in range(1, MAX_ATTEMPTS):
             try:
-                return self._transact(work)
+                return self._transact(work, reset)
             except (SerializationFailure, ConnectionLost):
                 pause_s = random.uniform(0, FIRST_PAUSE_S * 2**attempt)  # noqa: S311
                 if pause_s >= (deadline.remaining(MOST_PAUSE_S) or 0):
                     raise
                 gevent.sleep(pause_s)
-        return self._transact(work)
+        return self._transact(work, reset)
 
-    def _transact(self, work: Callable[[Connection], T]) -> T:
-        with self._pool.connection() as conn:
+    def _transact(self, work: Callable[[Connection], T], reset: bool) -> T:
+        with self._pool.connection(reset=reset) as conn:
             return work(conn)
 
     def _fetch(self, name: str, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -3,6 +3,10 @@ Named statements, prepared once a connection and executed after.
 
 psycopg2 knows no server-side parameters, so ``PREPARE`` and ``EXECUTE`` are statements of their
 own: the text is parsed and planned once, and only the values travel after that.
+
+A connection keeps the ``MOST`` that it used last: more than a service asks for all the time, and
+no more than its backend can bear. The lists of an API have hundreds of forms, and a plan is 50 to
+170 kB of the backend's memory.
 """
 
 import re
@@ -16,6 +20,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from greenline.postgres.connection import Connection
 
+MOST = 100
 PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 # The table changed under the plan, somebody deallocated it, or took its name: prepare again.
 STALE = {
@@ -51,10 +56,13 @@ def execute(
 def _execute(
     conn: Connection, cursor: Cursor, name: str, text: str, values: Mapping[str, Any]
 ) -> None:
-    prepare, run = _statements(name, text)
-    if name not in conn.prepared:
+    prepare, run = statements(name, text)
+    known = conn.prepared.pop(name, None)  # it comes last: the first is the one used least recently
+    if known is None:
+        if len(conn.prepared) >= MOST:
+            _deallocate(conn, cursor, next(iter(conn.prepared)))
         cursor.execute(prepare)
-        conn.prepared[name] = text
+    conn.prepared[name] = text
     cursor.execute(run, values)
 
 
@@ -67,7 +75,7 @@ def _deallocate(conn: Connection, cursor: Cursor, name: str) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _statements(name: str, text: str) -> tuple[str, str]:
+def statements(name: str, text: str) -> tuple[str, str]:
     """Return PREPARE and EXECUTE of *text*; its values are numbered by their first use."""
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name):
         raise ValueError(f"{name!r} is no name for a prepared statement")

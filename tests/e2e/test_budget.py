@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import OPS_TOKEN
-from tests.support import Databases, Service, service, wait_until
+from tests.support import OPS_TOKEN, Databases, Service, service, wait_until
 
 RIGHT = {"Authorization": f"Bearer {OPS_TOKEN}"}
 

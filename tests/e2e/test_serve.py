@@ -78,6 +78,12 @@ class Run:
     def curls(self) -> list[str]:
         return re.findall(r"^ +(curl .+)$", self.output, re.MULTILINE)
 
+    def authorization(self) -> str:
+        """Return the header that the curl lines have."""
+        found = re.search(r"Authorization: Bearer gl_[\w-]+", self.output)
+        assert found, self.output
+        return found[0]
+
     def assert_nothing_left(self) -> None:
         assert self.processes() == {}
         assert list(self.data.rglob("sockets")) == []
@@ -149,7 +155,34 @@ def test_the_printed_curl_lines_work_and_the_data_outlive_a_restart(data: Path) 
         again.ready()
         assert time.monotonic() - started < 5 + 1
         address = f"http://127.0.0.1:{again.port}/books/{book[1]}"
-        assert "The Dispossessed" in _shell(f"curl -s {address}")
+        assert "The Dispossessed" in _shell(f"curl -s -H '{again.authorization()}' {address}")
+
+
+def test_each_start_makes_a_key_of_its_own_and_keeps_none(data: Path) -> None:
+    """The printed key works, the one before does not any more, and no file has either."""
+    with serve(data) as run:
+        old = run.ready().authorization()
+        run.process.terminate()
+        assert run.status() == 0
+    with serve(data) as again:
+        new = again.ready().authorization()
+        ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{again.port}/agents"
+        assert _shell(ask) == "401"
+        assert _shell(f"{ask} -H '{old}'") == "401"
+        assert _shell(f"{ask} -H '{new}'") == "200"
+        again.process.terminate()
+        assert again.status() == 0
+    for secret in (old[-43:], new[-43:]):
+        found = subprocess.run(["grep", "-rlF", "-e", secret, str(data)], capture_output=True)
+        assert found.stdout == b""
+
+
+def test_with_auth_off_no_key_is_made(data: Path) -> None:
+    """The curl lines are shorter, and answered all the same."""
+    with serve(data, AUTH="off") as run:
+        assert "AUTH=off" in run.ready().output
+        assert "Authorization" not in run.output
+        assert _shell(f"{run.curls()[0]} -s -o /dev/null -w '%{{http_code}}'") == "200"
 
 
 def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(data: Path) -> None:
@@ -182,7 +215,9 @@ def test_the_service_stops_before_its_servers(data: Path) -> None:
     with serve(data, GREENLINE_DIAGNOSTICS="1") as run, ThreadPoolExecutor() as clients:
         sockets = run.ready().sockets()
         url = f"http://127.0.0.1:{run.port}/diagnostics/sleep?seconds=2"
-        asked = clients.submit(urllib.request.urlopen, url, timeout=20)
+        name, _, value = run.authorization().partition(": ")
+        request = urllib.request.Request(url, headers={name: value})
+        asked = clients.submit(urllib.request.urlopen, request, timeout=20)
         with closing(psycopg2.connect(f"postgresql://postgres@/greenline?host={sockets}")) as conn:
             conn.autocommit = True
             wait_until(lambda: _sleepers(conn) == 1, "the query to sleep")

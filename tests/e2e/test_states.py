@@ -1,6 +1,7 @@
 """``/states`` over HTTP."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -64,6 +65,28 @@ def test_a_list_has_fifty_states_by_default(api: Service) -> None:
     assert len(api.get("/states").json["items"]) == 50
     assert len(api.get("/states?limit=100").json["items"]) == 100
     assert api.get("/states?limit=101").status == 422
+
+
+def test_changes_at_once_are_all_made(api: Service) -> None:
+    """By several workers: each is made on what the one before it left."""
+    path = f"/states/{api.ask('POST', '/states', new_state(data={})).json['id']}"
+    patches = [{"data": {f"n{number}": number}} for number in range(12)]
+    with ThreadPoolExecutor(len(patches)) as clients:
+        answers = list(clients.map(lambda patch: api.ask("PATCH", path, patch), patches))
+    assert [answer.status for answer in answers] == [200] * len(patches)
+    now = api.get(path).json
+    assert now["data"] == {f"n{number}": number for number in range(12)}
+    assert now["version"] == 13
+
+
+def test_a_change_keeps_what_it_does_not_name(api: Service) -> None:
+    """Whatever kind of data it was, and becomes."""
+    for data in DATA:
+        path = f"/states/{api.ask('POST', '/states', new_state(data=data)).json['id']}"
+        for more in ({"x": [[1]]}, {"y": 2}, {"x": None}, {"y": None}):
+            assert api.ask("PATCH", path, {"data": more}).status == 200
+        kept = {name: value for name, value in data.items() if value is not None}
+        assert {k: v for k, v in api.get(path).json["data"].items() if v is not None} == kept
 
 
 DATA = [
@@ -140,9 +163,10 @@ def test_data_nested_beyond_reason_is_a_422(api: Service) -> None:
     assert (answer.status, answer.json["detail"]) == (422, "the body is nested too deeply")
 
 
-@pytest.mark.parametrize("state_id", ["x", "0" * 24, "z" * 24, "%00"])
+@pytest.mark.parametrize("state_id", ["x", "0" * 24, "z" * 24, "A" * 24, "%00"])
 def test_what_is_not_there_is_a_404(api: Service, state_id: str) -> None:
     """Also for what could never be an id."""
     for method in ("GET", "DELETE"):
         assert api.ask(method, f"/states/{state_id}").status == 404
+    assert api.ask("PATCH", f"/states/{state_id}", {}).status == 404
     assert api.ask("PUT", f"/states/{state_id}", new_state()).status == 404

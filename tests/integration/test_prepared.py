@@ -165,3 +165,31 @@ def test_a_prepared_statement_is_planned_once(pool: ConnectionPool) -> None:
             "select generic_plans, custom_plans from pg_prepared_statements where name = 'limited'"
         )
         assert cursor.fetchone() == (7, 0)
+
+
+def test_no_more_are_kept_than_may_be(pool: ConnectionPool) -> None:
+    """The one that was used least recently goes for a new one, and comes again when it is asked."""
+    client = Postgres(pool)
+    for number in range(prepared.MOST):
+        client.fetch(f"kept_{number}", f"select {number}", {})
+    client.fetch("kept_0", "select 0", {})
+    assert client.fetch("new", "select 'new'", {}) == [("new",)]
+    names = statements(pool)
+    assert len(names) == prepared.MOST
+    assert {"kept_0", "kept_2", "new"} <= set(names)
+    assert "kept_1" not in names
+    assert client.fetch("kept_1", "select 1", {}) == [(1,)]
+    assert len(statements(pool)) == prepared.MOST
+
+
+def test_what_should_go_may_be_gone(pool: ConnectionPool) -> None:
+    """Somebody deallocated it before: nothing fails, in a transaction neither."""
+    client = Postgres(pool)
+    for number in range(prepared.MOST):
+        client.fetch(f"kept_{number}", f"select {number}", {})
+    change(pool, "deallocate kept_0; deallocate kept_1")
+    assert client.fetch("new", "select 'new'", {}) == [("new",)]
+    with pool.connection() as conn, conn.cursor() as cursor:
+        prepared.execute(conn, cursor, "newer", "select 'newer'", {})
+        assert cursor.fetchone() == ("newer",)
+    assert len(statements(pool)) == prepared.MOST

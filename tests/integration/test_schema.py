@@ -3,6 +3,7 @@
 import subprocess
 
 import psycopg2
+import psycopg2.errors
 import pytest
 from pymongo import MongoClient
 
@@ -93,3 +94,74 @@ def test_what_is_wrong_is_one_line(
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1
     assert lines[0].startswith(f"Error: {name}: ")
+
+
+OLD_DATA = """
+insert into books (title, published) values ('old', '1968-11-01'), ('older', null);
+insert into authors (name) values ('old author');
+insert into genres (name) values ('old genre');
+insert into book_authors (book_id, author_id, position) values (1, 1, 1), (2, 1, 50);
+insert into book_genres (book_id, genre_id, position) values (1, 1, 1);
+insert into agents (name) values ('old agent');
+insert into tasks (agent_id, title, status) values (1, 'old task', 'done');
+"""
+
+
+def test_data_of_the_first_schema_is_kept(empty_database: str, empty_mongo: str) -> None:
+    """An upgrade gives what is there its first version, and leaves it as it is."""
+    conn = psycopg2.connect(empty_database)
+    first = schema.MIGRATIONS / "versions" / "0001_books.sql"
+    with conn, conn.cursor() as cursor:
+        cursor.execute(first.read_text())
+        cursor.execute(OLD_DATA)
+        cursor.execute("create table alembic_version (version_num varchar(32) primary key)")
+        cursor.execute("insert into alembic_version values ('0001')")
+    conn.close()
+    done = run(["flask", "db", "upgrade"], Databases(empty_database, empty_mongo).environ)
+    assert f"schema: {', '.join(schema.REVISIONS[1:])} applied" in done.stdout
+    for table in ("books", "authors", "genres", "agents", "tasks"):
+        kept = f"select min(version), max(version), count(updated_at) > 0 from {table}"
+        assert fetch(empty_database, kept) == (1, 1, True), table
+    assert fetch(empty_database, "select title, status from tasks") == ("old task", "done")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into books (title) values ('')",
+        "insert into books (title) values (repeat('x', 501))",
+        "insert into books (title, published) values ('x', 'infinity')",
+        "insert into books (title, published) values ('x', '0044-03-15 BC')",
+        "insert into books (title, version) values ('x', 0)",
+        "insert into book_authors (book_id, author_id, position) values (1, 300, 51)",
+        "insert into book_genres (book_id, genre_id, position) values (1, 12, 0)",
+        "insert into authors (name) values ('')",
+        "insert into authors (name) values (repeat('x', 201))",
+        "insert into genres (name) values ('')",
+        "insert into genres (name) values (repeat('x', 201))",
+        "insert into agents (name) values ('')",
+        "insert into agents (name) values (repeat('x', 201))",
+        "insert into tasks (agent_id, title) values (1, '')",
+        "insert into tasks (agent_id, title) values (1, repeat('x', 501))",
+        "insert into tasks (agent_id, title, status) values (1, 'x', 'asleep')",
+        "insert into idempotency_keys (key, request, answer) values ('', sha256('x'), '')",
+        "insert into idempotency_keys (key, request, answer) values ('x', 'short', '')",
+    ],
+)
+def test_the_database_itself_refuses_what_the_types_do(
+    databases: Databases, statement: str
+) -> None:
+    """Whoever writes past the service is held to the same rules."""
+    conn = psycopg2.connect(databases.postgres)
+    with conn.cursor() as cursor, pytest.raises(psycopg2.errors.CheckViolation):
+        cursor.execute(statement)
+    conn.close()
+
+
+@pytest.mark.parametrize("table", ["authors", "genres", "agents"])
+def test_the_database_itself_keeps_names_apart(databases: Databases, table: str) -> None:
+    """Two workers cannot make one name twice."""
+    conn = psycopg2.connect(databases.postgres)
+    with conn.cursor() as cursor, pytest.raises(psycopg2.errors.UniqueViolation):
+        cursor.execute(f"insert into {table} (name) select name from {table} limit 1")
+    conn.close()

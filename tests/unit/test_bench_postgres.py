@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,9 +31,11 @@ class Named:
         self.url = name
         self.body = body
         self.asked: list[str] = []
+        self.headers: list[dict[str, str]] = []
 
-    def get(self, path: str) -> tuple[int, bytes]:
+    def get(self, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
         self.asked.append(path)
+        self.headers.append(dict(headers))
         return 200, self.body
 
     def rss_mb(self) -> float:
@@ -44,10 +48,14 @@ class Hey:
     def __init__(self, **speeds: list[float]) -> None:
         self.speeds = {who: iter(each) for who, each in speeds.items()}
         self.runs: list[tuple[str, str, int]] = []
+        self.options: list[str] = []
         self.broken: set[int] = set()
 
-    def __call__(self, url: str, requests: int, clients: int) -> hey.Result:
+    def __call__(
+        self, url: str, requests: int, clients: int, timeout_s: int, options: Sequence[str]
+    ) -> hey.Result:
         who, _, path = url.partition("/")
+        self.options += options
         self.runs.append((who, path, requests))
         speed = next(self.speeds[who])
         answers = {"500": requests} if len(self.runs) - 1 in self.broken else {"200": requests}
@@ -228,10 +236,36 @@ def test_everything_that_is_measured_is_compared_first() -> None:
     """Everybody is asked for every path of every round; a difference names the path."""
     ours, peer = Named("greenline"), Named("peer", b'{"x":1}')
     servers: Any = {"greenline": ours, "peer": peer}
-    problems = list(same_answers(servers, WORKS))
+    problems = list(same_answers(servers, [replace(work, part=None) for work in WORKS]))
     expected = [f"/books/{book}" for book in IDS] + ["/books?limit=20", "/books?limit=100"]
     assert ours.asked == peer.asked == expected
     assert [problem.partition(":")[0] for problem in problems] == expected
+
+
+def test_headers_are_sent_by_who_compares_and_by_who_measures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A key that comes with a piece of work goes with every question."""
+    work = Work("agent", "/agents/7", headers={"Authorization": "Bearer x"})
+    fake, server = Hey(greenline=[10]), Named("greenline")
+    monkeypatch.setattr(rounds.hey, "run", fake)
+    one: Any = server
+    work.ask(one, 0, 10, 5)
+    assert fake.options == ["-H", "Authorization: Bearer x"]
+    assert list(same_answers({"greenline": one}, [work])) == []
+    assert server.headers == [{"Authorization": "Bearer x"}]
+
+
+def test_only_a_part_is_compared_where_that_is_asked_for() -> None:
+    """A page without the way to the next one has the same books; one without books has not."""
+    ours, its = b'{"items":[1],"next":"x"}', b'{"items":[1]}'
+    assert list(differences({"a": (200, ours), "b": (200, its)}, "items")) == []
+    other = b'{"items":[2]}'
+    assert list(differences({"a": (200, ours), "b": (200, other)}, "items"))
+    for body in (b"{}", b"[]"):
+        assert list(differences({"a": (200, ours), "b": (200, body)}, "items")) == [
+            "b answers no items"
+        ]
 
 
 def test_psycogreen_differs_in_two_settings_alone() -> None:

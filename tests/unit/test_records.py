@@ -1,10 +1,7 @@
-"""What the store can hold as it is, and where a fault is pointed at."""
+"""What the store can hold as it is."""
 
-import msgspec
 import pytest
 
-from app.api.messages import _invalid
-from app.records import BookInput, StateInput
 from app.store.states import _holdable
 
 
@@ -50,23 +47,3 @@ def test_great_depth_is_recognised_without_recursing_for_ever() -> None:
     for _ in range(60):
         value = {"a": value}
     assert not _holdable(value, 50)
-
-
-@pytest.mark.parametrize(
-    ("type_", "body", "pointer"),
-    [
-        (BookInput, b'{"title":""}', "/title"),
-        (BookInput, b'{"title":"x","authors":["a",5]}', "/authors/1"),
-        (BookInput, b'{"title":"x","isbn":5}', ""),
-        (BookInput, b"[]", ""),
-        (StateInput, b'{"task_id":0,"agent_id":1,"data":{}}', "/task_id"),
-    ],
-    ids=["field", "item", "unknown", "whole", "number"],
-)
-def test_a_fault_is_named_by_a_json_pointer(type_: type, body: bytes, pointer: str) -> None:
-    """The place is told in RFC 6901's form, not in the library's."""
-    with pytest.raises(msgspec.ValidationError) as caught:
-        msgspec.json.decode(body, type=type_)
-    fault = _invalid(caught.value)
-    assert fault.pointer == pointer
-    assert "$" not in str(fault)

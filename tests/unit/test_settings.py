@@ -19,6 +19,7 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert (settings.pgbouncer_pool_size, settings.mongodb_max_connections) == (None, None)
     assert (settings.diagnostics, settings.log_level) == (False, "info")
     assert settings.ops_token is None
+    assert (settings.auth, settings.rate_limit, settings.cors_origins) == (True, None, ())
     assert settings.mongodb_documentdb is False
 
 
@@ -49,6 +50,10 @@ def test_defaults_are_those_of_the_readme() -> None:
         ("GREENLINE_DIAGNOSTICS", "yes"),
         ("MONGODB_DOCUMENTDB", "true"),
         ("LOG_LEVEL", "loud"),
+        ("AUTH", "no"),
+        ("CORS_ORIGINS", "https://app.example, app.example"),
+        ("CORS_ORIGINS", "https://app.example/"),
+        ("CORS_ORIGINS", "https://*.example"),
         ("DATABASE_URL", ""),
         ("DATABASE_URL", "mysql://h"),
         ("MONGODB_URI", "h:27017"),
@@ -70,6 +75,16 @@ def test_an_error_about_a_url_does_not_show_the_password() -> None:
 def test_an_empty_variable_counts_as_unset() -> None:
     """Compose files and shells set empty variables where none was meant."""
     assert load({**URLS, "PORT": "", "POOL_TIMEOUT": " "}).port == 8000
+
+
+def test_several_origins_may_be_given() -> None:
+    """As browsers spell them, with commas between."""
+    given = "https://app.example, http://[::1]:8080,"
+    assert load({**URLS, "CORS_ORIGINS": given}).cors_origins == (
+        "https://app.example",
+        "http://[::1]:8080",
+    )
+    assert load({**URLS, "CORS_ORIGINS": "*"}).cors_origins == ("*",)
 
 
 def test_hosts_may_be_counted() -> None:

@@ -1,0 +1,31 @@
+"""``/agents``: who does tasks; each has a name of its own."""
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from app.api.resource import Resource
+from app.records import Agent, AgentInput, Id, Name
+from app.store.agents import Agents
+
+
+class AgentFilters(Struct, frozen=True, forbid_unknown_fields=True):
+    """What agents can be asked for by."""
+
+    name: Name | None = None
+
+
+def resource(agents: Agents) -> Resource[AgentInput]:
+    """Return what is served of *agents*."""
+    return Resource(
+        name="agents",
+        noun="agent",
+        repository=agents,
+        input=AgentInput,
+        item=Agent,
+        filters=AgentFilters,
+        orders={"id": int, "name": str, "created_at": datetime, "updated_at": datetime},
+        id_type=Id,
+        converter="id",
+        id_of=agents.id_of,
+    )

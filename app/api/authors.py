@@ -1,0 +1,30 @@
+"""``/authors``: what books show; each has a name of its own."""
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from app.api.resource import Resource
+from app.records import Author, AuthorInput, Id, Name
+from app.store.authors import Authors
+
+
+class AuthorFilters(Struct, frozen=True, forbid_unknown_fields=True):
+    """What authors can be asked for by."""
+
+    name: Name | None = None
+
+
+def resource(authors: Authors) -> Resource[AuthorInput]:
+    """Return what is served of *authors*."""
+    return Resource(
+        name="authors",
+        noun="author",
+        repository=authors,
+        input=AuthorInput,
+        item=Author,
+        filters=AuthorFilters,
+        orders={"id": int, "name": str, "created_at": datetime, "updated_at": datetime},
+        id_type=Id,
+        converter="id",
+    )

@@ -1,0 +1,113 @@
+"""
+What is wrong with a value: every fault, each with its place, for those whose request is refused.
+
+msgspec stops at the first fault, which is what makes it fast. Here, where a request has failed
+already, it is asked again about each part, down to the smallest that fails.
+"""
+
+import types
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct
+
+from app.errors import Fault
+from app.records import NO_NUL
+
+MAX_FAULTS = 100  # in one answer
+
+
+def found(value: Any, type_: Any, prefix: str = "") -> list[Fault]:
+    """Return what keeps *value*, decoded JSON, from being *type_*, by JSON pointers (RFC 6901)."""
+    return list(islice(_faults(value, type_, prefix), MAX_FAULTS))
+
+
+def found_in_query(given: dict[str, str], type_: type[Struct]) -> list[Fault]:
+    """Return what keeps the names and texts of a query string from being *type_*."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(type_)}
+    wrong = [Fault(f"there is no {name}", name=name) for name in given if name not in fields]
+    for name, field in fields.items():
+        if name not in given:
+            if field.required:
+                wrong.append(Fault(f"{name} is missing", name=name))
+        elif reason := _refused(given[name], field.type, strict=False):
+            wrong.append(Fault(reason, name=name))
+    return wrong[:MAX_FAULTS]
+
+
+def _faults(value: Any, type_: Any, pointer: str) -> Iterator[Fault]:
+    reason = _refused(value, type_)
+    if reason is None:
+        return
+    bare, metas = _bare(type_)
+    if isinstance(bare, type) and issubclass(bare, Struct) and isinstance(value, dict):
+        parts = _of_struct(value, bare, pointer)
+    elif get_origin(bare) is list and isinstance(value, list):
+        parts = _of_list(value, get_args(bare)[0], metas, pointer)
+    else:
+        parts = iter(())
+    first = next(parts, None)
+    if first is None:
+        yield Fault(reason, pointer=pointer)
+        return
+    yield first
+    yield from parts
+
+
+def _of_struct(value: dict[str, Any], type_: type[Struct], pointer: str) -> Iterator[Fault]:
+    fields = msgspec.structs.fields(type_)
+    for field in fields:
+        name = field.encode_name
+        if name in value:
+            yield from _faults(value[name], field.type, f"{pointer}/{_escaped(name)}")
+        elif field.required:
+            yield Fault(f"{name} is missing", pointer=pointer)
+    if type_.__struct_config__.forbid_unknown_fields:
+        known = {field.encode_name for field in fields}
+        for name in value:
+            if name not in known:
+                yield Fault("there is no such field", pointer=f"{pointer}/{_escaped(name)}")
+
+
+def _of_list(value: list[Any], item: Any, metas: list[Meta], pointer: str) -> Iterator[Fault]:
+    for meta in metas:
+        least, most = meta.min_length or 0, meta.max_length
+        if len(value) < least or (most is not None and len(value) > most):
+            limits = f"at least {least}" if len(value) < least else f"at most {most}"
+            yield Fault(f"there must be {limits}; there are {len(value)}", pointer=pointer)
+    for index, one in enumerate(value):
+        yield from _faults(one, item, f"{pointer}/{index}")
+
+
+def _refused(value: Any, type_: Any, *, strict: bool = True) -> str | None:
+    """Return why *value* is no *type_*."""
+    try:
+        msgspec.convert(value, type_, strict=strict)
+    except msgspec.ValidationError as error:
+        reason = str(error).partition(" - at `$")[0]
+        return "there may be no NUL in it" if repr(NO_NUL) in reason else reason
+    except RecursionError:
+        return "this is nested too deeply"
+    return None
+
+
+def _bare(type_: Any) -> tuple[Any, list[Meta]]:
+    """Return *type_* without its annotations and without None, and the annotations."""
+    metas: list[Meta] = []
+    while True:
+        if get_origin(type_) is Annotated:
+            type_, *more = get_args(type_)
+            metas += [meta for meta in more if isinstance(meta, Meta)]
+        elif get_origin(type_) in (Union, types.UnionType):
+            others = [one for one in get_args(type_) if one not in (type(None), msgspec.UnsetType)]
+            if len(others) != 1:
+                return type_, metas
+            [type_] = others
+        else:
+            return type_, metas
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,43 @@
+"""JSON merge patch (RFC 7396) of what has a type."""
+
+import types
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+
+def merged(target: Any, patch: Any, type_: type[Struct] | None = None) -> Any:
+    """
+    Return *target* with *patch* applied; neither is changed.
+
+    A null for what a *type_* has not is kept, so that it is refused like any other unknown field.
+    """
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    fields = None if type_ is None else _fields(type_)
+    for name, value in patch.items():
+        if value is not None:
+            inner = None if fields is None else fields.get(name)
+            result[name] = merged(result.get(name), value, inner)
+        elif fields is not None and name not in fields:
+            result[name] = None
+        else:
+            result.pop(name, None)
+    return result
+
+
+@cache
+def _fields(type_: type[Struct]) -> dict[str, type[Struct] | None]:
+    """Return the names of the fields of *type_*, and the Structs that are in them."""
+    return {field.encode_name: _struct_in(field.type) for field in msgspec.structs.fields(type_)}
+
+
+def _struct_in(type_: Any) -> type[Struct] | None:
+    if isinstance(type_, type) and issubclass(type_, Struct):
+        return type_
+    if get_origin(type_) in (Annotated, Union, types.UnionType):
+        return next(filter(None, map(_struct_in, get_args(type_))), None)
+    return None

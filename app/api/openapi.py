@@ -1,0 +1,204 @@
+"""
+``/openapi.json`` (OpenAPI 3.1), made of the operations that are served and the types they name.
+
+1. Nothing is described twice: a field's limits are those of its type, which also checks it.
+2. What can go wrong is told for each operation: the statuses that it can answer, and no others.
+3. It is made at the first request for it, and kept.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from flask import Response, request
+
+from app.api import http, refusals, schemas
+from app.api.operations import MERGE_PATCH, Operation, Routes
+from app.api.schemas import Schemas, reference
+
+JSON, PROBLEM = "application/json", "application/problem+json"
+Document = dict[str, Any]
+
+ABOUT = """\
+Each resource has the same operations: one item is created, read, replaced, changed by a merge
+patch (RFC 7396) and deleted; a batch of 1 to 1,000 of them is written as a whole or not at all.
+
+Lists are read page by page: `next` and `previous` of an answer are the cursors for `after` and
+`before`, and its Link header has them as addresses. Items have versions: `If-Match` with an ETag
+changes only what nobody changed meanwhile. A POST with an `Idempotency-Key` can be sent again.
+
+Errors are problem documents (RFC 9457); `code` is for programs.
+"""
+
+IDEMPOTENCY_KEY = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
+TAG = {"type": "string"}
+HEADERS: dict[str, Document] = {
+    "ETag": {"description": "The item's version, quoted.", "required": True, "schema": TAG},
+    "Location": {"description": "The item's path.", "required": True, "schema": TAG},
+    "Link": {"description": "The pages around this one (RFC 8288).", "schema": TAG},
+    "Retry-After": {
+        "description": "In how many seconds to try again.",
+        "schema": {"type": "integer"},
+    },
+    "WWW-Authenticate": {
+        "description": "How to say who asks.",
+        "required": True,
+        "schema": TAG,
+    },
+}
+SECURITY = {
+    "key": {"type": "http", "scheme": "bearer", "description": "An API key."},
+    "token": {"type": "http", "scheme": "bearer", "description": "The operators' token."},
+}
+
+
+def add(routes: Routes) -> None:
+    """Serve the document of all that *routes* has by the time of the first request."""
+
+    @cache
+    def made() -> tuple[bytes, str]:
+        told = msgspec.json.encode(document(routes.operations, is_open=routes.is_open))
+        return told, sha256(told).hexdigest()[:32]
+
+    def answer() -> Response:
+        told, tag = made()
+        response = http.json(told)
+        response.set_etag(tag)
+        response.headers["Cache-Control"] = "no-cache"
+        response.make_conditional(request)
+        return response
+
+    operation = Operation(
+        "openapi",
+        "GET",
+        "/openapi.json",
+        "Read this document",
+        "ops",
+        {HTTPStatus.OK: dict[str, Any]},
+        has_version=True,
+    )
+    routes.add(operation, answer)
+
+
+def document(operations: Sequence[Operation], *, is_open: bool = False) -> Document:
+    """Return the document of *operations*; of an open service no key is asked for."""
+    known = Schemas()
+    known.of(refusals.Problem)
+    paths: dict[str, Document] = {}
+    statuses: set[HTTPStatus] = set()
+    schemes: set[str] = set()
+    for operation in operations:
+        errors = refusals.of(operation, is_open=is_open)
+        statuses |= errors
+        path = re.sub(r"<.*>", f"{{{operation.id_name}}}", operation.path)
+        told = paths.setdefault(path, {})
+        one = told[operation.method.lower()] = _operation(operation, known, errors)
+        if operation.scope is not None and not is_open:
+            one["security"] = [{"key": [operation.scope]}]
+            schemes.add("key")
+        elif operation.takes_token:
+            one["security"] = [{"token": []}]
+            schemes.add("token")
+    return {
+        "openapi": "3.1.1",
+        "info": {"title": "Greenline", "version": "1", "description": ABOUT},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": tag} for tag in dict.fromkeys(one.tag for one in operations)],
+        "paths": paths,
+        "components": {
+            "schemas": known.components,
+            "headers": HEADERS,
+            "responses": {_name(status): _refusal(status) for status in sorted(statuses)},
+            "securitySchemes": {name: SECURITY[name] for name in sorted(schemes)},
+        },
+    }
+
+
+def _operation(operation: Operation, known: Schemas, errors: set[HTTPStatus]) -> Document:
+    told: Document = {
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "parameters": _parameters(operation, known),
+        "responses": _answers(operation, known)
+        | {str(int(status)): _to("responses", _name(status)) for status in sorted(errors)},
+    }
+    if operation.description:
+        told["description"] = operation.description
+    if operation.takes_patch:
+        patch = {"schema": known.patch_of(operation.body)}
+        told["requestBody"] = {"required": True, "content": {MERGE_PATCH: patch, JSON: patch}}
+    elif operation.body is not None:
+        sent = {"schema": known.of(operation.body)}
+        told["requestBody"] = {"required": True, "content": {JSON: sent}}
+    return told
+
+
+def _parameters(operation: Operation, known: Schemas) -> list[Document]:
+    parameters: list[Document] = []
+    if "<" in operation.path:
+        schema = known.of(operation.id_type)
+        parameters.append(
+            {"name": operation.id_name, "in": "path", "required": True, "schema": schema}
+        )
+    if operation.query is not None:
+        parameters += schemas.parameters(operation.query)
+    headers = []
+    if operation.is_once:
+        headers.append(
+            ("Idempotency-Key", IDEMPOTENCY_KEY, "Makes the request safe to send again.")
+        )
+    if operation.has_version and operation.method == "GET":
+        headers.append(("If-None-Match", TAG, "Answer 304 when this ETag is still right."))
+    elif operation.has_version and operation.method != "POST":
+        headers.append(("If-Match", TAG, "Do it only when this ETag is still right."))
+    for name, schema, description in headers:
+        parameters.append(
+            {"name": name, "in": "header", "schema": schema, "description": description}
+        )
+    return parameters
+
+
+def _answers(operation: Operation, known: Schemas) -> Document:
+    names = []
+    if operation.has_version and operation.method != "DELETE":
+        names.append("ETag")
+    if operation.is_list:
+        names.append("Link")
+    answers: Document = {}
+    for status, type_ in operation.answers.items():
+        more = ["Location"] if status == HTTPStatus.CREATED and operation.has_version else []
+        answer: Document = {"description": status.phrase}
+        if type_ is not None:
+            answer["content"] = {JSON: {"schema": known.of(type_)}}
+        if names or more:
+            answer["headers"] = {name: _to("headers", name) for name in (*names, *more)}
+        answers[str(int(status))] = answer
+    if operation.has_version and operation.method == "GET":
+        unchanged = HTTPStatus.NOT_MODIFIED
+        answers[str(int(unchanged))] = {
+            "description": unchanged.phrase,
+            "headers": {"ETag": _to("headers", "ETag")},
+        }
+    return answers
+
+
+def _refusal(status: HTTPStatus) -> Document:
+    told: Document = {"description": refusals.WHY[status]}
+    if status not in refusals.BEFORE_US:
+        told["content"] = {PROBLEM: {"schema": reference(refusals.Problem.__name__)}}
+    if status in refusals.HEADERS:
+        told["headers"] = {name: _to("headers", name) for name in refusals.HEADERS[status]}
+    return told
+
+
+def _name(status: HTTPStatus) -> str:
+    return status.phrase.title().replace(" ", "")
+
+
+def _to(kind: str, name: str) -> Document:
+    return {"$ref": f"#/components/{kind}/{name}"}

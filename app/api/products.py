@@ -1,0 +1,39 @@
+"""``/products``: what is for sale; some lack some fields, which can be asked for."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from app.api.resource import Resource
+from app.records import NO_NUL, DocumentId, OfferId, Product, ProductInput
+from app.store.products import Products
+
+Value = Annotated[str, Meta(max_length=2_000, pattern=NO_NUL)]
+Field = Literal["brand", "gtin", "mpn", "imageLink"]
+Lacking = Annotated[Field, Meta(description="without this field; with an empty one: FIELD=")]
+
+
+class ProductFilters(Struct, frozen=True, forbid_unknown_fields=True):
+    """What products can be asked for by."""
+
+    offerId: OfferId | None = None  # noqa: N815
+    brand: Value | None = None
+    gtin: Value | None = None
+    mpn: Value | None = None
+    imageLink: Value | None = None  # noqa: N815
+    lacking: Lacking | None = None
+
+
+def resource(products: Products) -> Resource[ProductInput]:
+    """Return what is served of *products*."""
+    return Resource(
+        name="products",
+        noun="product",
+        repository=products,
+        input=ProductInput,
+        item=Product,
+        filters=ProductFilters,
+        orders={"id": DocumentId, "offerId": str},
+        id_type=DocumentId,
+        converter="objectid",
+    )

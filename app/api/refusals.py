@@ -1,0 +1,89 @@
+"""
+What can go wrong with an operation, and how that is told: its part of the OpenAPI document.
+"""
+
+from http import HTTPStatus
+
+from msgspec import UNSET, Struct, UnsetType
+
+from app.api.operations import Operation
+
+WHY = {
+    HTTPStatus.BAD_REQUEST: "The request cannot be read; the body is no JSON.",
+    HTTPStatus.UNAUTHORIZED: "The key is missing, unknown, expired or revoked.",
+    HTTPStatus.FORBIDDEN: "The key's scope does not allow this.",
+    HTTPStatus.NOT_FOUND: "There is no such item; of a batch, `missing` lists the ids.",
+    HTTPStatus.NOT_ACCEPTABLE: "Accept allows no JSON.",
+    HTTPStatus.CONFLICT: "It contradicts what is stored, or the first try is still in progress.",
+    HTTPStatus.PRECONDITION_FAILED: "The item has another version.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
+    HTTPStatus.REQUEST_URI_TOO_LONG: "The address is too long, says the server in its own words.",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is not said to be JSON.",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "The request is wrong; `errors` lists every fault.",
+    HTTPStatus.TOO_MANY_REQUESTS: "The key's rate is used up, where there is a limit.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "There is no room, or a database is not there; try again.",
+    HTTPStatus.GATEWAY_TIMEOUT: "It took too long.",
+}
+HEADERS = {
+    HTTPStatus.UNAUTHORIZED: ["WWW-Authenticate"],
+    HTTPStatus.TOO_MANY_REQUESTS: ["Retry-After"],
+    HTTPStatus.SERVICE_UNAVAILABLE: ["Retry-After"],
+}
+# The server refuses these before the application runs, in words of its own.
+BEFORE_US = {HTTPStatus.REQUEST_URI_TOO_LONG}
+
+
+class ProblemFault(Struct, forbid_unknown_fields=True):
+    """One thing that is wrong: at a JSON pointer into the body, or in a parameter of this name."""
+
+    detail: str
+    pointer: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+
+
+class Problem(Struct, forbid_unknown_fields=True):
+    """Why a request was not done."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str | UnsetType = UNSET
+    errors: list[ProblemFault] | UnsetType = UNSET
+    missing: list[int | str] | UnsetType = UNSET
+    constraint: str | UnsetType = UNSET
+    spent_ms: dict[str, int] | UnsetType = UNSET
+
+
+def of(operation: Operation, *, is_open: bool) -> set[HTTPStatus]:
+    """Return the statuses by which *operation* can refuse; an open service refuses nobody."""
+    found = set(operation.errors)
+    if operation.takes_token or (operation.scope is not None and not is_open):
+        found.add(HTTPStatus.UNAUTHORIZED)
+    if operation.scope is not None:
+        if not is_open:
+            found.add(HTTPStatus.FORBIDDEN)
+        found |= {
+            HTTPStatus.TOO_MANY_REQUESTS,
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            HTTPStatus.GATEWAY_TIMEOUT,
+        }
+    if any(operation.answers.values()):
+        found.add(HTTPStatus.NOT_ACCEPTABLE)
+    if "<" in operation.path:
+        found.add(HTTPStatus.NOT_FOUND)
+    if operation.body is not None:
+        found |= {
+            HTTPStatus.BAD_REQUEST,
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+        }
+    if operation.query is not None:
+        found |= {HTTPStatus.REQUEST_URI_TOO_LONG, HTTPStatus.UNPROCESSABLE_ENTITY}
+    if operation.is_once:
+        found |= {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}
+    if operation.has_version and operation.method in ("PUT", "PATCH", "DELETE"):
+        found.add(HTTPStatus.PRECONDITION_FAILED)
+    return found - set(operation.answers)

@@ -1,0 +1,380 @@
+"""
+The same words and shapes for every resource: its operations, over a repository.
+
+1. Nothing here knows which database a repository is on, and no resource has a route of its own
+   form: what one can do they all can.
+2. A batch is all or nothing, and has 1 to ``MAX_BATCH`` items.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any, Generic
+
+import msgspec
+from flask import Response
+from msgspec import Meta, Struct
+
+from app.api import faults, http, merge_patch, once, schemas, versions
+from app.api.listing import Lists
+from app.api.operations import Operation, Routes, Scope
+from app.errors import Fault, InvalidRequest, NotFound
+from app.records import Name, require_shallow
+from app.store.ports import Change, Document, I, Repository, Stored
+
+MAX_BATCH = 1_000
+ABOUT_LISTS = (
+    "All the fields that are given have to be equal. `order` is a field, with a minus the other way"
+    " round. A page begins behind `after` or ends before `before`: the `next` and `previous` of"
+    " another answer with the same `order`; or it is the one of that number."
+)
+OK, CREATED, NO_CONTENT = HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource(Generic[I]):
+    """What a resource is called, what of it comes in and goes out, and how it can be listed."""
+
+    name: str
+    noun: str
+    repository: Repository[I]
+    input: type[I]
+    item: type[Struct]
+    filters: type[Struct]
+    orders: Mapping[str, Any]  # field -> its type; the first is the default
+    limit: int = 50
+    id_type: Any
+    converter: str  # of the id in a path
+    read: Scope = Scope.READ
+    write: Scope = Scope.WRITE
+    id_of: Callable[[str], Any] | None = None  # by name, where names are unique
+    as_input: Callable[[Document], Document] | None = None  # where a document shows more
+    made: type[Struct] | None = None  # what POST answers, where that shows more than an item
+    is_once: bool = True  # takes Idempotency-Key
+
+
+class Deleted(Struct, frozen=True):
+    """How many items were deleted."""
+
+    deleted: int
+
+
+def add(routes: Routes, resource: Resource[Any]) -> None:
+    """Serve all of *resource*."""
+    _Api(routes, resource).add()
+
+
+class _Api(Generic[I]):
+    """The views of one resource."""
+
+    def __init__(self, routes: Routes, resource: Resource[I]) -> None:
+        self._routes = routes
+        self._resource = resource
+        self._repository = resource.repository
+        self._input = resource.input
+        self._lists = Lists(
+            resource.name, resource.filters, resource.orders, resource.limit, resource.id_type
+        )
+        kind, ids = resource.name.capitalize(), resource.id_type
+        many = Meta(min_length=1, max_length=MAX_BATCH)
+        self._batch = _struct(f"{kind}Batch", items=Annotated[list[resource.input], many])  # type: ignore[name-defined]
+        different = Meta(extra_json_schema={"uniqueItems": True})
+        self._ids = _struct(f"{kind}Ids", ids=Annotated[list[ids], many, different])  # type: ignore[valid-type]
+        patch = schemas.reference(schemas.patch_name(resource.input.__name__))
+        one = msgspec.defstruct(
+            f"{kind}Change",
+            [
+                ("id", ids),
+                ("patch", Annotated[dict[str, Any], Meta(extra_json_schema=patch)]),
+                ("version", int | None, None),
+            ],
+            forbid_unknown_fields=True,
+        )
+        self._patches = _struct(f"{kind}Changes", items=Annotated[list[one], many])  # type: ignore[valid-type]
+        item = resource.item
+        self._items = _struct(f"{kind}Items", items=list[item])  # type: ignore[valid-type]
+        self._made = self._items
+        if resource.made is not None:
+            self._made = _struct(f"{kind}Made", items=list[resource.made])  # type: ignore[name-defined]
+        self._found = _struct(f"{kind}Found", items=list[item], missing=list[ids])  # type: ignore[valid-type]
+        self._page = msgspec.defstruct(
+            f"{kind}Page",
+            [
+                ("items", list[item]),  # type: ignore[valid-type]
+                ("next", str | None),
+                ("previous", str | None),
+                ("total", int | msgspec.UnsetType, msgspec.UNSET),
+            ],
+        )
+
+    def add(self) -> None:
+        one = self._resource
+        noun, name, made = one.noun, one.name, one.made or one.item
+        self._route(
+            "list",
+            "GET",
+            "",
+            f"List {name}",
+            {OK: self._page},
+            self.page,
+            description=ABOUT_LISTS,
+            query=self._lists.query,
+            is_list=True,
+        )
+        self._route(
+            "create",
+            "POST",
+            "",
+            f"Create {_with_article(noun)}",
+            {CREATED: made},
+            self.create,
+            body=one.input,
+            is_once=one.is_once,
+            has_version=True,
+        )
+        self._route(
+            "delete_where",
+            "DELETE",
+            "",
+            f"Delete {name} by field",
+            {OK: Deleted},
+            self.delete_where,
+            query=one.filters,
+        )
+        self._route(
+            "create_many",
+            "POST",
+            "/batch",
+            f"Create many {name}, or none",
+            {CREATED: self._made},
+            self.create_many,
+            body=self._batch,
+            is_once=one.is_once,
+        )
+        self._route(
+            "change_many",
+            "PATCH",
+            "/batch",
+            f"Change many {name}, or none",
+            {OK: self._items},
+            self.change_many,
+            body=self._patches,
+            errors=frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED}),
+        )
+        self._route(
+            "delete_many",
+            "DELETE",
+            "/batch",
+            f"Delete many {name}, or none",
+            {OK: Deleted},
+            self.delete_many,
+            body=self._ids,
+            errors=frozenset({HTTPStatus.NOT_FOUND}),
+        )
+        self._route(
+            "get_many",
+            "POST",
+            "/batch-get",
+            f"Read many {name} by id",
+            {OK: self._found},
+            self.get_many,
+            body=self._ids,
+            scope=one.read,
+        )
+        self._one(f"/<{one.converter}:item_id>", "id", one.id_type, lambda item_id: item_id)
+        if one.id_of is not None:
+            self._one("/by-name/<path:item_id>", "name", Name, partial(_id_of, one.id_of))
+
+    def _one(self, path: str, called: str, type_: Any, id_of: Callable[[Any], Any]) -> None:
+        """Serve what is done with one item, found by *id_of* what the path has."""
+        one = self._resource
+        noun, item = _with_article(one.noun), one.item
+        by, suffix = (" by name", "_by_name") if called == "name" else ("", "")
+        route = partial(self._route, id_name=called, id_type=type_, has_version=True)
+
+        def get(item_id: Any) -> Response:
+            return versions.answer_if_new(self._repository.get(id_of(item_id)))
+
+        def replace(item_id: Any) -> Response:
+            return self.replace(id_of(item_id))
+
+        def change(item_id: Any) -> Response:
+            return self.change(id_of(item_id))
+
+        def delete(item_id: Any) -> Response:
+            return self.delete(id_of(item_id))
+
+        route(f"get{suffix}", "GET", path, f"Read {noun}{by}", {OK: item}, get)
+        route(
+            f"replace{suffix}",
+            "PUT",
+            path,
+            f"Replace {noun}{by}",
+            {OK: item},
+            replace,
+            body=one.input,
+        )
+        route(
+            f"change{suffix}",
+            "PATCH",
+            path,
+            f"Change {noun}{by}",
+            {OK: item},
+            change,
+            body=one.input,
+            takes_patch=True,
+        )
+        route(f"delete{suffix}", "DELETE", path, f"Delete {noun}{by}", {NO_CONTENT: None}, delete)
+
+    def _route(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        summary: str,
+        answers: Mapping[HTTPStatus, Any],
+        view: Callable[..., Response],
+        scope: Scope | None = None,
+        **more: Any,
+    ) -> None:
+        one = self._resource
+        if scope is None and method != "GET":
+            more["errors"] = more.get("errors", frozenset()) | {HTTPStatus.CONFLICT}
+        scope = scope or (one.read if method == "GET" else one.write)
+        operation = Operation(
+            f"{one.name}.{what}",
+            method,
+            f"/{one.name}{path}",
+            summary,
+            one.name,
+            answers,
+            scope,
+            **more,
+        )
+        self._routes.add(operation, view)
+
+    def page(self) -> Response:
+        signed, listing = self._lists.asked()
+        return self._lists.answer(signed, listing, self._repository.page(listing))
+
+    def create(self) -> Response:
+        sent = http.body(self._input)
+        [stored] = self._repository.create([sent], once.asked(f"{self._resource.name} one", sent))
+        response = versions.answer(stored, CREATED)
+        response.headers["Location"] = f"/{self._resource.name}/{stored.id}"
+        return response
+
+    def create_many(self) -> Response:
+        items = http.body(self._batch).items
+        made = self._repository.create(items, once.asked(f"{self._resource.name} many", items))
+        return _items(made, CREATED)
+
+    def get_many(self) -> Response:
+        ids = self._different(http.body(self._ids).ids, "/ids/{}")
+        found = self._repository.get_many(ids)
+        there = {item.id for item in found}
+        missing = msgspec.json.encode([item_id for item_id in ids if item_id not in there])
+        return http.json(
+            b'{"items":[%b],"missing":%b}' % (b",".join(item.json for item in found), missing)
+        )
+
+    def replace(self, item_id: Any) -> Response:
+        sent = http.body(self._input)
+        [stored] = self._repository.change([Change(item_id, lambda _: sent, versions.expected())])
+        return versions.answer(stored)
+
+    def change(self, item_id: Any) -> Response:
+        patch = http.body(dict[str, Any])
+        edit = self._patched(patch, "")
+        [stored] = self._repository.change([Change(item_id, edit, versions.expected())])
+        return versions.answer(stored)
+
+    def change_many(self) -> Response:
+        asked = http.body(self._patches).items
+        self._different([one.id for one in asked], "/items/{}/id")
+        changes = [
+            Change(
+                one.id,
+                self._patched(one.patch, f"/items/{index}/patch"),
+                None if one.version is None else frozenset([one.version]),
+            )
+            for index, one in enumerate(asked)
+        ]
+        return _items(self._repository.change(changes), OK)
+
+    def delete(self, item_id: Any) -> Response:
+        self._repository.delete([item_id], versions.expected())
+        return http.nothing()
+
+    def delete_many(self) -> Response:
+        ids = self._different(http.body(self._ids).ids, "/ids/{}")
+        self._repository.delete(ids)
+        return http.json(Deleted(len(ids)))
+
+    def delete_where(self) -> Response:
+        asked = http.query(self._resource.filters)
+        filters = {
+            name: value
+            for name in self._resource.filters.__struct_fields__
+            if (value := getattr(asked, name)) is not None
+        }
+        if not filters:
+            names = ", ".join(self._resource.filters.__struct_fields__)
+            raise InvalidRequest(f"say which: at least one of {names} is needed")
+        return http.json(Deleted(self._repository.delete_where(filters)))
+
+    def _patched(self, patch: Document, pointer: str) -> Callable[[Document], I]:
+        """Return what makes of a document the input that it is with *patch*."""
+
+        try:
+            require_shallow(patch)
+        except ValueError as error:
+            raise InvalidRequest(faults=[Fault(str(error), pointer=pointer)]) from error
+
+        def edit(document: Document) -> I:
+            as_input = self._resource.as_input or self._fields
+            value = merge_patch.merged(as_input(document), patch, self._input)  # type: ignore[arg-type]
+            try:
+                return msgspec.convert(value, self._input)
+            except msgspec.ValidationError as error:
+                wrong = faults.found(value, self._input, pointer)
+                raise InvalidRequest(faults=wrong) from error
+
+        return edit
+
+    def _fields(self, document: Document) -> Document:
+        """Return of *document* what a client may send."""
+        names = self._input.__struct_fields__  # type: ignore[attr-defined]
+        return {name: document[name] for name in names if name in document}
+
+    def _different(self, ids: list[Any], pointer: str) -> list[Any]:
+        seen: set[Any] = set()
+        wrong = []
+        for index, item_id in enumerate(ids):
+            if item_id in seen:
+                wrong.append(Fault(f"{item_id} is given twice", pointer=pointer.format(index)))
+            seen.add(item_id)
+        if wrong:
+            raise InvalidRequest(faults=wrong)
+        return ids
+
+
+def _id_of(id_of: Callable[[str], Any], name: str) -> Any:
+    """Return what *id_of* says of *name*; what can be no name is not there either."""
+    try:
+        return id_of(msgspec.convert(name, Name))
+    except msgspec.ValidationError as error:
+        raise NotFound from error
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0].lower() in 'aeio' else 'a'} {noun}"
+
+
+def _items(stored: list[Stored], status: HTTPStatus) -> Response:
+    return http.json(b'{"items":[%b]}' % b",".join(item.json for item in stored), status)
+
+
+def _struct(name: str, **fields: Any) -> Any:
+    return msgspec.defstruct(name, list(fields.items()), frozen=True, forbid_unknown_fields=True)

@@ -1,0 +1,71 @@
+"""``flask indexes``: make, drop and look at the indexes in MongoDB."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from pymongo.database import Database
+
+from app.commands.servers import mongo, told_plainly
+from app.store import indexes as store
+from app.store.declared import DECLARED
+from app.store.ports import Document
+from config import load
+from greenline.mongo.client import DEFAULT_DATABASE
+from greenline.mongo.errors import translated
+
+NOT_TOLD = "not told"
+COLUMNS = ("collection", "index", "keys", "bytes", "uses", "")
+
+
+@click.group()
+def indexes() -> None:
+    """Make, drop and look at the indexes in MongoDB, as the repositories declare them."""
+
+
+@indexes.command()
+def ensure() -> None:
+    """Make those that are missing; say which cannot be made."""
+    failed = 0
+    with _database() as database:
+        for collection, declared in DECLARED.items():
+            for index in declared:
+                wrong = store.ensure(lambda: _lent(database), collection, index)
+                failed += wrong is not None
+                click.echo(f"{collection}.{index.name}: {wrong or 'there'}")
+    if failed:
+        raise click.ClickException(f"{failed} cannot be made")
+
+
+@indexes.command()
+def drop() -> None:
+    """Drop those that are declared; workers make them again when they start."""
+    with _database() as database:
+        for collection, name in store.drop(database, DECLARED):
+            click.echo(f"{collection}.{name}: dropped")
+
+
+@indexes.command()
+def stats() -> None:
+    """Show names, keys, sizes, and use counts where the server tells them."""
+    rows = [COLUMNS]
+    with _database() as database:
+        for one in store.stats(database, DECLARED):
+            told = [NOT_TOLD if n is None else f"{n:,}" for n in (one.size_bytes, one.uses)]
+            rows.append((one.collection, one.name, one.keys, told[0], told[1], one.note))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+@contextmanager
+def _database() -> "Iterator[Database[Document]]":
+    with told_plainly(), mongo(load()) as client:
+        yield client.get_default_database(DEFAULT_DATABASE)
+
+
+@contextmanager
+def _lent(database: "Database[Document]") -> "Iterator[Database[Document]]":
+    with translated():
+        yield database

@@ -1,0 +1,97 @@
+"""``flask keys``: make, list and revoke API keys, before the first start and at any time after."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+
+import click
+import msgspec
+
+from app.commands.servers import OneConnection, postgres, told_plainly
+from app.records import Key, KeyInput, NewKey
+from app.store import schema
+from app.store.keys import Keys
+from app.store.ports import Listing, Position
+from config import load
+from greenline.errors import Conflict
+
+PAGE = 1_000
+COLUMNS = ("id", "name", "begins with", "scopes", "expires", "created")
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and revoke API keys."""
+
+
+@keys.command()
+@click.option("--name", required=True, help="Whose it is, or what for.")
+@click.option("--scopes", required=True, help="Of read, write and admin, with commas between.")
+@click.option("--expires", "days", type=click.IntRange(1, 36_500), help="Days that it works.")
+@click.option("--replace", is_flag=True, help="Revoke the key of this name, if there is one.")
+def create(name: str, scopes: str, days: int | None, replace: bool) -> None:
+    """Make a key and print it, this once; what else is to be said goes to stderr."""
+    expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
+    sent = {"name": name, "scopes": scopes.split(","), "expires_at": expires_at}
+    try:
+        wanted = msgspec.convert(sent, KeyInput)
+    except msgspec.ValidationError as error:
+        raise click.UsageError(str(error)) from error
+    with _opened() as store:
+        if replace:
+            store.delete_where({"name": name})
+        try:
+            [stored] = store.create([wanted])
+        except Conflict as error:
+            advice = "revoke it, or --replace it"
+            raise click.ClickException(f"there is a key named {name}; {advice}") from error
+    made = msgspec.json.decode(stored.json, type=NewKey)
+    until = f"until {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else "until revoked"
+    click.echo(f"key {made.id}, {name}, may {', '.join(made.scopes)} {until}:", err=True)
+    click.echo(made.key)
+
+
+@keys.command("list")
+def list_() -> None:
+    """Show all keys, without what would let anybody use one."""
+    with _opened() as store:
+        rows = [COLUMNS, *(_row(key) for key in _all(store))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+@keys.command()
+@click.argument("key", metavar="NAME|ID")
+def revoke(key: str) -> None:
+    """End a key, by its name or its id: within a second it is refused everywhere."""
+    with _opened() as store:
+        if not store.delete_where({"name": key}):
+            if not (key.isascii() and key.isdigit() and store.get_many([int(key)])):
+                raise click.ClickException(f"there is no key {key}")
+            store.delete([int(key)])
+    click.echo(f"key {key} is revoked")
+
+
+@contextmanager
+def _opened() -> Iterator[Keys]:
+    with told_plainly(), closing(postgres(load())) as conn:
+        schema.require_current(conn)
+        yield Keys(OneConnection(conn))
+
+
+def _all(store: Keys) -> Iterator[Key]:
+    position = None
+    more = True
+    while more:
+        page = store.page(Listing("id", False, PAGE, position=position))
+        yield from (msgspec.json.decode(item.json, type=Key) for item in page.items)
+        more = page.more
+        if more:
+            position = Position(None, page.items[-1].id)
+
+
+def _row(key: Key) -> tuple[str, ...]:
+    expires = f"{key.expires_at:%Y-%m-%d %H:%M}" if key.expires_at else "never"
+    created = f"{key.created_at:%Y-%m-%d %H:%M}"
+    return str(key.id), key.name, f"gl_{key.prefix}_", ",".join(key.scopes), expires, created

@@ -1,0 +1,82 @@
+"""What commands open for themselves, and how they tell what went wrong."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from app.store.ports import Document
+from config import Settings
+from config.env import named
+from greenline.errors import GreenlineError, StoreDown
+from greenline.mongo.client import make_client
+from greenline.mongo.errors import first_sentence
+from greenline.mongo.options import DOCUMENTDB, split
+from greenline.postgres.connect import check_url
+from greenline.postgres.errors import first_line, translated
+from greenline.postgres.limits import APPLICATION
+
+TIMEOUT_S = 5
+
+T = TypeVar("T")
+
+
+def postgres(settings: Settings) -> Connection:
+    """Return a connection to Postgres."""
+    with named("DATABASE_URL"):
+        url = check_url(settings.database_url)
+    return psycopg2.connect(url, connect_timeout=TIMEOUT_S, fallback_application_name=APPLICATION)
+
+
+class OneConnection:
+    """A pool of one, for a repository that a command uses."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    @contextmanager
+    def connection(self, *, autocommit: bool = False, reset: bool = True) -> Iterator[Connection]:
+        """Lend it for one transaction."""
+        with translated(), self._conn:
+            yield self._conn
+
+    def fetch(self, name: str, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Run one statement that only reads; it is not worth preparing."""
+        with self.connection() as conn, conn.cursor() as cursor:
+            cursor.execute(text, values)
+            return cursor.fetchall()
+
+    def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
+        """Return what *work* returns, in one transaction."""
+        with self.connection() as conn:
+            return work(conn)
+
+
+def mongo(settings: Settings) -> "MongoClient[Document]":
+    """Return a client of MongoDB."""
+    engine = DOCUMENTDB if settings.mongodb_documentdb else {}
+    ours, _ = split(settings.mongodb_uri, {"serverSelectionTimeoutMS": TIMEOUT_S * 1000, **engine})
+    with named("MONGODB_URI"):
+        return make_client(settings.mongodb_uri, ours)
+
+
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """Errors that a person can mend are one line that names the variable, not a stack."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        raise click.ClickException(f"DATABASE_URL: {first_line(error)}") from error
+    except PyMongoError as error:
+        raise click.ClickException(f"MONGODB_URI: {first_sentence(error)}") from error
+    except StoreDown as error:
+        is_mongo = isinstance(error.__cause__, PyMongoError)
+        name = "MONGODB_URI" if is_mongo else "DATABASE_URL"
+        raise click.ClickException(f"{name}: {error}") from error
+    except GreenlineError as error:
+        raise click.ClickException(str(error)) from error

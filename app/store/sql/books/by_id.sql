@@ -1,1 +1,0 @@
-with page as (select * from books where id = %(id)s)

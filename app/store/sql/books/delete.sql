@@ -1,2 +1,0 @@
-delete from books where id = %(id)s
-returning id

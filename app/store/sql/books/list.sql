@@ -1,1 +1,0 @@
-with page as (select * from books order by id limit %(limit)s)

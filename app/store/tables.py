@@ -1,0 +1,264 @@
+"""
+A resource in one table of Postgres: what all such repositories do, in a few statements each.
+
+1. A document's JSON is made by Postgres and passed on as text. A resource's ``document.sql``
+   selects what is shown of each row in "page", in its order; every statement here is a "page" and
+   that.
+2. One item is a batch of one: what is written goes as one JSON array in one statement.
+3. Filters and orders are those that the resource declares, each with an index; a page's place is
+   a row comparison with (order, id), never an OFFSET, but where a page is asked for by number.
+4. Rows are locked in the order of their ids, so that two batches cannot wait for each other. Where
+   two are in each other's way all the same, one of them is done again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic
+from zlib import crc32
+
+import msgspec
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+
+from app.errors import NotFound, PreconditionFailed
+from app.store.once import first_answer, remember
+from app.store.ports import Change, I, Listing, Once, Page, Pool, Stored, T
+from app.store.queries import read
+
+Row = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order of a list: an expression over the table, and its like for a given ``value``."""
+
+    expression: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement, the name that it is prepared under, and its values."""
+
+    name: str
+    text: str
+    values: Mapping[str, Any]
+
+
+ID = Order("id", "%(value)s::bigint")
+# Each resource has these, and its own before them.
+STAMPS = {
+    "created_at": Order("created_at", "%(value)s::timestamptz"),
+    "updated_at": Order("updated_at", "%(value)s::timestamptz"),
+}
+
+
+def text(column: str) -> Order:
+    """Return the order by a column of text."""
+    return Order(column, "%(value)s::text")
+
+
+class Table(Generic[I]):
+    """The repository of one resource, whose statements are in ``sql/NAME/``."""
+
+    name: ClassVar[str]
+    noun: ClassVar[str]
+    # field -> condition on a row, with the filter's value as %(FIELD)s
+    filters: ClassVar[Mapping[str, str]]
+    # The same where a list in the order of the ids is read better by another form.
+    filters_by_id: ClassVar[Mapping[str, str]] = {}
+    orders: ClassVar[Mapping[str, Order]]
+    # What is locked before the rows of %(ids)s are, because a change of theirs changes it too.
+    lock_first: ClassVar[str] = ""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._inserting, self._updating = read(f"{self.name}/insert"), read(f"{self.name}/update")
+        shown = read(f"{self.name}/document")
+        self._document = (
+            "select document.id, document.version, row_to_json(document)::text"
+            f" from ({shown}) document"
+        )
+        self._by_id = f"with page as (select * from {self.name} where id = %(id)s) {self._document}"
+        these = f"from {self.name} where id = any(%(ids)s::bigint[])"
+        self._by_ids = f"with page as (select * {these}) {self._document}"
+        # Two statements: whoever had to wait reads what is there now. Who only refers to a row need
+        # not wait for who changes it, as long as its key stays.
+        self._locked = (
+            f"{self.lock_first} select {these} order by id for no key update; {self._by_ids}"
+        )
+        self._lists: dict[tuple[Any, ...], tuple[str, str]] = {}
+
+    def get(self, item_id: int) -> Stored:
+        rows = self._pool.fetch(f"{self.name}_by_id", self._by_id, {"id": item_id})
+        if not rows:
+            raise self._missing([item_id])
+        return _stored(rows[0])
+
+    def get_many(self, ids: Sequence[int]) -> list[Stored]:
+        rows = self._pool.fetch(f"{self.name}_by_ids", self._by_ids, {"ids": list(ids)})
+        found = {row[0]: _stored(row) for row in rows}
+        return [found[item_id] for item_id in ids if item_id in found]
+
+    def page(self, listing: Listing) -> Page:
+        asked = self.statement(listing)
+        rows = self._pool.fetch(asked.name, asked.text, asked.values)
+        items = [_stored(row) for row in rows[: listing.limit]]
+        if listing.position is not None and listing.position.before:
+            items.reverse()
+        total = self._count(listing.filters) if listing.total else None
+        return Page(items, len(rows) > listing.limit, total)
+
+    def statement(self, listing: Listing) -> Statement:
+        """Return what a page is read by: one row more than it has."""
+        values: dict[str, Any] = {**listing.filters, "limit": listing.limit + 1}
+        if listing.page > 1:
+            values["offset"] = (listing.page - 1) * listing.limit
+        if listing.position is not None:
+            values |= {"position": listing.position.id, "value": listing.position.value}
+        return Statement(*self._list(listing), values)
+
+    def create(self, items: Sequence[I], once: Once | None = None) -> list[Stored]:
+        def work(cursor: Cursor) -> list[Stored]:
+            if once is None:
+                return self._insert(cursor, items)
+            answer = first_answer(cursor, once)
+            if answer is None:
+                answer = self._insert(cursor, items)
+                remember(cursor, once, answer)
+            return answer
+
+        return self._write(work)
+
+    def change(self, changes: Sequence[Change[I]]) -> list[Stored]:
+        ids = [int(change.id) for change in changes]
+
+        def work(cursor: Cursor) -> list[Stored]:
+            now = self._lock(cursor, ids)
+            if len(now) < len(ids):
+                raise self._missing([item_id for item_id in ids if item_id not in now])
+            for change in changes:
+                self._require(now[int(change.id)], change.versions)
+            items = [
+                change.edit(msgspec.json.decode(now[int(change.id)].json)) for change in changes
+            ]
+            return self._update(cursor, dict(zip(ids, items, strict=True)))
+
+        return self._write(work)
+
+    def delete(self, ids: Sequence[int], versions: frozenset[int] | None = None) -> None:
+        def work(cursor: Cursor) -> None:
+            if versions is not None:
+                for stored in self._lock(cursor, ids).values():
+                    self._require(stored, versions)
+            gone = self._delete(cursor, "id = any(%(ids)s::bigint[])", {"ids": list(ids)})
+            if len(gone) < len(ids):
+                raise self._missing([item_id for item_id in ids if item_id not in gone])
+
+        self._write(work)
+
+    def delete_where(self, filters: Mapping[str, Any]) -> int:
+        where = " and ".join(self.filters[name] for name in filters)
+        return self._write(lambda cursor: len(self._delete(cursor, where, filters)))
+
+    def _write(self, work: Callable[[Cursor], T]) -> T:
+        """Return what *work* returns, in one transaction."""
+
+        def transaction(conn: Connection) -> T:
+            with conn.cursor() as cursor:
+                return work(cursor)
+
+        return self._pool.repeat(transaction, reset=False)
+
+    def _lock(self, cursor: Cursor, ids: Sequence[int]) -> dict[int, Stored]:
+        """Return the items of these ids, which nobody else changes before this transaction ends."""
+        cursor.execute(self._locked, {"ids": list(ids)})
+        return {row[0]: _stored(row) for row in cursor.fetchall()}
+
+    def _delete(self, cursor: Cursor, where: str, values: Mapping[str, Any]) -> set[int]:
+        """Delete the rows *where*; return their ids."""
+        cursor.execute(
+            f"with found as materialized ("
+            f"select id from {self.name} where {where} order by id for update) "
+            f"delete from {self.name} using found where {self.name}.id = found.id "
+            f"returning {self.name}.id",
+            values,
+        )
+        return {row[0] for row in cursor.fetchall()}
+
+    def _insert(self, cursor: Cursor, items: Sequence[I]) -> list[Stored]:
+        """Insert *items*; return them as stored, in their order."""
+        sent = {"items": msgspec.json.encode(items).decode()}
+        cursor.execute(f"{self._inserting} {self._document}", sent)
+        return [_stored(row) for row in sorted(cursor.fetchall())]
+
+    def _update(self, cursor: Cursor, items: Mapping[int, I]) -> list[Stored]:
+        """Put *items* in the place of what has their ids; return them as stored, in their order."""
+        cursor.execute(f"{self._updating} {self._document}", {"items": with_ids(items)})
+        return self._in_order(items, cursor.fetchall())
+
+    def _in_order(self, ids: Iterable[int], rows: Sequence[Row]) -> list[Stored]:
+        found = {row[0]: _stored(row) for row in rows}
+        return [found[item_id] for item_id in ids]
+
+    def _list(self, listing: Listing) -> tuple[str, str]:
+        """Return a name for the statement for lists of this form, and the statement."""
+        position = listing.position
+        form = (
+            *sorted(listing.filters),
+            listing.order,
+            listing.descending,
+            listing.page > 1,
+            position is not None and position.before,
+            position is not None,
+        )
+        known = self._lists.get(form)
+        if known is None:
+            statement = self._list_text(listing)
+            name = f"{self.name}_list_{crc32(statement.encode()):08x}"
+            known = self._lists[form] = name, statement
+        return known
+
+    def _list_text(self, listing: Listing) -> str:
+        position, order = listing.position, self.orders[listing.order]
+        backwards = position is not None and position.before
+        by_id = self.filters_by_id if listing.order == "id" else {}
+        conditions = [by_id.get(name, self.filters[name]) for name in sorted(listing.filters)]
+        if position is not None:
+            sign = "<" if listing.descending != backwards else ">"
+            conditions.append(
+                f"id {sign} %(position)s::bigint"
+                if listing.order == "id"
+                else f"({order.expression}, id) {sign} ({order.value}, %(position)s::bigint)"
+            )
+        where = f"where {' and '.join(conditions)}" if conditions else ""
+        direction = "desc" if listing.descending != backwards else "asc"
+        by = f"order by id {direction}"
+        if listing.order != "id":
+            by = f"order by {order.expression} {direction}, id {direction}"
+        offset = "offset %(offset)s" if listing.page > 1 else ""
+        page = f"select * from {self.name} {where} {by} limit %(limit)s {offset}"
+        return f"with page as ({page}) {self._document}"
+
+    def _count(self, filters: Mapping[str, Any]) -> int:
+        where = " and ".join(self.filters[name] for name in sorted(filters)) or "true"
+        statement = f"select count(*) from {self.name} where {where}"
+        name = f"{self.name}_count_{crc32(statement.encode()):08x}"
+        return int(self._pool.fetch(name, statement, filters)[0][0])
+
+    def _require(self, stored: Stored, versions: frozenset[int] | None) -> None:
+        if versions is not None and stored.version not in versions:
+            raise PreconditionFailed(f"{self.noun} {stored.id} has version {stored.version}")
+
+    def _missing(self, ids: Sequence[int]) -> NotFound:
+        return NotFound(f"there is no {self.noun} {', '.join(map(str, ids))}", ids)
+
+
+def _stored(row: Sequence[Any]) -> Stored:
+    return Stored(row[0], row[1], row[2].encode())
+
+
+def with_ids(items: Mapping[int, Any]) -> str:
+    """Return *items* as a JSON array, each with its id."""
+    given = [{"id": item_id, **msgspec.to_builtins(item)} for item_id, item in items.items()]
+    return msgspec.json.encode(given).decode()

@@ -1,0 +1,84 @@
+"""
+Run ``load``, a closed loop of our own: several clients, each over a connection that it keeps.
+
+1. hey keeps 500 idle connections, and connects again for every request beyond; it asks for one and
+   the same; and it cannot ask for what it just created. This one can.
+2. An operation is a GET, or with a body a POST and the GET of what that made: an insert and a find.
+   It is a 200 when both went well and the found is what was inserted.
+3. It is built once from ``bench/load``, of Go's standard library alone.
+"""
+
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import hey_build
+from bench.hey import Result
+from bench.vegeta import Answer, split_by_status
+
+SOURCES = Path(__file__).parent / "load"
+
+
+class LoadError(Exception):
+    """It failed, or said something that is not its CSV."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of each operation, and how long all took."""
+
+    answers: list[Answer]
+    seconds: float
+
+
+def program() -> Path:
+    """Return where the program of these sources is, once it is built."""
+    digest = hashlib.sha256((SOURCES / "main.go").read_bytes()).hexdigest()[:12]
+    return hey_build.VAR / "bin" / f"load-{digest}"
+
+
+def find() -> str:
+    """Return the path of the program, built first where there is none."""
+    target = program()
+    if target.exists():
+        return str(target)
+    return hey_build.install("greenline/bench/load", target, program="load", folder=SOURCES)
+
+
+def run(
+    urls: Sequence[str],
+    operations: int,
+    clients: int,
+    *,
+    body: str | None = None,
+    timeout_s: int = 60,
+) -> Run:
+    """Ask *urls* in turn, *operations* times in all, from *clients* at once."""
+    command = [find(), "-n", str(operations), "-c", str(clients), "-t", f"{timeout_s}s"]
+    if body is not None:
+        command += ["-body", body]
+    limit_s = 2 * timeout_s * (operations // clients + 1) + 60
+    done = subprocess.run([*command, *urls], capture_output=True, text=True, timeout=limit_s)
+    if done.returncode:
+        raise LoadError(f"load ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    return parse(done.stdout)
+
+
+def parse(text: str) -> Run:
+    """Read the program's CSV: when it began and how long it took in seconds, and the status."""
+    try:
+        rows = [line.split(",") for line in text.splitlines()]
+        answers = [Answer(float(sent), float(took), status) for sent, took, status in rows]
+    except ValueError as error:
+        raise LoadError(f"not load's CSV: {error}") from error
+    first_s = min((each.sent_s for each in answers), default=0.0)
+    last_s = max((each.sent_s + each.took_s for each in answers), default=0.0)
+    return Run(answers, last_s - first_s)
+
+
+def together(runs: Sequence[Run], clients: int) -> Result:
+    """Return what came of all *runs*, as if they had been one."""
+    answers = [each for run in runs for each in run.answers]
+    return split_by_status(answers, clients, round(sum(run.seconds for run in runs), 4))

@@ -1,0 +1,3 @@
+module greenline/bench/load
+
+go 1.22

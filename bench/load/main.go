@@ -1,0 +1,208 @@
+// Command load asks from a number of clients at once, each over one connection that it keeps.
+//
+// Without -body an operation is a GET of the next URL in turn. With -body it is a POST of that to
+// the next URL, and a GET of the Location that the answer names, whose body must be the POST's.
+//
+// It prints a row of CSV for each operation: when it began and how long it took (seconds), and its
+// status: 200, that of the answer that failed, "differs" or "error". All connect before the first
+// begins. Of HTTP it knows what the servers here speak, and no more: net/http costs several times
+// as much.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/textproto"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const ok200, created201 = 200, 201
+
+type row struct {
+	began, took time.Duration
+	status      string
+}
+
+type client struct {
+	address string
+	timeout time.Duration
+	conn    net.Conn
+	reader  *bufio.Reader
+}
+
+func (c *client) connect() error {
+	conn, err := net.DialTimeout("tcp", c.address, c.timeout)
+	if err != nil {
+		return err
+	}
+	c.conn, c.reader = conn, bufio.NewReader(conn)
+	return nil
+}
+
+func (c *client) close() {
+	if c.conn != nil {
+		c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// ask sends one request and reads all of its answer.
+func (c *client) ask(request []byte) (status int, location string, body []byte, err error) {
+	if c.conn == nil {
+		if err = c.connect(); err != nil {
+			return
+		}
+	}
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
+	if err = c.conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		return
+	}
+	if _, err = c.conn.Write(request); err != nil {
+		return
+	}
+	text := textproto.NewReader(c.reader)
+	first, err := text.ReadLine()
+	if err != nil {
+		return
+	}
+	if _, err = fmt.Sscanf(first, "HTTP/1.1 %d", &status); err != nil {
+		return
+	}
+	headers, err := text.ReadMIMEHeader()
+	if err != nil {
+		return
+	}
+	length, err := strconv.Atoi(headers.Get("Content-Length"))
+	if err != nil { // the servers here all tell it
+		return
+	}
+	body = make([]byte, length)
+	if _, err = io.ReadFull(c.reader, body); err != nil {
+		return
+	}
+	if headers.Get("Connection") == "close" {
+		c.close()
+	}
+	return status, headers.Get("Location"), body, nil
+}
+
+// find asks for something and tells the status.
+func (c *client) find(request []byte) string {
+	status, _, _, err := c.ask(request)
+	return told(status, err)
+}
+
+// insertAndFind creates something, asks for what it created, and tells the status.
+func (c *client) insertAndFind(request []byte, head string) string {
+	status, location, created, err := c.ask(request)
+	if err != nil || status != created201 {
+		return told(status, err)
+	}
+	place, err := url.Parse(location)
+	if err != nil {
+		return told(status, err)
+	}
+	status, _, found, err := c.ask([]byte("GET " + place.RequestURI() + head))
+	if err == nil && status == ok200 && !bytes.Equal(created, found) {
+		return "differs"
+	}
+	return told(status, err)
+}
+
+func told(status int, err error) string {
+	if err != nil {
+		return "error"
+	}
+	return strconv.Itoa(status)
+}
+
+func main() {
+	log.SetFlags(0)
+	clients := flag.Int("c", 1, "clients at once")
+	operations := flag.Int("n", 1, "operations in all")
+	timeout := flag.Duration("t", 20*time.Second, "for an answer")
+	body := flag.String("body", "", "JSON to POST")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		log.Fatal("no URL")
+	}
+
+	var address, head string
+	var requests [][]byte
+	for _, each := range flag.Args() {
+		target, err := url.Parse(each)
+		if err != nil {
+			log.Fatal(err)
+		}
+		address = target.Host
+		head = " HTTP/1.1\r\nHost: " + address + "\r\n\r\n"
+		request := "GET " + target.RequestURI() + head
+		if *body != "" {
+			request = fmt.Sprintf(
+				"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"+
+					"Content-Length: %d\r\n\r\n%s",
+				target.RequestURI(), address, len(*body), *body)
+		}
+		requests = append(requests, []byte(request))
+	}
+
+	var ready, done sync.WaitGroup
+	var turn atomic.Int64
+	start := make(chan struct{})
+	rows := make([][]row, *clients)
+	ready.Add(*clients)
+	done.Add(*clients)
+	var began time.Time
+	for number := range rows {
+		go func() {
+			defer done.Done()
+			one := client{address: address, timeout: *timeout}
+			defer one.close()
+			one.connect() // what fails now fails again at the first request
+			ready.Done()
+			<-start
+			for {
+				n := int(turn.Add(1)) - 1
+				if n >= *operations {
+					return
+				}
+				request := requests[n%len(requests)]
+				var status string
+				from := time.Now()
+				if *body == "" {
+					status = one.find(request)
+				} else {
+					status = one.insertAndFind(request, head)
+				}
+				each := row{from.Sub(began), time.Since(from), status}
+				rows[number] = append(rows[number], each)
+			}
+		}()
+	}
+	ready.Wait()
+	began = time.Now()
+	close(start)
+	done.Wait()
+
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush()
+	for _, its := range rows {
+		for _, each := range its {
+			fmt.Fprintf(out, "%.6f,%.6f,%s\n", each.began.Seconds(), each.took.Seconds(), each.status)
+		}
+	}
+}

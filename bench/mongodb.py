@@ -1,0 +1,75 @@
+"""
+Lend a MongoDB to a bench: the one of MONGODB_URI, or the embedded server.
+
+1. A bench has a database of its own in it, empty at the beginning, and dropped at the end.
+2. The server says what it is (buildInfo): FerretDB is no mongod, and its speed is another one.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from pymongo import MongoClient
+
+from embedded.mongo import Mongo
+
+DATABASE = "greenline_bench"
+
+
+@dataclass(frozen=True)
+class Lent:
+    """Where the bench's database is, what the server is, and its process where that is ours."""
+
+    uri: str
+    name: str
+    pid: int | None
+
+    def clear(self, collection: str) -> None:
+        """Remove all of *collection*'s documents; its indexes stay."""
+        with MongoClient[dict[str, Any]](self.uri) as client:
+            client.get_default_database()[collection].delete_many({})
+
+    @property
+    def is_mongod(self) -> bool:
+        """Whether it is the real thing."""
+        return self.name.startswith("mongod")
+
+
+@contextmanager
+def lent(folder: Path, environ: Mapping[str, str] = os.environ) -> Iterator[Lent]:
+    """Lend the database; *folder* is where the embedded server keeps its data."""
+    given = environ.get("MONGODB_URI")
+    if not given:
+        with Mongo(folder / "mongo") as server:
+            uri = with_database(server.url, DATABASE)
+            yield Lent(uri, server.version, server.pid)
+        return
+    uri = with_database(given, DATABASE)
+    with MongoClient[dict[str, Any]](uri) as client:
+        client.drop_database(DATABASE)
+        try:
+            yield Lent(uri, name_of(uri), None)
+        finally:
+            client.drop_database(DATABASE)
+
+
+def with_database(uri: str, database: str) -> str:
+    """Return *uri* with another database, and what it authenticates against as it was."""
+    address = urlsplit(uri)
+    options = dict(parse_qsl(address.query, keep_blank_values=True))
+    before = address.path.strip("/")
+    if "@" in address.netloc and before and "authsource" not in map(str.lower, options):
+        options["authSource"] = before
+    return address._replace(path=f"/{database}", query=urlencode(options)).geturl()
+
+
+def name_of(uri: str) -> str:
+    """Return what the server at *uri* is, and which version."""
+    with MongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=10_000) as client:
+        told = client.server_info()
+    ferretdb = told.get("ferretdbVersion") or told.get("ferretdb", {}).get("version")
+    return f"FerretDB {ferretdb}" if ferretdb else f"mongod {told['version']}"

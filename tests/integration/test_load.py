@@ -1,0 +1,98 @@
+"""
+The load generator of ``bench.api``, built and run against a small server.
+
+Building it takes a minute: it is done for ``GREENLINE_LONG_TESTS=1``, or where a bench did it.
+"""
+
+import http.server
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bench import load
+
+LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+pytestmark = pytest.mark.skipif(
+    not LONG and not load.program().exists(), reason="it is not built, and that takes a minute"
+)
+
+
+class Shelf(http.server.BaseHTTPRequestHandler):
+    """Keeps what is posted; each third is lost, each fifth comes back as something else."""
+
+    protocol_version = "HTTP/1.1"
+    kept: "dict[str, bytes]"
+    clients: "Counter[tuple[str, int]]"
+
+    def do_GET(self) -> None:
+        self.clients[self.client_address] += 1
+        body = self.kept.get(self.path, b"{}" if self.path == "/there" else None)
+        self._answer(200 if body is not None else 404, body or b"nothing")
+
+    def do_POST(self) -> None:
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        number = len(self.kept) + 1
+        path = f"/kept/{number}"
+        self.kept[path] = b"other" if number % 5 == 0 else sent
+        if number % 3 == 0:
+            path = "/lost"
+        self._answer(201, sent, path)
+
+    def _answer(self, status: int, body: bytes, location: str | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        if location is not None:
+            self.send_header("Location", location)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def shelf() -> type[Shelf]:
+    """Return a handler with nothing on it yet."""
+    return type("Empty", (Shelf,), {"kept": {}, "clients": Counter()})
+
+
+@pytest.fixture
+def url(shelf: type[Shelf]) -> Iterator[str]:
+    """Serve the shelf."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), shelf) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def statuses(run: load.Run) -> dict[str, int]:
+    """Count the answers by status."""
+    return dict(Counter(each.status for each in run.answers))
+
+
+def test_all_are_asked_in_turn_over_as_many_connections(url: str, shelf: type[Shelf]) -> None:
+    """Two paths are asked for alternately, each client keeps its one connection, and all count."""
+    run = load.run([f"{url}/there", f"{url}/gone"], 100, 5)
+    assert statuses(run) == {"200": 50, "404": 50}
+    assert len(shelf.clients) <= 5
+    assert sum(shelf.clients.values()) == 100
+    assert 0 < run.seconds < 60
+    assert all(each.took_s > 0 for each in run.answers)
+
+
+def test_an_insert_is_found_or_told(url: str) -> None:
+    """With one client of 30 inserts ten are lost, four are other things, and sixteen are found."""
+    run = load.run([f"{url}/kept"], 30, 1, body=json.dumps({"a": 1}))
+    assert statuses(run) == {"200": 16, "404": 10, "differs": 4}
+
+
+def test_nobody_there_is_an_error() -> None:
+    """What cannot connect counts, each operation of it."""
+    assert statuses(load.run(["http://127.0.0.1:9/there"], 4, 2)) == {"error": 4}

@@ -1,0 +1,153 @@
+"""
+Run the tests in processes side by side, since they wait more than they work.
+
+A plugin, which ``make test`` names when it has no ARGS: ``pytest -p tests.side_by_side``.
+
+1. Each process collects all tests, takes the next file that nobody has taken, and has servers of
+   its own. The tests of a file run in order, in one process.
+2. The first process runs none. It reports what the others tell, file by file, as if it had.
+3. A process that ends in the middle of a file, or that fails other than by a test, fails the run,
+   and what it wrote is shown.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from embedded.process import Child
+
+PROCESSES = 3
+FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
+POLL_S = 0.1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = os.environ.pop(FOLDER, "")
+    plugin = Other(config, Path(folder)) if folder else First()
+    config.pluginmanager.register(plugin, "side_by_side")
+
+
+def files(session: pytest.Session) -> dict[int, list[pytest.Item]]:
+    """Return the tests of each file; the numbers are the same in each process."""
+    return dict(enumerate(list(items) for _, items in groupby(session.items, lambda it: it.path)))
+
+
+class First:
+    """Starts the others and reports what they tell."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed or session.config.option.collectonly:
+            return None  # pytest itself knows what to do
+        missing = {number: items[0].location[0] for number, items in files(session).items()}
+        count = min(PROCESSES, len(missing))
+        others = [Child("a process of tests", signal.SIGINT) for _ in range(count)]
+        with TemporaryDirectory(prefix="greenline-reports-") as name:
+            try:
+                for number, other in enumerate(others):
+                    self._start(other, session.config, Path(name), f"{number}.log")
+                while missing and self._report(session.config, Path(name), missing, others):
+                    time.sleep(POLL_S)
+                statuses = [other.wait() for other in others]
+            finally:
+                for other in others:
+                    other.stop()
+            if any(statuses) or missing:
+                for number, status in enumerate(statuses):
+                    if status:
+                        text = (Path(name) / f"{number}.log").read_text(errors="replace")
+                        print(f"\n\nprocess {number} ended with {status}:\n{text}")
+                raise session.Interrupted(f"no word of {', '.join(missing.values()) or 'the end'}")
+        return True
+
+    def _start(self, other: Child, config: pytest.Config, folder: Path, log_name: str) -> None:
+        """Start one as we were started; what failed last time is for us to remember."""
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+        with (folder / log_name).open("wb") as log:
+            other.start(
+                [*command, *config.invocation_params.args],
+                output=log,
+                env={**os.environ, FOLDER: str(folder)},
+            )
+
+    def _report(
+        self, config: pytest.Config, folder: Path, missing: dict[int, str], others: list[Child]
+    ) -> bool:
+        """Report the files that are done; return whether more may come."""
+        alive = any(other.alive() for other in others)  # asked first: the last word counts
+        for number in list(missing):
+            told = folder / f"{number}.json"
+            if told.exists():
+                for data in json.loads(told.read_text()):
+                    report(config, data)
+                del missing[number]
+        return alive
+
+
+def report(config: pytest.Config, data: dict[str, Any]) -> None:
+    """Report a phase of a test."""
+    found = config.hook.pytest_report_from_serializable(config=config, data=data)
+    if isinstance(found.longrepr, list):
+        found.longrepr = tuple(found.longrepr)  # Why it was skipped; JSON has no tuples.
+    test = {"nodeid": found.nodeid, "location": found.location}
+    if found.when == "setup":
+        config.hook.pytest_runtest_logstart(**test)
+    config.hook.pytest_runtest_logreport(report=found)
+    if found.when == "teardown":
+        config.hook.pytest_runtest_logfinish(**test)
+
+
+class Other:
+    """Runs the files that it takes, and tells what became of each."""
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config, self._folder = config, folder
+        self._reports: list[dict[str, Any]] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed:
+            return None  # its numbers would be others than ours
+        tests = self._taken(session)
+        test = next(tests, None)
+        while test is not None:
+            number, item = test
+            # Before this one ends: what the next one needs too is left standing.
+            test = next(tests, None)
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=test and test[1])
+            if test is None or test[0] != number:
+                self._tell(number)
+        return True
+
+    def _taken(self, session: pytest.Session) -> Iterator[tuple[int, pytest.Item]]:
+        for number, items in files(session).items():
+            try:
+                (self._folder / f"{number}.taken").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            yield from ((number, item) for item in items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        hook = self._config.hook
+        data = hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._reports.append(data)
+
+    def _tell(self, number: int) -> None:
+        told = self._folder / f"{number}.json"
+        told.with_suffix(".new").write_text(json.dumps(self._reports))
+        told.with_suffix(".new").replace(told)
+        self._reports.clear()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == pytest.ExitCode.TESTS_FAILED:
+            session.exitstatus = pytest.ExitCode.OK  # told one by one

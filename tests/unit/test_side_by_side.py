@@ -1,0 +1,55 @@
+"""tests.side_by_side: what became of each test is told, and no test is lost in silence."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support import CHECKOUT, environ
+
+ENDS_WELL = """
+import pytest
+
+def test_passes(): pass
+
+def test_fails(): assert 1 == 2
+
+@pytest.mark.skip(reason="nobody asks")
+def test_is_skipped(): pass
+"""
+DIES = """
+import os
+
+def test_dies(): os.kill(os.getpid(), 9)
+
+def test_is_not_run(): pass
+"""
+
+
+def run(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests in *files* side by side."""
+    (folder / "pytest.ini").touch()
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.side_by_side", "-c"]
+    return subprocess.run(
+        [*command, folder / "pytest.ini", "-ra", folder], cwd=CHECKOUT, env=environ({}), text=True,
+        capture_output=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_all_tests_are_reported_as_by_one_process(tmp_path: Path) -> None:
+    """Who passes, fails and is skipped is counted, and the status is that of a failure."""
+    done = run(tmp_path, test_ends_well=ENDS_WELL)
+    assert "1 failed, 1 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "assert 1 == 2" in done.stdout
+    assert "nobody asks" in done.stdout
+    assert done.returncode == 1
+
+
+def test_a_process_that_dies_fails_the_run_and_names_the_file(tmp_path: Path) -> None:
+    """The tests that nobody heard of are not taken for passed."""
+    done = run(tmp_path, test_dies=DIES, test_passes="def test_passes(): pass")
+    assert "ended with -9" in done.stdout, done.stdout + done.stderr
+    assert "Interrupted: no word of test_dies.py" in done.stdout
+    assert "1 passed" in done.stdout
+    assert done.returncode == 2
