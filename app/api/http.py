@@ -14,7 +14,7 @@ from app.api import faults
 from app.errors import Fault, InvalidRequest, MalformedRequest
 from greenline.flask import environ, json_response
 
-__all__ = ["body", "environ", "json", "nothing", "query"]
+__all__ = ["body", "environ", "json", "nothing", "parsed", "query"]
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
@@ -63,15 +63,20 @@ def _sent() -> bytes:
 
 def query(type_: type[S]) -> S:
     """
-    Return the query string as *type_*; each name may stand once.
+    Return the request's query string as *type_*; each name may stand once.
 
     Raises:
         InvalidRequest: unknown names, repeated ones, values of another type: every one of them.
     """
-    if not environ()["QUERY_STRING"]:
+    return parsed(environ()["QUERY_STRING"], type_)
+
+
+def parsed(text: str, type_: type[S]) -> S:
+    """Return the query string *text* as *type_*, as :func:`query` does."""
+    if not text:
         return msgspec.convert({}, type_)
     try:
-        pairs = parse_qsl(environ()["QUERY_STRING"], keep_blank_values=True, errors="strict")
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
         raise InvalidRequest("the query string is not UTF-8") from error
     given = dict(pairs)

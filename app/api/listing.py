@@ -8,11 +8,13 @@ the number of the page, which does not. The answer has both neighbours as cursor
 
 import types
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
-from flask import Response, request
+from flask import Response
 from msgspec import Meta, Struct
 
 from app.api import cursors, http
@@ -25,6 +27,17 @@ PLACES = ("page", "before", "after")
 
 TOTAL = "Say in the answer how many there are in all."
 Cursor = Annotated[str, Meta(min_length=1, max_length=4_000)]
+# Query strings of each resource whose meaning is remembered: clients ask the same again and again.
+MAX_REMEMBERED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a query string asks for: an order with its sign, and where its neighbours are."""
+
+    order: str
+    listing: Listing
+    address: str  # to which a cursor is added
 
 
 class Lists:
@@ -55,6 +68,7 @@ class Lists:
         self._cursor_kinds = {
             order: types.GenericAlias(tuple, (kind, id_type)) for order, kind in orders.items()
         }
+        self._remembered = lru_cache(maxsize=MAX_REMEMBERED)(self._asked)
         self._places = {
             order: msgspec.json.Decoder(msgspec.defstruct("Place", [("id", id_type), (order, Any)]))
             if order != "id"
@@ -62,14 +76,17 @@ class Lists:
             for order in orders
         }
 
-    def asked(self) -> tuple[str, Listing]:
+    def asked(self) -> Asked:
         """
-        Return the order, with its sign, and what the request's query string asks for.
+        Return what the request's query string asks for.
 
         Raises:
             InvalidRequest: lists every fault.
         """
-        query: Any = http.query(self.query)
+        return self._remembered(http.environ()["QUERY_STRING"])
+
+    def _asked(self, text: str) -> Asked:
+        query: Any = http.parsed(text, self.query)
         places = [name for name in PLACES if getattr(query, name) is not None]
         if len(places) > 1:
             names = " and ".join(places)
@@ -77,22 +94,26 @@ class Lists:
             raise InvalidRequest(f"{names} exclude each other", faults)
         order = query.order.removeprefix("-")
         position = None
-        text = query.before or query.after
-        if text is not None:
+        cursor = query.before or query.after
+        if cursor is not None:
             context = f"{self._name} {query.order}"
-            value, item_id = cursors.decode(context, text, places[0], self._cursor_kinds[order])
+            value, item_id = cursors.decode(context, cursor, places[0], self._cursor_kinds[order])
             position = Position(value, item_id, before=query.before is not None)
         filters = {
             name: value for name in self._filters if (value := getattr(query, name)) is not None
         }
         descending = query.order.startswith("-")
-        return query.order, Listing(
+        listing = Listing(
             order, descending, query.limit, filters, query.page or 1, position, query.total
         )
+        given = parse_qsl(text, keep_blank_values=True)
+        kept = urlencode([pair for pair in given if pair[0] not in PLACES])
+        return Asked(query.order, listing, f"/{self._name}?{kept}{'&' if kept else ''}")
 
-    def answer(self, signed: str, listing: Listing, page: Page) -> Response:
+    def answer(self, asked: Asked, page: Page) -> Response:
         """Answer with *page*, its neighbours, and the total when it was asked for."""
-        position, items = listing.position, page.items
+        signed, listing, items = asked.order, asked.listing, page.items
+        position = listing.position
         is_back = position is not None and position.before
         has_next = page.more or is_back
         has_previous = page.more if is_back else position is not None or listing.page > 1
@@ -107,7 +128,7 @@ class Lists:
             body += b',"total":%d' % page.total
         response = http.json(body + b"}")
         links = [
-            f'<{_url(name, cursor)}>; rel="{relation}"'
+            f'<{asked.address}{name}={cursor}>; rel="{relation}"'
             for relation, name, cursor in (("next", "after", after), ("prev", "before", before))
             if cursor is not None
         ]
@@ -123,12 +144,6 @@ class Lists:
 
 def _text(cursor: str | None) -> bytes:
     return b"null" if cursor is None else f'"{cursor}"'.encode()
-
-
-def _url(name: str, cursor: str) -> str:
-    """Return this request's address with *cursor* for its place."""
-    kept = [(key, value) for key, value in request.args.items() if key not in PLACES]
-    return f"{request.path}?{urlencode([*kept, (name, cursor)])}"
 
 
 def _fields_of(struct: type[Struct]) -> Iterable[tuple[str, Any, Any]]:

@@ -255,8 +255,8 @@ class _Api(Generic[I]):
         self._routes.add(operation, view)
 
     def page(self) -> Response:
-        signed, listing = self._lists.asked()
-        return self._lists.answer(signed, listing, self._repository.page(listing))
+        asked = self._lists.asked()
+        return self._lists.answer(asked, self._repository.page(asked.listing))
 
     def create(self) -> Response:
         sent = http.body(self._input)
