@@ -12,19 +12,26 @@ misses most blocks that last less than twice its period.
 3. One greenlet that blocks and a thousand that take a millisecond each are not the same: when
    two looks find two greenlets, nobody blocks, there is too much to do.
 4. At most one log entry in ``LOG_EVERY_S``; it tells how many there were.
-5. A call into C that keeps the interpreter's lock is seen when it ends, where it was called.
+5. The frames of a thread that runs are safe to follow only while it cannot: they are collected by
+   calls in C alone, during which nobody gives the interpreter's lock away.
+6. A call into C that keeps the interpreter's lock is seen when it ends, where it was called.
 """
 
 import linecache
 import logging
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import accumulate, chain, repeat, starmap
+from operator import itemgetter
 from time import monotonic
 from types import FrameType
 from typing import Any
 
 import gevent
+from gevent.hub import Hub
 from gevent.monkey import get_original
 
 LOG_EVERY_S = 10.0
@@ -109,6 +116,7 @@ class Watchdog:
         """Run in the native thread until another watch begins or none is wanted."""
         sleep = get_original("time", "sleep")
         root: FrameType | None = None
+        root_s = 0.0  # the beat before it was seen
         told_s = 0.0  # the beat after which it was told that the hub is stuck
         while self._timer is timer:
             sleep(self._look_s)
@@ -117,9 +125,10 @@ class Watchdog:
             if gap_s < self._limit_s / 2:
                 root = None
                 continue
-            last, root = root, self._look()
-            if last is not None and last is not root:
-                self._several = True
+            found = self._look()
+            if found is not None:
+                self._several |= root is not None and root_s == beat_s and root is not found
+                root, root_s = found, beat_s
             if gap_s >= self._stuck_s and told_s != beat_s:
                 told_s = beat_s
                 stack = _formatted(self._seen)
@@ -128,13 +137,26 @@ class Watchdog:
 
     def _look(self) -> FrameType | None:
         """Note what runs in the hub's thread; return its outermost frame, one a greenlet."""
-        frame = root = sys._current_frames().get(self._thread)
-        seen: Stack = []
-        while frame is not None:
-            seen.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-            root, frame = frame, frame.f_back
-        self._seen = seen[::-1]
-        return root
+        frames = _frames(self._thread)
+        if not frames or frames[0].f_code is Hub.run.__code__:
+            return None  # It waits, or has just come back: its beat is next.
+        self._seen = [
+            (frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
+            for frame in reversed(frames)
+        ]
+        return frames[-1]
+
+
+def _frames(thread: int) -> "deque[FrameType]":
+    """Return the frames of *thread*, the innermost first; in C alone (rule 5)."""
+    frames: deque[Any] = deque()
+    innermost = map(itemgetter(thread), starmap(sys._current_frames, ((),)))
+    # The outermost has none before it, which ends it.
+    with suppress(AttributeError, KeyError):
+        frames.extend(accumulate(chain(innermost, repeat("f_back")), getattr))
+    if frames and frames[-1] is None:
+        frames.pop()
+    return frames
 
 
 def _log(late_s: float, seen: Stack, several: bool, unlogged: int) -> None:

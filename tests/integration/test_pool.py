@@ -73,6 +73,7 @@ def holding(pool: ConnectionPool, count: int = 1) -> tuple[list[gevent.Greenlet]
     release = Event()
     holders = [gevent.spawn(hold, pool, release) for _ in range(count)]
     wait_until(lambda: pool.stats()["active"] == count, "the connections to be taken")
+    wait_until(lambda: pool.stats()["waiting"] == 0, "each to have got its own")
     wait_until(lambda: all(not holder.ready() for holder in holders), "the holders to hold")
     return holders, release
 
