@@ -333,3 +333,28 @@ def test_head_is_get_without_the_body(api: Service) -> None:
     missing = ask(api, b"HEAD", b"/agents/0")
     assert (missing.status, missing.body) == (404, b"")
     assert missing.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("path", "patch", "pointer"),
+    [("/agents", {"colour": None}, "/colour"), ("/products", {"price": {"x": None}}, "/price/x")],
+    ids=["a field", "a field of an object"],
+)
+def test_a_patch_of_what_is_not_there_is_refused(
+    api: Service, path: str, patch: dict[str, Any], pointer: str
+) -> None:
+    """Though it is null, which would remove it: a name that was mistyped is not done."""
+    [item] = api.get(f"{path}?limit=1").json["items"]
+    answer = api.ask("PATCH", f"{path}/{item['id']}", patch)
+    assert answer.status == 422
+    assert [fault["pointer"] for fault in answer.json["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize(
+    "time", ["0974-08-03T01:58:59-22:11", "9999-12-31T23:59:59-23:59", "2030-06-30T23:59:60Z"]
+)
+def test_a_time_that_no_database_has_is_refused(api: Service, time: str) -> None:
+    """Of a time zone that is none, or after the last second of a minute."""
+    key = {"name": "never", "scopes": ["read"], "expires_at": time}
+    for path, body in (("/keys", key), ("/keys/batch", {"items": [key]})):
+        require_problem(api.ask("POST", path, body))
