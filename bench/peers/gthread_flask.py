@@ -15,7 +15,7 @@ from pymongo.database import Database
 
 from app.api import messages, problems, resource, states
 from app.api.operations import Routes
-from app.factory import ObjectIdConverter
+from app.service import ObjectIdConverter
 from app.store.messages import Messages
 from app.store.ports import Document
 from app.store.states import States

@@ -12,7 +12,7 @@ from flask import Response
 from gevent.event import Event
 
 from app.api import problems, request_id
-from app.factory import Service
+from app.service import Service
 from embedded.postgres import Postgres as Server
 from greenline import deadline
 from greenline.postgres.connect import connect
