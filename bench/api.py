@@ -35,7 +35,6 @@ ROUNDS = 3
 MAX_CONNECTIONS = 200
 AGENT_CLIENTS = (100,)
 BOOK_CLIENTS = (10, 100)
-PRODUCT_CLIENTS = (1, 4)
 BOOKS = (
     Work("books-20", "/books?limit=20", part="items"),
     Work("books-100", "/books?limit=100", part="items"),
@@ -185,8 +184,8 @@ def lacking(bench: Bench) -> None:
         if bench.is_wrong(products.wrong(*(server.get(work.path) for work in works))):
             return
         entries = [(ours.who, server, work) for work in works]
-        for clients in PRODUCT_CLIENTS:
-            compare(bench.found, entries, clients, bench.rounds, on=bench.mongo.name)
+        # One client: FerretDB reads all products for it, which takes both cores long enough.
+        compare(bench.found, entries, 1, bench.rounds, on=bench.mongo.name)
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from bench import load, proc, report
@@ -73,7 +74,7 @@ def compete(
     *more* are columns of the rows.
     """
     print(f"{task.name}, {clients} connections", file=sys.stderr, flush=True)
-    each = max(task.count // rounds, clients)
+    counts = divided(task.count, rounds, clients)
     for who, server in servers.items():
         warm = load.together([_ask(server, task, clients, clients)], clients)
         if problem := refused(warm.answers):
@@ -81,10 +82,10 @@ def compete(
             return
     runs: dict[str, list[load.Run]] = {who: [] for who in servers}
     spent = {who: Spent(0, 0) for who in servers}
-    for _, (who, server) in interleaved(list(servers.items()), rounds):
+    for turn, (who, server) in interleaved(list(servers.items()), rounds):
         clear()
         before = Spent.until_now(server, database)
-        runs[who].append(_ask(server, task, each, clients))
+        runs[who].append(_ask(server, task, counts[turn], clients))
         spent[who] += Spent.until_now(server, database) - before
     for who, server in servers.items():
         result = load.together(runs[who], clients)
@@ -95,6 +96,12 @@ def compete(
             cpu["db ms"] = _ms_each(spent[who].database, result.asked)
         row = report.row(task.name, who, result, server.rss_mb(), **more, **cpu)
         found.add(replace(row, spread=_spread(runs[who])))
+
+
+def divided(count: int, rounds: int, least: int) -> list[int]:
+    """Return how many of *count* operations each round has, and *least* at least."""
+    ends = [count * turn // rounds for turn in range(rounds + 1)]
+    return [max(end - start, least) for start, end in pairwise(ends)]
 
 
 def _ask(server: Server, task: Task, count: int, clients: int) -> load.Run:

@@ -118,6 +118,21 @@ def test_the_operations_are_divided_among_interleaved_rounds(
     assert fake.cleared == list(range(2, 8))
 
 
+@pytest.mark.parametrize(
+    ("count", "rounds", "least", "expected"),
+    [
+        pytest.param(10, 3, 1, [3, 3, 4], id="all-of-them"),
+        pytest.param(10, 1, 1, [10], id="one-round"),
+        pytest.param(10, 3, 5, [5, 5, 5], id="one-a-client-at-least"),
+    ],
+)
+def test_no_operation_is_lost_by_dividing(
+    count: int, rounds: int, least: int, expected: list[int]
+) -> None:
+    """The rounds have all operations together, and each of them one a client or more."""
+    assert operations.divided(count, rounds, least) == expected
+
+
 def test_a_row_is_all_rounds_together_with_their_spread(
     monkeypatch: pytest.MonkeyPatch, found: report.Report
 ) -> None:
