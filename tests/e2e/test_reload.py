@@ -43,7 +43,7 @@ def test_code_and_sql_are_loaded_anew_and_an_error_is_waited_out(
     reloading: Service, copy: Path
 ) -> None:
     """A good edit is served, a broken one leaves the server waiting for the next."""
-    ops, by_id = copy / "app/api/ops.py", copy / "app/store/sql/books/by_id.sql"
+    ops, document = copy / "app/api/ops.py", copy / "app/store/sql/books/document.sql"
     good = ops.read_text()
     ops.write_text(good.replace(HEALTHZ, '{"status": "edited"}'))
     wait_until(lambda: status_of(reloading) == "edited", "the edited code")
@@ -53,6 +53,6 @@ def test_code_and_sql_are_loaded_anew_and_an_error_is_waited_out(
     ops.write_text(good)
     wait_until(lambda: status_of(reloading) == "ok", "the mended code")
     wait_until(reloading.is_ready, "the databases")
-    by_id.write_text("with page as (select * from books where id = %(id)s and false)\n")
+    document.write_text(f"{document.read_text()} where false\n")
     wait_until(lambda: reloading.get("/books/1").status == 404, "the edited statement")
     assert "AttributeError" not in reloading.log
