@@ -1,6 +1,6 @@
 """Plain records passed between the layers; the types say what is allowed in them."""
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 # Postgres stores no NUL, and half a surrogate pair is no character.
 NO_NUL = r"^[^\x00]*$"
 MAX_ID = 2**63 - 1
+MAX_OFFSET = timedelta(hours=16)  # from UTC: Postgres knows no more
 
 MAX_DEPTH = 100  # of objects and arrays in each other, where any are allowed
 
@@ -285,6 +286,9 @@ class KeyInput(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if len(set(self.scopes)) < len(self.scopes):
             raise ValueError("a scope is given twice")
+        offset = self.expires_at.utcoffset() if self.expires_at else None
+        if offset is not None and abs(offset) >= MAX_OFFSET:
+            raise ValueError("the time is of no time zone that there is")
 
 
 class Key(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

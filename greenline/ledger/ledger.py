@@ -29,6 +29,7 @@ part in the ledger of its parent, and holds nothing of it: it opens its own.
 
 import logging
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from time import monotonic
 
@@ -75,6 +76,8 @@ class Ledger:
         self._none_beyond = b""  # the states of the slots beyond the capacity, when none is held
         self._paused_until = 0.0
         self._without_control_since: float | None = None
+        # The last resort as an orphan, however often it was abandoned: since when, and last seen.
+        self._last_resort_since, self._last_resort_seen = 0.0, -inf
         self._look_at = clock() + LOOK_S
         self._left: list[LedgerFile] = []  # files that were removed and hold what is over
         self._file = LedgerFile(path)
@@ -245,19 +248,22 @@ class Ledger:
 
     def _lock_last_resort(self, now: float) -> bool:
         """Lock it, an old orphan too: there may be nobody left who could look after it."""
-        for slot in self._slots | self._orphans:
-            if slot.number == LAST_RESORT and slot.file is self._file:
-                if slot.since_s is None or now < slot.since_s + DEAD_S:
-                    return False
+        if not any(self._is_last_resort(slot) for slot in self._slots | self._orphans):
+            if not self._file.lock(LAST_RESORT):
+                return False
+            if self._file.state(LAST_RESORT) == FREE:
+                return True
+            self._adopt(LAST_RESORT, now)
+        for slot in filter(self._is_last_resort, self._orphans):
+            if slot.since_s is not None and now >= slot.since_s + DEAD_S:
                 self._orphans.discard(slot)
                 slot.file = None
+                self._last_resort_seen = -inf
                 return True
-        if not self._file.lock(LAST_RESORT):
-            return False
-        if self._file.state(LAST_RESORT) != FREE:
-            self._adopt(LAST_RESORT, now)
-            return False
-        return True
+        return False
+
+    def _is_last_resort(self, slot: Slot) -> bool:
+        return slot.number == LAST_RESORT and slot.file is self._file
 
     def _find_orphans(self, now: float, most: int) -> None:
         mine = {slot.number for slot in self._slots | self._orphans if slot.file is self._file}
@@ -271,8 +277,12 @@ class Ledger:
         if self._file.state(number) == FREE:
             self._file.unlock(number)
             return
-        now = self._clock() if now is None else now
-        self._orphans.add(Slot(self._file, number, since_s=now))
+        since_s = self._clock() if now is None else now
+        if number == LAST_RESORT:
+            if self._last_resort_seen < since_s - 2 * DEAD_S:
+                self._last_resort_since = since_s
+            self._last_resort_seen, since_s = since_s, self._last_resort_since
+        self._orphans.add(Slot(self._file, number, since_s=since_s))
 
     def _drop(self, slot: Slot, state: int | None) -> None:
         is_orphan = slot in self._orphans

@@ -94,12 +94,12 @@ def pooled(opener: Opener, stack: ExitStack) -> Pooled:
 def test_a_control_connection_that_was_ended_takes_its_own_place_again(
     opened: Opened, controlled: Controlled, watch: Watch
 ) -> None:
-    """All other slots are taken, the last resort too: its own one is free again."""
+    """All other slots are taken, and the last resort is not for it: its own one is free again."""
     ledger, other = opened(2, 2), opened(2, 2)
     control = controlled(ledger)
     pid = control.ask(lambda conn: conn.pid)
     assert other.take() is not None
-    assert other.take(for_control=True) is not None  # the last resort
+    assert other.take(for_control=True) is None
     watch.ask("select pg_terminate_backend(%s)", pid)
     wait_until(lambda: control._conn is not None and is_dead(control._conn), "its end to be seen")
     assert control.ask(lambda conn: conn.pid) != pid

@@ -150,6 +150,22 @@ def test_the_slot_beside_the_capacity_is_used_again_when_its_last_user_is_dead_f
     assert one.take(for_control=True) is other.take(for_control=True) is None
 
 
+def test_the_slot_beside_the_capacity_ages_however_often_it_is_abandoned(
+    opened: Open, clock: Clock
+) -> None:
+    """Who cannot ask the server abandons what is in its care, again and again."""
+    victim, one = opened(1), opened(1)
+    taken(victim)
+    taken(victim, for_control=True)[0].hold(77)
+    victim.close()
+    for _ in range(4):
+        assert one.take(for_control=True) is None
+        one.orphans()
+        one.abandon_orphans()
+        clock.now += DEAD_S / 3
+    assert taken(one, for_control=True)[0].number == LAST_RESORT
+
+
 def test_the_floor_can_be_more_than_one(opened: Open) -> None:
     """A pool that cannot change its size is kept at its floor by as many slots."""
     one, other = opened(8, reserved=8, floor=3), opened(8, reserved=8, floor=3)
