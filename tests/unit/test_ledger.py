@@ -158,7 +158,7 @@ def test_the_slot_beside_the_capacity_ages_however_often_it_is_abandoned(
     taken(victim)
     taken(victim, for_control=True)[0].hold(77)
     victim.close()
-    for _ in range(4):
+    for _ in range(3):
         assert one.take(for_control=True) is None
         one.orphans()
         one.abandon_orphans()
