@@ -77,6 +77,7 @@ class Serve:
             self.env["DATABASE_URL"] = server.url
             self.told.append(f"Postgres  {checks.postgres(server.url)}, embedded")
             self.told.append(f"          {report.psql(server.url)}")
+            self.told.append(f"          export DATABASE_URL='{server.url}'")
         else:
             version = checks.postgres(self.env["DATABASE_URL"])
             self.told.append(f"Postgres  {version}, yours (DATABASE_URL)")
@@ -89,7 +90,7 @@ class Serve:
             self._adopt(server)
             self.env["MONGODB_URI"] = server.url
             self.told.append(f"MongoDB   {server.version}, embedded")
-            self.told.append(f"          {server.url}")
+            self.told.append(f"          export MONGODB_URI='{server.url}'")
         else:
             version = checks.mongodb(self.env["MONGODB_URI"])
             self.told.append(f"MongoDB   {version}, yours (MONGODB_URI)")

@@ -25,7 +25,7 @@ from tests.support import CHECKOUT, environ, free_port, wait_until
 START_LIMIT_S = 60
 STOP_LIMIT_S = 45
 SERVE = (sys.executable, "-m", "embedded.serve")
-READY = "Try:"
+READY = "/docs:"
 
 
 class Run:
