@@ -21,6 +21,7 @@ worker_class = "greenline.worker.GreenWorker"
 # A full queue for the pool must leave sockets for the health check, and for idle keep-alive.
 worker_connections = settings.pool_max_waiting + 1_000
 keepalive = 5
+limit_request_line = 8190  # a cursor may have 6,000 characters
 graceful_timeout = 30
 reload_extra_files = [str(path) for path in Path("app/store/sql").glob("**/*.sql")]
 # The heartbeat of a worker, not a limit for a request: REQUEST_TIMEOUT is that.

@@ -48,6 +48,7 @@ class KeyInProgress(AppError):
 
     code = "idempotency_key_in_progress"
     retryable = True
+    retry_after_s = 1
 
 
 class PreconditionFailed(AppError):

@@ -24,7 +24,7 @@ from app.api import (
 from app.api.access import Access
 from app.api.operations import Routes
 from app.databases import Plans, add_mongo, add_postgres, refuse_without_key
-from app.service import IdConverter, ObjectIdConverter, Service
+from app.service import IdConverter, NameConverter, ObjectIdConverter, Service
 from app.store.agents import Agents
 from app.store.authors import Authors
 from app.store.books import Books
@@ -59,6 +59,7 @@ def create_app(settings: Settings) -> Flask:
     app = Service(__name__, static_folder=None, request_timeout_s=settings.request_timeout_s)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.url_map.converters["id"] = IdConverter
+    app.url_map.converters["name"] = NameConverter
     app.url_map.converters["objectid"] = ObjectIdConverter
     app.url_map.merge_slashes = False  # a name may have two of them
     app.extensions["greenline"] = resources

@@ -1,14 +1,14 @@
 """Plain records passed between the layers; the types say what is allowed in them."""
 
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import force_setattr
 
 # Postgres stores no NUL, and half a surrogate pair is no character.
 NO_NUL = r"^[^\x00]*$"
 MAX_ID = 2**63 - 1
-MAX_OFFSET = timedelta(hours=16)  # from UTC: Postgres knows no more
 
 MAX_DEPTH = 100  # of objects and arrays in each other, where any are allowed
 
@@ -85,6 +85,15 @@ def require_shallow(value: Any) -> None:
         if not level:
             return
     raise ValueError(f"this is nested more than {MAX_DEPTH} levels deep")
+
+
+def in_utc(time: datetime) -> datetime:
+    """Return *time* in UTC, for Postgres has no offset of 16 hours; at the end of time, that."""
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        end = datetime.min if time.year == datetime.min.year else datetime.max
+        return end.replace(tzinfo=UTC)
 
 
 class BookInput(Struct, frozen=True, forbid_unknown_fields=True):
@@ -286,9 +295,8 @@ class KeyInput(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if len(set(self.scopes)) < len(self.scopes):
             raise ValueError("a scope is given twice")
-        offset = self.expires_at.utcoffset() if self.expires_at else None
-        if offset is not None and abs(offset) >= MAX_OFFSET:
-            raise ValueError("the time is of no time zone that there is")
+        if self.expires_at is not None:
+            force_setattr(self, "expires_at", in_utc(self.expires_at))
 
 
 class Key(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -57,6 +57,14 @@ class IdConverter(BaseConverter):
         return number
 
 
+class NameConverter(BaseConverter):
+    """``<name:...>`` in a route: all that is left of the path, whatever characters it has."""
+
+    part_isolating = False
+    regex = r"(?s:.+)"
+    weight = 200
+
+
 class ObjectIdConverter(BaseConverter):
     """``<objectid:...>`` in a route: what could be no id of MongoDB's is not there."""
 

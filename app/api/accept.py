@@ -29,5 +29,7 @@ def requiring_json(view: Callable[..., Response]) -> Callable[..., Response]:
 
 @lru_cache(maxsize=100)  # clients say the same again and again
 def _has_ours(accept: str) -> bool:
-    kinds = parse_accept_header(accept, MIMEAccept)
+    asked = parse_accept_header(accept, MIMEAccept)
+    # Parameters, a charset say, are no reason to refuse what is JSON.
+    kinds = MIMEAccept([(kind.partition(";")[0].strip(), quality) for kind, quality in asked])
     return not kinds or any(kinds.quality(ours) > 0 for ours in OURS)

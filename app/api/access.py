@@ -11,7 +11,7 @@ Who may do what: ``Authorization: Bearer`` with an API key, asked of the store o
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import wraps
 from hashlib import sha256
 from time import monotonic
@@ -41,7 +41,8 @@ class Access:
     """
     The guard of the views: with *find* they need a key, and *take* counts what it asks.
 
-    Where no key is asked for, *take* counts what a client's address asks.
+    Where no key is asked for, *take* counts what a client's address asks, and so where the key is
+    none: who tries keys is told to wait.
     """
 
     def __init__(self, find: Find | None, take: Take | None = None) -> None:
@@ -57,7 +58,12 @@ class Access:
         @wraps(view)
         def guarded(**values: Any) -> Response:
             environ = http.environ()
-            grant = known.grant(environ.get("HTTP_AUTHORIZATION"))
+            try:
+                grant = known.grant(environ.get("HTTP_AUTHORIZATION"))
+            except InvalidToken:
+                if take is not None:
+                    take(_address(environ), environ)
+                raise
             environ[OWNER] = grant.key_id
             if take is not None:
                 take(f"key {grant.key_id}", environ)
@@ -72,10 +78,14 @@ def _limited(take: Take, view: View) -> View:
     @wraps(view)
     def limited(**values: Any) -> Response:
         environ = http.environ()
-        take(f"address {environ.get('REMOTE_ADDR', '')}", environ)
+        take(_address(environ), environ)
         return view(**values)
 
     return limited
+
+
+def _address(environ: Mapping[str, Any]) -> str:
+    return f"address {environ.get('REMOTE_ADDR', '')}"
 
 
 class _Question:

@@ -23,7 +23,12 @@ CHECK_BYTES = 4
 def encode(context: str, value: Any, item_id: int | str) -> str:
     """Return the cursor of an item in the order that *context* names."""
     place = msgspec.json.encode([value, item_id])
-    return urlsafe_b64encode(_check(context, place) + place).decode().rstrip("=")
+    return _letters(_check(context, place) + place)
+
+
+def edge(context: str) -> str:
+    """Return the cursor that no item has: what is before it ends the list, what is after begins."""
+    return encode(f"{context} edge", None, 0)
 
 
 def decode(context: str, text: str, name: str, kind: Any) -> Any:
@@ -36,7 +41,8 @@ def decode(context: str, text: str, name: str, kind: Any) -> Any:
     try:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         check, place = data[:CHECK_BYTES], data[CHECK_BYTES:]
-        if check == _check(context, place):
+        # Base64 is read with whatever is strewn in it: only what encode() writes is a cursor.
+        if check == _check(context, place) and _letters(data) == text:
             value, item_id = msgspec.json.decode(place, type=kind)
             return _possible(value), item_id
     except (Error, ValueError, OverflowError, RecursionError):  # msgspec's are ValueErrors
@@ -62,6 +68,10 @@ def _possible(value: Any) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError
     return value
+
+
+def _letters(data: bytes) -> str:
+    return urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def _check(context: str, place: bytes) -> bytes:

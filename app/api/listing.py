@@ -7,7 +7,7 @@ the number of the page, which does not. The answer has both neighbours as cursor
 """
 
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -26,7 +26,7 @@ MAX_PAGE = 100_000
 PLACES = ("page", "before", "after")
 
 TOTAL = "Say in the answer how many there are in all."
-Cursor = Annotated[str, Meta(min_length=1, max_length=4_000)]
+Cursor = Annotated[str, Meta(min_length=1, max_length=6_000)]  # a title of control characters
 # Query strings of each resource whose meaning is remembered: clients ask the same again and again.
 MAX_REMEMBERED = 500
 
@@ -38,6 +38,7 @@ class Asked:
     order: str
     listing: Listing
     address: str  # to which a cursor is added
+    is_last: bool = False  # the last page, which is read from the end
 
 
 class Lists:
@@ -95,8 +96,10 @@ class Lists:
         order = query.order.removeprefix("-")
         position = None
         cursor = query.before or query.after
-        if cursor is not None:
-            context = f"{self._name} {query.order}"
+        context = f"{self._name} {query.order}"
+        is_edge = cursor == cursors.edge(context)
+        is_last = is_edge and query.before is not None
+        if cursor is not None and not is_edge:
             value, item_id = cursors.decode(context, cursor, places[0], self._cursor_kinds[order])
             position = Position(value, item_id, before=query.before is not None)
         filters = {
@@ -104,21 +107,28 @@ class Lists:
         }
         descending = query.order.startswith("-")
         listing = Listing(
-            order, descending, query.limit, filters, query.page or 1, position, query.total
+            order,
+            descending != is_last,
+            query.limit,
+            filters,
+            query.page or 1,
+            position,
+            query.total,
         )
         given = parse_qsl(text, keep_blank_values=True)
         kept = urlencode([pair for pair in given if pair[0] not in PLACES])
-        return Asked(query.order, listing, f"/{self._name}?{kept}{'&' if kept else ''}")
+        return Asked(query.order, listing, f"/{self._name}?{kept}{'&' if kept else ''}", is_last)
 
-    def answer(self, asked: Asked, page: Page) -> Response:
-        """Answer with *page*, its neighbours, and the total when it was asked for."""
-        signed, listing, items = asked.order, asked.listing, page.items
-        position = listing.position
-        is_back = position is not None and position.before
-        has_next = page.more or is_back
-        has_previous = page.more if is_back else position is not None or listing.page > 1
-        after = self._cursor(signed, items[-1]) if items and has_next else None
-        before = self._cursor(signed, items[0]) if items and has_previous else None
+    def answer(self, asked: Asked, read: Callable[[Listing], Page]) -> Response:
+        """Answer with the page that *read* finds, its neighbours, and the total if asked for."""
+        page = read(asked.listing)
+        items = page.items[::-1] if asked.is_last else page.items
+        before, after = self._neighbours(asked, page.more, items)
+        if not items and (before is not None or after is not None):
+            listing = asked.listing
+            first = Listing(listing.order, listing.descending, 1, listing.filters)
+            if not read(first).items:
+                before = after = None
         body = b'{"items":[%b],"next":%b,"previous":%b' % (
             b",".join(item.json for item in items),
             _text(after),
@@ -135,6 +145,23 @@ class Lists:
         if links:
             response.headers["Link"] = ", ".join(links)
         return response
+
+    def _neighbours(
+        self, asked: Asked, more: bool, items: Sequence[Stored]
+    ) -> tuple[str | None, str | None]:
+        """Return the cursors of the pages before and after; of an empty one, of the edge."""
+        signed, position = asked.order, asked.listing.position
+        is_back = position is not None and position.before
+        is_forth = position is not None or asked.listing.page > 1
+        has_next = is_back or (more and not asked.is_last)
+        has_previous = more if is_back or asked.is_last else is_forth
+        if not items:
+            edge = cursors.edge(f"{self._name} {signed}")
+            return edge if has_previous else None, edge if has_next else None
+        return (
+            self._cursor(signed, items[0]) if has_previous else None,
+            self._cursor(signed, items[-1]) if has_next else None,
+        )
 
     def _cursor(self, signed: str, item: Stored) -> str:
         order = signed.removeprefix("-")

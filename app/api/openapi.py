@@ -37,7 +37,11 @@ Errors are problem documents (RFC 9457); `code` is for programs.
 IDEMPOTENCY_KEY = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
 TAG = {"type": "string"}
 HEADERS: dict[str, Document] = {
-    "ETag": {"description": "The item's version, quoted.", "required": True, "schema": TAG},
+    "ETag": {
+        "description": "Its version, quoted; by name with the id before.",
+        "required": True,
+        "schema": TAG,
+    },
     "Location": {"description": "The item's path.", "required": True, "schema": TAG},
     "Link": {"description": "The pages around this one (RFC 8288).", "schema": TAG},
     "Retry-After": {

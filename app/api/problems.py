@@ -77,7 +77,9 @@ def _ours(error: errors.GreenlineError) -> Response:
         log.warning("request %s: %s", request_id.current(), error)
         detail = str(errors.StoreDown())
     response = problem(status, detail, error.code, **more)
-    if isinstance(error, errors.Unavailable | app_errors.TooManyRequests):
+    if isinstance(
+        error, errors.Unavailable | app_errors.TooManyRequests | app_errors.KeyInProgress
+    ):
         response.headers["Retry-After"] = str(error.retry_after_s)
     challenge = _challenge(error)
     if challenge is not None:

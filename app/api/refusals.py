@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from msgspec import UNSET, Struct, UnsetType
 
-from app.api.operations import Operation
+from app.api.operations import Operation, Scope
 
 WHY = {
     HTTPStatus.BAD_REQUEST: "The request cannot be read; the body is no JSON.",
@@ -21,11 +21,13 @@ WHY = {
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is not said to be JSON.",
     HTTPStatus.UNPROCESSABLE_ENTITY: "The request is wrong; `errors` lists every fault.",
     HTTPStatus.TOO_MANY_REQUESTS: "The key's rate is used up, where there is a limit.",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "It may have been done, or not: `outcome_unknown`.",
     HTTPStatus.SERVICE_UNAVAILABLE: "There is no room, or a database is not there; try again.",
     HTTPStatus.GATEWAY_TIMEOUT: "It took too long.",
 }
 HEADERS = {
     HTTPStatus.UNAUTHORIZED: ["WWW-Authenticate"],
+    HTTPStatus.CONFLICT: ["Retry-After"],
     HTTPStatus.TOO_MANY_REQUESTS: ["Retry-After"],
     HTTPStatus.SERVICE_UNAVAILABLE: ["Retry-After"],
 }
@@ -69,6 +71,8 @@ def of(operation: Operation, *, is_open: bool) -> set[HTTPStatus]:
             HTTPStatus.SERVICE_UNAVAILABLE,
             HTTPStatus.GATEWAY_TIMEOUT,
         }
+        if operation.method != "GET" and operation.scope != Scope.READ:
+            found.add(HTTPStatus.INTERNAL_SERVER_ERROR)
     if any(operation.answers.values()):
         found.add(HTTPStatus.NOT_ACCEPTABLE)
     if "<" in operation.path:

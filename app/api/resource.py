@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Generic
 
 import msgspec
-from flask import Response
+from flask import Response, request
 from msgspec import Meta, Struct
 
 from app.api import faults, http, merge_patch, once, schemas, versions
@@ -182,37 +182,36 @@ class _Api(Generic[I]):
             body=self._ids,
             scope=one.read,
         )
-        self._one(f"/<{one.converter}:item_id>", "id", one.id_type, lambda item_id: item_id)
+        self._one(f"/<{one.converter}:item_id>", "id", one.id_type)
         if one.id_of is not None:
-            self._one("/by-name/<path:item_id>", "name", Name, partial(_id_of, one.id_of))
+            self._one("/by-name/<name:item_id>", "name", Name, partial(_id_of, one.id_of))
 
-    def _one(self, path: str, called: str, type_: Any, id_of: Callable[[Any], Any]) -> None:
-        """Serve what is done with one item, found by *id_of* what the path has."""
+    def _one(
+        self, path: str, called: str, type_: Any, id_of: Callable[[str], Any] | None = None
+    ) -> None:
+        """Serve what is done with one item, found by its id or by *id_of* the name."""
         one = self._resource
         noun, item = _with_article(one.noun), one.item
         by, suffix = (" by name", "_by_name") if called == "name" else ("", "")
         route = partial(self._route, id_name=called, id_type=type_, has_version=True)
 
-        def get(item_id: Any) -> Response:
-            return versions.answer_if_new(self._repository.get(id_of(item_id)))
+        def by_id(view: Callable[..., Response]) -> Callable[..., Response]:
+            def found(item_id: Any) -> Response:
+                if id_of is None:
+                    return view(item_id)
+                named = id_of(item_id)
+                return view(named, named)
 
-        def replace(item_id: Any) -> Response:
-            return self.replace(id_of(item_id))
+            return found
 
-        def change(item_id: Any) -> Response:
-            return self.change(id_of(item_id))
-
-        def delete(item_id: Any) -> Response:
-            return self.delete(id_of(item_id))
-
-        route(f"get{suffix}", "GET", path, f"Read {noun}{by}", {OK: item}, get)
+        route(f"get{suffix}", "GET", path, f"Read {noun}{by}", {OK: item}, by_id(self.get))
         route(
             f"replace{suffix}",
             "PUT",
             path,
             f"Replace {noun}{by}",
             {OK: item},
-            replace,
+            by_id(self.replace),
             body=one.input,
         )
         route(
@@ -221,11 +220,18 @@ class _Api(Generic[I]):
             path,
             f"Change {noun}{by}",
             {OK: item},
-            change,
+            by_id(self.change),
             body=one.input,
             takes_patch=True,
         )
-        route(f"delete{suffix}", "DELETE", path, f"Delete {noun}{by}", {NO_CONTENT: None}, delete)
+        route(
+            f"delete{suffix}",
+            "DELETE",
+            path,
+            f"Delete {noun}{by}",
+            {NO_CONTENT: None},
+            by_id(self.delete),
+        )
 
     def _route(
         self,
@@ -256,7 +262,7 @@ class _Api(Generic[I]):
 
     def page(self) -> Response:
         asked = self._lists.asked()
-        return self._lists.answer(asked, self._repository.page(asked.listing))
+        return self._lists.answer(asked, self._repository.page)
 
     def create(self) -> Response:
         sent = http.body(self._input)
@@ -279,18 +285,23 @@ class _Api(Generic[I]):
             b'{"items":[%b],"missing":%b}' % (b",".join(item.json for item in found), missing)
         )
 
-    def replace(self, item_id: Any) -> Response:
-        sent = http.body(self._input)
-        [stored] = self._repository.change([Change(item_id, lambda _: sent, versions.expected())])
-        return versions.answer(stored)
+    def get(self, item_id: Any, named: Any = None) -> Response:
+        return versions.answer_if_new(self._repository.get(item_id), named)
 
-    def change(self, item_id: Any) -> Response:
+    def replace(self, item_id: Any, named: Any = None) -> Response:
+        sent = http.body(self._input)
+        change = Change(item_id, lambda _: sent, versions.expected(named))
+        [stored] = self._repository.change([change])
+        return versions.answer(stored, named=named)
+
+    def change(self, item_id: Any, named: Any = None) -> Response:
         patch = http.body(dict[str, Any])
         edit = self._patched(patch, "")
-        [stored] = self._repository.change([Change(item_id, edit, versions.expected())])
-        return versions.answer(stored)
+        [stored] = self._repository.change([Change(item_id, edit, versions.expected(named))])
+        return versions.answer(stored, named=named)
 
     def change_many(self) -> Response:
+        versions.refuse_conditions()
         asked = http.body(self._patches).items
         self._different([one.id for one in asked], "/items/{}/id")
         changes = [
@@ -303,16 +314,18 @@ class _Api(Generic[I]):
         ]
         return _items(self._repository.change(changes), OK)
 
-    def delete(self, item_id: Any) -> Response:
-        self._repository.delete([item_id], versions.expected())
+    def delete(self, item_id: Any, named: Any = None) -> Response:
+        self._repository.delete([item_id], versions.expected(named))
         return http.nothing()
 
     def delete_many(self) -> Response:
+        versions.refuse_conditions()
         ids = self._different(http.body(self._ids).ids, "/ids/{}")
         self._repository.delete(ids)
         return http.json(Deleted(len(ids)))
 
     def delete_where(self) -> Response:
+        versions.refuse_conditions()
         asked = http.query(self._resource.filters)
         filters = {
             name: value
@@ -336,10 +349,15 @@ class _Api(Generic[I]):
             as_input = self._resource.as_input or self._fields
             value = merge_patch.merged(as_input(document), patch, self._input)  # type: ignore[arg-type]
             try:
-                return msgspec.convert(value, self._input)
+                item = msgspec.convert(value, self._input)
             except msgspec.ValidationError as error:
                 wrong = faults.found(value, self._input, pointer)
                 raise InvalidRequest(faults=wrong) from error
+            most = request.max_content_length
+            if most is not None and len(msgspec.json.encode(item)) > most:
+                detail = f"with this it has more than {most} bytes"
+                raise InvalidRequest(faults=[Fault(detail, pointer=pointer)])
+            return item
 
         return edit
 

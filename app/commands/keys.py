@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from app.commands.servers import OneConnection, postgres, told_plainly
-from app.records import Key, KeyInput, NewKey
+from app.records import Id, Key, KeyInput, NewKey
 from app.store import schema
 from app.store.keys import Keys
 from app.store.ports import Listing, Position
@@ -67,9 +67,10 @@ def revoke(key: str) -> None:
     """End a key, by its name or its id: within a second it is refused everywhere."""
     with _opened() as store:
         if not store.delete_where({"name": key}):
-            if not (key.isascii() and key.isdigit() and store.get_many([int(key)])):
+            key_id = _id(key)
+            if key_id is None or not store.get_many([key_id]):
                 raise click.ClickException(f"there is no key {key}")
-            store.delete([int(key)])
+            store.delete([key_id])
     click.echo(f"key {key} is revoked")
 
 
@@ -78,6 +79,14 @@ def _opened() -> Iterator[Keys]:
     with told_plainly(), closing(postgres(load())) as conn:
         schema.require_current(conn)
         yield Keys(OneConnection(conn))
+
+
+def _id(text: str) -> int | None:
+    """Return the id that *text* is; None when it can be none."""
+    try:
+        return msgspec.convert(text, Id, strict=False)
+    except msgspec.ValidationError:
+        return None
 
 
 def _all(store: Keys) -> Iterator[Key]:

@@ -122,8 +122,7 @@ class Collection(Generic[I]):
             if not self._mongo.delete(self.name, ObjectId(ids[0])):
                 raise self._missing(ids)
         else:
-            self._read_all(ids)
-            self._mongo.delete_all(self.name, [ObjectId(item_id) for item_id in ids])
+            _until_first(lambda: self._delete_all(ids))
 
     def delete_where(self, filters: Mapping[str, Any]) -> int:
         with self._mongo.database() as database:
@@ -154,6 +153,11 @@ class Collection(Generic[I]):
         if ONCE in old:
             new[ONCE] = old[ONCE]
         return new
+
+    def _delete_all(self, ids: Sequence[str]) -> None:
+        self._read_all(ids)
+        if not self._mongo.delete_all(self.name, [ObjectId(item_id) for item_id in ids]):
+            raise SerializationFailure
 
     def _delete_version(self, item_id: str, versions: frozenset[int]) -> None:
         with self._exclusive([item_id]):

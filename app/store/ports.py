@@ -185,8 +185,10 @@ class Mongo(Protocol):
         """Insert *document*, whose ``_id`` was just made."""
         ...
 
-    def insert_all(self, collection: str, documents: Sequence[Document]) -> None:
-        """Insert all of these, whose ``_id``s were just made, or none."""
+    def insert_all(
+        self, collection: str, documents: Sequence[Document], *, are_ours: bool = True
+    ) -> None:
+        """Insert all of these, whose ``_id``s were just made, or none; undone if *are_ours*."""
         ...
 
     def exclusive(self, names: Sequence[str]) -> AbstractContextManager[None]:
@@ -205,6 +207,6 @@ class Mongo(Protocol):
         """Delete one document; return whether there was one."""
         ...
 
-    def delete_all(self, collection: str, ids: Sequence[Any]) -> None:
-        """Delete what has these ids; what is gone already is no error."""
+    def delete_all(self, collection: str, ids: Sequence[Any]) -> bool:
+        """Delete what has these ids; False when one is gone, where all or none are deleted."""
         ...

@@ -8,11 +8,17 @@ import gevent
 from greenline import deadline
 
 LIMIT_S = 5.0
+PER_ITEM_S = 0.02
 
 log = logging.getLogger(__name__)
 
 
-def do(work: Callable[[], object], what: str) -> bool:
+def limit_s(items: int) -> float:
+    """Return how long the work on so many items may take."""
+    return LIMIT_S + items * PER_ITEM_S
+
+
+def do(work: Callable[[], object], what: str, items: int = 0) -> bool:
     """
     Return whether *work* was done; the log tells what went wrong, as *what*.
 
@@ -21,7 +27,7 @@ def do(work: Callable[[], object], what: str) -> bool:
 
     def run() -> bool:
         try:
-            with deadline.limit(LIMIT_S):
+            with deadline.limit(limit_s(items)):
                 work()
         except Exception:
             log.exception("%s failed", what)

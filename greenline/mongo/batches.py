@@ -3,29 +3,38 @@ Write several documents or none: in a transaction, or as well as it can be done 
 
 1. Without transactions documents are written in order, and what was written is undone when one is
    refused; what others changed since stays. Who looks meanwhile sees parts, and a kill -9 leaves
-   them. When undoing fails, as the server is away, the outcome is unknown, and told so.
+   them. Half of the time is kept for undoing. When that fails, as the server is away, or is
+   interrupted, the outcome is unknown, and told so.
 2. A transaction is done again by the driver when another one was in its way; its commit is
    repeated too. When that is not answered in the end, the outcome is unknown.
+3. FerretDB 1 keeps one of its 50 connections to SQLite for each replacement of a command: what is
+   replaced goes in chunks, and one batch at a time (:meth:`Versions.exclusive`), or it hangs.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import nullcontext
 from typing import Any
 
+import bson
+from bson.raw_bson import RawBSONDocument
 from pymongo import ReadPreference, ReplaceOne
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
 from pymongo.errors import OperationFailure, PyMongoError
 
+from greenline import deadline
 from greenline.errors import OutcomeUnknown, SerializationFailure
 from greenline.mongo import apart
 from greenline.mongo.driver import WRITE_SENT
-from greenline.mongo.retry import Document, is_stored, is_unsent, repeated
+from greenline.mongo.retry import Document, is_unsent, repeated
 from greenline.mongo.versions import Versions
 
 # MongoDB's labels of errors: the same again may succeed, and: it may have been committed.
 TRANSIENT = "TransientTransactionError"
 COMMIT_UNKNOWN = "UnknownTransactionCommitResult"
+
+# How many documents a command replaces.
+CHUNK = 10
 
 # A document as it was read, and what is to be in its place.
 Pair = tuple[Document, Document]
@@ -39,9 +48,14 @@ class _Changed(Exception):
 class Batches(Versions):
     """The operations on several documents, for a class that lends a database."""
 
-    def insert_all(self, collection: str, documents: Sequence[Document]) -> None:
+    def insert_all(
+        self, collection: str, documents: Sequence[Document], *, are_ours: bool = True
+    ) -> None:
         """
         Insert *documents*, whose ``_id``s were just made, or none.
+
+        When others may insert the same, *are_ours* is false: without transactions nothing is
+        undone then, as it may be theirs.
 
         Raises:
             Conflict: one contradicts a unique index.
@@ -70,8 +84,8 @@ class Batches(Versions):
         try:
             repeated(attempt)
         except BaseException as error:
-            if is_sent or not is_unsent(error):
-                self._undo(lambda: self.delete_all(collection, ids), error)
+            if are_ours and (is_sent or not is_unsent(error)):
+                self._undo(lambda: self._delete(collection, ids), len(ids), error)
             raise
 
     def swap_all(self, collection: str, pairs: Sequence[Pair]) -> bool:
@@ -98,14 +112,28 @@ class Batches(Versions):
             return False
         return True
 
-    def delete_all(self, collection: str, ids: Sequence[Any]) -> None:
+    def delete_all(self, collection: str, ids: Sequence[Any]) -> bool:
         """
-        Delete what has these ``_id``s; what is gone already is no error.
+        Delete what has these ``_id``s.
+
+        False when one is gone, and nothing was deleted; without transactions that is no error.
 
         Raises:
             StoreDown: the server cannot be reached; some may have been deleted.
+            OutcomeUnknown: they may have been deleted.
         """
+        try:
+            if self.capabilities().has_transactions:
+                self._transact(
+                    lambda database, session: _delete(database, session, collection, ids)
+                )
+            else:
+                self._delete(collection, ids)
+        except _Changed:
+            return False
+        return True
 
+    def _delete(self, collection: str, ids: Sequence[Any]) -> None:
         def attempt(_: bool) -> None:
             with self.database(repeatable=True) as database:
                 database[collection].delete_many({"_id": {"$in": list(ids)}})
@@ -113,24 +141,100 @@ class Batches(Versions):
         repeated(attempt)
 
     def _swap_in_order(self, collection: str, pairs: Sequence[Pair]) -> None:
+        if not self.capabilities().can_swap:
+            self._require_old(collection, pairs)
         begun: list[Pair] = []
+        left_s = deadline.remaining()
         try:
-            for pair in pairs:
-                begun.append(pair)
-                if not self.swap(collection, *pair):
-                    raise _Changed
+            with nullcontext() if left_s is None else deadline.limit(left_s / 2):
+                for chunk in _chunks(pairs):
+                    self._swap_chunk(collection, chunk, begun)
         except BaseException as error:
-            if len(begun) > 1 or not is_unsent(error):
-                self._undo(lambda: self._swap_back(collection, begun), error)
+            if begun:
+                self._undo(lambda: self._swap_back(collection, begun), len(begun), error)
             raise
 
-    def _swap_back(self, collection: str, begun: Sequence[Pair]) -> None:
-        for old, new in reversed(begun):
-            if self.read(partial(_holds, collection, new)):
-                self.swap(collection, new, old)
+    def _require_old(self, collection: str, pairs: Sequence[Pair]) -> None:
+        """Raise _Changed unless all have their old versions."""
+        now = self._raw(collection, pairs)
+        for old, _ in pairs:
+            found = now.get(old["_id"])
+            if found is None or found.get("version") != old.get("version"):
+                raise _Changed
 
-    def _undo(self, work: Callable[[], None], error: BaseException) -> None:
-        if not apart.do(work, "undoing a batch"):
+    def _swap_chunk(self, collection: str, pairs: Sequence[Pair], begun: list[Pair]) -> None:
+        """Replace *pairs*, and add them to *begun* when they were sent, whatever became of it."""
+        can_swap = self.capabilities().can_swap
+        is_sent = False
+
+        def attempt(arrived: bool) -> None:
+            nonlocal is_sent
+            is_sent = arrived
+            left = self._left(collection, pairs) if arrived else pairs
+            if not left:
+                return
+            with self.database(repeatable=True) as database:
+                done = database[collection].bulk_write(_replacements(left, can_swap))
+            if done.matched_count < len(left):
+                raise _Changed
+
+        try:
+            repeated(attempt)
+            is_sent = True
+        except BaseException as error:
+            is_sent = is_sent or not is_unsent(error)
+            raise
+        finally:
+            if is_sent:
+                begun += pairs
+
+    def _left(self, collection: str, pairs: Sequence[Pair]) -> list[Pair]:
+        """Return which are still to be replaced, after an answer was lost."""
+        now, left = self._raw(collection, pairs), []
+        for old, new in pairs:
+            found = now.get(old["_id"])
+            if found is None:
+                raise _Changed
+            if _is(found, new):
+                continue
+            version = found.get("version")
+            if version not in (old.get("version"), new["version"]):
+                raise OutcomeUnknown  # ours may have come before theirs
+            if version != old.get("version"):
+                raise _Changed
+            left.append((old, new))
+        return left
+
+    def _swap_back(self, collection: str, begun: Sequence[Pair]) -> None:
+        now = self._raw(collection, begun)
+        ours = [
+            (new, old)
+            for old, new in reversed(begun)
+            if (found := now.get(old["_id"])) is not None and _is(found, new)
+        ]
+        for chunk in _chunks(ours):
+            try:
+                self._swap_chunk(collection, chunk, [])
+            except _Changed:  # what others changed since stays
+                continue
+
+    def _raw(self, collection: str, pairs: Sequence[Pair]) -> dict[Any, RawBSONDocument]:
+        """Return what is there of *pairs* now, by its ``_id``: the primary is asked."""
+        query = {"_id": {"$in": [old["_id"] for old, _ in pairs]}}
+
+        def read(database: "Database[Document]") -> dict[Any, RawBSONDocument]:
+            raw = database.codec_options.with_options(document_class=RawBSONDocument)
+            primary = database[collection].with_options(raw, ReadPreference.PRIMARY)
+            return {document["_id"]: document for document in primary.find(query)}
+
+        return self.read(read)
+
+    def _undo(self, work: Callable[[], None], items: int, error: BaseException) -> None:
+        try:
+            is_undone = apart.do(work, "undoing a batch", items)
+        except BaseException:  # interrupted: it goes on, and nobody waits for its end
+            raise OutcomeUnknown from error
+        if not is_undone:
             raise OutcomeUnknown from error
 
     def _transact(self, work: Work) -> None:
@@ -154,8 +258,22 @@ class Batches(Versions):
                 raise
 
 
-def _holds(collection: str, document: Document, database: "Database[Document]") -> bool:
-    return is_stored(database[collection], document)
+def _chunks(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
+    return [pairs[first : first + CHUNK] for first in range(0, len(pairs), CHUNK)]
+
+
+def _is(found: RawBSONDocument, document: Document) -> bool:
+    return found.raw == bson.encode(document)
+
+
+def _replacements(pairs: Sequence[Pair], can_swap: bool) -> list[ReplaceOne[Document]]:
+    """Return the writes; where a filter by version keeps nobody apart, it has none."""
+    return [
+        ReplaceOne(
+            {"_id": old["_id"], **({"version": old.get("version")} if can_swap else {})}, new
+        )
+        for old, new in pairs
+    ]
 
 
 def _insert(
@@ -170,9 +288,14 @@ def _insert(
 def _replace(
     database: "Database[Document]", session: ClientSession, collection: str, pairs: Sequence[Pair]
 ) -> None:
-    writes = [
-        ReplaceOne({"_id": old["_id"], "version": old.get("version")}, new) for old, new in pairs
-    ]
-    done = database[collection].bulk_write(writes, session=session)
+    done = database[collection].bulk_write(_replacements(pairs, can_swap=True), session=session)
     if done.matched_count < len(pairs):
+        raise _Changed
+
+
+def _delete(
+    database: "Database[Document]", session: ClientSession, collection: str, ids: Sequence[Any]
+) -> None:
+    done = database[collection].delete_many({"_id": {"$in": list(ids)}}, session=session)
+    if done.deleted_count < len(ids):
         raise _Changed

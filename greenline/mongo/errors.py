@@ -9,6 +9,7 @@ from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
     ConnectionFailure,
+    DocumentTooLarge,
     DuplicateKeyError,
     ExecutionTimeout,
     OperationFailure,
@@ -67,6 +68,8 @@ def translate(error: PyMongoError, *, repeatable: bool = True) -> GreenlineError
         return Conflict(f"this exists already{f' ({key})' if key else ''}", constraint=key)
     if FERRETDB_DUPLICATE in str(error):
         return Conflict("this exists already")
+    if isinstance(error, DocumentTooLarge):
+        return Conflict("with this the document is larger than MongoDB stores one")
     if isinstance(error, WaitQueueTimeoutError):
         return PoolTimeout("no MongoDB connection became free in time")
     if isinstance(error, ExecutionTimeout) or _was_slow(error):

@@ -57,7 +57,7 @@ def _take(lender: Lender, names: Sequence[str], owner: ObjectId) -> None:
 
 def _insert(lender: Lender, names: Sequence[str], owner: ObjectId) -> bool:
     """Return whether all locks were free; some may be ours now, when not."""
-    lasts_s = (deadline.remaining(WAIT_S) or 0) + 2 * apart.LIMIT_S
+    lasts_s = (deadline.remaining(WAIT_S) or 0) + 2 * apart.limit_s(len(names))
     end = datetime.now(UTC) + timedelta(seconds=lasts_s)
     locks = [{"_id": name, "owner": owner, "until": end} for name in names]
 

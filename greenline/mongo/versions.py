@@ -21,6 +21,9 @@ from greenline.mongo import locks
 from greenline.mongo.capabilities import Capabilities, read_capabilities
 from greenline.mongo.retry import Document, Repeating, is_stored, repeated
 
+# The lock of who changes several documents.
+BATCH = "batch"
+
 log = logging.getLogger(__name__)
 
 
@@ -48,7 +51,7 @@ class Versions(Repeating):
 
     def exclusive(self, names: Sequence[str]) -> AbstractContextManager[None]:
         """
-        Return the block in which to change what *names* stand for.
+        Return the block in which to change what *names* stand for; blocks of several take turns.
 
         Raises:
             SerializationFailure: others were at it for too long.
@@ -56,7 +59,8 @@ class Versions(Repeating):
         """
         if self.capabilities().can_swap:
             return nullcontext()
-        return locks.held(self, names)
+        # The turn first: who does not get it has inserted no other.
+        return locks.held(self, [BATCH, *names] if len(names) > 1 else names)
 
     def swap(self, collection: str, old: Document, new: Document) -> bool:
         """

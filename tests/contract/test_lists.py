@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from app.api import cursors
 from tests.contract.resources import KINDS, Document, Kind, kind, mark
 from tests.support import Answer, Service
 
@@ -110,6 +111,51 @@ def test_pages_by_number_follow_each_other(api: Service, kind: Kind) -> None:
     assert after["items"] == pages[1]["items"]
     beyond = listed(api, kind, {**query, "page": 100_000})
     assert (beyond["items"], beyond["next"]) == ([], None)
+    back = listed(api, kind, {**query, "before": beyond["previous"]})
+    assert back["next"] is None
+    if kind.of_group(group):
+        assert ids(back["items"]) == ids(listed(api, kind, {**query, "limit": 5})["items"])[3:]
+
+
+def test_an_empty_page_leads_back_to_what_there_is(api: Service, kind: Kind) -> None:
+    """Behind the last item to that one too, before the first to it; in an empty list nowhere."""
+    group = kind.group(api)
+    made = kind.make(api, group, 3)
+    query = {**kind.of_group(group), "order": "-id", "limit": 2}
+    name = f"{kind.name} -id"
+    last = ids(list_of_all(api, kind, query))[-1]
+    empty = listed(api, kind, {**query, "after": cursors.encode(name, last, last)})
+    assert (empty["items"], empty["next"]) == ([], None)
+    page = listed(api, kind, {**query, "before": empty["previous"]})
+    assert page["items"] == list_of_all(api, kind, query)[-2:]
+    assert (page["next"], page["previous"] is None) == (None, False)
+    first = made[-1]["id"]
+    answer = ask(api, kind, {**query, "before": cursors.encode(name, first, first)})
+    assert (answer.json["items"], answer.json["previous"]) == ([], None)
+    assert api.get(links(answer)["next"]).json == listed(api, kind, query)
+    if kind.of_group(group):
+        api.ask("DELETE", f"{kind.path}/batch", {"ids": ids(made)})
+        for place in ({"after": cursors.encode(name, first, first)}, {"page": 9}):
+            gone = listed(api, kind, {**query, **place})
+            assert (gone["items"], gone["next"], gone["previous"]) == ([], None, None)
+
+
+def list_of_all(api: Service, kind: Kind, query: Mapping[str, Any]) -> list[Document]:
+    whole = {**query, "limit": 100}
+    first = listed(api, kind, whole)
+    pages = [first, *walk(api, kind, whole, first)]
+    return [item for page in pages for item in page["items"]]
+
+
+def test_the_cursor_of_the_longest_title_is_taken(api: Service) -> None:
+    """Of 499 control characters, which JSON writes in six letters each."""
+    titles = [letter + "\x01" * 499 for letter in "ab"]
+    made = api.ask("POST", "/books/batch", {"items": [{"title": title} for title in titles]}).json
+    cursor = cursors.encode("books title", titles[0], made["items"][0]["id"])
+    assert len(cursor) > 4_000
+    query = urlencode({"order": "title", "after": cursor, "limit": 1})
+    assert api.get(f"/books?{query}").json["items"] == made["items"][1:]
+    api.ask("DELETE", "/books/batch", {"ids": ids(made["items"])})
 
 
 def test_the_total_is_told_when_it_is_asked_for(api: Service, kind: Kind) -> None:
@@ -174,7 +220,8 @@ def test_a_garbled_cursor_is_a_422(api: Service, kind: Kind) -> None:
     foreign = listed(api, other, {**other.of_group(theirs), "limit": 1})["next"]
     middle = len(cursor) // 2
     changed = cursor[:middle] + ("A" if cursor[middle] != "A" else "B") + cursor[middle + 1 :]
-    for garbled in (cursor[:-3], changed, cursor + "AAAA", foreign, "é", "=" * 9):
+    for garbled in (cursor[:-3], changed, cursor + "AAAA", foreign, "é", "=" * 9,
+                    cursor + "=", f"!{cursor}", f"{cursor[:8]}*\n{cursor[8:]}"):  # fmt: skip
         for place in ("after", "before"):
             answer = ask(api, kind, {**query, place: garbled})
             assert answer.status == 422, garbled

@@ -227,6 +227,16 @@ class Asker:
         return found
 
 
+def test_only_what_writes_may_end_unknown(document: dict[str, Any]) -> None:
+    """A 500 is told of what changes something, and a 409 may say when to come again."""
+    found = operations(document)
+    for method, path in (("POST", "/agents"), ("PATCH", "/states/batch"), ("DELETE", "/keys/{id}")):
+        assert "500" in found[method, path]["responses"]
+    for method, path in (("GET", "/agents"), ("POST", "/agents/batch-get"), ("GET", "/healthz")):
+        assert "500" not in found[method, path]["responses"]
+    assert "Retry-After" in document["components"]["responses"]["Conflict"]["headers"]
+
+
 def test_what_is_answered_is_what_the_document_tells(live: Service) -> None:
     """Status, headers and body of a life of agents, and of its faults."""
     asker = Asker(live)

@@ -652,6 +652,9 @@ def test_the_commands_make_list_and_revoke(fresh: dict[str, str]) -> None:
     assert run(["flask", "keys", "revoke", "ci"], fresh).returncode == 0
     gone = run(["flask", "keys", "revoke", "ci"], fresh, check=False)
     assert (gone.returncode, gone.stderr) == (1, "Error: there is no key ci\n")
+    for number in ("0", "9" * 20, "9" * 5_000):
+        beyond = run(["flask", "keys", "revoke", number], fresh, check=False)
+        assert (beyond.returncode, beyond.stderr) == (1, f"Error: there is no key {number}\n")
     assert len(run(["flask", "keys", "list"], fresh).stdout.splitlines()) == 1
 
 

@@ -141,18 +141,42 @@ def test_a_task_of_no_agent_is_a_conflict_and_an_agents_tasks_go_with_it(api: Se
     assert api.get(task.headers["Location"]).status == 404
 
 
-@pytest.mark.parametrize("name", ["with blank", "with/slash", "ünï", "100%", "batch"])
+@pytest.mark.parametrize(
+    "name",
+    ["with blank", "with/slash", "ünï", "100%", "batch", "/before", "//", "behind/", "two\nlines",
+     "\n", "line\n", "?#", " "],
+)  # fmt: skip
 def test_an_agent_is_worked_on_by_name_too(api: Service, name: str) -> None:
     """Whatever its name has in it."""
     path = f"/agents/by-name/{quote(name, safe='')}"
     assert api.get(path).status == 404
     created = api.ask("POST", "/agents", {"name": name})
-    assert api.get(path).body == created.body
+    found = api.get(path)
+    assert found.body == created.body
+    assert api.get(path, headers={"If-None-Match": found.headers["ETag"]}).status == 304
     assert api.ask("PUT", path, {"name": name}).json["version"] == 2
-    assert api.ask("PATCH", path, {}, {"If-Match": '"1"'}).status == 412
+    assert api.ask("PATCH", path, {}, {"If-Match": found.headers["ETag"]}).status == 412
     assert api.ask("PATCH", path, {}).json["version"] == 3
     assert api.ask("DELETE", path).status == 204
     assert api.get(path).status == 404
+
+
+def test_the_next_agent_of_a_name_is_another_one(api: Service) -> None:
+    """A tag that was read by name is not that of who has the name now, in the same version."""
+    path = "/agents/by-name/heir"
+    api.ask("POST", "/agents", {"name": "heir"})
+    tag = api.get(path).headers["ETag"]
+    assert api.ask("DELETE", path, None, {"If-Match": tag}).status == 204
+    api.ask("POST", "/agents", {"name": "heir"})
+    assert api.get(path, headers={"If-None-Match": tag}).status == 200
+    for method, body in (("PUT", {"name": "heir"}), ("PATCH", {}), ("DELETE", None)):
+        for other in (tag, '"1"'):
+            assert api.ask(method, path, body, {"If-Match": other}).status == 412
+    for method, body in (("PUT", {"name": "heir"}), ("PATCH", {}), ("DELETE", None)):
+        now = api.get(path).headers["ETag"]
+        answer = api.ask(method, path, body, {"If-Match": now})
+        assert answer.status in (200, 204)
+        assert method == "DELETE" or answer.headers["ETag"] == api.get(path).headers["ETag"]
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])

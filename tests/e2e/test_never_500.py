@@ -283,7 +283,10 @@ def test_bad_chunks_are_refused(api: Service, chunks: bytes) -> None:
     require_problem(send(api, head + chunks))
 
 
-@pytest.mark.parametrize("accept", [b"text/html", b"application/json;q=0", b"image/*, a/b"])
+@pytest.mark.parametrize(
+    "accept",
+    [b"text/html", b"application/json;q=0", b"image/*, a/b", b"application/json;charset=x;q=0"],
+)
 def test_who_takes_no_json_gets_a_406(api: Service, accept: bytes) -> None:
     """Before anything is done."""
     header = b"Accept: %b\r\n" % accept
@@ -297,7 +300,8 @@ def test_who_takes_no_json_gets_a_406(api: Service, accept: bytes) -> None:
 @pytest.mark.parametrize(
     "accept",
     [b"", b"*/*", b"application/*", b"application/problem+json", b"text/html, */*;q=0.1",
-     b"application/json;q=0.1"],
+     b"application/json;q=0.1", b"application/json; charset=utf-8",
+     b"application/json;charset=utf-8;q=0.5, text/html"],
 )  # fmt: skip
 def test_who_takes_json_among_others_gets_it(api: Service, accept: bytes) -> None:
     """A browser too."""
@@ -350,11 +354,58 @@ def test_a_patch_of_what_is_not_there_is_refused(
     assert [fault["pointer"] for fault in answer.json["errors"]] == [pointer]
 
 
-@pytest.mark.parametrize(
-    "time", ["0974-08-03T01:58:59-22:11", "9999-12-31T23:59:59-23:59", "2030-06-30T23:59:60Z"]
-)
-def test_a_time_that_no_database_has_is_refused(api: Service, time: str) -> None:
-    """Of a time zone that is none, or after the last second of a minute."""
-    key = {"name": "never", "scopes": ["read"], "expires_at": time}
+def test_a_second_that_no_database_has_is_refused(api: Service) -> None:
+    """After the last one of a minute."""
+    key = {"name": "never", "scopes": ["read"], "expires_at": "2030-06-30T23:59:60Z"}
     for path, body in (("/keys", key), ("/keys/batch", {"items": [key]})):
         require_problem(api.ask("POST", path, body))
+
+
+@pytest.mark.parametrize(
+    ("time", "kept"),
+    [
+        ("2030-01-01T00:00:00+16:00", "2029-12-31T08:00:00.000000Z"),
+        ("2030-01-01T00:00:00-23:59", "2030-01-01T23:59:00.000000Z"),
+        ("0001-01-01T00:00:00+23:59", "0001-01-01T00:00:00.000000Z"),
+        ("9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59.999999Z"),
+    ],
+)
+def test_a_time_of_any_zone_is_kept_in_utc(api: Service, time: str, kept: str) -> None:
+    """Also of those that Postgres has not, and where UTC has no such year."""
+    made = api.ask("POST", "/keys", {"name": f"until {time}", "scopes": ["read"]})
+    path, patch = made.headers["Location"], {"expires_at": time}
+    changed = api.ask("PATCH", path, patch)
+    assert (changed.status, changed.json["expires_at"]) == (200, kept)
+    body = {"name": f"from {time}", "scopes": ["read"], "expires_at": time}
+    again = api.ask("POST", "/keys", body)
+    assert (again.status, again.json["expires_at"]) == (201, kept)
+
+
+@pytest.mark.parametrize("header", ["If-Match", "If-None-Match"])
+def test_a_condition_where_it_would_mean_nothing_is_refused(api: Service, header: str) -> None:
+    """Of many items there is no version: nothing is done as if it had been fulfilled."""
+    agent = api.ask("POST", "/agents", {"name": f"conditional {header}"}).json
+    item, condition = agent["id"], {header: '"7"'}
+    for method, path, body in (
+        ("PATCH", "/agents/batch", {"items": [{"id": item, "patch": {"name": "changed"}}]}),
+        ("DELETE", "/agents/batch", {"ids": [item]}),
+        ("DELETE", f"/agents?name=conditional%20{header}", None),
+    ):
+        answer = api.ask(method, path, body, condition)
+        assert answer.status == 422
+        require_problem(answer)
+    assert api.get(f"/agents/{item}").json == agent
+    assert api.ask("DELETE", f"/agents/{item}").status == 204
+
+
+@pytest.mark.parametrize(("tag", "status"), [("*", 412), ('"1"', 422)])
+def test_what_is_there_is_not_changed_by_who_wants_nothing_to_be(
+    api: Service, tag: str, status: int
+) -> None:
+    """If-None-Match: * on what is there is a 412 (RFC 9110); a tag in it is for GET."""
+    agent = api.ask("POST", "/agents", {"name": f"is there {status}"}).json
+    path = f"/agents/{agent['id']}"
+    for method, body in (("PUT", {"name": "changed"}), ("PATCH", {}), ("DELETE", None)):
+        assert api.ask(method, path, body, {"If-None-Match": tag}).status == status
+    assert api.get(path).json == agent
+    assert api.ask("DELETE", path).status == 204

@@ -170,3 +170,17 @@ def test_what_is_not_there_is_a_404(api: Service, state_id: str) -> None:
         assert api.ask(method, f"/states/{state_id}").status == 404
     assert api.ask("PATCH", f"/states/{state_id}", {}).status == 404
     assert api.ask("PUT", f"/states/{state_id}", new_state()).status == 404
+
+
+def test_a_state_grows_to_the_size_of_a_body(api: Service) -> None:
+    """A patch beyond that is a 422 that says which, alone and in a batch; nothing is changed."""
+    made = api.ask("POST", "/states", new_state()).json
+    path, half = f"/states/{made['id']}", "x" * 600_000
+    grown = api.ask("PATCH", path, {"data": {"first": half}})
+    assert grown.status == 200
+    patch = {"data": {"second": half}}
+    many = {"items": [{"id": made["id"], "patch": patch}]}
+    answers = [api.ask("PATCH", path, patch), api.ask("PATCH", "/states/batch", many)]
+    assert [answer.status for answer in answers] == [422, 422]
+    assert [answer.json["errors"][0]["pointer"] for answer in answers] == ["", "/items/0/patch"]
+    assert api.get(path).body == grown.body

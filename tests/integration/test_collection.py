@@ -10,6 +10,7 @@ import gevent
 import msgspec
 import pytest
 from bson import ObjectId
+from gevent.event import Event
 
 from app.errors import KeyInProgress, KeyReused, NotFound, PreconditionFailed
 from app.records import MessageInput, StateInput
@@ -18,11 +19,13 @@ from app.store.indexes import ensure
 from app.store.messages import Messages
 from app.store.ports import Change, Document, Listing, Once, Position, Stored
 from app.store.states import States
-from greenline.errors import Conflict, OutcomeUnknown, StoreDown
+from greenline import deadline
+from greenline.errors import Conflict, DeadlineExceeded, OutcomeUnknown, StoreDown
 from greenline.mongo import apart
 from greenline.mongo.client import Mongo
 from tests.integration.conftest import Connect
 from tests.proxy import Proxy
+from tests.support import wait_until
 
 KEY = Once("me states k", b"request")
 
@@ -221,6 +224,62 @@ def test_a_batch_that_cannot_be_undone_is_of_unknown_outcome(
     assert isinstance(caught.value.__cause__, StoreDown)
 
 
+def test_batches_of_changes_at_once_are_all_made(states: States) -> None:
+    """They take turns, as FerretDB hangs on too many replacements at once, and soon end."""
+    made = [states.create([state(100 * n + m) for m in range(50)]) for n in range(8)]
+    batches = [[Change(one.id, put(x=1)) for one in many] for many in made]
+    with deadline.limit(20):
+        changing = [gevent.spawn(states.change, batch) for batch in batches]
+        gevent.joinall(changing, raise_error=True)
+    for many in made:
+        assert {one.version for one in states.get_many(ids(many))} == {2}
+
+
+@pytest.mark.parametrize("how", ["late", "refused"])
+def test_a_large_batch_of_changes_is_undone_in_time(
+    states: States, client: Mongo, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The deadline passes in the middle, or the last is refused: all are as they were."""
+    made = states.create([state(number) for number in range(1, 301)])
+    before = everything(client)
+    changes = [Change(one.id, put(x=1)) for one in made]
+    if how == "refused":
+        changes[-1] = Change(made[-1].id, onto(1))
+        with pytest.raises(Conflict):
+            states.change(changes)
+    else:
+        write, chunks = client._swap_chunk, []
+
+        def slow(*args: Any) -> None:
+            chunks.append(args)
+            if len(chunks) == 10:
+                gevent.sleep(5)
+            write(*args)
+
+        monkeypatch.setattr(client, "_swap_chunk", slow)
+        with pytest.raises(DeadlineExceeded), deadline.limit(8):
+            states.change(changes)
+    assert everything(client) == before
+
+
+def test_an_undo_that_is_interrupted_is_of_unknown_outcome(
+    states: States, client: Mongo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on, but nobody can tell how it will end."""
+    made = states.create([state(number) for number in (1, 2, 3)])
+    changes = [Change(made[0].id, put(x=1)), Change(made[1].id, onto(3))]
+    undo = client._swap_back
+
+    def slow(*args: Any) -> None:
+        gevent.sleep(2)
+        undo(*args)
+
+    monkeypatch.setattr(client, "_swap_back", slow)
+    with pytest.raises(OutcomeUnknown), deadline.limit(1):
+        states.change(changes)
+    wait_until(lambda: {one["version"] for one in everything(client)} == {1}, "the undoing")
+
+
 def test_a_server_that_was_away_from_the_beginning_is_an_outage(
     connect: Connect, mongo_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +385,32 @@ def test_the_same_at_once_is_stored_once(states: States, client: Mongo, count: i
     assert all(answer == answers[0] for answer in answers)
     assert states.get_many(ids(answers[0])) == answers[0]
     assert len(everything(client)) == count
+
+
+def test_who_complete_a_batch_at_once_delete_nothing(
+    states: States, client: Mongo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is told that it is made finds all of it."""
+    items = [state(number + 1) for number in range(40)]
+    first = states.create(items, KEY)
+    states.delete(ids(first)[1:])
+    age(client, timedelta(seconds=once_in_documents.IN_PROGRESS_S + 1))
+    look, looked, all_looked = once_in_documents._Key.look, [], Event()
+
+    def look_with_the_others(key: Any) -> Any:
+        found = look(key)
+        looked.append(key)
+        if len(looked) >= 6:
+            all_looked.set()
+        all_looked.wait(5)
+        return found
+
+    monkeypatch.setattr(once_in_documents._Key, "look", look_with_the_others)
+    asking = [gevent.spawn(created, states, items) for _ in range(6)]
+    answers = [one.value for one in gevent.joinall(asking, raise_error=True) if one.value]
+    assert answers
+    assert [ids(answer) for answer in answers] == [ids(first)] * len(answers)
+    assert [str(document["_id"]) for document in everything(client)] == ids(first)
 
 
 def created(states: States, items: list[StateInput]) -> list[Stored] | None:

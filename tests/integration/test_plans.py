@@ -14,6 +14,7 @@ from app.store.agents import Agents
 from app.store.authors import Authors
 from app.store.books import Books
 from app.store.genres import Genres
+from app.store.keys import Keys
 from app.store.ports import Listing, Position
 from app.store.tables import Table
 from app.store.tasks import Tasks
@@ -25,7 +26,7 @@ from greenline.postgres.pool import ConnectionPool
 from tests.support import Databases, run
 
 ROWS = 100_000
-TABLES: tuple[type[Table[Any]], ...] = (Books, Authors, Genres, Agents, Tasks)
+TABLES: tuple[type[Table[Any]], ...] = (Books, Authors, Genres, Agents, Tasks, Keys)
 STAMPS = "now() - n * interval '1 s', now() - n * 7919 % rows * interval '1 s'"
 # Few agents have many tasks, and few genres many books; names and titles differ.
 FILL = f"""
@@ -38,6 +39,8 @@ insert into tasks (agent_id, title, status, created_at, updated_at)
 select 1 + n % 1000, 'title ' || n * 31 % rows,
     (array['pending', 'running', 'done', 'failed'])[1 + n % 4], {STAMPS}
 from numbers;
+insert into api_keys (name, scopes, prefix, hash, created_at, updated_at)
+select 'name ' || n, array['read'], 'prefix ' || n, sha256('x'), {STAMPS} from numbers;
 insert into book_authors (book_id, author_id, position) select n, 1 + n % 5000, 1 from numbers;
 insert into book_genres (book_id, genre_id, position) select n, 1 + n % 12, 1 from numbers;
 """

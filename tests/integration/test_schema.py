@@ -144,6 +144,8 @@ def test_data_of_the_first_schema_is_kept(empty_database: str, empty_mongo: str)
         "insert into tasks (agent_id, title) values (1, '')",
         "insert into tasks (agent_id, title) values (1, repeat('x', 501))",
         "insert into tasks (agent_id, title, status) values (1, 'x', 'asleep')",
+        "insert into api_keys (name, scopes, prefix, hash, version)"
+        " values ('x', array['read'], 'x', 'x', 0)",
         "insert into idempotency_keys (key, request, answer) values ('', sha256('x'), '')",
         "insert into idempotency_keys (key, request, answer) values ('x', 'short', '')",
     ],

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from bson import ObjectId
 
 from app.records import StateInput
 from app.store.indexes import ensure
@@ -86,3 +87,18 @@ def test_a_batch_of_which_one_was_changed_meanwhile_is_aborted(
     old[1]["version"] = 7
     assert client.swap_all("states", [(one, {**one, "version": 8}) for one in old]) is False
     assert commands(between) == ["update", "abortTransaction"]
+
+
+def test_a_batch_is_deleted_whole_or_not_at_all(
+    states: States, client: Mongo, between: Transacting
+) -> None:
+    """One that went after it was looked for takes the others' deletion back."""
+    made = states.create(items(1, 2))
+    ids = [ObjectId(str(one.id)) for one in made]
+    between.sent.clear()
+    assert client.delete_all("states", [*ids[:1], ObjectId()]) is False
+    assert commands(between) == ["delete", "abortTransaction"]
+    made = states.create(items(3, 4))
+    between.sent.clear()
+    states.delete([str(one.id) for one in made])
+    assert commands(between) == ["delete", "commitTransaction"]

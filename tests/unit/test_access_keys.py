@@ -5,16 +5,19 @@ from collections.abc import Callable
 
 import gevent
 import pytest
+from flask import Response
 from gevent.event import Event
 
 from app.api import access
-from app.api.access import REMEMBERED_S, Known
+from app.api.access import REMEMBERED_S, Access, Known
+from app.api.operations import Scope
 from app.api.rate_limit import HEADERS, RateLimit
 from app.errors import InvalidToken, TooManyRequests, Unauthorized
 from app.store import tokens
 from app.store.keys import Grant
 from greenline import deadline
 from greenline.errors import ConfigError, DeadlineExceeded, GreenlineError, StoreDown
+from greenline.flask import Flask
 
 GRANT = Grant(7, frozenset(["read"]))
 TOKEN = tokens.make().text
@@ -260,6 +263,22 @@ def test_a_limit_counts_each_client_and_says_what_is_left() -> None:
         limit.take("me", {})
     assert 58 <= caught.value.retry_after_s <= 60
     limit.take("you", {})
+
+
+def test_who_tries_keys_is_counted_by_address(store: Store) -> None:
+    """After so many that are none the answer is to wait; who has a key there goes on."""
+    guard = Access(store.find, RateLimit("2/minute").take).guard
+    store.answer = None
+
+    def tried(header: str) -> object:
+        environ = {"HTTP_AUTHORIZATION": header, "REMOTE_ADDR": "192.0.2.1"}
+        with Flask(__name__).test_request_context(environ_base=environ):
+            return outcome(guard(Scope.READ, lambda: Response()))
+
+    found = [tried(f"Bearer {tokens.make().text}") for _ in range(3)]
+    assert found == [InvalidToken, InvalidToken, TooManyRequests]
+    store.answer = GRANT
+    assert isinstance(tried(HEADER), Response)
 
 
 def test_of_several_limits_the_one_that_is_used_up_is_told() -> None:

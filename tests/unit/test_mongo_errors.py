@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.errors import BulkWriteError, DocumentTooLarge, DuplicateKeyError
 
 from greenline.errors import Conflict, StoreError
 from greenline.mongo.errors import translate
@@ -36,3 +36,8 @@ def test_a_duplicate_names_its_key(error: DuplicateKeyError | BulkWriteError) ->
 def test_other_refusals_among_many_are_no_conflict() -> None:
     """A document that fails the validation contradicts nothing that is stored."""
     assert type(translate(many(REFUSED))) is StoreError
+
+
+def test_a_document_that_is_too_large_is_no_failure_of_the_server() -> None:
+    """The client's item does not go with what is stored."""
+    assert type(translate(DocumentTooLarge("BSON document too large"))) is Conflict

@@ -104,7 +104,7 @@ create table api_keys (
     previous_until timestamptz,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    version bigint not null default 1,
+    version bigint not null default 1 check (version >= 1),
     constraint api_keys_name_unique unique (name),
     constraint api_keys_prefix_unique unique (prefix),
     constraint api_keys_previous_prefix_unique unique (previous_prefix)

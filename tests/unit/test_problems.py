@@ -1,0 +1,18 @@
+"""app.api.problems: what an error says beside its status."""
+
+from app.api import problems
+from app.errors import KeyInProgress
+from greenline.flask import Flask
+
+
+def test_who_comes_while_the_first_is_at_work_is_told_when_to_come_again() -> None:
+    """A 409 that is over soon has a Retry-After."""
+    app = Flask(__name__)
+    problems.register(app)
+
+    @app.get("/")
+    def view() -> str:
+        raise KeyInProgress
+
+    answer = app.test_client().get("/")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
