@@ -58,7 +58,7 @@ class PreconditionFailed(AppError):
 
 
 class Unauthorized(AppError):
-    """The token is missing, or is another one."""
+    """Send a key, as in "Authorization: Bearer gl_..."; here it is missing, or another one."""
 
     code = "unauthorized"
 

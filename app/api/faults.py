@@ -27,7 +27,9 @@ def found(value: Any, type_: Any, prefix: str = "") -> list[Fault]:
 def found_in_query(given: dict[str, str], type_: type[Struct]) -> list[Fault]:
     """Return what keeps the names and texts of a query string from being *type_*."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(type_)}
-    wrong = [Fault(f"there is no {name}", name=name) for name in given if name not in fields]
+    wrong = [
+        Fault(f"there is no parameter {name}", name=name) for name in given if name not in fields
+    ]
     for name, field in fields.items():
         if name not in given:
             if field.required:

@@ -6,8 +6,8 @@ Writes that happen once, in MongoDB: each document has the key that it was creat
    item was changed since; one that was deleted since is created again.
 2. Ids of a batch follow from any of them: what a killed process left undone is done by the same
    request, sent again. As nobody can tell that from one that is still at work, it is only done
-   ``IN_PROGRESS_S`` later, and twice the time that a request has. Several may do it at once, and
-   each counts on what the others stored: so none of them undoes anything.
+   ``IN_PROGRESS_S`` later. Several may do it at once, and each counts on what the others stored:
+   so none of them undoes anything.
 3. A key is free again after a day.
 """
 
@@ -20,7 +20,6 @@ from app.errors import KeyInProgress, KeyReused
 from app.store import documents
 from app.store.indexes import Index
 from app.store.ports import Document, Mongo, Once
-from greenline import deadline
 from greenline.errors import Conflict
 
 ONCE = "once"
@@ -112,8 +111,7 @@ def _as_first(
     first = next(iter(found.values()))
     at = first["created_at"]
     is_whole = len(found) == len(contents)
-    in_progress_s = max(IN_PROGRESS_S, 2 * (deadline.remaining() or 0))
-    if not is_whole and documents.now() - at < timedelta(seconds=in_progress_s):
+    if not is_whole and documents.now() - at < timedelta(seconds=IN_PROGRESS_S):
         raise KeyInProgress
     ids = [
         found[index]["_id"] if index in found else documents.sibling(first["_id"], index)
