@@ -126,7 +126,7 @@ class Known:
         if header is None:
             raise Unauthorized
         if not header.startswith(USUAL):
-            header = _in_our_spelling(header)
+            header = SCHEME + bearer(header)
         token = header[len(SCHEME) :]
         digest = sha256(token.encode("latin-1", "replace")).digest()
         question = self._questions.get(digest)
@@ -181,9 +181,15 @@ class Known:
             question.waited_for.set()
 
 
-def _in_our_spelling(header: str) -> str:
-    """Return *header* as most write it: the scheme is the same in any case."""
+def bearer(header: str) -> str:
+    """
+    Return the token of the Authorization *header*; the scheme is the same in any case.
+
+    Raises:
+        Unauthorized: it has none.
+    """
     scheme, _, token = header.partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
         raise Unauthorized
-    return SCHEME + token.strip()
+    return token

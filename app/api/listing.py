@@ -48,7 +48,7 @@ class Lists:
         self, name: str, filters: type[Struct], orders: Mapping[str, Any], limit: int, id_type: Any
     ) -> None:
         self._name = name
-        self._filters = tuple(filters.__struct_fields__)
+        self._filters = filters.__struct_fields__
         signed = tuple(sign + order for order in orders for sign in ("", "-"))
         first = next(iter(orders))
         self.query = msgspec.defstruct(
@@ -102,9 +102,7 @@ class Lists:
         if cursor is not None and not is_edge:
             value, item_id = cursors.decode(context, cursor, places[0], self._cursor_kinds[order])
             position = Position(value, item_id, before=query.before is not None)
-        filters = {
-            name: value for name in self._filters if (value := getattr(query, name)) is not None
-        }
+        filters = given(query, self._filters)
         descending = query.order.startswith("-")
         listing = Listing(
             order,
@@ -115,8 +113,8 @@ class Lists:
             position,
             query.total,
         )
-        given = parse_qsl(text, keep_blank_values=True)
-        kept = urlencode([pair for pair in given if pair[0] not in PLACES])
+        pairs = parse_qsl(text, keep_blank_values=True)
+        kept = urlencode([pair for pair in pairs if pair[0] not in PLACES])
         return Asked(query.order, listing, f"/{self._name}?{kept}{'&' if kept else ''}", is_last)
 
     def answer(self, asked: Asked, read: Callable[[Listing], Page]) -> Response:
@@ -167,6 +165,11 @@ class Lists:
         order = signed.removeprefix("-")
         place = self._places[order].decode(item.json)
         return cursors.encode(f"{self._name} {signed}", getattr(place, order), item.id)
+
+
+def given(query: Struct, names: Iterable[str]) -> dict[str, Any]:
+    """Return the filters of these *names* that *query* has."""
+    return {name: value for name in names if (value := getattr(query, name)) is not None}
 
 
 def _text(cursor: str | None) -> bytes:

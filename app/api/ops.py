@@ -9,6 +9,7 @@ from flask import Response, request
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.api import http
+from app.api.access import bearer
 from app.api.operations import Operation, Routes, Scope
 from app.errors import Unauthorized
 from app.store.diagnostics import Diagnostics
@@ -93,10 +94,9 @@ def add_budget(routes: Routes, plans: Callable[[], Mapping[str, Plan | None]], t
     expected = token.encode()
 
     def budget() -> Response:
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        given = bearer(request.headers.get("Authorization", ""))
         # WSGI hands over a header's bytes as latin-1.
-        is_right = compare_digest(given.strip().encode("latin-1", "replace"), expected)
-        if not (is_right and scheme.lower() == "bearer"):
+        if not compare_digest(given.encode("latin-1", "replace"), expected):
             raise Unauthorized
         response = http.json(plans())
         response.headers["Cache-Control"] = "no-store"

@@ -17,7 +17,7 @@ from flask import Response, request
 from msgspec import Meta, Struct
 
 from app.api import faults, http, merge_patch, once, schemas, versions
-from app.api.listing import Lists
+from app.api.listing import Lists, given
 from app.api.operations import Operation, Routes, Scope
 from app.errors import Fault, InvalidRequest, NotFound
 from app.records import Name, require_shallow
@@ -326,15 +326,10 @@ class _Api(Generic[I]):
 
     def delete_where(self) -> Response:
         versions.refuse_conditions()
-        asked = http.query(self._resource.filters)
-        filters = {
-            name: value
-            for name in self._resource.filters.__struct_fields__
-            if (value := getattr(asked, name)) is not None
-        }
+        names = self._resource.filters.__struct_fields__
+        filters = given(http.query(self._resource.filters), names)
         if not filters:
-            names = ", ".join(self._resource.filters.__struct_fields__)
-            raise InvalidRequest(f"say which: at least one of {names} is needed")
+            raise InvalidRequest(f"say which: at least one of {', '.join(names)} is needed")
         return http.json(Deleted(self._repository.delete_where(filters)))
 
     def _patched(self, patch: Document, pointer: str) -> Callable[[Document], I]:

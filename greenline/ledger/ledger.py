@@ -186,10 +186,6 @@ class Ledger:
         self._file.require_open()
         self._turns.want(self._clock())
 
-    def is_wanting(self) -> bool:
-        """Return whether this process waits for a slot itself."""
-        return self._turns.is_wanting(self._clock())
-
     def should_give(self, slot: Slot) -> bool:
         """
         Return whether *slot*, which comes back, is for a process that waits and holds fewer.

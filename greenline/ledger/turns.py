@@ -48,11 +48,6 @@ class Turns:
         file = self._file
         file.times[WANTS_UNTIL + file.seat] = file.times[PROMISED_UNTIL + file.seat] = 0.0
 
-    def is_wanting(self, now: float) -> bool:
-        """Return whether this process waits itself."""
-        file = self._file
-        return _lasts(file.times[WANTS_UNTIL + file.seat], now, WANT_S)
-
     def is_calm(self, now: float) -> bool:
         """Return whether nobody waits: one look, for those who ask at each request."""
         return self._file.times[WANTED] <= now

@@ -85,7 +85,7 @@ class Batches(Versions):
             repeated(attempt)
         except BaseException as error:
             if are_ours and (is_sent or not is_unsent(error)):
-                self._undo(lambda: self._delete(collection, ids), len(ids), error)
+                self._undo(lambda: self._delete_ids(collection, ids), len(ids), error)
             raise
 
     def swap_all(self, collection: str, pairs: Sequence[Pair]) -> bool:
@@ -128,12 +128,12 @@ class Batches(Versions):
                     lambda database, session: _delete(database, session, collection, ids)
                 )
             else:
-                self._delete(collection, ids)
+                self._delete_ids(collection, ids)
         except _Changed:
             return False
         return True
 
-    def _delete(self, collection: str, ids: Sequence[Any]) -> None:
+    def _delete_ids(self, collection: str, ids: Sequence[Any]) -> None:
         def attempt(_: bool) -> None:
             with self.database(repeatable=True) as database:
                 database[collection].delete_many({"_id": {"$in": list(ids)}})
