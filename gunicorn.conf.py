@@ -1,5 +1,6 @@
 """gunicorn's settings. Nothing here may open a socket: it runs in the master, before the fork."""
 
+import math
 import os
 import resource
 import sys
@@ -8,10 +9,12 @@ from pathlib import Path
 from config import load
 from greenline import hooks, preflight
 from greenline.errors import ConfigError
+from greenline.settings import drain_delay_s
 from greenline.trial import try_application
 
 try:
     settings = load()
+    drain_s = drain_delay_s()
 except ConfigError as error:
     sys.exit(f"greenline: {error}")
 
@@ -20,15 +23,18 @@ workers = settings.workers
 worker_class = "greenline.worker.GreenWorker"
 # A full queue for the pool must leave sockets for the health check, and for idle keep-alive.
 worker_connections = settings.pool_max_waiting + 1_000
-keepalive = 5
+keepalive = 5  # more than the proxy keeps an idle connection: 4 in deploy/nginx.conf
 limit_request_line = 8190  # a cursor may have 6,000 characters
-graceful_timeout = 30
+# Who was let in before the drain ended may use its time, and 5 s are for the end.
+graceful_timeout = math.ceil(drain_s + settings.request_timeout_s) + 5
 reload_extra_files = [str(path) for path in Path("app/store/sql").glob("**/*.sql")]
 # The heartbeat of a worker, not a limit for a request: REQUEST_TIMEOUT is that.
 timeout = 30
 loglevel = settings.log_level
 accesslog = "-"
-access_log_format = '%(h)s "%(r)s" %(s)s %(b)s %(M)sms id=%({x-request-id}o)s'
+access_log_format = (
+    '%(h)s "%(r)s" %(s)s %(b)s %(M)sms id=%({x-request-id}o)s proxy=%({greenline.proxy_ms}e)sms'
+)
 # The control socket wants a home folder, which a container's user may not have.
 control_socket_disable = True
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

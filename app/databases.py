@@ -35,6 +35,8 @@ from greenline.postgres.siblings import Siblings
 from greenline.resources import Resources
 
 CONNECT_TIMEOUT_S = 5.0
+# A statement ends so long before its request does that the server's word of it comes in time.
+STATEMENT_MARGIN_S = 0.25
 GOODBYE_S = 1.0
 TRIAL_S = 2.0
 
@@ -48,13 +50,18 @@ def _deployment(settings: Settings) -> budget.Deployment:
     return budget.Deployment(settings.workers, settings.hosts or 1, settings.surge_hosts)
 
 
+def statement_limit_s(request_timeout_s: float) -> float:
+    """Return after how many seconds Postgres itself ends a statement."""
+    return request_timeout_s - min(STATEMENT_MARGIN_S, request_timeout_s / 10)
+
+
 def add_postgres(settings: Settings, resources: Resources, plans: Plans) -> Postgres:
     """Add the pool, and what shares the host's connections between the workers."""
     with named("DATABASE_URL"):
         url = check_url(settings.database_url)
     # A pooler in transaction mode takes no options, and gives a process id that is its own.
     is_direct = settings.postgres_prepare
-    statement_timeout_s = settings.request_timeout_s if is_direct else None
+    statement_timeout_s = statement_limit_s(settings.request_timeout_s) if is_direct else None
     open_one: Connect = partial(connect, url, CONNECT_TIMEOUT_S, statement_timeout_s)
     path = ledger_path(server_of(url))
     least = settings.workers * (budget.POSTGRES_EXTRA_A_WORKER + 1)

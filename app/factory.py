@@ -8,6 +8,7 @@ from app.api import (
     books,
     cors,
     docs,
+    forwarded,
     genres,
     keys,
     messages,
@@ -64,6 +65,7 @@ def create_app(settings: Settings) -> Flask:
     app.url_map.merge_slashes = False  # a name may have two of them
     app.extensions["greenline"] = resources
     resources.on_trial = partial(refuse_without_key, settings)
+    forwarded.register(app)
     request_id.register(app)
     security_headers.register(app)
     if settings.cors_origins:

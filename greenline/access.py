@@ -2,7 +2,8 @@
 The access log: one line for each answer, made in the hub, written by somebody else.
 
 ``environ`` tells what the server cannot know: ``greenline.request_id`` and ``greenline.spent``,
-seconds by name (queued, postgres, mongodb) as ``deadline`` counts them.
+seconds by name (queued, postgres, mongodb) as ``deadline`` counts them. ``proxy_ms`` is the time
+from the proxy to here, null when none told; it is in none of the others.
 The query is left out: it is where secrets and personal data are.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from greenline import proxied
 from greenline.line_writer import LineWriter
 
 SHORT = 100
@@ -32,6 +34,7 @@ class Entry(msgspec.Struct, gc=False):
     route: str
     status: int
     bytes: int
+    proxy_ms: float | None
     queued_ms: float
     postgres_ms: float
     mongodb_ms: float
@@ -72,6 +75,7 @@ class AccessLog:
             route,
             status,
             size_bytes,
+            get(proxied.QUEUE_MS),
             int(spent_s.get("queued", 0) * 10_000 + 0.5) / 10,
             int(spent_s.get("postgres", 0) * 10_000 + 0.5) / 10,
             int(spent_s.get("mongodb", 0) * 10_000 + 0.5) / 10,

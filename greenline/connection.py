@@ -16,6 +16,7 @@ from gevent.exceptions import ConcurrentObjectUseError
 from gunicorn.http import wsgi
 from gunicorn.http.body import Body, LengthReader
 
+from greenline import proxied
 from greenline.body import BodyTooLarge, BoundedChunks, bounded, drain, is_unread
 from greenline.client import Client, ClientTimeout
 from greenline.request import FastRequest, PythonParser
@@ -99,6 +100,7 @@ class Connection:
         self._response = response
         response.environ = environ
         environ["wsgi.multithread"] = True
+        environ[proxied.IS_TRUSTED] = self._lane.is_trusted
         environ["gunicorn.socket"] = client.sock
         environ["wsgi.errors"] = self._lane.base["wsgi.errors"]
         return response, environ

@@ -21,6 +21,7 @@ from gunicorn.http.message import (
 )
 from gunicorn.util import unquote_to_wsgi_str
 
+from greenline import proxied
 from greenline.request import FastRequest
 
 try:
@@ -119,12 +120,14 @@ class Lane(HeaderPolicy):  # type: ignore[misc]
         self.rules = rules
         self.cfg = rules.cfg  # for the policy
         self.peer_addr = peer_addr
-        self.scheme_headers = rules.scheme_headers if self._peer_is_trusted_proxy() else ()
+        self.is_trusted = self._peer_is_trusted_proxy()
+        self.scheme_headers = rules.scheme_headers if self.is_trusted else ()
         self.base = {
             **base,
             "wsgi.multithread": True,
             "wsgi.url_scheme": rules.scheme,
             "SCRIPT_NAME": rules.script_name,
+            proxied.IS_TRUSTED: self.is_trusted,
             # Set for each request; here so that a copy has room for them.
             **dict.fromkeys(PER_REQUEST),
         }

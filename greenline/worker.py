@@ -29,7 +29,7 @@ from gunicorn.http2 import negotiation
 from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from greenline import counters, defeats, hangup, master, settings
+from greenline import counters, defeats, hangup, master, proxied, settings
 from greenline.admission import gate, refuse
 from greenline.client import Client
 from greenline.connection import Connection
@@ -185,6 +185,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if self._pre_request is not None:
                 self._pre_request(self, request)
             response, environ = connection.respond(request)
+            if proxied.STARTED in environ:
+                proxied.note_queue(environ)
             self._count()
             if not self.alive or not self.keepalive_s:
                 response.force_close()

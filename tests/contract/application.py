@@ -11,7 +11,7 @@ BODY = b"0123456789"
 
 
 class Application:
-    """Remembers each request: its environ, and what was read of its body."""
+    """Remembers each request: its environ without what is Greenline's, and what was read of it."""
 
     def __init__(self) -> None:
         self.seen: list[list[Any]] = []
@@ -21,6 +21,7 @@ class Application:
         plain = {
             key: value if isinstance(value, PLAIN) else "an object"
             for key, value in environ.items()
+            if not key.startswith("greenline.")
         }
         entry: list[Any] = [plain, None]
         self.seen.append(entry)

@@ -95,6 +95,7 @@ def test_tells_what_was_asked_what_was_answered_and_where_the_time_went(pipe: Pi
         "route": "/books/<int:id>",
         "status": 503,
         "bytes": 512,
+        "proxy_ms": None,
         "queued_ms": 1.2,
         "postgres_ms": 34.5,
         "mongodb_ms": 0.0,

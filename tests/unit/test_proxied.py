@@ -1,0 +1,32 @@
+"""greenline.proxied: what a proxy tells of the time is believed as far as it makes sense."""
+
+from time import time
+
+import pytest
+
+from greenline.proxied import IS_TRUSTED, QUEUE_MS, STARTED, note_queue
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "told_ms"), [(0.25, 250.0), (-5.0, 0.0)], ids=["a quarter ago", "a clock ahead"]
+)
+def test_the_queue_is_what_passed_since_the_proxy(ago_s: float, told_ms: float) -> None:
+    """Milliseconds, never below nothing."""
+    environ = {IS_TRUSTED: True, STARTED: f"t={time() - ago_s:.3f}"}
+    note_queue(environ)
+    assert told_ms <= environ[QUEUE_MS] < told_ms + 1_000
+
+
+@pytest.mark.parametrize("told", ["", "t=", "t=nan", "t=-inf", "t=soon", "1700000000.5", "t=1"])
+def test_what_is_no_time_of_today_tells_nothing(told: str) -> None:
+    """Anything else than nginx's t=$msec, and what no request could have waited."""
+    environ = {IS_TRUSTED: True, STARTED: told}
+    note_queue(environ)
+    assert QUEUE_MS not in environ
+
+
+def test_a_stranger_is_not_believed() -> None:
+    """Whoever is not in forwarded_allow_ips says nothing about the queue."""
+    environ = {IS_TRUSTED: False, STARTED: f"t={time() - 1:.3f}"}
+    note_queue(environ)
+    assert QUEUE_MS not in environ
