@@ -7,7 +7,7 @@ PYTEST = pytest $(or $(ARGS),-p tests.side_by_side)
 # pip's and Python's own settings are the person's; these would change what runs here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
-.PHONY: help serve dev test test-long check bench-article bench-postgres bench-api bench-http \
+.PHONY: help serve dev test test-long test-deploy check bench-article bench-postgres bench-api bench-http \
 	bench-overload bench-soak bench-burst bench-hot-worker clean \
 	have-python have-ferretdb setup-serve setup-dev setup-bench
 
@@ -25,6 +25,9 @@ test: setup-dev have-ferretdb ## run the tests; ARGS goes to pytest, as in ARGS=
 
 test-long: setup-dev have-ferretdb ## run them with the long forms: twenty reloads for three, half a minute deaf
 	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m $(PYTEST) --timeout 1200
+
+test-deploy: setup-dev have-ferretdb ## run what is in deploy/, on real servers: nginx under load, the image, the units
+	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m pytest --timeout 1200 tests/deploy $(ARGS)
 
 check: setup-dev ## run the linters, the type checker, and the searches for weaknesses
 	.venv/bin/python -m ruff check .

@@ -3,6 +3,9 @@ Versions as entity tags (RFC 9110): ``ETag``, ``If-Match`` and ``If-None-Match``
 
 Behind a name there may be another item the next time: its tags have the item's id before the
 version, and *named* is that id in what reads them.
+
+A weak tag is as good as a strong one, in If-Match, too: a proxy that compresses an answer makes its
+tag weak, and a version is of the item and not of the bytes.
 """
 
 import re
@@ -35,7 +38,9 @@ def expected(named: Any = None) -> frozenset[int] | None:
         return None
     before = _before(named)
     # Werkzeug has None for an empty tag.
-    found = [tag.removeprefix(before) for tag in tags.as_set() if tag and tag.startswith(before)]
+    found = [
+        tag.removeprefix(before) for tag in tags.as_set(True) if tag and tag.startswith(before)
+    ]
     return frozenset(int(version) for version in found if VERSION.fullmatch(version))
 
 

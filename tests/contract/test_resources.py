@@ -175,11 +175,11 @@ def test_who_saw_another_version_changes_nothing(api: Service, kind: Kind) -> No
         }
         return api.ask(method, path, sent[method], {"If-Match": tag}).status
 
-    for tag in (version(created), '"99"', '"x"', f"W/{version(changed)}"):
+    for tag in (version(created), '"99"', '"x"', f"W/{version(created)}"):
         assert [ask(method, tag) for method in ("PUT", "PATCH", "DELETE")] == [412] * 3, tag
     assert api.get(path).body == changed.body
     assert ask("PUT", f'"99", {version(changed)}') == 200
-    assert ask("PATCH", '"3"') == 200
+    assert ask("PATCH", 'W/"3"') == 200  # a proxy that compresses made it weak
     assert ask("PATCH", "*") == 200
     assert ask("DELETE", '"5"') == 204
 

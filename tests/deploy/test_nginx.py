@@ -1,0 +1,112 @@
+"""deploy/nginx.conf: what it passes on, what it answers itself, and what it leaves alone."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.behind import Behind, behind
+from tests.support import Answer, Databases, Service, free_port, service, wait_until
+
+LOGS_JSON = {"GREENLINE_ACCESS_LOG": "json", "CORS_ORIGINS": "*"}
+
+
+@pytest.fixture(scope="module", params=["unix socket", "TCP"])
+def pair(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Behind, Service]]:
+    """The service, and nginx before it."""
+    folder = tmp_path_factory.mktemp("sockets")
+    for each in (folder, *folder.parents[:2]):
+        each.chmod(0o711)
+    path = folder / "http.sock"
+    with service({**databases.environ, **LOGS_JSON}, "--bind", f"unix:{path}") as running:
+        places: Any = (
+            {"sockets": [path]} if request.param == "unix socket" else {"ports": [running.port]}
+        )
+        with behind(**places) as front:
+            yield front, running
+
+
+def ask(front: Behind, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    """Ask through nginx."""
+    asked = Service(process=None, port=front.port, log_file=Path())  # type: ignore[arg-type]
+    return asked.ask(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+
+
+def test_what_the_service_answers_comes_through(pair: tuple[Behind, Service]) -> None:
+    """A book, a problem document, a redirect of nobody."""
+    front, _ = pair
+    assert ask(front, "GET", "/books/1").json["id"] == 1
+    missing = ask(front, "GET", "/books/999999999")
+    assert missing.status == 404
+    assert missing.headers["Content-Type"] == "application/problem+json"
+
+
+def test_both_logs_know_the_request_by_one_id(pair: tuple[Behind, Service]) -> None:
+    """nginx's own id, whatever the client calls it; the client's address; the time in the queue."""
+    front, running = pair
+    answer = ask(front, "GET", "/genres/1", X_Request_Id="mine", X_Forwarded_For="203.0.113.9")
+    mine = answer.headers["X-Request-Id"]
+    assert mine != "mine"
+    (entry,) = wait_until(
+        lambda: [each for each in front.entries() if each["request_id"] == mine], "nginx's line"
+    )
+    assert (entry["status"], entry["client"]) == (200, "127.0.0.1")
+    line = wait_until(
+        lambda: [line for line in running.log.splitlines() if mine in line], "the service's line"
+    )[0]
+    assert '"client":"127.0.0.1"' in line
+    assert '"proxy_ms":null' not in line
+
+
+def test_a_version_of_a_compressed_answer_is_good_for_a_change(
+    pair: tuple[Behind, Service],
+) -> None:
+    """nginx weakens the tag of what it compresses."""
+    front, _ = pair
+    name = "a" * 4000
+    made = ask(front, "POST", "/states", {"task_id": 3, "agent_id": 77, "data": {"note": name}})
+    path = made.headers["Location"]
+    got = ask(front, "GET", path, Accept_Encoding="gzip")
+    assert got.headers["Content-Encoding"] == "gzip"
+    assert name in gzip.decompress(got.body).decode()
+    assert got.headers["ETag"].startswith("W/")
+    again = ask(front, "GET", path, Accept_Encoding="gzip", If_None_Match=got.headers["ETag"])
+    assert again.status == 304
+    patch = {"data": {"note": "b"}}
+    changed = ask(front, "PATCH", path, patch, If_Match=got.headers["ETag"])
+    assert changed.status == 200
+    late = ask(front, "PATCH", path, patch, If_Match=got.headers["ETag"])
+    assert late.status == 412
+    assert ask(front, "DELETE", path).status == 204
+
+
+def test_maintenance_is_a_file(pair: tuple[Behind, Service]) -> None:
+    """While it is there everybody is told to come back; then the service is there at once."""
+    front, _ = pair
+    front.maintenance.touch()
+    told = ask(front, "GET", "/books/1")
+    front.maintenance.unlink()
+    assert (told.status, told.headers["Retry-After"]) == (503, "60")
+    assert (told.json["status"], told.json["code"]) == (503, "maintenance")
+    assert ask(front, "GET", "/books/1").status == 200
+
+
+def test_what_nginx_itself_refuses_is_a_problem_document(pair: tuple[Behind, Service]) -> None:
+    """A body that is too large never reaches the service."""
+    front, _ = pair
+    told = ask(front, "POST", "/states", b"x" * (2 * 1024 * 1024))
+    assert told.status == 413
+    assert told.headers["Content-Type"] == "application/problem+json"
+    assert told.json["status"] == 413
+
+
+def test_a_service_that_is_not_there_is_a_502_in_the_same_form() -> None:
+    """Nobody listens on the port."""
+    with behind(ports=[free_port()]) as front:
+        told = ask(front, "GET", "/books/1")
+    assert told.status == 502
+    assert (told.json["status"], told.json["title"]) == (502, "Bad Gateway")
