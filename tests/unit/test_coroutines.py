@@ -21,7 +21,7 @@ from greenline.flask import Flask
 from tests.support import CHECKOUT, wait_until
 
 NAP_S = 0.2
-SLACK_S = 1.0
+SLACK_S = 4.0  # one after the other they would take ten seconds and more
 
 number: ContextVar[int] = ContextVar("number", default=0)
 
