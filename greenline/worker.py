@@ -235,6 +235,17 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if hasattr(result, "close"):
                 result.close()
 
+    def handle_quit(self, sig: Any, frame: Any) -> None:
+        """End at once, and once: a Ctrl-C comes from the terminal and from the master."""
+        for each in (signal.SIGINT, signal.SIGQUIT):
+            signal.signal(each, signal.SIG_IGN)
+        gevent.spawn(self._quit)
+
+    def _quit(self) -> None:
+        """Exit from the main greenlet, wherever it is; it must not have ended by itself before."""
+        self.cfg.worker_int(self)
+        sys.exit(0)
+
     def handle_usr1(self, sig: Any, frame: Any) -> None:
         """Open the logs again, and what ``wsgi.errors`` writes to."""
         gevent.spawn(self._reopen)

@@ -42,6 +42,16 @@ def test_a_bad_setting_is_told_in_one_line(databases: Databases, name: str, valu
     assert SECRET not in log
 
 
+def test_ctrl_c_ends_it_without_a_word_of_the_interpreter(databases: Databases) -> None:
+    """A terminal tells the master and the workers, and the master tells the workers again."""
+    with service(databases.environ) as greenline:
+        for pid in (*greenline.workers(), greenline.process.pid):
+            os.kill(pid, signal.SIGINT)
+        assert greenline.process.wait(timeout=20) == 0
+        assert "Traceback" not in greenline.log
+        assert greenline.log.count("Worker exiting") == 2
+
+
 def test_sigterm_finishes_what_is_in_progress(databases: Databases, postgres: Postgres) -> None:
     """Sleeping requests are answered, the exit status is 0, and no connection is left."""
     environ = {
