@@ -20,6 +20,7 @@ from pymongo.errors import PyMongoError
 
 from greenline import settings
 from greenline.budget import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
+from greenline.deploy.command import check_deploy
 from greenline.errors import ConfigError, GreenlineError
 from greenline.mongo.client import make_client
 from greenline.mongo.errors import first_sentence
@@ -57,6 +58,9 @@ class Outcome(NamedTuple):
 @click.group()
 def main() -> None:
     """Green gunicorn workers that keep to what their databases allow."""
+
+
+main.add_command(check_deploy)
 
 
 @main.command()

@@ -77,6 +77,7 @@ MONGODB_URI = Variable("MONGODB_URI", "", "MongoDB")
 WORKERS = Variable("WEB_CONCURRENCY", "2", "workers")
 POSTGRES_POOL_SIZE = Variable("POSTGRES_POOL_SIZE", "", "what a worker's pool holds at most")
 MONGODB_MAX_POOL_SIZE = Variable("MONGODB_MAX_POOL_SIZE", "", "the same for MongoDB")
+REQUEST_TIMEOUT = Variable("REQUEST_TIMEOUT", "", "seconds that the application gives a request")
 
 MAX_SECONDS = 86_400.0
 
@@ -228,6 +229,21 @@ def proxy_keepalive_s() -> float | None:
         ConfigError: no number of seconds.
     """
     return _seconds(PROXY_KEEPALIVE) if _text(PROXY_KEEPALIVE) else None
+
+
+def request_timeout_s() -> float | None:
+    """
+    Return how long the application lets a request take, None when nobody told.
+
+    Raises:
+        ConfigError: no number of seconds.
+    """
+    return _seconds(REQUEST_TIMEOUT) if _text(REQUEST_TIMEOUT) else None
+
+
+def is_told(variable: Variable) -> bool:
+    """Return whether the environment has the variable, which would have its default otherwise."""
+    return bool(os.environ.get(variable.name, "").strip())
 
 
 def _text(variable: Variable) -> str:

@@ -1,0 +1,1 @@
+"""What `greenline check-deploy` reads and says: nginx.conf, gunicorn.conf.py, the environment."""

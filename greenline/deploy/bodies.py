@@ -1,0 +1,81 @@
+"""What nginx does with bodies: those of requests, of answers, and its own pages."""
+
+from collections.abc import Iterator
+
+from greenline.deploy.facts import Facts
+from greenline.deploy.findings import Check, Finding, Level
+
+
+def check_buffers(facts: Facts) -> Iterator[Finding]:
+    """Tell where slow clients reach the worker, and where bodies have another limit."""
+    limit = facts.service.max_body_bytes
+    for route in facts.routes:
+        for name, told, what in (
+            ("proxy_request_buffering", route.request_buffering, "sends its body"),
+            ("proxy_buffering", route.buffering, "takes its answer"),
+        ):
+            if not told.value:
+                yield Finding(
+                    Level.WARNING,
+                    "unbuffered",
+                    told.where,
+                    f"{name} is off",
+                    f"a client that slowly {what} holds a place in a worker, and a request that "
+                    "has begun to be sent is never asked elsewhere",
+                    f"{name} on; off only in locations that stream",
+                )
+        most = route.max_body_bytes
+        if not most.value:
+            yield Finding(
+                Level.WARNING,
+                "body-unlimited",
+                most.where,
+                "client_max_body_size is 0: no limit",
+                "nginx takes in whatever comes before it asks: any client may fill the disk",
+                f"client_max_body_size {_size(limit.value)}, the service's own limit",
+            )
+        elif most.value > limit.value:
+            yield Finding(
+                Level.WARNING,
+                "body-limit",
+                most.where,
+                f"client_max_body_size is {_size(most.value)}, and {limit.where} "
+                f"{_size(limit.value)}",
+                "nginx takes in bodies that the service refuses: time and disk for nothing",
+                f"client_max_body_size {_size(limit.value)}",
+            )
+        elif limit.is_told and most.value < limit.value:
+            yield Finding(
+                Level.WARNING,
+                "body-limit",
+                most.where,
+                f"client_max_body_size is {_size(most.value)}{most.by_default}, "
+                f"and {limit.where} {_size(limit.value)}",
+                "nginx refuses what the service would take, with a page of its own for the 413",
+                f"client_max_body_size {_size(limit.value)}",
+            )
+
+
+def check_pages(facts: Facts) -> Iterator[Finding]:
+    """Tell where nginx replaces the service's refusal by a page of its own."""
+    for route in facts.routes:
+        if "503" in route.replaced.value:
+            yield Finding(
+                Level.WARNING,
+                "replaced-503",
+                route.replaced.where,
+                "proxy_intercept_errors is on, and error_page has 503",
+                "the service's 503 loses its Retry-After and its problem document: clients do not "
+                "know when to come again, and see maintenance where there is overload",
+                "proxy_intercept_errors off: error_page then stands for nginx's own errors only",
+            )
+
+
+CHECKS: tuple[Check, ...] = (check_buffers, check_pages)
+
+
+def _size(size_bytes: int) -> str:
+    for unit, name in ((1024**3, "g"), (1024**2, "m"), (1024, "k")):
+        if size_bytes and size_bytes % unit == 0:
+            return f"{size_bytes // unit}{name}"
+    return str(size_bytes)

@@ -1,0 +1,139 @@
+"""
+Read a gunicorn.conf.py as gunicorn does: it is run, and ``GUNICORN_CMD_ARGS`` wins over it.
+
+What a configuration prints is not ours to print. What it changes in the environment stays, as it
+would for the workers.
+"""
+
+import ast
+import io
+import os
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from gunicorn import util
+from gunicorn.app.base import Application
+from gunicorn.config import Config
+from gunicorn.workers import SUPPORTED_WORKERS
+
+from greenline.deploy.facts import Gunicorn, Told
+from greenline.errors import ConfigError
+
+GREEN = "greenline.worker.GreenWorker"
+CMD_ARGS = "GUNICORN_CMD_ARGS"
+
+
+def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
+    """
+    Return what *file* says, and all the names in it.
+
+    Raises:
+        ConfigError: gunicorn would not start with it; in one line.
+    """
+    if not os.path.exists(file):
+        raise ConfigError(f"{file}: no such file")
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            loaded = _Loaded(file)
+            os.environ.update(loaded.cfg.env)
+            return _facts(file, loaded), loaded.names
+    except SystemExit as error:
+        told = error.code if isinstance(error.code, str) else _last_line(said.getvalue())
+        raise ConfigError(f"{file}: {told or 'it exits'}") from None
+    except Exception as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+class _Loaded(Application):  # type: ignore[misc]
+    """gunicorn's own way to a configuration, without a command line."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.from_env: frozenset[str] = frozenset()
+        self.names: Mapping[str, Any] = {}
+        super().__init__(prog=CMD_ARGS)
+
+    def init(self, parser: Any, opts: Any, args: Any) -> None:
+        """Have no application."""
+
+    def load(self) -> None:
+        """Load none."""
+
+    def load_config(self) -> None:
+        cfg: Config = self.cfg
+        given = vars(cfg.parser().parse_args(cfg.get_cmd_args_from_env()))
+        self.chdir()
+        self.names = self.load_config_from_file(self._file)
+        told = {name: value for name, value in given.items() if value is not None}
+        self.from_env = frozenset(told) - {"args", "config"}
+        for name in self.from_env:
+            cfg.set(name, told[name])
+
+
+def _facts(file: str, loaded: _Loaded) -> Gunicorn:
+    cfg = loaded.cfg
+    lines = _lines(file)
+
+    def told(name: str, value: Any) -> Told[Any]:
+        if name in loaded.from_env:
+            return Told(value, f"{CMD_ARGS} ({name})")
+        if name in lines:
+            return Told(value, f"{file}:{lines[name]}")
+        return Told(value, file, name in loaded.names)
+
+    worker_class = cfg.settings["worker_class"].get()
+    name = worker_class if isinstance(worker_class, str) else _name(worker_class)
+    return Gunicorn(
+        file=file,
+        bind=told("bind", tuple(cfg.address)),
+        worker_class=told("worker_class", name),
+        is_green=_is_green(worker_class),
+        workers=told("workers", cfg.workers),
+        worker_connections=told("worker_connections", cfg.worker_connections),
+        keepalive_s=told("keepalive", float(cfg.keepalive)),
+        graceful_timeout_s=told("graceful_timeout", float(cfg.graceful_timeout)),
+        timeout_s=told("timeout", float(cfg.timeout)),
+        preload_app=told("preload_app", cfg.preload_app),
+        forwarded_allow_ips=told("forwarded_allow_ips", tuple(cfg.forwarded_allow_ips)),
+        worker_tmp_dir=told("worker_tmp_dir", cfg.worker_tmp_dir),
+    )
+
+
+def _is_green(worker_class: Any) -> bool:
+    if worker_class == GREEN:
+        return True
+    if worker_class in SUPPORTED_WORKERS:
+        return False
+    try:
+        # One of somebody's own; `cfg.worker_class` would set it up as well.
+        found = util.load_class(worker_class)
+    except (RuntimeError, AttributeError) as error:
+        raise ConfigError(f"worker_class: {worker_class} cannot be imported") from error
+    return any(_name(base) == GREEN for base in found.__mro__)
+
+
+def _name(found: type) -> str:
+    return f"{found.__module__}.{found.__qualname__}"
+
+
+def _lines(file: str) -> dict[str, int]:
+    """Return the line in which each name is set last; none where it is no text of Python's."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (SyntaxError, ValueError):
+        return {}
+    return {
+        target.id: node.lineno
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,224 @@
+"""
+Read an nginx.conf, with what it includes, into facts about the locations that proxy.
+
+1. A level that does not say something inherits it; of ``proxy_set_header`` and ``error_page`` it
+   inherits all or, as soon as it has one of its own, nothing.
+2. What nobody says is nginx's default, told as such.
+3. A file that is a part of a configuration (``conf.d/site.conf``) counts as inside of ``http``.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from crossplane import analyzer, parse
+from gunicorn.util import parse_address
+
+from greenline.deploy.facts import Nginx, Route, Told, Upstream
+from greenline.errors import ConfigError
+
+T = TypeVar("T")
+
+LEVELS = ("http", "server", "location", "if", "limit_except")
+SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+# nginx 1.29.7 gave it a second argument, `local`, which this table does not know.
+analyzer.DIRECTIVES["keepalive"] = [analyzer.NGX_HTTP_UPS_CONF | analyzer.NGX_CONF_TAKE12]
+
+
+@dataclass(frozen=True)
+class Directive:
+    """A line, or a block with its name, of a configuration."""
+
+    name: str
+    args: tuple[str, ...]
+    where: str
+    block: tuple["Directive", ...]
+
+
+Block = tuple[Directive, ...]
+
+
+def read(file: str) -> Nginx:
+    """
+    Return what *file* says.
+
+    Raises:
+        ConfigError: it cannot be read, or proxies nothing; in one line.
+    """
+    top = tree(file)
+    levels = [top, *(one.block for one in top if one.name == "http")]
+    upstreams = {
+        one.args[0]: _upstream(one)
+        for level in levels
+        for one in level
+        if one.name == "upstream" and one.args
+    }
+    routes = tuple(_routes(top, (), upstreams))
+    if not routes:
+        raise ConfigError(f"{file}: no location with a proxy_pass whose server can be told")
+    events = next((one.block for one in top if one.name == "events"), ())
+    processes = _one(file, (top,), "worker_processes", "1").value
+    return Nginx(
+        file=file,
+        routes=routes,
+        processes=int(processes) if processes.isdigit() else None,
+        worker_connections=_count(_one(file, (events,), "worker_connections", "512")),
+        descriptors=_count(_one(file, (top,), "worker_rlimit_nofile", "0")),
+    )
+
+
+def tree(file: str) -> Block:
+    """
+    Return *file* with what it includes, as nested blocks.
+
+    Raises:
+        ConfigError: it cannot be read; in one line.
+    """
+    # Its table of what is allowed where is older than nginx.
+    payload = parse(file, check_ctx=False)
+    for error in payload["errors"]:
+        where = f"{error['file']}:{error['line']}" if error["line"] else error["file"]
+        said = re.sub(r" in [^\"]*:\d+$", "", error["error"])
+        raise ConfigError(f"{where}: {said or 'it ends in the middle of a directive'}")
+    # Not crossplane's `combine`: what follows an include would have the included file's name.
+    configs = payload["config"]
+    try:
+        return _block(configs, configs[0]["file"], configs[0]["parsed"])
+    except RecursionError:
+        raise ConfigError(f"{file}: it includes itself") from None
+
+
+def _block(configs: Any, file: str, statements: Any) -> Block:
+    block: list[Directive] = []
+    for one in statements:
+        if "includes" in one:
+            for included in (configs[number] for number in one["includes"]):
+                block += _block(configs, included["file"], included["parsed"])
+        else:
+            inner = _block(configs, file, one.get("block", ()))
+            where = f"{file}:{one['line']}"
+            block.append(Directive(one["directive"], tuple(one["args"]), where, inner))
+    return tuple(block)
+
+
+def _routes(block: Block, outer: tuple[Block, ...], known: dict[str, Upstream]) -> Iterator[Route]:
+    levels = (*outer, block)
+    for one in block:
+        if one.name == "proxy_pass" and "$" not in one.args[0]:
+            yield _route(one, levels, known)
+        elif one.name in LEVELS:
+            yield from _routes(one.block, levels, known)
+
+
+def _route(proxy_pass: Directive, levels: tuple[Block, ...], known: dict[str, Upstream]) -> Route:
+    where = proxy_pass.where
+    headers = _at_one_level(levels, "proxy_set_header")
+    pages = _at_one_level(levels, "error_page")
+    intercepts = _flag(_one(where, levels, "proxy_intercept_errors", "off"))
+    statuses = {arg for page in pages for arg in page.args[:-1] if arg.isdigit()}
+    return Route(
+        where=where,
+        upstream=_target(proxy_pass, known),
+        http_version=_one(where, levels, "proxy_http_version", "1.0"),
+        headers={one.args[0].lower(): Told(one.args[1], one.where) for one in headers},
+        headers_where=headers[0].where if headers else where,
+        connect_timeout_s=_time(_one(where, levels, "proxy_connect_timeout", "60s")),
+        read_timeout_s=_time(_one(where, levels, "proxy_read_timeout", "60s")),
+        max_body_bytes=_size(_one(where, levels, "client_max_body_size", "1m")),
+        request_buffering=_flag(_one(where, levels, "proxy_request_buffering", "on")),
+        buffering=_flag(_one(where, levels, "proxy_buffering", "on")),
+        next_upstream=_words(where, levels, "proxy_next_upstream", "error timeout"),
+        replaced=Told(frozenset(statuses if intercepts.value else ()), intercepts.where),
+        has_real_ip=bool(_at_one_level(levels, "set_real_ip_from")),
+    )
+
+
+def _target(proxy_pass: Directive, known: dict[str, Upstream]) -> Upstream:
+    target = re.sub(r"^https?://", "", proxy_pass.args[0])
+    if target.startswith("unix:"):
+        name = ":".join(target.split(":")[:2])
+    else:
+        name = target.partition("/")[0]
+    if name in known:
+        return known[name]
+    return Upstream(
+        where=proxy_pass.where,
+        servers=(_address(name, proxy_pass.where),),
+        max_fails=(Told(1, proxy_pass.where, is_told=False),),
+        keepalive=Told(0, proxy_pass.where, is_told=False),
+        keepalive_timeout_s=Told(60.0, proxy_pass.where, is_told=False),
+    )
+
+
+def _upstream(block: Directive) -> Upstream:
+    where, levels = block.where, (block.block,)
+    servers = [one for one in block.block if one.name == "server" and "down" not in one.args]
+    return Upstream(
+        where=where,
+        servers=tuple(_address(one.args[0], one.where) for one in servers),
+        max_fails=tuple(_max_fails(one) for one in servers),
+        keepalive=_count(_one(where, levels, "keepalive", "0")),
+        keepalive_timeout_s=_time(_one(where, levels, "keepalive_timeout", "60s")),
+    )
+
+
+def _max_fails(server: Directive) -> Told[int]:
+    said = [arg.partition("=")[2] for arg in server.args if arg.startswith("max_fails=")]
+    return _count(Told(said[-1] if said else "1", server.where, bool(said)))
+
+
+def _address(text: str, where: str) -> Any:
+    try:
+        return parse_address(text, "80")
+    except RuntimeError as error:
+        raise ConfigError(f"{where}: {text}: {error}") from error
+
+
+def _at_one_level(levels: tuple[Block, ...], name: str) -> list[Directive]:
+    """Return those of the innermost level that has any."""
+    for block in reversed(levels):
+        if found := [one for one in block if one.name == name]:
+            return found
+    return []
+
+
+def _one(where: str, levels: tuple[Block, ...], name: str, default: str) -> Told[str]:
+    found = _at_one_level(levels, name)
+    return Told(found[-1].args[0], found[-1].where) if found else Told(default, where, False)
+
+
+def _words(where: str, levels: tuple[Block, ...], name: str, default: str) -> Told[frozenset[str]]:
+    found = _at_one_level(levels, name)
+    if not found:
+        return Told(frozenset(default.split()), where, is_told=False)
+    return Told(frozenset(found[-1].args), found[-1].where)
+
+
+def _flag(told: Told[str]) -> Told[bool]:
+    return Told(told.value.lower() == "on", told.where, told.is_told)
+
+
+def _count(told: Told[str]) -> Told[int]:
+    if not told.value.isdigit():
+        raise ConfigError(f"{told.where}: {told.value!r} is no whole number")
+    return Told(int(told.value), told.where, told.is_told)
+
+
+def _time(told: Told[str]) -> Told[float]:
+    return _measured(told, SECONDS, "time")
+
+
+def _size(told: Told[str]) -> Told[int]:
+    sized = _measured(told, BYTES, "size")
+    return Told(int(sized.value), sized.where, sized.is_told)
+
+
+def _measured(told: Told[str], units: dict[str, Any], what: str) -> Told[float]:
+    text = told.value.lower()
+    parts = re.findall(r"(\d+)([a-z]*)\s*", text)
+    if not re.fullmatch(r"(\d+[a-z]*\s*)+", text) or any(unit not in units for _, unit in parts):
+        raise ConfigError(f"{told.where}: {told.value!r} is no {what} that nginx reads")
+    value = sum(int(number) * units[unit] for number, unit in parts)
+    return Told(value, told.where, told.is_told)

@@ -1,0 +1,172 @@
+"""
+The order of timeouts, each step with its reason: what is less ends before what is more.
+
+1. Who closes an idle connection is nginx, never the worker.
+2. A stop lasts longer than all that may still be in progress, and less than whoever stops waits.
+3. A request is ended by its own deadline, so nobody gives up on one that goes on.
+"""
+
+from collections.abc import Iterator
+from math import inf, isinf
+from typing import NamedTuple
+
+from greenline.deploy.facts import Facts, Route, Told
+from greenline.deploy.findings import Check, Finding, Level
+from greenline.drain import LAST_S
+
+
+class Timeout(NamedTuple):
+    """A time, what it is called, and who says it."""
+
+    name: str
+    seconds: float
+    where: str
+
+    def __str__(self) -> str:
+        return self.name if isinf(self.seconds) else f"{self.name} ({self.seconds:g} s)"
+
+
+class Step(NamedTuple):
+    """*less* must be below *more*, or, with *may_equal*, not above it."""
+
+    code: str
+    less: Timeout
+    more: Timeout
+    why: str
+    fix: str
+    level: Level = Level.ERROR
+    may_equal: bool = False
+
+    def holds(self) -> bool:
+        """Return whether it is in order."""
+        less_s, more_s = self.less.seconds, self.more.seconds
+        return less_s < more_s or (self.may_equal and less_s == more_s)
+
+
+def steps(facts: Facts) -> Iterator[Step]:
+    """Return all steps that this deployment has; a number that nobody told makes none."""
+    for route in facts.routes:
+        yield from _idle(facts, route)
+    yield from _stop(facts)
+    for route in facts.routes:
+        yield from _request(facts, route)
+
+
+def check_order(facts: Facts) -> Iterator[Finding]:
+    """Tell each step that does not hold."""
+    for one in steps(facts):
+        if not one.holds():
+            relation = "is above" if one.may_equal else "is not below"
+            what = f"{one.less} {relation} {one.more}"
+            yield Finding(one.level, one.code, one.less.where, what, one.why, one.fix)
+
+
+def check_stop(facts: Facts) -> Iterator[Finding]:
+    """Tell what whoever stops gunicorn must grant, which is in none of these files."""
+    graceful = facts.gunicorn.graceful_timeout_s
+    yield Finding(
+        Level.REMARK,
+        "stop-timeout",
+        graceful.where,
+        f"a stop takes up to graceful_timeout, {graceful.value:g} s",
+        "who kills earlier cuts the requests in progress: docker waits 10 s, Kubernetes 30 s, "
+        "systemd 90 s",
+        f"give more than {graceful.value:g} s: stop_grace_period (compose), TimeoutStopSec "
+        "(systemd), terminationGracePeriodSeconds less the time of preStop (Kubernetes)",
+    )
+
+
+CHECKS: tuple[Check, ...] = (check_order, check_stop)
+
+
+def keepalive(facts: Facts) -> Timeout:
+    """Return after how long the worker closes an idle connection."""
+    told = facts.service.proxy_keepalive_s
+    if told is not None and facts.keepalive_s > facts.gunicorn.keepalive_s.value:
+        return Timeout(told.where, facts.keepalive_s, told.where)
+    own = facts.gunicorn.keepalive_s
+    return Timeout(f"gunicorn's keepalive{own.by_default}", facts.keepalive_s, own.where)
+
+
+def _idle(facts: Facts, route: Route) -> Iterator[Step]:
+    upstream = route.upstream
+    if not upstream.keepalive.value or not facts.keepalive_s:
+        return
+    proxys = _of_nginx("keepalive_timeout of the upstream", upstream.keepalive_timeout_s)
+    yield Step(
+        "keepalive-order",
+        proxys,
+        keepalive(facts),
+        "gunicorn closes a connection that nginx still believes to be idle: a request that is on "
+        "its way meets the closed end, and nginx answers 502; a POST it may not send again",
+        "keepalive_timeout in the upstream below gunicorn's keepalive, as 4s and 5",
+    )
+    told = facts.service.proxy_keepalive_s
+    if told is not None:
+        yield Step(
+            "proxy-keepalive",
+            proxys,
+            Timeout(told.where, told.value, told.where),
+            "a worker that stops keeps idle connections open until the proxy has given them up; "
+            "told too little it closes them earlier, and each reload costs 502s",
+            f"unset {told.where}, or set it to {proxys.seconds:g}",
+            may_equal=True,
+        )
+
+
+def _stop(facts: Facts) -> Iterator[Step]:
+    drain, graceful = facts.service.drain_delay_s, facts.gunicorn.graceful_timeout_s
+    ours = "DRAIN_DELAY + " if drain.value else ""
+    idle = keepalive(facts)
+    yield Step(
+        "keepalive-stop",
+        idle._replace(name=ours + idle.name, seconds=drain.value + idle.seconds),
+        Timeout("graceful_timeout", graceful.value, graceful.where),
+        "a stopping worker waits for idle connections that long: it is killed before, at each "
+        "reload, with the requests that nginx sends over them",
+        "graceful_timeout above it",
+    )
+    request = facts.service.request_timeout_s
+    if request is not None:
+        last_s = min(LAST_S, graceful.value / 4) if facts.gunicorn.is_green else 0.0
+        less = f", less {last_s:g} s to close" if last_s else ""
+        yield Step(
+            "drain-order",
+            Timeout(f"{ours}REQUEST_TIMEOUT", drain.value + request.value, graceful.where),
+            Timeout(f"graceful_timeout{less}", graceful.value - last_s, graceful.where),
+            "a request that came in the last moment of the drain may still use its whole time; it "
+            "is cut at the stop instead, and its write may have been done: a 502 that lies",
+            "graceful_timeout = DRAIN_DELAY + REQUEST_TIMEOUT + 5",
+        )
+
+
+def _request(facts: Facts, route: Route) -> Iterator[Step]:
+    request = facts.service.request_timeout_s
+    if request is None:
+        return
+    deadline = Timeout("REQUEST_TIMEOUT", request.value, request.where)
+    read = _of_nginx("proxy_read_timeout", route.read_timeout_s)
+    yield Step(
+        "deadline-order",
+        deadline._replace(where=route.read_timeout_s.where),
+        read,
+        "nginx answers 504 to a request that goes on, and may ask again meanwhile: the client is "
+        "told of a failure, the write is done, perhaps twice",
+        "proxy_read_timeout a few seconds above REQUEST_TIMEOUT, as 35s and 30",
+    )
+    statement = facts.service.statement_timeout_s
+    if statement is not None:
+        name = "statement_timeout" if statement.value else "statement_timeout 0, which is no limit,"
+        yield Step(
+            "statement-order",
+            Timeout(name, statement.value or inf, statement.where),
+            deadline,
+            "the request is over, and its statement goes on: it holds a connection and its locks",
+            "take statement_timeout out of DATABASE_URL: the service sets its own, below "
+            "REQUEST_TIMEOUT",
+            Level.WARNING,
+        )
+
+
+def _of_nginx(name: str, told: Told[float]) -> Timeout:
+    return Timeout(f"{name}{told.by_default}", told.value, told.where)

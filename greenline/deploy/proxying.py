@@ -1,0 +1,213 @@
+"""Whom nginx asks, over which connections, and when it asks again."""
+
+from collections.abc import Iterator, Sequence
+
+from greenline.deploy.facts import Address, Facts, Route, is_everywhere, is_loopback, shown
+from greenline.deploy.findings import Check, Finding, Level
+
+UNSAFE = "non_idempotent"
+REFUSALS = {"http_503", "http_429"}
+FAILURES = {"http_500", "http_502", "http_504"}
+IN_A_ROW_S = 10.0
+
+
+def reaches(server: Address, bound: Address) -> bool:
+    """Return whether who asks *server* may find what is *bound*."""
+    if isinstance(bound, int):
+        return True  # a descriptor that gunicorn was given
+    if isinstance(server, tuple) and isinstance(bound, tuple):
+        (asked, port), (host, own_port) = server, bound
+        is_near = is_loopback(asked) == is_loopback(host)
+        return port == own_port and (is_everywhere(host) or is_near)
+    return server == bound
+
+
+def routes_to(bind: Sequence[Address], routes: Sequence[Route]) -> tuple[Route, ...]:
+    """
+    Return those of *routes* that ask what is bound, for nginx may proxy to others as well.
+
+    Where none does it may be a unix socket that systemd hands over; all, where there is none.
+    """
+    found = [
+        route
+        for route in routes
+        if any(reaches(asked, bound) for asked in route.upstream.servers for bound in bind)
+    ]
+    if not found and _is_tcp(bind):
+        found = [route for route in routes if _is_unix(route)]
+    return tuple(found or routes)
+
+
+def check_address(facts: Facts) -> Iterator[Finding]:
+    """Tell where nginx asks a socket that gunicorn does not listen on."""
+    bind = facts.gunicorn.bind.value
+    asked = {one: route for route in facts.routes for one in route.upstream.servers}
+    if any(reaches(one, bound) for one in asked for bound in bind):
+        return
+    names = ", ".join(sorted(map(shown, asked)))
+    what = f"nginx asks {names}, and gunicorn binds {', '.join(map(shown, bind))}"
+    route = facts.routes[0]
+    if _is_unix(route) and _is_tcp(bind):
+        yield Finding(
+            Level.REMARK,
+            "socket-activation",
+            route.upstream.where,
+            what,
+            "right where systemd hands over the socket, or gunicorn's command line binds it; else "
+            "nginx asks where nobody listens, and every answer is a 502",
+            f"a systemd socket unit with that path, or --bind {names}; check-deploy reads that in "
+            "GUNICORN_CMD_ARGS",
+        )
+        return
+    may_be_mapped = not _is_unix(route) and any(
+        isinstance(one, tuple) and not is_loopback(one[0]) for one in bind
+    )
+    yield Finding(
+        Level.WARNING if may_be_mapped else Level.ERROR,
+        "address",
+        route.upstream.where,
+        what,
+        "nobody listens where nginx asks: every answer is a 502"
+        + ", unless a container's port is published under another number" * may_be_mapped,
+        "the same address in `server` and in gunicorn's bind",
+    )
+
+
+def check_keepalive(facts: Facts) -> Iterator[Finding]:
+    """Tell where connections to gunicorn are not kept, or only by a default of a newer nginx."""
+    own = facts.gunicorn.keepalive_s
+    for route in facts.routes:
+        upstream = route.upstream
+        connection = route.headers.get("connection")
+        lacks = [
+            line
+            for line, is_there in (
+                ("proxy_http_version 1.1", route.http_version.value != "1.0"),
+                ('proxy_set_header Connection ""', connection and connection.value != "close"),
+            )
+            if not is_there
+        ]
+        if not upstream.keepalive.is_told:
+            yield Finding(
+                Level.WARNING,
+                "keepalive-untold",
+                upstream.where,
+                "the upstream does not say whether connections are kept (keepalive)",
+                "before nginx 1.29.7 each request then has a connection of its own; since, idle "
+                "ones are kept for 60 s, which gunicorn closes first: 502s after an upgrade",
+                "an upstream block with keepalive 64 and keepalive_timeout 4s; proxy_http_version "
+                '1.1 and proxy_set_header Connection "" where it is asked',
+            )
+        elif upstream.keepalive.value and lacks:
+            yield Finding(
+                Level.WARNING,
+                "keepalive-unused",
+                route.headers_where if connection is None else connection.where,
+                f"keepalive {upstream.keepalive.value} without {' and '.join(lacks)}",
+                "before nginx 1.29.7 that is HTTP/1.0 or `Connection: close`: each request has a "
+                "connection of its own; a level that sets one header inherits none",
+                f"{'; '.join(lacks)}; where that location sets its headers",
+            )
+        elif upstream.keepalive.value and not own.value:
+            yield Finding(
+                Level.WARNING,
+                "keepalive-refused",
+                own.where,
+                "gunicorn's keepalive is 0, and nginx would keep connections",
+                "gunicorn closes after each answer: each request has a connection of its own",
+                "keepalive = 5 in gunicorn.conf.py",
+            )
+
+
+def check_servers(facts: Facts) -> Iterator[Finding]:
+    """Tell where one death is enough for a 502, or takes the only server out."""
+    for upstream in {route.upstream.where: route.upstream for route in facts.routes}.values():
+        if len(upstream.servers) == 1:
+            yield Finding(
+                Level.WARNING,
+                "single-server",
+                upstream.where,
+                f"one server line for {shown(upstream.servers[0])}",
+                "nginx asks again only if there is another line: a connection that dies fresh, as "
+                "when a worker is killed, is a 502 even for a GET",
+                "the same server line twice in an upstream block, each with max_fails=0",
+            )
+        elif len(set(upstream.servers)) == 1:
+            for fails in upstream.max_fails:
+                if fails.value:
+                    yield Finding(
+                        Level.ERROR,
+                        "max-fails",
+                        fails.where,
+                        f"max_fails is {fails.value}{fails.by_default}, and "
+                        "there is no other server",
+                        "after one failure nginx leaves the server alone for 10 s (fail_timeout): "
+                        "a worker that dies makes all requests of those 10 s a 502",
+                        "max_fails=0 on each of its lines",
+                    )
+
+
+def check_failover(facts: Facts) -> Iterator[Finding]:
+    """Tell where a host that is off is waited for."""
+    for route in facts.routes:
+        connect = route.connect_timeout_s
+        hosts = set(route.upstream.servers)
+        if len(hosts) > 1 and route.upstream.is_remote and connect.value > IN_A_ROW_S:
+            yield Finding(
+                Level.WARNING,
+                "connect-timeout",
+                connect.where if connect.is_told else route.upstream.where,
+                f"proxy_connect_timeout is {connect.value:g} s{connect.by_default}",
+                "a host that is switched off refuses nobody: each request to it waits that long "
+                "before the other one is asked",
+                "proxy_connect_timeout 2s",
+            )
+
+
+def check_retries(facts: Facts) -> Iterator[Finding]:
+    """Tell where nginx asks again what must not be asked twice."""
+    for route in facts.routes:
+        told = route.next_upstream
+        if UNSAFE in told.value:
+            yield Finding(
+                Level.ERROR,
+                "retried-writes",
+                told.where,
+                "proxy_next_upstream has non_idempotent",
+                "a POST whose connection fails, or whose answer is late, is sent again though it "
+                "may have been done: doubled writes",
+                "proxy_next_upstream error timeout",
+            )
+        if refusals := sorted(REFUSALS & told.value):
+            yield Finding(
+                Level.ERROR,
+                "retried-refusals",
+                told.where,
+                f"proxy_next_upstream has {', '.join(refusals)}",
+                "a service that has too much to do is asked once more for each request that it "
+                "refuses, and counts as failed: servers drop out under load, and the rest follow",
+                "proxy_next_upstream error timeout: let Retry-After reach the client",
+            )
+        if failures := sorted(FAILURES & told.value):
+            yield Finding(
+                Level.WARNING,
+                "retried-failures",
+                told.where,
+                f"proxy_next_upstream has {', '.join(failures)}",
+                "a PUT or DELETE that was begun is done again, and a request that took too long "
+                "takes as long once more",
+                "proxy_next_upstream error timeout",
+            )
+
+
+CHECKS: tuple[Check, ...] = (
+    check_address, check_keepalive, check_servers, check_failover, check_retries,
+)  # fmt: skip
+
+
+def _is_tcp(bind: Sequence[Address]) -> bool:
+    return all(isinstance(one, tuple) for one in bind)
+
+
+def _is_unix(route: Route) -> bool:
+    return any(isinstance(one, str) for one in route.upstream.servers)

@@ -1,0 +1,63 @@
+"""Read from the environment what the worker and the application are told."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg2.extensions import parse_dsn
+
+from greenline import settings
+from greenline.deploy.facts import Service, Told
+from greenline.errors import ConfigError
+from greenline.postgres.connect import check_url
+
+SECONDS = {"us": 1e-6, "": 1e-3, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86_400}
+STATEMENT_TIMEOUT = re.compile(r"statement_timeout\s*=\s*'?(\d+)\s*([a-z]*)")
+
+
+def read(names: Mapping[str, Any], file: str) -> Service:
+    """
+    Return what the environment says; *names* are those of gunicorn.conf.py, which is *file*.
+
+    A gunicorn.conf.py that loads the application's own settings, as ``settings``, knows how long
+    a request may take without REQUEST_TIMEOUT.
+
+    Raises:
+        ConfigError: a value is no number, or out of its range; DATABASE_URL cannot be read.
+    """
+    request_timeout_s = settings.request_timeout_s()
+    where = settings.REQUEST_TIMEOUT.name
+    if request_timeout_s is None:
+        request_timeout_s = getattr(names.get("settings"), "request_timeout_s", None)
+        where = file
+    max_body = settings.MAX_BODY_BYTES
+    return Service(
+        request_timeout_s=_optional(request_timeout_s, where),
+        drain_delay_s=Told(settings.drain_delay_s(), settings.DRAIN_DELAY.name),
+        proxy_keepalive_s=_optional(settings.proxy_keepalive_s(), settings.PROXY_KEEPALIVE.name),
+        max_body_bytes=Told(
+            settings.limits().max_body_bytes, max_body.name, settings.is_told(max_body)
+        ),
+        max_in_progress=settings.admission().max_in_progress,
+        statement_timeout_s=_statement_timeout_s(settings.databases()[0]),
+    )
+
+
+def _optional(seconds: float | None, where: str) -> Told[float] | None:
+    return None if seconds is None else Told(seconds, where)
+
+
+def _statement_timeout_s(url: str) -> Told[float] | None:
+    """Return what the options in *url* say, None where they say nothing."""
+    if not url:
+        return None
+    variable = settings.DATABASE_URL.name
+    try:
+        said = parse_dsn(check_url(url)).get("options", "")
+    except ConfigError as error:
+        raise ConfigError(f"{variable}: {error}") from error
+    found = STATEMENT_TIMEOUT.findall(said)
+    if not found or found[-1][1] not in SECONDS:
+        return None
+    number, unit = found[-1]
+    return Told(int(number) * SECONDS[unit], variable)

@@ -1,0 +1,79 @@
+"""What the service is told about a request, and by whom it believes it."""
+
+from collections.abc import Iterator
+
+from greenline.deploy.facts import Facts, Route, is_loopback
+from greenline.deploy.findings import Check, Finding, Level
+
+# Headers that nginx has to set: level, the value, and what happens without.
+WANTED = (
+    ("Host", Level.WARNING, "$host",
+     "nginx sends the upstream's name instead: links and redirects lead there"),
+    ("X-Forwarded-For", Level.ERROR, "$remote_addr",
+     "what the client sent of it goes through and is believed: anybody chooses the address that "
+     "the log shows and that is rate limited; a level that sets one header inherits none"),
+    ("X-Forwarded-Proto", Level.WARNING, "$scheme",
+     "the service takes https for http, and what the client sent of it goes through"),
+    ("X-Request-Id", Level.WARNING, "$request_id",
+     "the line of a request in nginx's log and in the service's have nothing in common"),
+    ("X-Request-Start", Level.WARNING, "t=$msec",
+     "how long a request waited before a worker took it shows nowhere (proxy_ms in the log)"),
+)  # fmt: skip
+
+
+def check_headers(facts: Facts) -> Iterator[Finding]:
+    """Tell the headers that nginx does not set, or takes over from the client."""
+    for route in facts.routes:
+        for name, level, value, why in WANTED:
+            if name.lower() not in route.headers:
+                what, fix = f"{name} is not set", f"proxy_set_header {name} {value}"
+                code = f"no-{name.lower()}"
+                yield Finding(level, code, route.headers_where, what, why, fix)
+        yield from _appended(route)
+
+
+def _appended(route: Route) -> Iterator[Finding]:
+    told = route.headers.get("x-forwarded-for")
+    if told and "$proxy_add_x_forwarded_for" in told.value and not route.has_real_ip:
+        yield Finding(
+            Level.WARNING,
+            "appended-for",
+            told.where,
+            "X-Forwarded-For begins with what the client sent ($proxy_add_x_forwarded_for)",
+            "who reads its first address, as many do, reads what the client made up",
+            "proxy_set_header X-Forwarded-For $remote_addr; behind another proxy also "
+            "set_real_ip_from with its address",
+        )
+
+
+def check_trusted(facts: Facts) -> Iterator[Finding]:
+    """Tell where anybody is believed, and where the proxy is not."""
+    trusted = facts.gunicorn.forwarded_allow_ips
+    hosts = [one[0] for one in facts.gunicorn.bind.value if isinstance(one, tuple)]
+    is_open = any(not is_loopback(host) for host in hosts)
+    if "*" in trusted.value and is_open:
+        yield Finding(
+            Level.ERROR,
+            "trusts-everybody",
+            trusted.where,
+            "forwarded_allow_ips is *, and gunicorn listens beyond this machine",
+            "whoever reaches the port chooses the address that the log shows and that is rate "
+            "limited, and says that it came by https",
+            "forwarded_allow_ips with the proxy's address or network",
+        )
+    if all(one != "*" and is_loopback(one) for one in trusted.value):
+        for route in facts.routes:
+            if route.upstream.is_remote:
+                yield Finding(
+                    Level.WARNING,
+                    "proxy-untrusted",
+                    trusted.where,
+                    "nginx asks over the network, and forwarded_allow_ips "
+                    f"({', '.join(trusted.value) or 'empty'}) is this machine only",
+                    "what nginx says of the client is not believed: https is taken for http, and "
+                    "the proxy's address for everybody's: one rate limit for all",
+                    "forwarded_allow_ips with the address that nginx comes from",
+                )
+
+
+CHECKS: tuple[Check, ...] = (check_headers, check_trusted)

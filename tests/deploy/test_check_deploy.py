@@ -1,0 +1,131 @@
+"""greenline check-deploy: what is out of order is told by its line, and nothing else is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.checking import OURS, SERVICE, check, check_files, told
+from tests.deploy.configurations import GOOD, Configuration
+from tests.support import CHECKOUT, run
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_is_in_order_is_left_alone(name: str, tmp_path: Path) -> None:
+    """A false alarm would teach to overlook the others."""
+    done = check_files(GOOD[name], tmp_path, "--json")
+    assert (done.exit_code, told(done, tmp_path)) == (0, []), done.output
+
+
+@pytest.mark.parametrize(
+    ("base", "file", "old", "new"),
+    [
+        pytest.param("one host", "gunicorn.conf.py", '"127.0.0.1"', '"*"',
+                     id="whom a unix socket trusts anyway"),
+        pytest.param("in pieces", "gunicorn.conf.py", "keepalive = 5",
+                     "keepalive = 5\nbind = '0.0.0.0:8000'", id="all addresses, asked by one"),
+        pytest.param("one host", "gunicorn.conf.py", "preload_app = False\n",
+                     "raw_env = ['GREENLINE_PROXY_KEEPALIVE=4']\n",
+                     id="the proxy's own idle time"),
+        pytest.param("one host", "nginx.conf", "uwsgi_pass 127.0.0.1:3031",
+                     "proxy_pass http://10.0.0.9:80", id="another application beside it"),
+    ],
+)  # fmt: skip
+def test_what_may_be_so_is_left_alone(
+    base: str, file: str, old: str, new: str, tmp_path: Path
+) -> None:
+    """It looks like a trap, and is none here."""
+    done = check_files(GOOD[base].changed(file, old, new), tmp_path, "--json")
+    assert (done.exit_code, told(done, tmp_path)) == (0, []), done.output
+
+
+@pytest.mark.parametrize(
+    ("environ", "codes"),
+    [
+        pytest.param({}, ["socket-activation"], id="systemd's socket"),
+        pytest.param(
+            {"GUNICORN_CMD_ARGS": "--bind unix:/run/greenline/http.sock"}, [], id="one of its own"
+        ),
+    ],
+)
+def test_ours_is_in_order(environ: dict[str, str], codes: list[str]) -> None:
+    """With the environment's defaults; that systemd's socket is needed is a remark."""
+    done = check(*OURS, "--json", **SERVICE, **environ)
+    assert done.exit_code == 0, done.output
+    assert [code for _, code, _ in told(done, CHECKOUT)] == codes
+
+
+def test_a_snippet_that_several_locations_include_is_told_once(tmp_path: Path) -> None:
+    """By the line of the snippet, which is what has to be changed."""
+    broken = GOOD["in pieces"].changed("proxy.conf", "proxy_set_header Host $host;\n", "")
+    done = check_files(broken, tmp_path, "--json")
+    assert told(done, tmp_path) == [("warning", "no-host", "proxy.conf:2")]
+
+
+def test_a_condition_is_a_level_of_its_own(tmp_path: Path) -> None:
+    """What proxies within an `if` inherits from its location."""
+    broken = GOOD["in pieces"].changed("conf.d/app.conf", "timeout 50s", "timeout 20s")
+    done = check_files(broken, tmp_path, "--json")
+    assert told(done, tmp_path) == [("error", "deadline-order", "conf.d/app.conf:17")]
+
+
+def test_what_gunicorn_gives_to_its_workers_counts(tmp_path: Path) -> None:
+    """As raw_env, which is over the environment."""
+    told_s = "timeout = 30\nraw_env = ['DRAIN_DELAY=3']\n"
+    broken = GOOD["one host"].changed("gunicorn.conf.py", "\ntimeout = 30\n", f"\n{told_s}")
+    done = check_files(broken, tmp_path, "--json")
+    assert told(done, tmp_path) == [("error", "drain-order", "gunicorn.conf.py:6")]
+
+
+def test_a_socket_of_systemd_s_tells_one_server_from_others(tmp_path: Path) -> None:
+    """Other applications that nginx proxies to are not this gunicorn's business."""
+    beside = GOOD["one host"].changed(
+        "nginx.conf", "uwsgi_pass 127.0.0.1:3031", "proxy_pass http://127.0.0.1:3031"
+    )
+    tcp = beside.changed("gunicorn.conf.py", "unix:/run/app/http.sock", "127.0.0.1:8000")
+    done = check_files(tcp, tmp_path, "--json")
+    assert told(done, tmp_path) == [("remark", "socket-activation", "nginx.conf:7")]
+    assert done.exit_code == 0
+
+
+def test_a_site_alone_can_be_checked(tmp_path: Path) -> None:
+    """A file of conf.d is inside of http; what the main file says is nginx's default then."""
+    nginx, gunicorn = GOOD["in pieces"].write(tmp_path)
+    site = nginx.parent / "conf.d" / "app.conf"
+    (site.parent / "proxy.conf").write_text((nginx.parent / "proxy.conf").read_text())
+    done = check("--nginx", site, "--gunicorn", gunicorn, "--json", REQUEST_TIMEOUT="20")
+    assert [code for _, code, _ in told(done, tmp_path)] == ["nginx-connections"]
+
+
+def test_without_an_upstream_block_the_address_is_in_proxy_pass(tmp_path: Path) -> None:
+    """As most examples have it: nginx does not keep connections, and asks one server once."""
+    text = "http { server { location / { proxy_pass http://127.0.0.1:8000/; } } }"
+    done = check_files(Configuration({"nginx.conf": text}, ""), tmp_path, "--json")
+    codes = {code for _, code, _ in told(done, tmp_path)}
+    assert {"keepalive-untold", "single-server", "no-x-forwarded-for", "worker-class"} <= codes
+    assert "address" not in codes
+
+
+def test_what_is_told_has_a_reason_and_a_fix(tmp_path: Path) -> None:
+    """One block a finding, the worst first, and a count of all at the end."""
+    good = GOOD["one host"]
+    text = good.nginx["nginx.conf"].replace("timeout 4s", "timeout 1m")
+    text = text.replace("proxy_buffering on", "proxy_buffering off")
+    done = check_files(replace(good, nginx={"nginx.conf": text}), tmp_path)
+    *blocks, summary = done.stdout.strip().split("\n\n")
+    assert done.exit_code == 1
+    first = blocks[0].replace(f"{tmp_path}/", "").splitlines()[0]
+    assert first == (
+        "error: nginx.conf:11: keepalive_timeout of the upstream (60 s) is not below "
+        "gunicorn's keepalive (5 s) [keepalive-order]"
+    )
+    assert [block.partition(":")[0] for block in blocks] == ["error", "warning", "remark"]
+    assert all("\n  why: " in block and "\n  fix: " in block for block in blocks)
+    assert summary == "1 error, 1 warning, 1 remark"
+
+
+def test_the_command_reads_the_working_directory() -> None:
+    """As the README shows it, in the checkout, as a process of its own."""
+    done = run(["python", "-m", "greenline", "check-deploy"], SERVICE)
+    assert "deploy/nginx.conf:" in done.stdout
+    assert done.stdout.splitlines()[-1] == "nothing is out of order; 2 remarks"
