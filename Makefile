@@ -4,10 +4,13 @@ ARGS ?=
 # The whole suite in processes side by side; what ARGS selects or asks for, in one.
 PYTEST = pytest $(or $(ARGS),-p tests.side_by_side)
 
+PINS = .venv/bin/uv pip compile - --quiet --python-version 3.11 --generate-hashes --no-annotate \
+	--custom-compile-command 'make pins'
+
 # pip's and Python's own settings are the person's; these would change what runs here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
-.PHONY: help serve dev test test-long test-deploy check bench-article bench-postgres bench-api bench-http \
+.PHONY: help serve dev test test-long test-deploy check pins bench-article bench-postgres bench-api bench-http \
 	bench-overload bench-soak bench-burst bench-hot-worker clean \
 	have-python have-ferretdb setup-serve setup-dev setup-bench
 
@@ -36,6 +39,10 @@ check: setup-dev ## run the linters, the type checker, and the searches for weak
 	.venv/bin/lint-imports
 	.venv/bin/python -m bandit --quiet --configfile pyproject.toml --recursive app config greenline embedded gunicorn.conf.py
 	.venv/bin/python -m tests.audit
+
+pins: setup-dev ## write what the image installs anew, with hashes, after a change of a pin
+	@sed s/-binary// requirements.txt | $(PINS) -o requirements-image.txt
+	@echo setuptools | $(PINS) -o requirements-build.txt
 
 bench-article: setup-dev ## run the experiment of the README: a thousand sleeping queries
 	@exec .venv/bin/python -m bench.article

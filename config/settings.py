@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from config import env
+from greenline.cpu import default_workers
 
 A_DAY_S = 86_400
 
@@ -47,7 +48,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         database_url=env.url(environ, "DATABASE_URL", ("postgresql", "postgres")),
         mongodb_uri=env.url(environ, "MONGODB_URI", ("mongodb", "mongodb+srv")),
         port=env.integer(environ, "PORT", 8000, least=1, most=65_535),
-        workers=env.integer(environ, "WEB_CONCURRENCY", 2, least=1, most=1_000),
+        workers=env.integer(environ, "WEB_CONCURRENCY", default_workers(), least=1, most=1_000),
         postgres_pool_size=env.optional_integer(
             environ, "POSTGRES_POOL_SIZE", least=1, most=100_000
         ),

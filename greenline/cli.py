@@ -64,7 +64,7 @@ main.add_command(check_deploy)
 
 
 @main.command()
-@click.option("--workers", type=SOME, help="Workers a host (WEB_CONCURRENCY, 2).")
+@click.option("--workers", type=SOME, help="Workers a host (WEB_CONCURRENCY; the CPU limit; 2).")
 @click.option("--hosts", type=SOME, help="Hosts (GREENLINE_HOSTS, 1).")
 @click.option("--surge-hosts", type=ANY, help="More for a while (GREENLINE_SURGE_HOSTS, 1).")
 @click.option("--postgres-pool-size", type=SOME, help="As POSTGRES_POOL_SIZE.")

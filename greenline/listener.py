@@ -30,6 +30,7 @@ class Listener(StreamServer):
     """A listening socket; clients wait in its backlog while none can be accepted."""
 
     _told_s = -TELL_EVERY_S
+    _has_left = False
 
     def do_read(self) -> Any:
         try:
@@ -49,7 +50,15 @@ class Listener(StreamServer):
         if self.started:
             self.start_accepting()
 
-    def accept_the_rest(self) -> None:
-        """Accept who waits in the backlog: closing would reset those that have asked already."""
+    def start_accepting(self) -> None:
+        """Begin, or go on: gevent's pool asks for it when it has room again, even after the end."""
+        if not self._has_left:
+            super().start_accepting()
+
+    def leave(self) -> None:
+        """Accept who waits in the backlog, and close before another comes and is reset."""
         while not self.full() and (accepted := self.do_read()):
             self.do_handle(*accepted)
+        self._has_left = True
+        self.stop_accepting()
+        self.socket.close()

@@ -3,6 +3,7 @@
 import os
 from typing import NamedTuple
 
+from greenline.cpu import default_workers
 from greenline.errors import ConfigError
 
 
@@ -74,7 +75,7 @@ VARIABLES = (
 # What whoever hosts an application sets anyway: only the console script reads them here.
 DATABASE_URL = Variable("DATABASE_URL", "", "Postgres")
 MONGODB_URI = Variable("MONGODB_URI", "", "MongoDB")
-WORKERS = Variable("WEB_CONCURRENCY", "2", "workers")
+WORKERS = Variable("WEB_CONCURRENCY", "", "workers; unset: as many as the CPU limit, or 2")
 POSTGRES_POOL_SIZE = Variable("POSTGRES_POOL_SIZE", "", "what a worker's pool holds at most")
 MONGODB_MAX_POOL_SIZE = Variable("MONGODB_MAX_POOL_SIZE", "", "the same for MongoDB")
 REQUEST_TIMEOUT = Variable("REQUEST_TIMEOUT", "", "seconds that the application gives a request")
@@ -163,7 +164,7 @@ def sizing() -> Sizing:
         ConfigError: a value is no number, or out of its range.
     """
     return Sizing(
-        workers=_count(WORKERS),
+        workers=_optional_count(WORKERS) or default_workers(),
         hosts=None if _text(HOSTS).lower() == "auto" else _count(HOSTS),
         surge_hosts=0 if _text(SURGE_HOSTS) == "0" else _count(SURGE_HOSTS),
         postgres_pool_size=_optional_count(POSTGRES_POOL_SIZE),

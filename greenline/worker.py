@@ -89,7 +89,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if master.is_stopping():
             drain.go_on(settings.drain_delay_s())
         for server in servers:
-            server.accept_the_rest()
+            server.leave()
         gevent.sleep(0)  # who was just accepted begins
         for server in servers:
             server.close()

@@ -19,6 +19,9 @@ from tests.support import OPS_TOKEN, Databases, Service, run, service
 settings.register_profile("greenline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("greenline")
 
+# Else as many as the CPU limit here, if there is one.
+os.environ["WEB_CONCURRENCY"] = "2"
+
 
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:

@@ -72,7 +72,7 @@ def free_port() -> int:
 def environ(more: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment without the service's settings, and with *more*."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
-    return {**mine, **more}
+    return {"WEB_CONCURRENCY": "2", **mine, **more}  # here there may be a CPU limit, or none
 
 
 def run(

@@ -12,6 +12,7 @@ from app.api.problems import STATUS
 from config import load
 from embedded.settings import VARIABLES
 from greenline import errors
+from greenline.cpu import WORKERS_WITHOUT_LIMIT
 from greenline.settings import VARIABLES as RUNTIME
 from tests.support import BIN, CHECKOUT
 
@@ -59,7 +60,7 @@ def test_every_setting_is_in_the_readme_and_every_row_is_a_setting() -> None:
     ("name", "value"),
     [
         ("PORT", str(load(URLS).port)),
-        ("WEB_CONCURRENCY", str(load(URLS).workers)),
+        ("WEB_CONCURRENCY", str(WORKERS_WITHOUT_LIMIT)),
         ("REQUEST_TIMEOUT", f"{load(URLS).request_timeout_s:g}"),
         ("POOL_MAX_WAITING", str(load(URLS).pool_max_waiting)),
         ("LOG_LEVEL", load(URLS).log_level),

@@ -3,6 +3,7 @@
 import pytest
 
 from config import load
+from greenline.cpu import default_workers
 from greenline.errors import ConfigError
 
 URLS = {"DATABASE_URL": "postgresql://h/d", "MONGODB_URI": "mongodb://h"}
@@ -11,7 +12,7 @@ URLS = {"DATABASE_URL": "postgresql://h/d", "MONGODB_URI": "mongodb://h"}
 def test_defaults_are_those_of_the_readme() -> None:
     """With only the two URLs set, everything else has its documented default."""
     settings = load(URLS)
-    assert (settings.port, settings.workers) == (8000, 2)
+    assert (settings.port, settings.workers) == (8000, default_workers())
     assert (settings.request_timeout_s, settings.pool_timeout_s) == (30.0, None)
     assert settings.pool_max_waiting == 1000
     assert (settings.postgres_pool_size, settings.mongodb_max_pool_size) == (None, None)

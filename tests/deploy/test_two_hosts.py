@@ -1,0 +1,196 @@
+"""
+Two hosts behind nginx, each once in the upstream, as the comment in deploy/nginx.conf has them.
+
+1. One that stops fails nobody. One that is killed fails the POSTs that it was working on: nginx
+   asks the other one for all the rest, at once, since a port where nobody listens refuses.
+2. It is asked again within fail_timeout after it is back.
+3. One that is deaf refuses nobody: a request waits there for proxy_read_timeout, until three of an
+   nginx process have failed.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from tests.deploy.behind import Behind, behind
+from tests.deploy.traffic import ADD, IS_LONG, Deployed, Traffic
+from tests.load import Load
+from tests.support import Databases, Service, free_port, service, wait_until
+
+FAIL_TIMEOUT_S, SLACK_S = 5.0, 3.0
+CLIENTS = 20
+ROUNDS = 5 if IS_LONG else 1
+# A host that does not answer is given up for longer, so that only those before are slow.
+IMPATIENT = {"proxy_read_timeout 35s;": "proxy_read_timeout 1s;"}
+
+
+@dataclass
+class Host:
+    """A gunicorn on a *port* of its own, which can be started again there."""
+
+    databases: Databases
+    port: int
+    stack: ExitStack
+    running: Service
+
+    @property
+    def name(self) -> str:
+        """What nginx calls it."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, once more, and return when it is ready."""
+        self.running = self.stack.enter_context(served(self.databases, self.port))
+
+    def processes(self) -> list[int]:
+        """Return the master and its workers."""
+        return [self.running.process.pid, *self.running.workers()]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it to all of them, as a machine that fails would."""
+        for pid in self.processes():
+            os.kill(pid, number)
+
+
+@contextmanager
+def served(databases: Databases, port: int) -> Iterator[Service]:
+    with service(
+        {**databases.environ, "WEB_CONCURRENCY": "1"}, "--bind", f"127.0.0.1:{port}"
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def hosts(databases: Databases) -> Iterator[tuple[Host, Host]]:
+    """Two of them."""
+    with ExitStack() as stack:
+        ports = [free_port(), free_port()]
+        first, second = (
+            Host(databases, port, stack, stack.enter_context(served(databases, port)))
+            for port in ports
+        )
+        yield first, second
+
+
+def asked(front: Behind, host: Host, after: int) -> bool:
+    """Return whether one of nginx's requests after so many was answered by *host*."""
+    return any(
+        entry["upstream"].endswith(host.name) and entry["status"] < 300
+        for entry in front.entries()[after:]
+    )
+
+
+def failed(load: Load, status: int) -> set[int]:
+    """Return the requests that were not answered with *status*; all of them were answered."""
+    assert (load.failures, load.refused) == ({}, 0)
+    return {number for number, got in load.answered.items() if got != status}
+
+
+def slowest_s(front: Behind) -> float:
+    """Return how long nginx took for the slowest request; a second host is asked at once."""
+    longest_s = max(float(entry["seconds"]) for entry in front.entries())
+    assert longest_s < SLACK_S
+    return longest_s
+
+
+def back_after_s(front: Behind, host: Host) -> float:
+    """Start *host* again, and return how long it then waits for its first request."""
+    host.start()
+    started, before = monotonic(), len(front.entries())
+    wait_until(lambda: asked(front, host, before), "a request")
+    return monotonic() - started
+
+
+def traffic_to(front: Behind, host: Host, databases: Databases) -> Traffic:
+    """Return clients who ask through *front*."""
+    return Traffic(Deployed(host.running, front, Path(), Path()), databases, clients=CLIENTS)
+
+
+def assert_added_once(traffic: Traffic, lost: set[int]) -> None:
+    """Whoever was told 201 has a task; nobody has two."""
+    rows = traffic.added()
+    assert set(rows.values()) <= {1}
+    assert set(traffic.adds.answered) - lost == set(rows) - lost
+
+
+def test_one_that_stops_fails_nobody(hosts: tuple[Host, Host], databases: Databases) -> None:
+    """SIGTERM: every request is answered by one of the two; and back."""
+    first, second = hosts
+    with behind(ports=[first.port, second.port]) as front:
+        with traffic_to(front, second, databases) as traffic:
+            for _ in range(ROUNDS):
+                wait_until(lambda: asked(front, first, 0) and asked(front, second, 0), "both")
+                assert first.running.stop() == 0
+                traffic.await_some()
+                waited_s = back_after_s(front, first)
+                assert waited_s < FAIL_TIMEOUT_S + SLACK_S
+                traffic.await_some()
+            traffic.stop()
+            assert failed(traffic.reads, 200) == set()
+            assert failed(traffic.adds, 201) == set()
+            assert_added_once(traffic, set())
+            print(
+                f"{ROUNDS} stops: {traffic.count} requests, none failed; the slowest took "
+                f"{slowest_s(front):.1f} s; back {waited_s:.1f} s"
+            )
+
+
+def test_one_that_is_killed_fails_what_it_was_working_on(
+    hosts: tuple[Host, Host], databases: Databases
+) -> None:
+    """SIGKILL: GETs are asked of the other one, POSTs are told 502 and are not sent twice."""
+    first, second = hosts
+    lost_before = 0
+    with behind(ports=[first.port, second.port]) as front:
+        with traffic_to(front, second, databases) as traffic:
+            for _ in range(ROUNDS):
+                wait_until(lambda: asked(front, first, 0) and asked(front, second, 0), "both")
+                first.signal(signal.SIGKILL)
+                first.running.process.wait()
+                traffic.await_some()
+                lost = len(failed(traffic.adds, 201))
+                assert lost - lost_before <= CLIENTS / 2
+                waited_s = back_after_s(front, first)
+                assert waited_s < FAIL_TIMEOUT_S + SLACK_S
+                traffic.await_some()
+                assert len(failed(traffic.adds, 201)) == lost, "only the kill fails any"
+                lost_before = lost
+            traffic.stop()
+            assert failed(traffic.reads, 200) == set()
+            told = failed(traffic.adds, 201)
+            assert {traffic.adds.answered[number] for number in told} <= {502}
+            assert traffic.asked_by_nginx()[ADD, 502, "502"] == len(told)
+            assert_added_once(traffic, told)
+            print(
+                f"{ROUNDS} kills: {traffic.count} requests, {len(told)} POSTs failed, no GET; "
+                f"the slowest took {slowest_s(front):.1f} s; back {waited_s:.1f} s"
+            )
+
+
+@pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 waits for a deaf host")
+def test_one_that_is_deaf_costs_its_requests_the_read_timeout(
+    hosts: tuple[Host, Host], databases: Databases
+) -> None:
+    """SIGSTOP: GETs are asked again then, POSTs are 504; once three failed it is left alone."""
+    first, second = hosts
+    with behind(ports=[first.port, second.port], changes=IMPATIENT) as front:
+        with traffic_to(front, second, databases) as traffic:
+            wait_until(lambda: asked(front, first, 0) and asked(front, second, 0), "both")
+            first.signal(signal.SIGSTOP)
+            try:
+                wait_until(lambda: "temporarily disabled" in front.errors, "nginx to see it")
+                traffic.await_some(500)
+            finally:
+                first.signal(signal.SIGCONT)
+            traffic.stop()
+            assert failed(traffic.reads, 200) == set()
+            told = failed(traffic.adds, 201)
+            assert {traffic.adds.answered[number] for number in told} <= {504}
+            slow = [entry for entry in front.entries() if float(entry["seconds"]) >= 1]
+            print(f"deaf: {traffic.count} requests, {len(told)} POSTs 504, {len(slow)} took 1 s")
