@@ -146,6 +146,8 @@ def _read_anew(server: Any) -> None:
     cfg = server.app.cfg
     # Then gunicorn makes all of them anew, while the old workers still listen on the old ones.
     if cfg.address != old.address:
+        if server.systemd:  # it would leave that socket, and all who wait there
+            raise ConfigError("bind: it changed, and the socket is systemd's: restart instead")
         with ExitStack() as bound:
             for address in cfg.address:
                 try:

@@ -53,6 +53,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     """Serve HTTP/1 with a fast lane, and with limits for the client."""
 
     alive: bool
+    is_over = False
     early_signals: Any  # a queue
     shared_fd = -1  # of the memory for all workers' counts
 
@@ -97,6 +98,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         for one in list(self.conversations):
             if what := one.what():
                 self.log.warning("it went on after it was cut: %s", what)
+        self.is_over = True
 
     def _was_told_to_stop(self) -> bool:
         """Return whether SIGTERM came while it booted: gunicorn alone would lose it."""
@@ -238,13 +240,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def handle_quit(self, sig: Any, frame: Any) -> None:
         """End at once, and once: a Ctrl-C comes from the terminal and from the master."""
         for each in (signal.SIGINT, signal.SIGQUIT):
-            signal.signal(each, signal.SIG_IGN)
+            signal.signal(each, _do_nothing)  # Python complains where it is SIG_IGN by now
         gevent.spawn(self._quit)
 
     def _quit(self) -> None:
-        """Exit from the main greenlet, wherever it is; it must not have ended by itself before."""
-        self.cfg.worker_int(self)
-        sys.exit(0)
+        """Exit from the main greenlet, wherever it is, unless it is ending by itself."""
+        if not self.is_over:
+            self.cfg.worker_int(self)
+            sys.exit(0)
 
     def handle_usr1(self, sig: Any, frame: Any) -> None:
         """Open the logs again, and what ``wsgi.errors`` writes to."""
@@ -330,3 +333,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             server.max_accept = 1
         server.start()
         return server
+
+
+def _do_nothing(sig: int, frame: Any) -> None:
+    """Handle a signal that has been obeyed already."""

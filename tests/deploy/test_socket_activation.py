@@ -1,0 +1,139 @@
+"""gunicorn on a socket that somebody else holds, as systemd does, here without a systemd."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.load import Address, Load
+from tests.support import BIN, CHECKOUT, Databases, environ, free_port, wait_until
+
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+RESTARTS = 10 if IS_LONG else 2
+BOOT_LIMIT_S = 30.0
+# What systemd does between fork and exec.
+PASS_ON = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execv(sys.executable, [sys.executable, "-B", *sys.argv[2:]])
+"""
+READY = b"READY=1"
+
+
+class Holder:
+    """Who holds the socket, and starts gunicorn on it."""
+
+    def __init__(self, folder: Path, held: socket.socket) -> None:
+        self.held = held
+        held.listen(4096)
+        self.log_file = folder / "log"
+        self._told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._told.bind(str(folder / "told"))
+        self._told.settimeout(BOOT_LIMIT_S)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where clients connect."""
+        name: Address = self.held.getsockname()
+        return name
+
+    @property
+    def log(self) -> str:
+        """What gunicorn wrote."""
+        return self.log_file.read_text(errors="replace")
+
+    def start(self, more: dict[str, str], *arguments: str) -> None:
+        """Start gunicorn, and return when it has told that it is ready."""
+        told = {"NOTIFY_SOCKET": str(self._told.getsockname())}
+        command = [sys.executable, "-c", PASS_ON, str(self.held.fileno()), str(BIN / "gunicorn")]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *arguments], cwd=CHECKOUT, env=environ({**more, **told}),
+                stdout=log, stderr=log, pass_fds=[self.held.fileno()],
+            )  # fmt: skip
+        try:
+            assert self._told.recv(4096).startswith(READY), self.log
+        except TimeoutError:
+            pytest.fail(self.log)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the master."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """Stop it as systemd does."""
+        if self._process is not None:
+            self.signal(signal.SIGTERM)
+            assert self._process.wait(timeout=45) == 0, self.log
+            self._process = None
+
+    def close(self) -> None:
+        """Stop it, and let the socket go."""
+        self.stop()
+        self.held.close()
+        self._told.close()
+
+
+@pytest.fixture(params=["unix socket", "TCP"])
+def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holder]:
+    """A socket that listens, and nobody behind it."""
+    is_unix = request.param == "unix socket"
+    held = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
+    held.bind(str(tmp_path / "http.sock") if is_unix else ("127.0.0.1", 0))
+    one = Holder(tmp_path, held)
+    yield one
+    one.close()
+
+
+def test_a_restart_refuses_and_loses_nobody(holder: Holder, databases: Databases) -> None:
+    """Who comes meanwhile waits; the socket of the configuration is not opened."""
+    unused = free_port()
+    more = {**databases.environ, "PORT": str(unused)}
+    service = ("-c", "gunicorn.conf.py", "app.wsgi:app")
+    holder.start(more, *service)
+    load = Load(holder.address, clients=50, path="/books/1")
+    for _ in range(RESTARTS):
+        before = len(load.answered)
+        wait_until(lambda: len(load.answered) > before + 500, "some load")  # noqa: B023
+        holder.stop()
+        holder.start(more, *service)
+    before = len(load.answered)
+    wait_until(lambda: len(load.answered) > before + 500, "some more")
+    load.stop()
+    print(f"{RESTARTS} restarts: {dict(load.statuses)}, refused {load.refused}, {load.failures}")
+    assert (load.refused, load.failures) == (0, {})
+    assert set(load.statuses) == {200}
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", unused)) != 0
+
+
+def test_a_release_with_another_address_is_refused(holder: Holder, tmp_path: Path) -> None:
+    """It would leave the socket, and all who wait there; one with the same address is taken."""
+    conf = tmp_path / "conf.py"
+    lines = "control_socket_disable = True\nworker_class = 'greenline.worker.GreenWorker'\n"
+    conf.write_text(f"{lines}bind = '127.0.0.1:{free_port()}'\n")
+    journal = {"COUNTING": str(tmp_path / "journal")}
+    holder.start(journal, "-c", str(conf), "tests.e2e.counting:app")
+    load = Load(holder.address)
+    wait_until(lambda: len(load.answered) > 100, "some load")
+    good = conf.read_text()
+    conf.write_text(f"{lines}bind = '127.0.0.1:{free_port()}'\n")
+    holder.signal(signal.SIGHUP)
+    wait_until(lambda: "reload refused" in holder.log, "the line")
+    assert "the socket is systemd's" in holder.log
+    conf.write_text(good)
+    holder.signal(signal.SIGHUP)
+    wait_until(lambda: holder.log.count("Booting worker") == 2, "the new worker")
+    before = len(load.answered)
+    wait_until(lambda: len(load.answered) > before + 100, "some load on it")
+    load.stop()
+    assert (load.refused, load.failures) == (0, {})
+    assert set(load.statuses) == {200}
