@@ -7,11 +7,15 @@ What gunicorn's master does for green workers.
 2. It says when it stops. A worker that is only replaced (HUP, USR2, max_requests, TTOU) gets the
    same SIGTERM, and must not call the service unready for it.
 3. A setting of ours that is wrong stops it before a fork: its workers would boot and die for ever.
-4. It is met in the ``pre_fork`` hook: the one place where a worker class sees it.
+4. What is on the disk may be a release that was refused, or one that is being written. A worker
+   that cannot boot from it does not end those that serve, as gunicorn would have it: it is tried
+   again later. Meanwhile max_requests replaces nobody.
+5. It is met in the ``pre_fork`` hook: the one place where a worker class sees it.
 """
 
 from functools import partial
 from mmap import mmap
+from time import monotonic
 from typing import Any
 
 from gunicorn.errors import HaltServer
@@ -20,13 +24,26 @@ from greenline import settings
 from greenline.errors import ConfigError
 from greenline.trial import Trial
 
+RETRY_S = 5.0
+
 # Shared with the workers, which are forked off later.
-_stopping = mmap(-1, 1)
+_shared = mmap(-1, 3)
+_STOPPING, _SERVED, _UNLOADABLE = range(3)
 
 
 def is_stopping() -> bool:
     """Return whether the service ends with this master, and no other takes its place."""
-    return _stopping[0] != 0
+    return _shared[_STOPPING] != 0
+
+
+def note_boot() -> None:
+    """Note, in a worker, that it has loaded what is on the disk, and serves."""
+    _shared[_SERVED], _shared[_UNLOADABLE] = 1, 0
+
+
+def has_successors() -> bool:
+    """Return whether a worker that ends now is replaced, as far as is known."""
+    return _shared[_UNLOADABLE] == 0
 
 
 def attend(cfg: Any) -> None:
@@ -50,13 +67,15 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
 
 
 class Releases:
-    """Take the place of *server*'s methods that begin, watch and end the trial of a release."""
+    """Take the place of *server*'s methods that deal with releases, and with those that fail."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
         self._trial: Trial | None = None
+        self._not_before_s = 0.0
         self._reload, server.handle_hup = server.handle_hup, self.begin
         self._manage, server.manage_workers = server.manage_workers, self.go_round
+        self._reap, server.reap_workers = server.reap_workers, self.reap
         self._stop, server.stop = server.stop, self.stop
 
     def begin(self) -> None:
@@ -72,19 +91,38 @@ class Releases:
         if self._trial is not None and (status := self._trial.status()) is not None:
             self._trial = None
             if status == 0:
+                self._not_before_s = 0.0
                 self._reload()
             else:
+                _shared[_UNLOADABLE] = 1
                 self._server.log.error(
                     "reload refused: the new release cannot be loaded (see above); "
                     "the workers go on with the old one"
                 )
-        self._manage()
+        if monotonic() >= self._not_before_s:
+            self._manage()
+
+    def reap(self) -> None:
+        """Note which children have ended; one that could not boot ends nobody who serves."""
+        while True:
+            try:
+                self._reap()
+            except HaltServer as error:
+                if not self._server.WORKERS or not _shared[_SERVED]:
+                    raise
+                _shared[_UNLOADABLE] = 1
+                self._not_before_s = monotonic() + RETRY_S
+                self._server.log.error(
+                    "%s The others go on; the next is tried in %.0f s", error.reason, RETRY_S
+                )
+            else:
+                return
 
     def stop(self, graceful: bool = True) -> None:
         """Say that the service ends, unless another master serves on the same sockets."""
         self._end()
         if not self._server.reexec_pid and not self._server.master_pid:
-            _stopping[0] = 1
+            _shared[_STOPPING] = 1
         self._stop(graceful)
 
     def _end(self) -> None:

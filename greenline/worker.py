@@ -78,6 +78,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def run(self) -> None:
         self.prepare()
         servers = [self._listen(listener) for listener in self.sockets]
+        master.note_boot()
         if self._was_told_to_stop():
             self.alive = False
         while self.alive and not master.is_stopping():
@@ -270,7 +271,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _count(self) -> None:
         self.nr += 1
-        if self.nr >= self.max_requests and self.alive:
+        if self.nr >= self.max_requests and self.alive and master.has_successors():
             self.log.info("Autorestarting worker after current request.")
             self.alive = False
 

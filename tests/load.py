@@ -1,16 +1,18 @@
 """
-Clients that ask without a pause over kept connections, and count what becomes of each request.
+Clients that ask over kept connections, and count what becomes of each request.
 
 1. A connection is given up when the server says ``Connection: close``, and a new one is made, for
    each request where none is to be kept; one that is refused is no request.
 2. A request is sent once. Any end but a whole answer is a failure, with its reason.
-3. Every request has a number, so that both sides can be compared; it is sent, unless the path has
-   a query of its own.
+3. Every request has a number, so that both sides can be compared; it is sent in the query, unless
+   the path has one of its own, and is given to *body*.
+4. A client pauses after an answer, with its connection idle, where it is told for how long.
 """
 
 import itertools
 import socket
 from collections import Counter
+from collections.abc import Callable
 
 import gevent
 from gevent.event import Event
@@ -19,13 +21,20 @@ Address = tuple[str, int] | str
 
 
 class Load:
-    """*clients* greenlets that ask ``GET path?number`` at *addresses*, in turn."""
+    """
+    *clients* greenlets that ask ``GET path?number`` at *addresses*, in turn.
+
+    With *body* they ``POST`` what it returns for the number, which is JSON.
+    """
 
     def __init__(
-        self, *addresses: Address, clients: int = 50, path: str = "/count", keep: bool = True
-    ) -> None:
+        self, *addresses: Address, clients: int = 50, path: str = "/count", keep: bool = True,
+        body: Callable[[int], bytes] | None = None, pause_s: Callable[[], float] | None = None,
+    ) -> None:  # fmt: skip
         self._addresses = itertools.cycle(addresses)
         self._path = path
+        self._body = body
+        self._pause_s = pause_s
         self._connection = "keep-alive" if keep else "close"
         self._numbers = itertools.count()
         self._stop = Event()
@@ -61,10 +70,8 @@ class Load:
     def _ask_until_closed(self, sock: socket.socket) -> None:
         while not self._stop.is_set():
             number = next(self._numbers)
-            target = self._path if "?" in self._path else f"{self._path}?{number}"
-            head = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: {self._connection}\r\n\r\n"
             try:
-                sock.sendall(head.encode())
+                sock.sendall(self._request(number))
                 status, is_kept = _read_answer(sock)
             except OSError as error:
                 self.failures[number] = repr(error)
@@ -72,6 +79,16 @@ class Load:
             self.answered[number] = status
             if not is_kept:
                 return
+            if self._pause_s is not None:
+                self._stop.wait(self._pause_s())
+
+    def _request(self, number: int) -> bytes:
+        target = self._path if "?" in self._path else f"{self._path}?{number}"
+        body = b"" if self._body is None else self._body(number)
+        head = f"{'GET' if self._body is None else 'POST'} {target} HTTP/1.1\r\nHost: x\r\n"
+        if body:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        return f"{head}Connection: {self._connection}\r\n\r\n".encode() + body
 
 
 def _read_answer(sock: socket.socket) -> tuple[int, bool]:

@@ -1,0 +1,198 @@
+"""
+The service behind nginx, and clients that read and write through it, counted on all sides.
+
+1. Half of the clients read a book, the others add a task each time, whose title has the number.
+2. A request is answered once, as it should be, and nginx asked once for it: what it asks again was
+   a failure that nobody saw.
+3. The service's log has each request once, and so has the database each task.
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from tests.deploy.behind import Behind, behind
+from tests.deploy.processes import children, pid_in
+from tests.load import Load
+from tests.support import Databases, Service, service, wait_until
+
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+KINDS = ("unix socket", "TCP")
+# In the right order, and apart from each other, as those of deploy/ are.
+SHORT_KEEPALIVE = {"keepalive_timeout 4s;": "keepalive_timeout 500ms;"}
+SHORT_KEEPALIVE_OF_OURS = ("--keep-alive", "2")
+CLIENTS = 50 if IS_LONG else 20
+READ, ADD = "GET", "POST"
+LINE = re.compile(r'^<(\d+)> "(GET|POST) /(?:books/1|tasks)\?(\d+) HTTP/1\.1" (\d+)$', re.MULTILINE)
+
+
+@dataclass
+class Deployed:
+    """The service, and nginx before it; *pid_file* and *socket* are gunicorn's."""
+
+    running: Service
+    front: Behind
+    pid_file: Path
+    socket: Path
+
+
+@contextmanager
+def deployed(
+    kind: str, databases: Databases, *arguments: str, changes: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Iterator[Deployed]:  # fmt: skip
+    """Run both on a *kind* of socket; see ``service`` and ``behind``."""
+    folder = Path(tempfile.mkdtemp(prefix="greenline-"))
+    folder.chmod(0o711)  # nginx's workers are somebody else's
+    path, pid_file = folder / "http.sock", folder / "pid"
+    environ = {**databases.environ, "WEB_CONCURRENCY": "2", **more.pop("environ", {})}
+    given = ["--bind", f"unix:{path}", "--pid", str(pid_file)]
+    given += ["--access-logformat", '%(p)s "%(r)s" %(s)s', *arguments]
+    try:
+        with service(environ, *given, **more) as running:
+            place: Any = {"ports": [running.port]} if kind == "TCP" else {"sockets": [path]}
+            with behind(**place, changes=changes) as front:
+                yield Deployed(running, front, pid_file, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Answers:
+    """What the service's log tells of requests, read on and on."""
+
+    def __init__(self, running: Service) -> None:
+        self._file = running.log_file
+        self._read = 0
+        self.seen: Counter[tuple[str, int, int]] = Counter()  # by method, number and status
+        self.workers: set[int] = set()
+
+    def read(self) -> "Answers":
+        """Read what is new, and return this."""
+        with self._file.open("rb") as log:
+            log.seek(self._read)
+            new = log.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._read += len(new)
+        for pid, method, number, status in LINE.findall(new.decode(errors="replace")):
+            self.workers.add(int(pid))
+            self.seen[method, int(number), int(status)] += 1
+        return self
+
+
+def short_pause_s() -> float:
+    """Return for how long a client's connection idles: not at all, and some time."""
+    return random.choice((0.0, 0.05, 0.3))
+
+
+class Traffic:
+    """*clients* who ask through nginx, until the block is left."""
+
+    def __init__(
+        self, place: Deployed, databases: Databases, *, clients: int = CLIENTS,
+        pause_s: Callable[[], float] = short_pause_s,
+    ) -> None:  # fmt: skip
+        self._place = place
+        self._url = databases.postgres
+        self._mark = f"t{os.urandom(6).hex()}"
+        self.answers = Answers(place.running)
+        address = place.front.address
+        self.reads = Load(address, clients=clients // 2, path="/books/1", pause_s=pause_s)
+        self.adds = Load(
+            address, clients=clients // 2, path="/tasks", pause_s=pause_s, body=self._task
+        )
+
+    def __enter__(self) -> "Traffic":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._rows("delete from tasks where title like %s returning id")
+
+    @property
+    def count(self) -> int:
+        """How many requests were answered."""
+        return len(self.reads.answered) + len(self.adds.answered)
+
+    def await_some(self, count: int = 100) -> None:
+        """Wait for *count* answers more."""
+        end = self.count + count
+        wait_until(lambda: self.count >= end, "some load")
+
+    def await_workers(self, workers: Callable[[], set[int]]) -> None:
+        """Wait until each of *workers* has answered."""
+        wait_until(lambda: workers() <= self.answers.read().workers, "each of them to answer")
+
+    def stop(self) -> None:
+        """Let each client finish its request."""
+        self.reads.stop()
+        self.adds.stop()
+
+    def asked_by_nginx(self) -> Counter[tuple[str, int, str]]:
+        """Return its requests by method, status, and the status of each time it asked for one."""
+        self._place.front.statuses(self.count)
+        return Counter(
+            (entry["method"], entry["status"], entry["upstream_status"])
+            for entry in self._place.front.entries()
+        )
+
+    def added(self) -> Counter[int]:
+        """Return how often the task of each number is in the database."""
+        rows = self._rows("select title, count(*) from tasks where title like %s group by title")
+        return Counter({int(title.rpartition("-")[2]): count for title, count in rows})
+
+    def assert_nothing_lost(self) -> None:
+        """Compare all sides, after the stop: each request was answered once, and asked once."""
+        for load, status in ((self.reads, 200), (self.adds, 201)):
+            assert not load.failures, load.failures
+            assert load.refused == 0
+            assert set(load.statuses) == {status}, load.statuses
+        told = {
+            (READ, 200, "200"): len(self.reads.answered),
+            (ADD, 201, "201"): len(self.adds.answered),
+        }
+        assert self.asked_by_nginx() == told, self.asked_by_nginx()
+        wait_until(lambda: self.answers.read().seen.total() >= self.count, "the service's lines")
+        wrong = self.answers.seen - Counter(
+            [(READ, number, 200) for number in self.reads.answered]
+            + [(ADD, number, 201) for number in self.adds.answered]
+        )
+        assert not wrong, wrong
+        added = self.added()
+        assert added == dict.fromkeys(self.adds.answered, 1), (
+            f"{len(added)} of {len(self.adds.answered)}"
+        )
+
+    def _task(self, number: int) -> bytes:
+        return json.dumps({"agent_id": 1, "title": f"{self._mark}-{number}"}).encode()
+
+    def _rows(self, query: str) -> list[Any]:
+        with closing(psycopg2.connect(self._url)) as conn, conn, conn.cursor() as cursor:
+            cursor.execute(query, (f"{self._mark}-%",))
+            return cursor.fetchall()
+
+
+@contextmanager
+def held_up(front: Behind) -> Iterator[None]:
+    """Let nginx do nothing, as on a machine that is busy with something else."""
+    master = pid_in(front.nginx.folder / "pid")
+    assert master is not None
+    workers = children(master)
+    try:
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
