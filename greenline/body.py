@@ -5,7 +5,8 @@ A request's body as ``wsgi.input``, read when the application asks for it.
 2. The rest is gunicorn's own reader, over a client that keeps the limits.
 3. A body that is too large is refused before the application runs where its length is said, else
    at the part that goes beyond.
-4. Who closes a connection first reads what is left of the body, within limits.
+4. Behind an answer that lets another request follow, what is left of the body is read to its end:
+   the client was promised that request. The limits of the body hold for that.
 5. A chunked body whose reading a deadline cut is never read on: the rest of a chunk would pass for
    the next request.
 6. Many small chunks are no reason to stop: the others run every ``CHUNKS_AT_ONCE``, a millisecond.
@@ -18,7 +19,6 @@ from gunicorn.http.body import Body, ChunkedReader, LengthReader
 
 from greenline.turn import give_way
 
-DRAIN_BYTES = 1024 * 1024
 READ_BYTES = 65_536
 CHUNKS_AT_ONCE = 256
 
@@ -103,10 +103,6 @@ def drain(body: Any) -> bool:
     """
     if body.failed or getattr(body.reader, "is_cut", False):
         return False
-    left = DRAIN_BYTES
-    while left > 0:
-        data = body.read(READ_BYTES)
-        if not data:
-            return True
-        left -= len(data)
-    return False
+    while body.read(READ_BYTES):
+        pass
+    return True

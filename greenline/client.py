@@ -23,7 +23,7 @@ from greenline.settings import Limits
 from greenline.turn import give_way
 
 RECV_BYTES = WRITE_BYTES = 65_536
-LINGER_S = 5.0
+LINGER_S, LINGER_READ_S = 30.0, 5.0  # all together, and for the next bytes
 LINGER_BYTES = 16 * 1024 * 1024
 NEVER = float("inf")
 
@@ -172,7 +172,7 @@ class Client:
         """Let the client, which may still be sending, read its answer before the socket closes."""
         with suppress(OSError, ConcurrentObjectUseError):
             self.sock.shutdown(SHUT_WR)
-            self.expect(IdleTimeout, timeout_s)
+            self.expect(IdleTimeout, timeout_s, LINGER_READ_S)
             left = LINGER_BYTES
             while left > 0 and (data := self.recv()):
                 left -= len(data)

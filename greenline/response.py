@@ -94,7 +94,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
         """Take the application's status and headers; gunicorn judges what is unusual."""
         self.route = route(self.environ)
         code = code_of(status)
-        if code >= 500 and self.sock.error is not None:
+        if code >= 400 and self.sock.error is not None:
             # The application made this of an error that is the client's.
             raise self.sock.error
         if exc_info is not None:

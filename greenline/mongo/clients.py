@@ -63,6 +63,7 @@ class Clients:
                 lambda: uniform(LOOK_S / 2, LOOK_S),  # noqa: S311
                 "looking after the connections to MongoDB",
             )
+        self._permits.hear()
         return self._permits.take(MONGODB_EXTRA_A_WORKER + least)
 
     def open(self, least: int, wanted: int) -> LimitedClient:

@@ -10,7 +10,7 @@ What a worker may have open at MongoDB, of what the host may: taken together, or
 
 from time import monotonic
 
-from greenline.ledger import Ledger, Slot
+from greenline.ledger import TOLD_CAPACITY, Ledger, Slot
 
 SETTLED_S = 1.0
 
@@ -49,6 +49,15 @@ class Permits:
             more.append(slot)
         self._slots += more
         return True
+
+    def hear(self) -> None:
+        """
+        Go by the capacity that another worker was told of, where it is more.
+
+        Who begins cannot ask the server while others hold all of the little that it knows of.
+        """
+        if self._ledger is not None and self._ledger.capacity < self._ledger.spare[TOLD_CAPACITY]:
+            self._ledger.resize(self._ledger.spare[TOLD_CAPACITY], self._ledger.reserved)
 
     def keep(self, number: int) -> None:
         """Give back all but *number*, last those that nobody else could use."""
