@@ -8,9 +8,11 @@ What gunicorn's master does for green workers.
    same SIGTERM, and must not call the service unready for it.
 3. A setting of ours that is wrong stops it before a fork: its workers would boot and die for ever.
 4. What is on the disk may be a release that was refused, or one that is being written. A worker
-   that cannot boot from it does not end those that serve, as gunicorn would have it: it is tried
-   again later. Meanwhile max_requests replaces nobody.
-5. It is met in the ``pre_fork`` hook: the one place where a worker class sees it.
+   that cannot boot from it does not end a service that served, as gunicorn would have it: it is
+   tried again later. Meanwhile max_requests replaces nobody.
+5. After a reload it does not wait for the old workers, as gunicorn does, deaf to signals: a stop
+   would begin when they have ended. They may get their SIGTERM more than once.
+6. It is met in the ``pre_fork`` hook: the one place where a worker class sees it.
 """
 
 from functools import partial
@@ -66,6 +68,10 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
     hook(server, worker)
 
 
+class _Waiting(Exception):
+    """All of a reload is done, but for waiting for the old workers."""
+
+
 class Releases:
     """Take the place of *server*'s methods that deal with releases, and with those that fail."""
 
@@ -73,6 +79,7 @@ class Releases:
         self._server = server
         self._trial: Trial | None = None
         self._not_before_s = 0.0
+        self._is_reloading = False
         self._reload, server.handle_hup = server.handle_hup, self.begin
         self._manage, server.manage_workers = server.manage_workers, self.go_round
         self._reap, server.reap_workers = server.reap_workers, self.reap
@@ -82,7 +89,7 @@ class Releases:
         """Try what is on the disk now, in place of what is being tried."""
         self._end()
         if self._server.cfg.reload:
-            self._reload()
+            self._take()
         else:
             self._trial = Trial(self._server, again=True)
 
@@ -92,7 +99,7 @@ class Releases:
             self._trial = None
             if status == 0:
                 self._not_before_s = 0.0
-                self._reload()
+                self._take()
             else:
                 _shared[_UNLOADABLE] = 1
                 self._server.log.error(
@@ -102,18 +109,33 @@ class Releases:
         if monotonic() >= self._not_before_s:
             self._manage()
 
+    def _take(self) -> None:
+        """Reload, without the wait at the end."""
+        self._is_reloading = True
+        try:
+            self._reload()
+        except _Waiting:
+            pass
+        finally:
+            self._is_reloading = False
+
     def reap(self) -> None:
-        """Note which children have ended; one that could not boot ends nobody who serves."""
+        """Note which children have ended; one that could not boot ends no service that served."""
+        if self._is_reloading:
+            raise _Waiting
         while True:
             try:
                 self._reap()
             except HaltServer as error:
-                if not self._server.WORKERS or not _shared[_SERVED]:
+                if not _shared[_SERVED]:
                     raise
                 _shared[_UNLOADABLE] = 1
                 self._not_before_s = monotonic() + RETRY_S
                 self._server.log.error(
-                    "%s The others go on; the next is tried in %.0f s", error.reason, RETRY_S
+                    "%s %d others go on; the next is tried in %.0f s",
+                    error.reason,
+                    len(self._server.WORKERS),
+                    RETRY_S,
                 )
             else:
                 return

@@ -22,5 +22,5 @@ def note_queue(environ: dict[str, Any]) -> None:
         waited_ms = (time() - float(told[2:])) * 1000
     except ValueError:
         return
-    if waited_ms < MOST_MS:  # neither is nan
+    if abs(waited_ms) < MOST_MS:  # neither is nan
         environ[QUEUE_MS] = max(int(waited_ms * 10 + 0.5) / 10, 0.0)

@@ -111,20 +111,22 @@ def test_kustomize_puts_it_together(objects: dict[str, Object], settings: dict[s
     tag = one["image"].rpartition(":")[2]
     assert made["Job"]["metadata"]["name"] == f"greenline-migration-{tag}"
     name = made["ConfigMap"]["metadata"]["name"]
-    told = [{"configMapRef": {"name": name}}, {"secretRef": {"name": "greenline"}}]
-    assert one["envFrom"] == other["envFrom"] == told
+    secret = {"secretRef": {"name": "greenline"}}
+    assert one["envFrom"] == [{"configMapRef": {"name": name}}, secret]
+    assert other["envFrom"] == [secret]
     assert made["Deployment"]["spec"]["replicas"] >= 2
 
 
 @pytest.mark.timeout(900)
 def test_an_edited_setting_rolls_the_pods(tmp_path: Path) -> None:
-    """The ConfigMap has another name, so the pods are others."""
+    """The ConfigMap has another name, so the pods are others; a Job cannot change."""
     folder = tmp_path / "edited"
     shutil.copytree(FOLDER, folder)
     with (folder / "settings.env").open("a") as file:
         file.write("REQUEST_TIMEOUT=20\n")
-    before, after = built()["Deployment"], built(folder)["Deployment"]
-    assert before["spec"]["template"] != after["spec"]["template"]
+    before, after = built(), built(folder)
+    assert before["Deployment"]["spec"]["template"] != after["Deployment"]["spec"]["template"]
+    assert before["Job"] == after["Job"]
 
 
 def test_a_pod_has_time_to_stop(

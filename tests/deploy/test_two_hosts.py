@@ -26,8 +26,11 @@ from tests.support import Databases, Service, free_port, service, wait_until
 FAIL_TIMEOUT_S, SLACK_S = 5.0, 3.0
 CLIENTS = 20
 ROUNDS = 5 if IS_LONG else 1
-# A host that does not answer is given up for longer, so that only those before are slow.
-IMPATIENT = {"proxy_read_timeout 35s;": "proxy_read_timeout 1s;"}
+# Each a tenth of what it is.
+LOWERED = {
+    "proxy_read_timeout 35s;": "proxy_read_timeout 3500ms;",
+    "proxy_next_upstream_timeout 10s;": "proxy_next_upstream_timeout 1s;",
+}
 
 
 @dataclass
@@ -177,9 +180,9 @@ def test_one_that_is_killed_fails_what_it_was_working_on(
 def test_one_that_is_deaf_costs_its_requests_the_read_timeout(
     hosts: tuple[Host, Host], databases: Databases
 ) -> None:
-    """SIGSTOP: GETs are asked again then, POSTs are 504; once three failed it is left alone."""
+    """SIGSTOP: what is asked there is a 504, a GET too; once three failed it is left alone."""
     first, second = hosts
-    with behind(ports=[first.port, second.port], changes=IMPATIENT) as front:
+    with behind(ports=[first.port, second.port], changes=LOWERED) as front:
         with traffic_to(front, second, databases) as traffic:
             wait_until(lambda: asked(front, first, 0) and asked(front, second, 0), "both")
             first.signal(signal.SIGSTOP)
@@ -189,8 +192,9 @@ def test_one_that_is_deaf_costs_its_requests_the_read_timeout(
             finally:
                 first.signal(signal.SIGCONT)
             traffic.stop()
-            assert failed(traffic.reads, 200) == set()
-            told = failed(traffic.adds, 201)
-            assert {traffic.adds.answered[number] for number in told} <= {504}
-            slow = [entry for entry in front.entries() if float(entry["seconds"]) >= 1]
-            print(f"deaf: {traffic.count} requests, {len(told)} POSTs 504, {len(slow)} took 1 s")
+            lost = failed(traffic.reads, 200), failed(traffic.adds, 201)
+            assert set(traffic.reads.statuses) <= {200, 504}
+            assert set(traffic.adds.statuses) <= {201, 504}
+            assert 0 < sum(map(len, lost)) <= CLIENTS
+            gets, posts = map(len, lost)
+            print(f"deaf: {traffic.count} requests; {gets} GETs and {posts} POSTs were a 504")

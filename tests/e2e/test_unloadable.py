@@ -2,6 +2,7 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,19 @@ from tests.load import Load
 from tests.support import wait_until
 
 BROKEN = "def ("
+# A request for `held` is answered when there is the file `go`.
+HELD = """
+import os, pathlib, time
+folder = pathlib.Path(__file__).parent
+def app(environ, start_response):
+    if environ["QUERY_STRING"] == "held":
+        (folder / "held").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.02)
+    body = b"%d" % os.getpid()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]
+"""
 
 
 @pytest.fixture
@@ -26,7 +40,7 @@ def test_a_successor_that_cannot_boot_ends_nobody_who_serves(releases: Releases)
         releases.write(BROKEN)
         victim, survivor = running.workers()
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: "Worker failed to boot. The others go on" in running.log, "the line")
+        wait_until(lambda: "Worker failed to boot. 1 others go on" in running.log, "the line")
         assert serving(running) == {survivor}
         releases.write()
         wait_until(lambda: all_serve(running), "two workers")
@@ -54,6 +68,34 @@ def test_after_a_refused_release_nobody_is_recycled_into_it(releases: Releases) 
         assert set(load.statuses) == {200}
 
 
+def test_a_service_that_served_waits_for_a_release_that_boots(releases: Releases) -> None:
+    """All its workers are killed; who asks meanwhile waits in the queue of the socket."""
+    releases.write()
+    with releases.served() as running:
+        releases.write(BROKEN)
+        for worker in running.workers():
+            os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: "Worker failed to boot. 0 others go on" in running.log, "the line")
+        releases.write()
+        assert running.get("/?1").status == 200
+
+
+def test_a_stop_does_not_wait_for_a_reload(releases: Releases) -> None:
+    """SIGTERM is heard while the old workers still have a request in progress."""
+    releases.write(HELD)
+    with releases.served() as running, ThreadPoolExecutor(1) as thread:
+        old = set(running.workers())
+        slow = thread.submit(running.get, "/?held")
+        wait_until((releases.folder / "held").exists, "the request")
+        hang_up(running)
+        wait_until(lambda: set(running.workers()) - old, "new workers")
+        running.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "Handling signal: term" in running.log, "the stop")
+        assert not slow.done()
+        (releases.folder / "go").touch()
+        assert slow.result().status == 200
+
+
 def test_a_service_of_which_no_worker_can_boot_ends(releases: Releases) -> None:
     """Nobody serves, and nobody did."""
     releases.write(BROKEN)
@@ -62,4 +104,4 @@ def test_a_service_of_which_no_worker_can_boot_ends(releases: Releases) -> None:
         assert running.process.wait(timeout=20) != 0
     finally:
         running.stop()
-    assert "The others go on" not in running.log
+    assert "others go on" not in running.log

@@ -14,10 +14,12 @@ def test_the_queue_is_what_passed_since_the_proxy(ago_s: float, told_ms: float) 
     """Milliseconds, never below nothing."""
     environ = {IS_TRUSTED: True, STARTED: f"t={time() - ago_s:.3f}"}
     note_queue(environ)
-    assert told_ms <= environ[QUEUE_MS] < told_ms + 1_000
+    assert told_ms - 1 <= environ[QUEUE_MS] < told_ms + 1_000
 
 
-@pytest.mark.parametrize("told", ["", "t=", "t=nan", "t=-inf", "t=soon", "1700000000.5", "t=1"])
+@pytest.mark.parametrize(
+    "told", ["", "t=", "t=nan", "t=inf", "t=-inf", "t=1e308", "t=soon", "1700000000.5", "t=1"]
+)
 def test_what_is_no_time_of_today_tells_nothing(told: str) -> None:
     """Anything else than nginx's t=$msec, and what no request could have waited."""
     environ = {IS_TRUSTED: True, STARTED: told}
