@@ -1,6 +1,7 @@
 """The runtime's own variables: the only place in this package that reads the environment."""
 
 import os
+import re
 from typing import NamedTuple
 
 from greenline.cpu import default_workers
@@ -219,7 +220,8 @@ def drain_delay_s() -> float:
     Raises:
         ConfigError: no number of seconds.
     """
-    return 0.0 if _text(DRAIN_DELAY) == "0" else _seconds(DRAIN_DELAY)
+    is_none = re.fullmatch(r"0+(\.0*)?", _text(DRAIN_DELAY))
+    return 0.0 if is_none else _seconds(DRAIN_DELAY)
 
 
 def proxy_keepalive_s() -> float | None:

@@ -141,7 +141,8 @@ def booted(environ: Mapping[str, str], folder: Path) -> Iterator[Systemd]:
     said = folder / "said"
     with said.open("wb") as output:
         process = subprocess.Popen(
-            ["/bin/sh", "-ec", f'echo $$ > "{group}/cgroup.procs"; exec "$@"', "sh", "unshare",
+            ["/bin/sh", "-ec", f'echo $$ > "{group}/cgroup.procs"; exec "$@"', "sh",
+             "setpriv", "--pdeathsig", "KILL", "unshare",
              "--cgroup", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child",
              "/bin/sh", "-c", SETUP],
             env={**os.environ, **_places(folder)}, stdout=output, stderr=output,
