@@ -90,6 +90,8 @@ def check_room(facts: Facts) -> Iterator[Finding]:
                 "a smaller keepalive in the upstream, or more worker_connections",
             )
     own, files = nginx.worker_connections, nginx.descriptors
+    if own is None:
+        return
     most = facts.service.max_in_progress or MAX_IN_PROGRESS
     if own.value < 2 * most:
         yield Finding(

@@ -56,7 +56,9 @@ class Route:
     request_buffering: Told[bool]
     buffering: Told[bool]
     next_upstream: Told[frozenset[str]]
+    next_tries: Told[int]  # 0 is as many as there are servers
     replaced: Told[frozenset[str]]  # statuses of the service that a page of nginx replaces
+    real_ip_from: tuple[Told[str], ...]  # who is trusted to say the client's address
     has_real_ip: bool  # the client's address is what a trusted proxy before this one says
 
 
@@ -66,8 +68,10 @@ class Nginx:
 
     file: str
     routes: tuple[Route, ...]
+    unread: tuple[Told[str], ...]  # of proxy_pass, where a variable names the server
+    without_upgrade: Mapping[str, Told[str]]  # variables of a map, for a request without Upgrade
     processes: int | None  # None is as many as there are cores
-    worker_connections: Told[int]
+    worker_connections: Told[int] | None  # None of a part of a configuration, without events
     descriptors: Told[int]  # worker_rlimit_nofile; 0 where nobody told
 
 

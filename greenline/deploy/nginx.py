@@ -8,7 +8,7 @@ Read an nginx.conf, with what it includes, into facts about the locations that p
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,6 +25,14 @@ SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604
 BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 # nginx 1.29.7 gave it a second argument, `local`, which this table does not know.
 analyzer.DIRECTIVES["keepalive"] = [analyzer.NGX_HTTP_UPS_CONF | analyzer.NGX_CONF_TAKE12]
+
+# The server of a proxy_pass: what follows it may be a variable, if that begins with a slash.
+SERVER = re.compile(
+    r"https?://(?:(unix:[^:$]+)(?::|$)"
+    r"|(?!unix:)([^/?$]+)(?:[/?]|$|\$\{?(?:request_uri|uri|document_uri)\b))"
+)
+# What of real_ip_header a proxy before this one writes; X-Real-IP, the default, many let through.
+REAL_IP = {"x-forwarded-for", "proxy_protocol"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ def read(file: str) -> Nginx:
     top = tree(file)
     levels = [top, *(one.block for one in top if one.name == "http")]
     upstreams = {
-        one.args[0]: _upstream(one)
+        one.args[0].lower(): _upstream(one)
         for level in levels
         for one in level
         if one.name == "upstream" and one.args
@@ -58,13 +66,17 @@ def read(file: str) -> Nginx:
     routes = tuple(_routes(top, (), upstreams))
     if not routes:
         raise ConfigError(f"{file}: no location with a proxy_pass whose server can be told")
-    events = next((one.block for one in top if one.name == "events"), ())
+    events = next((one.block for one in top if one.name == "events"), None)
     processes = _one(file, (top,), "worker_processes", "1").value
     return Nginx(
         file=file,
         routes=routes,
+        unread=tuple(_unread(top)),
+        without_upgrade=dict(_without_upgrade(levels)),
         processes=int(processes) if processes.isdigit() else None,
-        worker_connections=_count(_one(file, (events,), "worker_connections", "512")),
+        worker_connections=None
+        if events is None
+        else _count(_one(file, (events,), "worker_connections", "512")),
         descriptors=_count(_one(file, (top,), "worker_rlimit_nofile", "0")),
     )
 
@@ -106,21 +118,47 @@ def _block(configs: Any, file: str, statements: Any) -> Block:
 def _routes(block: Block, outer: tuple[Block, ...], known: dict[str, Upstream]) -> Iterator[Route]:
     levels = (*outer, block)
     for one in block:
-        if one.name == "proxy_pass" and "$" not in one.args[0]:
-            yield _route(one, levels, known)
+        if one.name == "proxy_pass":
+            if server := _server(one):
+                yield _route(one, server, levels, known)
         elif one.name in LEVELS:
             yield from _routes(one.block, levels, known)
 
 
-def _route(proxy_pass: Directive, levels: tuple[Block, ...], known: dict[str, Upstream]) -> Route:
+def _unread(block: Block) -> Iterator[Told[str]]:
+    for one in block:
+        if one.name == "proxy_pass" and not _server(one):
+            yield Told(one.args[0], one.where)
+        elif one.name in LEVELS:
+            yield from _unread(one.block)
+
+
+def _server(proxy_pass: Directive) -> str | None:
+    """Return the name, address or socket that is asked, None where a variable tells it."""
+    found = SERVER.match(proxy_pass.args[0])
+    return found and (found[1] or found[2])
+
+
+def _without_upgrade(levels: Sequence[Block]) -> Iterator[tuple[str, Told[str]]]:
+    for one in (one for level in levels for one in level if one.name == "map"):
+        if one.args[0] == "$http_upgrade":
+            said = {each.name: Told(each.args[0], each.where) for each in one.block if each.args}
+            yield one.args[1], said.get("") or said.get("default") or Told("", one.where)
+
+
+def _route(
+    proxy_pass: Directive, server: str, levels: tuple[Block, ...], known: dict[str, Upstream]
+) -> Route:
     where = proxy_pass.where
     headers = _at_one_level(levels, "proxy_set_header")
     pages = _at_one_level(levels, "error_page")
     intercepts = _flag(_one(where, levels, "proxy_intercept_errors", "off"))
     statuses = {arg for page in pages for arg in page.args[:-1] if arg.isdigit()}
+    real_ip_from = _at_one_level(levels, "set_real_ip_from")
+    real_ip_header = _one(where, levels, "real_ip_header", "X-Real-IP").value
     return Route(
         where=where,
-        upstream=_target(proxy_pass, known),
+        upstream=known.get(server.lower()) or _unnamed(server, where),
         http_version=_one(where, levels, "proxy_http_version", "1.0"),
         headers={one.args[0].lower(): Told(one.args[1], one.where) for one in headers},
         headers_where=headers[0].where if headers else where,
@@ -130,25 +168,20 @@ def _route(proxy_pass: Directive, levels: tuple[Block, ...], known: dict[str, Up
         request_buffering=_flag(_one(where, levels, "proxy_request_buffering", "on")),
         buffering=_flag(_one(where, levels, "proxy_buffering", "on")),
         next_upstream=_words(where, levels, "proxy_next_upstream", "error timeout"),
+        next_tries=_count(_one(where, levels, "proxy_next_upstream_tries", "0")),
         replaced=Told(frozenset(statuses if intercepts.value else ()), intercepts.where),
-        has_real_ip=bool(_at_one_level(levels, "set_real_ip_from")),
+        real_ip_from=tuple(Told(one.args[0], one.where) for one in real_ip_from),
+        has_real_ip=bool(real_ip_from) and real_ip_header.lower() in REAL_IP,
     )
 
 
-def _target(proxy_pass: Directive, known: dict[str, Upstream]) -> Upstream:
-    target = re.sub(r"^https?://", "", proxy_pass.args[0])
-    if target.startswith("unix:"):
-        name = ":".join(target.split(":")[:2])
-    else:
-        name = target.partition("/")[0]
-    if name in known:
-        return known[name]
+def _unnamed(server: str, where: str) -> Upstream:
     return Upstream(
-        where=proxy_pass.where,
-        servers=(_address(name, proxy_pass.where),),
-        max_fails=(Told(1, proxy_pass.where, is_told=False),),
-        keepalive=Told(0, proxy_pass.where, is_told=False),
-        keepalive_timeout_s=Told(60.0, proxy_pass.where, is_told=False),
+        where=where,
+        servers=(_address(server, where),),
+        max_fails=(Told(1, where, is_told=False),),
+        keepalive=Told(0, where, is_told=False),
+        keepalive_timeout_s=Told(60.0, where, is_told=False),
     )
 
 

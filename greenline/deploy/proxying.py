@@ -1,5 +1,6 @@
 """Whom nginx asks, over which connections, and when it asks again."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from greenline.deploy.facts import Address, Facts, Route, is_everywhere, is_loopback, shown
@@ -17,9 +18,14 @@ def reaches(server: Address, bound: Address) -> bool:
         return True  # a descriptor that gunicorn was given
     if isinstance(server, tuple) and isinstance(bound, tuple):
         (asked, port), (host, own_port) = server, bound
-        is_near = is_loopback(asked) == is_loopback(host)
-        return port == own_port and (is_everywhere(host) or is_near)
+        return port == own_port and (is_everywhere(host) or _is_near(asked, host))
     return server == bound
+
+
+def _is_near(asked: str, host: str) -> bool:
+    if is_loopback(asked) and is_loopback(host):
+        return "localhost" in (asked, host) or (":" in asked) == (":" in host)
+    return is_loopback(asked) == is_loopback(host)
 
 
 def routes_to(bind: Sequence[Address], routes: Sequence[Route]) -> tuple[Route, ...]:
@@ -42,11 +48,11 @@ def check_address(facts: Facts) -> Iterator[Finding]:
     """Tell where nginx asks a socket that gunicorn does not listen on."""
     bind = facts.gunicorn.bind.value
     asked = {one: route for route in facts.routes for one in route.upstream.servers}
-    if any(reaches(one, bound) for one in asked for bound in bind):
+    if not asked or any(reaches(one, bound) for one in asked for bound in bind):
         return
     names = ", ".join(sorted(map(shown, asked)))
     what = f"nginx asks {names}, and gunicorn binds {', '.join(map(shown, bind))}"
-    route = facts.routes[0]
+    route = next(route for route in facts.routes if route.upstream.servers)
     if _is_unix(route) and _is_tcp(bind):
         yield Finding(
             Level.REMARK,
@@ -83,7 +89,10 @@ def check_keepalive(facts: Facts) -> Iterator[Finding]:
             line
             for line, is_there in (
                 ("proxy_http_version 1.1", route.http_version.value != "1.0"),
-                ('proxy_set_header Connection ""', connection and connection.value != "close"),
+                (
+                    'proxy_set_header Connection ""',
+                    connection and connection.value.lower() != "close",
+                ),
             )
             if not is_there
         ]
@@ -117,6 +126,38 @@ def check_keepalive(facts: Facts) -> Iterator[Finding]:
                 "gunicorn closes after each answer: each request has a connection of its own",
                 "keepalive = 5 in gunicorn.conf.py",
             )
+
+
+def check_upgrades(facts: Facts) -> Iterator[Finding]:
+    """Tell where a map for WebSockets closes the connections of all other requests."""
+    for route in facts.routes:
+        connection = route.headers.get("connection")
+        variable = re.sub(r"[{}]", "", connection.value) if connection else ""
+        mapped = facts.nginx.without_upgrade.get(variable)
+        if route.upstream.keepalive.value and mapped and mapped.value.lower() == "close":
+            yield Finding(
+                Level.WARNING,
+                "keepalive-unused",
+                mapped.where,
+                f"keepalive {route.upstream.keepalive.value}, and {variable} is close without an "
+                "Upgrade",
+                "each request that asks for no WebSocket has a connection of its own",
+                "'' '' in the map, for '' close",
+            )
+
+
+def check_unread(facts: Facts) -> Iterator[Finding]:
+    """Tell which locations were not looked at."""
+    for told in facts.nginx.unread:
+        yield Finding(
+            Level.REMARK,
+            "unread-proxy-pass",
+            told.where,
+            f"proxy_pass {told.value} was not looked at",
+            "a variable names the server, and only nginx knows its value: nothing of this location "
+            "is checked",
+            "the name of an upstream where there is one: http://app$request_uri can be read",
+        )
 
 
 def check_servers(facts: Facts) -> Iterator[Finding]:
@@ -167,7 +208,18 @@ def check_failover(facts: Facts) -> Iterator[Finding]:
 def check_retries(facts: Facts) -> Iterator[Finding]:
     """Tell where nginx asks again what must not be asked twice."""
     for route in facts.routes:
-        told = route.next_upstream
+        told, tries = route.next_upstream, route.next_tries
+        is_off = "off" in told.value
+        if len(route.upstream.servers) > 1 and (is_off or tries.value == 1):
+            yield Finding(
+                Level.WARNING,
+                "not-retried",
+                told.where if is_off else tries.where,
+                f"proxy_next_upstream{' is off' if is_off else '_tries is 1'}",
+                "nginx never asks a second server line: a connection that dies fresh, as when a "
+                "worker is killed, is a 502 even for a GET",
+                "proxy_next_upstream error timeout; proxy_next_upstream_tries 3",
+            )
         if UNSAFE in told.value:
             yield Finding(
                 Level.ERROR,
@@ -201,7 +253,8 @@ def check_retries(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    check_address, check_keepalive, check_servers, check_failover, check_retries,
+    check_address, check_keepalive, check_upgrades, check_servers, check_failover, check_retries,
+    check_unread,
 )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """What the service is told about a request, and by whom it believes it."""
 
+import re
 from collections.abc import Iterator
 
-from greenline.deploy.facts import Facts, Route, is_loopback
+from greenline.deploy.facts import Facts, Route, Told, is_loopback
 from greenline.deploy.findings import Check, Finding, Level
 
 # Headers that nginx has to set: level, the value, and what happens without.
@@ -20,16 +21,55 @@ WANTED = (
      "how long a request waited before a worker took it shows nowhere (proxy_ms in the log)"),
 )  # fmt: skip
 
+# Where nobody gets the client's one either, for nginx does not send a header without a value.
+EMPTY = {
+    "Host": "nginx then sends none, and a request without it is refused",
+    "X-Forwarded-For": "nginx then sends none: its own address stands for everybody's in the log, "
+    "and there is one rate limit for all",
+    "X-Forwarded-Proto": "nginx then sends none: the service takes https for http",
+}
+# Headers that are no longer the proxy's word where a client fills them.
+BELIEVED = {
+    "X-Forwarded-For": (Level.ERROR, "anybody chooses the address that the service believes: the "
+                        "log shows it, and it is rate limited"),
+    "X-Forwarded-Proto": (Level.ERROR, "anybody chooses the scheme that the service believes: "
+                          "http passes for https"),
+    "X-Request-Id": (Level.WARNING, "anybody chooses the id by which requests are told apart in "
+                     "the log: several may have the same, or none"),
+    "X-Request-Start": (Level.WARNING, "anybody chooses how long the request waited (proxy_ms in "
+                        "the log)"),
+}  # fmt: skip
+CLIENTS = re.compile(r"\$\{?(?:http|arg|cookie)_\w+\}?")
+STARTED = re.compile(r"t=|\$(?!\{?msec\b)")  # another variable may begin with it
+
 
 def check_headers(facts: Facts) -> Iterator[Finding]:
     """Tell the headers that nginx does not set, or takes over from the client."""
     for route in facts.routes:
         for name, level, value, why in WANTED:
-            if name.lower() not in route.headers:
-                what, fix = f"{name} is not set", f"proxy_set_header {name} {value}"
-                code = f"no-{name.lower()}"
+            told, fix = route.headers.get(name.lower()), f"proxy_set_header {name} {value}"
+            code = f"no-{name.lower()}"
+            if told is None:
+                what = f"{name} is not set"
                 yield Finding(level, code, route.headers_where, what, why, fix)
+            elif not told.value:
+                what, why = f"{name} is empty", EMPTY.get(name, why)
+                yield Finding(Level.WARNING, code, told.where, what, why, fix)
+            else:
+                yield from _valued(name, told, fix, route)
         yield from _appended(route)
+
+
+def _valued(name: str, told: Told[str], fix: str, route: Route) -> Iterator[Finding]:
+    taken = CLIENTS.findall(told.value)
+    if name in BELIEVED and taken and not route.has_real_ip:
+        level, why = BELIEVED[name]
+        what = f"{name} is what the client sent ({', '.join(taken)})"
+        yield Finding(level, f"client-{name.lower()}", told.where, what, why, fix)
+    elif name == "X-Request-Start" and not STARTED.match(told.value):
+        what = f"X-Request-Start is {told.value}, without t="
+        why = "the worker does not read it: proxy_ms in the log stays empty"
+        yield Finding(Level.WARNING, "unread-x-request-start", told.where, what, why, fix)
 
 
 def _appended(route: Route) -> Iterator[Finding]:
@@ -42,8 +82,23 @@ def _appended(route: Route) -> Iterator[Finding]:
             "X-Forwarded-For begins with what the client sent ($proxy_add_x_forwarded_for)",
             "who reads its first address, as many do, reads what the client made up",
             "proxy_set_header X-Forwarded-For $remote_addr; behind another proxy also "
-            "set_real_ip_from with its address",
+            "set_real_ip_from with its address and real_ip_header X-Forwarded-For",
         )
+
+
+def check_real_ip(facts: Facts) -> Iterator[Finding]:
+    """Tell where nginx believes anybody who says that he comes for somebody else."""
+    for told in (one for route in facts.routes for one in route.real_ip_from):
+        if told.value.endswith("/0"):
+            yield Finding(
+                Level.ERROR,
+                "real-ip-everybody",
+                told.where,
+                f"set_real_ip_from is {told.value}: everybody",
+                "whoever connects chooses the address that nginx passes on: the log shows it, and "
+                "it is rate limited",
+                "set_real_ip_from with the address or network of the proxy before this one",
+            )
 
 
 def check_trusted(facts: Facts) -> Iterator[Finding]:
@@ -76,4 +131,4 @@ def check_trusted(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-CHECKS: tuple[Check, ...] = (check_headers, check_trusted)
+CHECKS: tuple[Check, ...] = (check_headers, check_real_ip, check_trusted)

@@ -103,9 +103,6 @@ http {
         location /metrics {
             proxy_pass http://grafana;
         }
-        location /anywhere {
-            proxy_pass http://$arg_host;
-        }
     }
 }
 """

@@ -1,10 +1,12 @@
 """greenline check-deploy: what is out of order is told by its line, and nothing else is."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from greenline.deploy.proxying import reaches
 from tests.deploy.checking import OURS, SERVICE, check, check_files, told
 from tests.deploy.configurations import GOOD, Configuration
 from tests.support import CHECKOUT, run
@@ -29,6 +31,14 @@ def test_what_is_in_order_is_left_alone(name: str, tmp_path: Path) -> None:
                      id="the proxy's own idle time"),
         pytest.param("one host", "nginx.conf", "uwsgi_pass 127.0.0.1:3031",
                      "proxy_pass http://10.0.0.9:80", id="another application beside it"),
+        pytest.param("one host", "nginx.conf", "upstream app", "upstream App",
+                     id="a name in other letters"),
+        pytest.param("one host", "nginx.conf", "http://app;", "http://app$request_uri;",
+                     id="a variable behind the server's name"),
+        pytest.param("in pieces", "proxy.conf", "X-Forwarded-Proto $scheme",
+                     "X-Forwarded-Proto $http_x_forwarded_proto", id="what the balancer says"),
+        pytest.param("one host", "nginx.conf", 'Connection ""', "Connection $connection_upgrade",
+                     id="a variable that nobody can read"),
     ],
 )  # fmt: skip
 def test_what_may_be_so_is_left_alone(
@@ -89,12 +99,12 @@ def test_a_socket_of_systemd_s_tells_one_server_from_others(tmp_path: Path) -> N
 
 
 def test_a_site_alone_can_be_checked(tmp_path: Path) -> None:
-    """A file of conf.d is inside of http; what the main file says is nginx's default then."""
+    """A file of conf.d is inside of http; how many connections there are is the main file's."""
     nginx, gunicorn = GOOD["in pieces"].write(tmp_path)
     site = nginx.parent / "conf.d" / "app.conf"
     (site.parent / "proxy.conf").write_text((nginx.parent / "proxy.conf").read_text())
     done = check("--nginx", site, "--gunicorn", gunicorn, "--json", REQUEST_TIMEOUT="20")
-    assert [code for _, code, _ in told(done, tmp_path)] == ["nginx-connections"]
+    assert told(done, tmp_path) == []
 
 
 def test_without_an_upstream_block_the_address_is_in_proxy_pass(tmp_path: Path) -> None:
@@ -104,6 +114,52 @@ def test_without_an_upstream_block_the_address_is_in_proxy_pass(tmp_path: Path) 
     codes = {code for _, code, _ in told(done, tmp_path)}
     assert {"keepalive-untold", "single-server", "no-x-forwarded-for", "worker-class"} <= codes
     assert "address" not in codes
+
+
+def test_a_server_that_a_variable_names_is_said_to_be_unread(tmp_path: Path) -> None:
+    """Silence would be taken for order."""
+    beside = GOOD["one host"].changed(
+        "nginx.conf", "uwsgi_pass 127.0.0.1:3031", "proxy_pass http://$arg_host"
+    )
+    done = check_files(beside, tmp_path, "--json")
+    assert told(done, tmp_path) == [("remark", "unread-proxy-pass", "nginx.conf:20")]
+    assert done.exit_code == 0
+
+
+def test_a_map_for_websockets_may_close_all_other_connections(tmp_path: Path) -> None:
+    """As nginx's own example has it; empty in the place of close keeps them."""
+    mapped = GOOD["one host"].changed("nginx.conf", 'Connection ""', "Connection $upgrade")
+    for value, found in (
+        ("close", [("warning", "keepalive-unused", "nginx.conf:6")]),
+        ("''", []),
+    ):
+        text = f"http {{ map $http_upgrade $upgrade {{ default upgrade; '' {value}; }}"
+        done = check_files(mapped.changed("nginx.conf", "http {", text), tmp_path, "--json")
+        assert told(done, tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "bound", "is_there"),
+    [
+        pytest.param("::1", "127.0.0.1", False, id="another family"),
+        pytest.param("127.0.0.1", "::1", False, id="the other way round"),
+        pytest.param("::1", "localhost", True, id="a name that may be either"),
+        pytest.param("::1", "::1", True, id="the same"),
+        pytest.param("127.0.0.1", "10.0.0.1", False, id="another network"),
+    ],
+)
+def test_a_loopback_address_is_of_one_family(asked: str, bound: str, is_there: bool) -> None:
+    """Who listens on 127.0.0.1 does not hear who asks [::1]."""
+    assert reaches((asked, 8000), (bound, 8000)) == is_there
+
+
+def test_servers_that_the_file_does_not_name_are_no_wrong_address(tmp_path: Path) -> None:
+    """An upstream with a zone alone gets them while nginx runs."""
+    good = GOOD["one host"]
+    text = re.sub(r" +server unix:.*\n", "", good.nginx["nginx.conf"])
+    text = text.replace("keepalive 64;", "keepalive 64; zone app 64k;")
+    done = check_files(replace(good, nginx={"nginx.conf": text}), tmp_path, "--json")
+    assert told(done, tmp_path) == []
 
 
 def test_what_is_told_has_a_reason_and_a_fix(tmp_path: Path) -> None:

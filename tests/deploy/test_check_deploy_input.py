@@ -23,6 +23,9 @@ UNREADABLE = {
         r"nginx\.conf: it includes itself"),
     "nothing that proxies": ({"nginx.conf": "http { server { root /srv; } }"}, "",
         r"nginx\.conf: no location with a proxy_pass"),
+    "nothing but a server that a variable names": ({"nginx.conf":
+        "http { server { location / { proxy_pass http://$u; } } }"}, "",
+        r"nginx\.conf: no location with a proxy_pass"),
     "a time that is none": ({"nginx.conf":
         "http { server { proxy_read_timeout soon; location / { proxy_pass http://a; } } }"}, "",
         r"nginx\.conf:1: 'soon' is no time"),

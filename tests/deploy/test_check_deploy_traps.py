@@ -55,6 +55,19 @@ ERRORS = {
     "the client chooses its address": Break(
         "nginx.conf", "            proxy_set_header X-Forwarded-For $remote_addr;\n", "",
         "no-x-forwarded-for", "proxy_set_header"),
+    "the client says what it likes": Break(
+        "nginx.conf", "X-Forwarded-For $remote_addr", "X-Forwarded-For $http_x_forwarded_for",
+        "client-x-forwarded-for", "proxy_set_header X-Forwarded-For"),
+    "before its own address": Break(
+        "nginx.conf", "X-Forwarded-For $remote_addr",
+        'X-Forwarded-For "$http_x_forwarded_for, $remote_addr"', "client-x-forwarded-for",
+        "proxy_set_header X-Forwarded-For"),
+    "the client chooses its scheme": Break(
+        "nginx.conf", "X-Forwarded-Proto $scheme", "X-Forwarded-Proto ${http_x_forwarded_proto}",
+        "client-x-forwarded-proto", "proxy_set_header X-Forwarded-Proto"),
+    "everybody may be a proxy": Break(
+        "nginx.conf", "listen 80;", "listen 80; set_real_ip_from ::/0;", "real-ip-everybody",
+        "listen 80"),
     "another kind of worker": Break(
         "gunicorn.conf.py", "greenline.worker.GreenWorker", "gevent", "worker-class",
         "worker_class"),
@@ -67,6 +80,13 @@ WARNINGS = {
         "proxy_set_header Connection"),
     "they are closed after each answer": Break(
         "nginx.conf", 'Connection ""', "Connection close", "keepalive-unused", "Connection close"),
+    "in capitals": Break(
+        "nginx.conf", 'Connection ""', "Connection Close", "keepalive-unused", "Connection Close"),
+    "nginx asks nobody else": Break(
+        "nginx.conf", "error timeout;", "off;", "not-retried", "proxy_next_upstream off"),
+    "nor a second time": Break(
+        "nginx.conf", "error timeout;", "error timeout; proxy_next_upstream_tries 1;",
+        "not-retried", "proxy_next_upstream_tries"),
     "gunicorn closes each": Break(
         "gunicorn.conf.py", "\nkeepalive = 5", "\nkeepalive = 0", "keepalive-refused",
         "keepalive = 0"),
@@ -92,6 +112,18 @@ WARNINGS = {
     "an address that begins with the client's": Break(
         "nginx.conf", "X-Forwarded-For $remote_addr", "X-Forwarded-For $proxy_add_x_forwarded_for",
         "appended-for", "proxy_set_header X-Forwarded-For"),
+    "an address that begins with it behind a balancer that lets X-Real-IP through": Break(
+        "nginx.conf", "X-Forwarded-For $remote_addr",
+        "X-Forwarded-For $proxy_add_x_forwarded_for; set_real_ip_from 10.0.0.0/8", "appended-for",
+        "proxy_set_header X-Forwarded-For"),
+    "an address that nobody tells": Break(
+        "nginx.conf", "X-Forwarded-For $remote_addr", 'X-Forwarded-For ""', "no-x-forwarded-for",
+        "proxy_set_header X-Forwarded-For"),
+    "an id of the client's": Break(
+        "nginx.conf", "X-Request-Id $request_id", "X-Request-Id $http_x_request_id",
+        "client-x-request-id", "proxy_set_header X-Request-Id"),
+    "a time that the worker does not read": Break(
+        "nginx.conf", "t=$msec", "$msec", "unread-x-request-start", "proxy_set_header X-Request-S"),
     "a host of nginx's making": Break(
         "nginx.conf", "            proxy_set_header Host $host;\n", "", "no-host",
         "proxy_set_header"),
