@@ -11,7 +11,8 @@ PINS = .venv/bin/uv pip compile - --quiet --python-version 3.11 --generate-hashe
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .PHONY: help serve dev test test-long test-deploy check pins bench-article bench-postgres bench-api bench-http \
-	bench-overload bench-soak bench-burst bench-hot-worker clean \
+	bench-overload bench-soak bench-burst bench-hot-worker \
+	bench-slow-clients clean \
 	have-python have-ferretdb setup-serve setup-dev setup-bench
 
 help: ## show this list
@@ -67,6 +68,9 @@ bench-burst: setup-dev ## a thousand clients in bursts through three reloads and
 
 bench-hot-worker: setup-dev ## compare one busy worker of four with what an even split gives it
 	@exec .venv/bin/python -m bench.hot_worker $(ARGS)
+
+bench-slow-clients: setup-dev ## measure the others while 500 clients are slow, with nginx and without
+	@exec .venv/bin/python -m bench.slow_clients $(ARGS)
 
 clean: ## remove everything that the other targets made
 	@exec $(or $(wildcard .venv/bin/python),$(PYTHON)) -B -m embedded.clean

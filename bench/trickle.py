@@ -4,8 +4,9 @@ Slow clients, in a process of their own: uploads and downloads of a kilobyte a s
     python -m bench.trickle ADDRESS UPLOADS DOWNLOADS
 
 1. ADDRESS is a port of the loopback, or the path of a unix socket.
-2. An upload is a task of TASK_BYTES; when it was answered, the next one begins. A download is the
-   description of the API, which none of them ever has as a whole: its socket holds little of it.
+2. An upload is a task of STEPS kilobytes; when it was answered, the next one begins. The first ones
+   are shorter, so that they do not end together. A download is the description of the API, which
+   none of them ever has as a whole: its socket holds little of it.
 3. Each sends or takes STEP_BYTES a second, and they take turns. "ready" is said when each upload
    has sent something and each download has been told 200.
 4. At the end of standard input all hang up, and what became of them is told as JSON.
@@ -22,16 +23,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-STEP_BYTES, STEP_S = 1000, 1.0
-TASK_BYTES = 5 * STEP_BYTES
+STEP_BYTES, STEP_S, STEPS = 1000, 1.0, 10
 SMALL_BUFFER_BYTES = 4096
 READY_LIMIT_S = 60
 UPLOAD, DOWNLOAD = "upload", "download"
-TASK = b'{"agent_id":1,"title":"slow"}'.ljust(TASK_BYTES)
+TASK = b'{"agent_id":1,"title":"slow"}'
 UPLOAD_HEAD = (
     "POST /tasks HTTP/1.1\r\nHost: slow\r\nContent-Type: application/json\r\n"
-    f"Content-Length: {TASK_BYTES}\r\nConnection: close\r\n\r\n"
-).encode()
+    "Content-Length: {}\r\nConnection: close\r\n\r\n"
+)
 DOWNLOAD_HEAD = b"GET /openapi.json HTTP/1.1\r\nHost: slow\r\nConnection: close\r\n\r\n"
 
 
@@ -69,11 +69,13 @@ class Clients:
 
     async def _upload(self, number: int) -> str:
         loop = asyncio.get_running_loop()
+        steps = STEPS if number in self._begun else 1 + number % STEPS
+        task = TASK.ljust(steps * STEP_BYTES)
         with closing(self._socket()) as sock:
             await loop.sock_connect(sock, self._place())
-            await loop.sock_sendall(sock, UPLOAD_HEAD)
-            for start in range(0, TASK_BYTES, STEP_BYTES):
-                await loop.sock_sendall(sock, TASK[start : start + STEP_BYTES])
+            await loop.sock_sendall(sock, UPLOAD_HEAD.format(len(task)).encode())
+            for start in range(0, len(task), STEP_BYTES):
+                await loop.sock_sendall(sock, task[start : start + STEP_BYTES])
                 self._note_begun(number)
                 await asyncio.sleep(STEP_S)
             return _status(await loop.sock_recv(sock, 65_536))
