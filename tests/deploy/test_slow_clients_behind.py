@@ -94,8 +94,8 @@ def test_all_are_answered(way: Way, databases: Databases) -> None:
         load = Load(("127.0.0.1", way.port), path="/books/1", clients=CLIENTS)
         try:
             if way.front is None:
-                # Between two uploads of a client it has none.
-                wait_until(lambda: way.connections() >= 2 * EACH, "all of them to be there")
+                # All but a few uploads, whose clients take a second to see their answer.
+                wait_until(lambda: way.connections() >= 1.5 * EACH, "them to be there")
             else:  # their downloads were taken at once: the connections idle, and go
                 wait_until(lambda: way.connections() <= 2 * CLIENTS, "nobody slow to be there")
             gevent.sleep(UPLOADS_S)
