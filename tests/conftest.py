@@ -13,14 +13,13 @@ from pymongo import MongoClient
 
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres
-from tests.support import OPS_TOKEN, Databases, Service, run, service
+from tests.support import OPS_TOKEN, WORKERS, Databases, Service, run, service
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("greenline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("greenline")
 
-# Else as many as the CPU limit here, if there is one.
-os.environ["WEB_CONCURRENCY"] = "2"
+os.environ |= WORKERS
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,10 @@ SETTINGS = (
 )  # fmt: skip
 
 
+# By default as many as the CPU limit, and here there may be one.
+WORKERS = {"WEB_CONCURRENCY": "2"}
+
+
 @dataclass(frozen=True)
 class Databases:
     """The URLs of a Postgres and a MongoDB."""
@@ -40,7 +44,8 @@ class Databases:
 
     @property
     def environ(self) -> dict[str, str]:
-        return {"DATABASE_URL": self.postgres, "MONGODB_URI": self.mongo, "AUTH": "off"}
+        urls = {"DATABASE_URL": self.postgres, "MONGODB_URI": self.mongo}
+        return {**urls, **WORKERS, "AUTH": "off"}
 
 
 def wait_until(condition: Callable[[], T], what: str, limit_s: float = 30.0) -> T:
@@ -72,7 +77,7 @@ def free_port() -> int:
 def environ(more: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment without the service's settings, and with *more*."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
-    return {"WEB_CONCURRENCY": "2", **mine, **more}  # here there may be a CPU limit, or none
+    return {**mine, **more}
 
 
 def run(
@@ -82,7 +87,7 @@ def run(
     done = subprocess.run(
         [str(BIN / command[0]), *command[1:]],
         cwd=CHECKOUT,
-        env=environ(more),
+        env=environ({**WORKERS, **more}),
         text=True,
         capture_output=True,
         timeout=120,

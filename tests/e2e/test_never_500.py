@@ -211,7 +211,7 @@ def test_a_bad_query_is_refused(api: Service, query: bytes) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [b"", b'""', b'"x"', b"W/", b'W/"1"', b'"01"', b'"' + b"9" * 5_000 + b'"', b"\xff", b'"\xb2"',
+    [b"", b'""', b'"x"', b"W/", b'W/"9"', b'"01"', b'"' + b"9" * 5_000 + b'"', b"\xff", b'"\xb2"',
      b",,,", b'"1', b"1" * 7_000],
     ids=["nothing", "empty", "a word", "half", "weak", "a zero before", "5,000 digits", "a byte",
          "a digit of another kind", "commas", "half a quotation", "long"],
