@@ -23,6 +23,7 @@ from tests.support import CHECKOUT, Databases, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 RESTARTS, RELOADS = (10, 20) if IS_LONG else (2, 2)
+in_the_long_form = pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 tries more")
 SERVICE, SOCKET = "greenline.service", "greenline.socket"
 TARGETS = ("sysinit", "basic", "sockets", "shutdown", "multi-user", "network-online")
 # Of 10.0; what is left is the network, its sockets, and the files of the system.
@@ -184,6 +185,7 @@ def test_a_reload_takes_the_new_release_and_nobody_waits(system: Systemd) -> Non
     assert system.log.count("schema: up to date") >= RELOADS
 
 
+@in_the_long_form
 @pytest.mark.parametrize("broken", ["app/wsgi.py", "gunicorn.conf.py"])
 def test_a_broken_release_is_refused_by_a_reload(system: Systemd, broken: str) -> None:
     """The old code goes on serving; the mended one is taken."""
@@ -204,6 +206,7 @@ def test_a_broken_release_is_refused_by_a_reload(system: Systemd, broken: str) -
     assert system.told(SERVICE, "ActiveState") == "active"
 
 
+@in_the_long_form
 def test_a_reload_is_refused_by_a_schema_that_cannot_be_brought_up_to_date(
     system: Systemd, front: Front
 ) -> None:
@@ -219,6 +222,7 @@ def test_a_reload_is_refused_by_a_schema_that_cannot_be_brought_up_to_date(
     assert system.log.count("Booting worker") == before
 
 
+@in_the_long_form
 def test_whoever_comes_starts_the_stopped_service(system: Systemd) -> None:
     """The first one waits for it; what the workers share is still there."""
     assert system.control("stop", SERVICE).returncode == 0
@@ -238,6 +242,7 @@ def test_a_master_that_is_killed_is_followed_by_another(system: Systemd) -> None
     assert status(system, "/healthz") == 200
 
 
+@in_the_long_form
 def test_a_service_that_cannot_start_leaves_the_socket_open(system: Systemd) -> None:
     """However often it is tried; who waits there is answered in the end."""
     programs = system.code / ".venv/bin"
@@ -250,6 +255,7 @@ def test_a_service_that_cannot_start_leaves_the_socket_open(system: Systemd) -> 
     assert status(system, "/healthz") == 200
 
 
+@in_the_long_form
 def test_without_postgres_it_starts_and_says_that_it_is_not_ready(
     system: Systemd, front: Front
 ) -> None:
