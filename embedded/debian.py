@@ -57,6 +57,20 @@ def unpacked(package: str) -> Path:
     return target
 
 
+def program(name: str) -> tuple[Path, dict[str, str]]:
+    """
+    Return the path of the server *name*, installed or unpacked, and the environment it runs in.
+
+    Raises:
+        ConfigError: it cannot be had here; says why.
+    """
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if found is not None:
+        return Path(found), dict(os.environ)
+    folder = unpacked(name)
+    return folder / "usr/sbin" / name, environment(folder)
+
+
 def environment(folder: Path) -> dict[str, str]:
     """Return our environment, in which what is unpacked in *folder* finds its libraries."""
     places = sorted({str(library.parent) for library in folder.rglob("lib*.so*")})

@@ -4,16 +4,14 @@ Run an nginx: the installed one, else Debian's, unpacked.
 As root its workers run as the user that the configuration names, as anywhere; else as ourselves.
 """
 
-import os
 import shutil
 import signal
-import socket
 import tempfile
 from pathlib import Path
 
 from embedded import debian
 from embedded.postgres import TMP
-from embedded.process import Child, wait_until
+from embedded.process import Child, listens, wait_until
 from greenline.errors import ConfigError
 
 START_TIMEOUT_S = 20
@@ -36,7 +34,7 @@ class Nginx:
         Raises:
             ConfigError: there is none, and none can be had; or it does not start.
         """
-        command, env = program()
+        command, env = debian.program("nginx")
         self.folder = Path(tempfile.mkdtemp(prefix="greenline-nginx-", dir=TMP))
         try:
             self.folder.chmod(0o755)
@@ -60,8 +58,8 @@ class Nginx:
                     output=said,
                     env=env,
                 )
-            wait_until(lambda: _listens(port) or not self._child.alive(), START_TIMEOUT_S)
-            if not self._child.alive() or not _listens(port):
+            wait_until(lambda: listens(port) or not self._child.alive(), START_TIMEOUT_S)
+            if not self._child.alive() or not listens(port):
                 lines = (self.folder / "said").read_text().strip().splitlines()
                 raise ConfigError(f"nginx does not start: {(lines or ['it said nothing'])[-1]}")
         except BaseException:
@@ -73,22 +71,3 @@ class Nginx:
         self._child.stop()
         if self.folder != Path():
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def program() -> tuple[Path, dict[str, str]]:
-    """
-    Return nginx's path, and the environment in which it runs.
-
-    Raises:
-        ConfigError: there is none, and none can be had.
-    """
-    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if found is not None:
-        return Path(found), dict(os.environ)
-    folder = debian.unpacked("nginx")
-    return folder / "usr/sbin/nginx", debian.environment(folder)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -4,7 +4,6 @@ Run a pgbouncer before a Postgres of ours: the installed one, else Debian's.
 As root it runs as the user that Postgres has, since it refuses root, too.
 """
 
-import os
 import shutil
 import socket
 import tempfile
@@ -13,7 +12,7 @@ from pathlib import Path
 from embedded import debian
 from embedded.account import Account, account
 from embedded.postgres import PORT, TMP, Postgres
-from embedded.process import Child, run, wait_until
+from embedded.process import Child, listens, run, wait_until
 from greenline.errors import ConfigError
 
 START_TIMEOUT_S = 20
@@ -41,7 +40,7 @@ class Pgbouncer:
         Raises:
             ConfigError: there is none, and none can be had; or it does not start.
         """
-        program, env = _program()
+        program, env = debian.program("pgbouncer")
         folder = self._folder = Path(tempfile.mkdtemp(prefix="greenline-pgbouncer-", dir=TMP))
         try:
             folder.chmod(0o755)
@@ -90,23 +89,10 @@ class Pgbouncer:
     ) -> None:
         with log.open("wb") as output:
             self._child.start(command, user.become, output, env)
-        wait_until(lambda: self._listens() or not self._child.alive(), START_TIMEOUT_S)
-        if not self._child.alive() or not self._listens():
+        wait_until(lambda: listens(self.port) or not self._child.alive(), START_TIMEOUT_S)
+        if not self._child.alive() or not listens(self.port):
             said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
             raise ConfigError(f"pgbouncer does not start: {said[-1]}")
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-def _program() -> tuple[Path, dict[str, str]]:
-    """Return pgbouncer's path, and the environment in which it runs."""
-    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if found is not None:
-        return Path(found), dict(os.environ)
-    folder = debian.unpacked("pgbouncer")
-    return folder / "usr/sbin/pgbouncer", debian.environment(folder)
 
 
 def _copied(program: Path, target: Path) -> tuple[Path, dict[str, str]]:

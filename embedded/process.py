@@ -12,6 +12,7 @@ Start and end the processes that are ours.
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -132,6 +133,12 @@ def wait_until(condition: Callable[[], object], timeout_s: float) -> bool:
             return False
         time.sleep(POLL_S)
     return True
+
+
+def listens(port: int) -> bool:
+    """Return whether somebody listens on *port* of 127.0.0.1."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def end_orphans(ours: Callable[[list[str]], bool], timeout_s: float = 2) -> None:

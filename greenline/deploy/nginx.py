@@ -10,15 +10,13 @@ Read an nginx.conf, with what it includes, into facts about the locations that p
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from crossplane import analyzer, parse
 from gunicorn.util import parse_address
 
 from greenline.deploy.facts import Nginx, Route, Told, Upstream
 from greenline.errors import ConfigError
-
-T = TypeVar("T")
 
 LEVELS = ("http", "server", "location", "if", "limit_except")
 SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -46,6 +44,7 @@ class Directive:
 
 
 Block = tuple[Directive, ...]
+Levels = tuple[Block, ...]
 
 
 def read(file: str) -> Nginx:
@@ -63,15 +62,20 @@ def read(file: str) -> Nginx:
         for one in level
         if one.name == "upstream" and one.args
     }
-    routes = tuple(_routes(top, (), upstreams))
+    routes, unread = [], []
+    for one, around in _passes(top, ()):
+        if server := _server(one):
+            routes.append(_route(one, server, around, upstreams))
+        else:
+            unread.append(Told(one.args[0], one.where))
     if not routes:
         raise ConfigError(f"{file}: no location with a proxy_pass whose server can be told")
     events = next((one.block for one in top if one.name == "events"), None)
     processes = _one(file, (top,), "worker_processes", "1").value
     return Nginx(
         file=file,
-        routes=routes,
-        unread=tuple(_unread(top)),
+        routes=tuple(routes),
+        unread=tuple(unread),
         without_upgrade=dict(_without_upgrade(levels)),
         processes=int(processes) if processes.isdigit() else None,
         worker_connections=None
@@ -115,22 +119,14 @@ def _block(configs: Any, file: str, statements: Any) -> Block:
     return tuple(block)
 
 
-def _routes(block: Block, outer: tuple[Block, ...], known: dict[str, Upstream]) -> Iterator[Route]:
+def _passes(block: Block, outer: Levels) -> Iterator[tuple[Directive, Levels]]:
+    """Return each proxy_pass, with the levels that it is in."""
     levels = (*outer, block)
     for one in block:
         if one.name == "proxy_pass":
-            if server := _server(one):
-                yield _route(one, server, levels, known)
+            yield one, levels
         elif one.name in LEVELS:
-            yield from _routes(one.block, levels, known)
-
-
-def _unread(block: Block) -> Iterator[Told[str]]:
-    for one in block:
-        if one.name == "proxy_pass" and not _server(one):
-            yield Told(one.args[0], one.where)
-        elif one.name in LEVELS:
-            yield from _unread(one.block)
+            yield from _passes(one.block, levels)
 
 
 def _server(proxy_pass: Directive) -> str | None:
@@ -146,9 +142,7 @@ def _without_upgrade(levels: Sequence[Block]) -> Iterator[tuple[str, Told[str]]]
             yield one.args[1], said.get("") or said.get("default") or Told("", one.where)
 
 
-def _route(
-    proxy_pass: Directive, server: str, levels: tuple[Block, ...], known: dict[str, Upstream]
-) -> Route:
+def _route(proxy_pass: Directive, server: str, levels: Levels, known: dict[str, Upstream]) -> Route:
     where = proxy_pass.where
     headers = _at_one_level(levels, "proxy_set_header")
     pages = _at_one_level(levels, "error_page")
@@ -209,7 +203,7 @@ def _address(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: {text}: {error}") from error
 
 
-def _at_one_level(levels: tuple[Block, ...], name: str) -> list[Directive]:
+def _at_one_level(levels: Levels, name: str) -> list[Directive]:
     """Return those of the innermost level that has any."""
     for block in reversed(levels):
         if found := [one for one in block if one.name == name]:
@@ -217,12 +211,12 @@ def _at_one_level(levels: tuple[Block, ...], name: str) -> list[Directive]:
     return []
 
 
-def _one(where: str, levels: tuple[Block, ...], name: str, default: str) -> Told[str]:
+def _one(where: str, levels: Levels, name: str, default: str) -> Told[str]:
     found = _at_one_level(levels, name)
     return Told(found[-1].args[0], found[-1].where) if found else Told(default, where, False)
 
 
-def _words(where: str, levels: tuple[Block, ...], name: str, default: str) -> Told[frozenset[str]]:
+def _words(where: str, levels: Levels, name: str, default: str) -> Told[frozenset[str]]:
     found = _at_one_level(levels, name)
     if not found:
         return Told(frozenset(default.split()), where, is_told=False)

@@ -24,8 +24,16 @@ import pytest
 
 from tests.deploy.behind import behind
 from tests.deploy.notes import Begun, Notes
-from tests.deploy.traffic import ADD, IS_LONG, KINDS, READ, Deployed, Traffic, deployed
-from tests.load import Load
+from tests.deploy.traffic import (
+    ADD,
+    IS_LONG,
+    KINDS,
+    READ,
+    Deployed,
+    Traffic,
+    deployed,
+    failed,
+)  # fmt: skip
 from tests.support import Databases, wait_until
 
 KILLS, SOME = (20, 500) if IS_LONG else (2, 100)
@@ -85,12 +93,6 @@ def killed(place: Deployed, worker: int) -> None:
 def numbers(begun: list[Begun], method: str) -> Counter[int]:
     """Return how often each request was begun."""
     return Counter(each.number for each in begun if each.method == method)
-
-
-def failed(load: Load, status: int) -> set[int]:
-    """Return the requests that were not answered with *status*; all of them were answered."""
-    assert (load.failures, load.refused) == ({}, 0)
-    return {number for number, got in load.answered.items() if got != status}
 
 
 def assert_told_as_it_is(traffic: Traffic) -> None:

@@ -19,8 +19,7 @@ from time import monotonic
 import pytest
 
 from tests.deploy.behind import Behind, behind
-from tests.deploy.traffic import ADD, IS_LONG, Deployed, Traffic
-from tests.load import Load
+from tests.deploy.traffic import ADD, IS_LONG, Deployed, Traffic, failed
 from tests.support import Databases, Service, free_port, service, wait_until
 
 FAIL_TIMEOUT_S, SLACK_S = 5.0, 3.0
@@ -87,12 +86,6 @@ def asked(front: Behind, host: Host, after: int) -> bool:
         entry["upstream"].endswith(host.name) and entry["status"] < 300
         for entry in front.entries()[after:]
     )
-
-
-def failed(load: Load, status: int) -> set[int]:
-    """Return the requests that were not answered with *status*; all of them were answered."""
-    assert (load.failures, load.refused) == ({}, 0)
-    return {number for number, got in load.answered.items() if got != status}
 
 
 def slowest_s(front: Behind) -> float:

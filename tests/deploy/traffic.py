@@ -183,6 +183,12 @@ class Traffic:
             return cursor.fetchall()
 
 
+def failed(load: Load, status: int) -> set[int]:
+    """Return the requests that were not answered with *status*; all of them were answered."""
+    assert (load.failures, load.refused) == ({}, 0)
+    return {number for number, got in load.answered.items() if got != status}
+
+
 @contextmanager
 def held_up(front: Behind) -> Iterator[None]:
     """Let nginx do nothing, as on a machine that is busy with something else."""
