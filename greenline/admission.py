@@ -93,6 +93,10 @@ class Gate:
             "gone": self._gone,
         }
 
+    def has_room(self) -> bool:
+        """Return whether a request would be admitted at once."""
+        return self._in_progress < self._limit.value
+
     def enter(self, environ: dict[str, Any], sock: socket.socket) -> float | None:
         """
         Return when the request was admitted, for :meth:`leave`; None when it is exempt.

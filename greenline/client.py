@@ -10,6 +10,7 @@ The client's socket, and for how long the client may keep the worker waiting.
 
 import select
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from socket import SHUT_WR, SO_LINGER, SOL_SOCKET
 from time import monotonic
@@ -78,6 +79,9 @@ class Client:
     """
 
     error: OSError | None = None
+    # Called in the hub with the first bytes of a request. If it returns True, it has taken them and
+    # resume_request() or end_request() follows; else recv_request() returns them.
+    on_request: Callable[[bytes], bool] | None = None
     gate: Gate | None = None  # whose place the request gives back while it waits for the client
 
     def __init__(self, sock: Any, limits: Limits) -> None:
@@ -99,9 +103,12 @@ class Client:
     def expect_body(self) -> None:
         self.expect(BodyTimeout, self.limits.body_s, self.limits.body_read_s)
 
-    def recv_request(self, idle_s: float) -> bytes:
+    def recv_request(self, idle_s: float) -> Any:
         """
         Return the first bytes of a request, nothing when the client has closed.
+
+        A client without TLS lets ``on_request`` take them first. It returns what ``end_request``
+        is given then.
 
         Raises:
             IdleTimeout: no request came in time.

@@ -9,7 +9,7 @@ One client's connection: the next request by the fast lane or the slow one, and 
 from collections.abc import Mapping
 from io import BytesIO
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 from gevent.exceptions import ConcurrentObjectUseError
@@ -25,6 +25,13 @@ from greenline.turn import give_way
 from greenline.wire import CHUNKED, Lane, Unusual
 
 
+class Outcome(NamedTuple):
+    """How a request ended that was served without the connection's own greenlet."""
+
+    stays: bool = False
+    error: BaseException | None = None
+
+
 class Connection:
     """Reads the requests of one client, one after the other."""
 
@@ -36,6 +43,7 @@ class Connection:
         self._is_idle = False
         self._is_withheld = False
         self._greenlet = gevent.getcurrent()
+        self.handler: Any = None  # the greenlet in which the application runs
         self._cfg = cfg = lane.rules.cfg
         self._lane = lane
         self._server = server
@@ -64,6 +72,12 @@ class Connection:
             self._is_idle = True
             data = self.client.recv_request(idle_s)
             self._is_idle = False
+            if isinstance(data, Outcome):
+                if data.error is not None:
+                    raise data.error
+                if not data.stays:
+                    return None
+                data = self._data
             if not data:
                 return None
         if self._fast:
@@ -81,6 +95,31 @@ class Connection:
                     self._set_body(request, request.length, rest)
                 return request
         return self._read_slowly(data)
+
+    def read_whole(self, data: bytes) -> FastRequest | None:
+        """Return the ordinary request that *data* begins with, None unless all of it is there."""
+        try:
+            request = self._lane.read(data)
+        except Unusual:
+            return None
+        length = request.length or 0
+        end = request.head_bytes + length
+        if length < 0 or end > len(data) or length > self.client.limits.max_body_bytes:
+            return None
+        request.body = BytesIO(data[request.head_bytes : end])
+        self._data = data[end:]
+        self._response = self.started_s = None
+        self._is_withheld = self._is_idle = False
+        self.request = request
+        return request
+
+    def wait_for_next(self, idle_s: float) -> bool:
+        """Be idle again, for *idle_s* seconds at most; return False when more was sent already."""
+        if self._data:
+            return False
+        self._is_idle = True
+        self.client.resume_request(idle_s)
+        return True
 
     def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
         """Return the response to be filled and the environ for the application."""
@@ -167,7 +206,7 @@ class Connection:
 
     def cut(self) -> None:
         """End whatever it does."""
-        gevent.kill(self._greenlet)
+        gevent.kill(self.handler or self._greenlet)
 
     def _close_if_idle(self) -> None:
         """Run in the hub: whoever idles waits there, and nothing else happens meanwhile."""
