@@ -19,7 +19,7 @@ from typing import Any
 from gevent.exceptions import ConcurrentObjectUseError
 
 from greenline import poll
-from greenline.admission import Gate
+from greenline.admission.limiter import ConcurrencyLimiter
 from greenline.settings import Limits
 from greenline.turn import give_way
 
@@ -82,7 +82,7 @@ class Client:
     # Called in the hub with the first bytes of a request. If it returns True, it has taken them and
     # resume_request() or end_request() follows; else recv_request() returns them.
     on_request: Callable[[bytes], bool] | None = None
-    gate: Gate | None = None  # whose place the request gives back while it waits for the client
+    limiter: ConcurrencyLimiter | None = None  # suspended while the request waits for the client
 
     def __init__(self, sock: Any, limits: Limits) -> None:
         self.sock = sock

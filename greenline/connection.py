@@ -36,7 +36,7 @@ class Connection:
     """Reads the requests of one client, one after the other."""
 
     def __init__(self, client: Client, lane: Lane, server: Any, *, fast: bool) -> None:
-        self.client = client
+        self.client: Any = client
         self.request: Any = None
         self.started_s: float | None = None  # when its answer was begun
         self._response: Response | None = None

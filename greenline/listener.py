@@ -2,6 +2,8 @@
 
 import errno
 import logging
+import socket
+import struct
 from time import monotonic
 from typing import Any
 
@@ -10,6 +12,7 @@ from gevent.server import StreamServer
 # This process, or the whole machine, can open no more.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
+TCP_INFO_BYTES, TCPI_UNACKED = 104, 24  # struct tcp_info of linux/tcp.h
 TELL_EVERY_S = 60.0
 PAUSE_S = 0.2  # somebody has to leave first
 
@@ -45,6 +48,17 @@ class Listener(StreamServer):
             self._timer = self.loop.timer(PAUSE_S)
             self._timer.start(self._accept_again)
             return None
+
+    def has_backlog(self) -> bool:
+        """Return whether clients wait although no more can be accepted; True if it is unknown."""
+        if not self.started or not self.full():
+            return False
+        try:
+            # Of a listening socket, tcpi_unacked counts the connections that were not accepted yet.
+            info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        except OSError:  # a unix socket has no such count
+            return True
+        return bool(struct.unpack_from("I", info, TCPI_UNACKED)[0])
 
     def _accept_again(self) -> None:
         if self.started:

@@ -149,9 +149,9 @@ class PlainClient(Client):
             raise ConcurrentObjectUseError("another greenlet waits for this client")
         wait.waiter = waiter = getcurrent()
         wait.until = until
-        gate = self.gate
-        if gate is not None:
-            gate.step_out()
+        limiter = self.limiter
+        if limiter is not None:
+            limiter.suspend()
         try:
             # This is Hub.wait() without its Waiter, which makes sure that nothing else resumes the
             # greenlet. Here a loop around each wait does.
@@ -165,8 +165,8 @@ class PlainClient(Client):
         finally:
             wait.watcher.stop()
             wait.until = NEVER
-            if gate is not None:
-                gate.step_in()
+            if limiter is not None:
+                limiter.resume()
 
 
 class _Wait:

@@ -42,13 +42,19 @@ PROXY_KEEPALIVE = Variable(
 )
 MAX_IN_PROGRESS = Variable(
     "GREENLINE_MAX_IN_PROGRESS",
-    "1000",
-    "requests a worker works on at once; one more is a 503. `auto` finds the number by latency",
+    "auto",
+    "requests that a worker works on at once; `auto` finds the number",
 )
 MAX_WAITING = Variable(
-    "GREENLINE_MAX_WAITING", "0", "requests that may wait to be worked on, beyond those"
+    "GREENLINE_MAX_WAITING",
+    "",
+    "requests that may wait beyond those; one more is a 503; unset: all, unless it is an overload",
 )
-MAX_WAIT = Variable("GREENLINE_MAX_WAIT", "0.1", "seconds that one of them waits at most")
+MAX_WAIT = Variable(
+    "GREENLINE_MAX_WAIT",
+    "",
+    "seconds that one of them waits before it is a 503; unset: `REQUEST_TIMEOUT`, or no limit",
+)
 HEALTH_PATHS = Variable(
     "GREENLINE_HEALTH_PATHS", "/healthz,/readyz", "paths that are never refused"
 )
@@ -121,11 +127,11 @@ def pg_wait() -> str:
 
 
 class Admission(NamedTuple):
-    """How many requests a worker takes in; None is as many as latency allows."""
+    """How many requests a worker works on, and how many wait; None is found out, or no limit."""
 
     max_in_progress: int | None
-    max_waiting: int
-    max_wait_s: float
+    max_waiting: int | None
+    max_wait_s: float | None
     health_paths: tuple[str, ...]
 
 
@@ -139,8 +145,8 @@ def admission() -> Admission:
     is_auto = _text(MAX_IN_PROGRESS).lower() == "auto"
     return Admission(
         max_in_progress=None if is_auto else _count(MAX_IN_PROGRESS),
-        max_waiting=0 if _text(MAX_WAITING) == "0" else _count(MAX_WAITING),
-        max_wait_s=_seconds(MAX_WAIT),
+        max_waiting=0 if _text(MAX_WAITING) == "0" else _optional_count(MAX_WAITING),
+        max_wait_s=_seconds(MAX_WAIT) if _text(MAX_WAIT) else request_timeout_s(),
         health_paths=tuple(path.strip() for path in _text(HEALTH_PATHS).split(",")),
     )
 

@@ -29,11 +29,11 @@ class TlsClient(Client):
         return super()._recv(size, timeout_s)
 
     def _wait(self, *what: Any, **how: Any) -> None:
-        gate = self.gate
-        if gate is not None:
-            gate.step_out()
+        limiter = self.limiter
+        if limiter is not None:
+            limiter.suspend()
         try:
             self._wait_for(*what, **how)
         finally:
-            if gate is not None:
-                gate.step_in()
+            if limiter is not None:
+                limiter.resume()

@@ -14,6 +14,7 @@ import logging
 import signal
 import ssl
 import sys
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -30,11 +31,12 @@ from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
 from greenline import counters, defeats, hangup, master, proxied, settings
-from greenline.admission import gate, refuse
+from greenline.admission.limiter import limiter, refuse
 from greenline.client import Client
 from greenline.connection import Connection, Outcome
 from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
+from greenline.hub import lock_waits
 from greenline.hub.handlers import Handlers
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
@@ -46,7 +48,6 @@ from greenline.tls_client import TlsClient
 from greenline.watchdog import Watchdog
 from greenline.wire import Lane, Rules, split_head
 
-UNAVAILABLE = (503, 504)
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
 
 
@@ -56,6 +57,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     alive: bool
     is_over = False
     early_signals: Any  # a queue
+    _servers: Sequence[Listener] = ()
     shared_fd = -1  # of the memory for all workers' counts
 
     @classmethod
@@ -74,11 +76,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def patch(self) -> None:
         super().patch()
+        lock_waits.install()
         hook_psycopg2()
 
     def run(self) -> None:
         self.prepare()
-        servers = [self._listen(listener) for listener in self.sockets]
+        servers = self._servers = [self._listen(listener) for listener in self.sockets]
         master.note_boot()
         if self._was_told_to_stop():
             self.alive = False
@@ -131,8 +134,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.conversations: set[Connection | Guest] = set()
         self._pre_request = self._hook("pre_request")
         self._post_request = self._hook("post_request")
-        self._gate = gate(settings.admission())
-        counters.gauges["gate"] = self._gate.stats
+        learnt = self._counters.inherited.get(("limiter", "limit"), 0)
+        self._limiter = limiter(settings.admission(), learnt, self._is_full)
+        counters.gauges["limiter"] = self._limiter.stats
         self._watch_hub()
         # What is there now stays: no collection needs to look at it again.
         gc.collect()
@@ -197,14 +201,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if not self.alive or not self.keepalive_s:
                 response.force_close()
             try:
-                admitted = self._gate.enter(environ, connection.client.sock)
+                admitted = self._limiter.acquire(environ, connection.client.sock)
             except Overloaded:
                 self._counters.count(("refused",))
                 if connection.withholds_body():  # nobody can tell whether it comes after all
                     response.force_close()
                 self._respond(refuse, environ, response, started, request)
                 return not response.should_close()
-            connection.client.gate = self._gate if admitted is not None else None
+            connection.client.limiter = self._limiter if admitted is not None else None
             try:
                 connection.ask_for_body()
                 if in_handler:
@@ -214,8 +218,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                         self._respond, self.wsgi, environ, response, started, request
                     )
             finally:
-                connection.client.gate = None
-                self._gate.leave(admitted, response.status_code not in UNAVAILABLE)
+                connection.client.limiter = None
+                self._limiter.release(admitted, (response.status_code or 500) < 500)
             # Without a head the application has handled the socket by itself.
             return not response.headers_sent or not response.should_close()
         finally:
@@ -288,7 +292,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         back. It returns False where that one is needed: the request is not an ordinary one, or has
         to wait for its turn.
         """
-        if not self._gate.has_room() or (request := connection.read_whole(data)) is None:
+        if not self._limiter.has_room() or (request := connection.read_whole(data)) is None:
             return False
         self._handlers.start(self._handle, connection, request)
         return True
@@ -339,6 +343,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             or negotiation.prior_knowledge_allowed(self.cfg, addr)
             or negotiation.upgrade_allowed(self.cfg, addr)
         )
+
+    def _is_full(self) -> bool:
+        """Return whether clients wait in the backlog because no more can be accepted."""
+        return any(server.has_backlog() for server in self._servers)
 
     def _has_fast_lane(self) -> bool:
         if split_head is None and self.cfg.http_parser == "auto":

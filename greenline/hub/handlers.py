@@ -16,7 +16,7 @@ import gevent
 from greenlet import getcurrent
 
 
-class Handler(gevent.Greenlet):
+class Handler(gevent.Greenlet):  # type: ignore[type-arg]
     """A greenlet that runs one piece of work after the other; made and used by Handlers."""
 
     def __init__(self, idle: "list[Handler]") -> None:
@@ -25,7 +25,7 @@ class Handler(gevent.Greenlet):
         self.work: Callable[..., object] | None = None
         self.arguments: tuple[Any, ...] = ()
         self.caller: Any = None
-        self.error: BaseException | None = None
+        self.failure: BaseException | None = None
 
     def _run(self) -> None:
         idle = self._idle
@@ -33,7 +33,7 @@ class Handler(gevent.Greenlet):
             try:
                 self.work(*self.arguments)  # type: ignore[misc]
             except BaseException as error:  # the caller raises it
-                self.error = error
+                self.failure = error
             self.work, self.arguments = None, ()
             idle.append(self)
             # The handler is idle now: a throw ends it.
@@ -84,12 +84,12 @@ class Handlers:
                 break
             except BaseException as error:
                 resume = partial(handler.throw, error)
-        if handler.error is not None:
-            error, handler.error = handler.error, None
+        failure, handler.failure = handler.failure, None
+        if failure is not None:
             try:
-                raise error
+                raise failure
             finally:
-                del error
+                del failure  # its traceback has this frame: no cycle for the collector
 
     def retire_idle(self) -> int:
         """
