@@ -30,12 +30,17 @@ STANDSTILL_S = 1.0  # all wait for locks: perhaps for something that a waiting r
 SMOOTHING_S = 0.1  # of the shares of blocked requests and idle time
 SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each other
 IDLE, BUSY, STALLED = 0.2, 0.1, 0.8  # shares of time in which the hub has nothing to do
-UP, DOWN = 1.5, 0.75  # the limit that is tried, over the present one
-GAIN, LOSS = 0.35, 0.07  # of the proportional gain a higher limit has to bring; a lower one may cost
+UP, DOWN = 1.5, 0.75  # the limit that is tried, over the present one; twice where all is idle
+GAIN, LOSS = (
+    0.35,
+    0.07,
+)  # of the proportional gain a higher limit has to bring; a lower one may cost
 ERRORS = 0.05  # by so much may the share of errors rise
-MIN_WINDOW_S, MAX_WINDOW_S, MIN_ENDED = 0.1, 5.0, 100
+MIN_WINDOW_S, MAX_WINDOW_S, MIN_ENDED, MIN_ENDED_IDLE = 0.1, 5.0, 100, 30
+WINDOW_LATENCIES, LONG_WINDOW_S = 8, 0.5  # or so long, where fewer end
 HOLD_S, MAX_HOLD_S = 5.0, 60.0  # a limit that failed is tried again after that, doubled each time
 DECAY_S = 5.0  # a busy CPU brings the limit back in some of these
+RECOVERY_S = 0.1  # and so does the end of a scarcity
 
 
 class Limit(Protocol):
@@ -161,6 +166,9 @@ class Adaptive:
                 self._shrink(in_progress, blocked, now)
             else:
                 self._grow(in_progress, now)
+        elif self._limit < self.initial and self._blocked < PLENTY:
+            # What was scarce is not any more, or another route is asked for.
+            self._set(min(self._limit * (1 + past_s / RECOVERY_S), float(self.initial)), now)
         elif self._idle < BUSY and self._limit > self.initial:
             self._decay(past_s, now)
         elif not waiting:
@@ -188,7 +196,8 @@ class Adaptive:
         free = in_progress - blocked
         limit = free + max(1.0, free * PLENTY)
         if limit < self._limit:
-            self._forbid(limit + 1, now)
+            if limit >= self.initial:
+                self._forbid(limit + 1, now)
             self._set(limit, now)
 
     def _decay(self, past_s: float, now: float) -> None:
@@ -216,7 +225,8 @@ class Adaptive:
             if found.limit > base.limit:
                 self._ceiling_hold_s = HOLD_S
         self._base, self._is_trial = found, False
-        higher = min(max(self._limit * UP, self._limit + 1), self._maximum)
+        up = 2.0 if self._idle >= STALLED else UP
+        higher = min(max(self._limit * up, self._limit + 1), self._maximum)
         lower = max(self._limit * DOWN, self.initial)
         if (
             self._idle >= IDLE
@@ -254,14 +264,19 @@ class Adaptive:
     def _is_measured(self, now: float) -> bool:
         """Return whether enough has ended under the present limit to tell what it serves."""
         if not self._settled:
-            if self._ended >= self.value or now - self._window_s >= MAX_WINDOW_S:
+            if self._ended >= self.value or now - self._window_s >= self._longest_s():
                 self._ended = self._ended_before = self._ok = 0
                 self._settled, self._window_s = True, now
             return False
         window_s = now - self._window_s
-        if window_s >= MAX_WINDOW_S:
+        if window_s >= self._longest_s():
             return True
-        return window_s >= MIN_WINDOW_S and self._ended >= max(self.value, MIN_ENDED)
+        # An idle hub waits for timers and far servers, and those are regular.
+        enough = MIN_ENDED_IDLE if self._idle >= STALLED else MIN_ENDED
+        return window_s >= MIN_WINDOW_S and self._ended >= max(self.value, enough)
+
+    def _longest_s(self) -> float:
+        return min(max(WINDOW_LATENCIES * self._latency_s, LONG_WINDOW_S), MAX_WINDOW_S)
 
     def _measured(self, now: float) -> _Measured:
         errors = 1 - self._ok / self._ended if self._ended else 0.0

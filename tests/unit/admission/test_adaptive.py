@@ -208,6 +208,17 @@ def test_errors_that_come_with_a_higher_limit_take_it_back() -> None:
     assert above < 100
 
 
+def test_after_a_lock_that_all_wanted_the_limit_is_back_soon() -> None:
+    """One at a time, then all sleep: four seconds later as many as without the lock."""
+    worker = Worker(always(0.005), slots=1)
+    worker.run(5.0, 200)
+    assert worker.limit.value <= 4
+    worker.wait, worker._slots = always(0.2), 10**9
+    worker.run(4.0)
+    worker.run(2.0)
+    assert worker.rate(2.0) >= 5 * 32 / 0.2
+
+
 def test_a_standstill_in_which_all_wait_for_each_other_raises_the_limit() -> None:
     """Sixteen wait for something that the next request brings, as in a chat: it is admitted."""
     now = 0.0
