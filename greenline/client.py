@@ -79,6 +79,7 @@ class Client:
     """
 
     error: OSError | None = None
+    idle_since_s = 0.0  # when it began to wait for the next request
     # Called in the hub with the first bytes of a request. If it returns True, it has taken them and
     # resume_request() or end_request() follows; else recv_request() returns them.
     on_request: Callable[[bytes], bool] | None = None
@@ -113,6 +114,7 @@ class Client:
         Raises:
             IdleTimeout: no request came in time.
         """
+        self.idle_since_s = monotonic()
         self.expect(IdleTimeout, idle_s)
         return self.recv()
 

@@ -46,7 +46,7 @@ class Connection:
         self.handler: Any = None  # the greenlet in which the application runs
         self._cfg = cfg = lane.rules.cfg
         self._lane = lane
-        self._server = server
+        self.server = server
         self._fast = fast
         self._parser = PythonParser(cfg, client, lane.peer_addr)
         self._unreader = self._parser.unreader
@@ -134,7 +134,7 @@ class Connection:
         # gunicorn would ask for the body now, before the gate has let the request in.
         self._is_withheld, request._expected_100_continue = request._expected_100_continue, False
         response, environ = wsgi.create(
-            request, client, self._lane.peer_addr, self._server, self._cfg, Response
+            request, client, self._lane.peer_addr, self.server, self._cfg, Response
         )
         self._response = response
         response.environ = environ
@@ -199,6 +199,14 @@ class Connection:
         """Return method and target of the request in progress, None when there is none."""
         request = self.request
         return None if request is None else f"{request.method} {request.uri}"
+
+    def idle_s(self) -> float | None:
+        """Return for how long it has waited for the next request, None: one is in progress."""
+        return monotonic() - self.client.idle_since_s if self._is_idle else None
+
+    def is_trusted(self) -> bool:
+        """Return whether the client is a trusted proxy."""
+        return bool(self._lane.is_trusted)
 
     def close_if_idle(self) -> None:
         """Close the connection, unless a request came or is in progress."""

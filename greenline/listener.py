@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import math
 import socket
 import struct
 from time import monotonic
@@ -14,6 +15,7 @@ EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 TCP_INFO_BYTES, TCPI_UNACKED = 104, 24  # struct tcp_info of linux/tcp.h
 TELL_EVERY_S = 60.0
+ROOM = 0.1  # the part of worker_connections that is kept free of idle connections
 PAUSE_S = 0.2  # somebody has to leave first
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,11 @@ class Listener(StreamServer):
             self._timer = self.loop.timer(PAUSE_S)
             self._timer.start(self._accept_again)
             return None
+
+    def missing(self) -> int:
+        """Return how many connections should be closed so that new ones find room at once."""
+        sockets: Any = self.pool
+        return int(math.ceil(sockets.size * ROOM) - sockets.free_count())
 
     def has_backlog(self) -> bool:
         """Return whether clients wait although no more can be accepted; True if it is unknown."""

@@ -45,7 +45,8 @@ class PlainClient(Client):
         super().close()
 
     def recv_request(self, idle_s: float) -> Any:
-        until = monotonic() + idle_s
+        self.idle_since_s = now = monotonic()
+        until = now + idle_s
         on_ready = None if self.on_request is None else self._read_request
         try:
             while True:
@@ -79,7 +80,8 @@ class PlainClient(Client):
     def resume_request(self, idle_s: float) -> None:
         """Wait for the next request, *idle_s* seconds at most, while no greenlet runs."""
         wait = self._reading
-        wait.until = monotonic() + idle_s
+        self.idle_since_s = now = monotonic()
+        wait.until = now + idle_s
         wait.waiter = self._owner
         wait.watcher.start(self._read_request)
 

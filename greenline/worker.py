@@ -16,6 +16,7 @@ import ssl
 import sys
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from time import monotonic
 from typing import Any
 
@@ -88,6 +89,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         while self.alive and not master.is_stopping():
             self.notify()
             self._counters.read_gauges()
+            self._close_idle()
             gevent.sleep(TICK_S)
         self.alive = False
         Response.is_ending = True
@@ -343,6 +345,24 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             or negotiation.prior_knowledge_allowed(self.cfg, addr)
             or negotiation.upgrade_allowed(self.cfg, addr)
         )
+
+    def _close_idle(self) -> None:
+        """Close the connections that are idle longest where few sockets are left for new ones."""
+        for server in self._servers:
+            if (missing := server.missing()) <= 0:
+                continue
+            idle = [
+                (idle_s, each)
+                for each in self.conversations
+                if isinstance(each, Connection)
+                and each.server == server.address
+                and (idle_s := each.idle_s()) is not None
+                # A proxy may be about to use its connection: closing that would be a 502.
+                and (idle_s > self.proxy_s or not each.is_trusted())
+            ]
+            idle.sort(key=itemgetter(0), reverse=True)
+            for _, each in idle[:missing]:
+                each.close_if_idle()
 
     def _is_full(self) -> bool:
         """Return whether clients wait in the backlog because no more can be accepted."""

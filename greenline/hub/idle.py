@@ -10,9 +10,13 @@ class IdleTime:
     """The time that the hub of this thread is idle; it is measured between start and stop."""
 
     def __init__(self) -> None:
-        loop = gevent.get_hub().loop
-        # libev calls the one right before it waits for events, and the other right after.
-        self._watchers: tuple[Any, Any] = (loop.prepare(ref=False), loop.check(ref=False))
+        loop: Any = gevent.get_hub().loop
+        # libev calls the one right before it waits for events, and the other right after: last and
+        # first of all that it calls then.
+        self._watchers: tuple[Any, Any] = (
+            loop.prepare(ref=False, priority=loop.MINPRI),
+            loop.check(ref=False, priority=loop.MAXPRI),
+        )
         self._waits_since_s: float | None = None
         self._taken_s = 0.0
         self._idle_s = 0.0
