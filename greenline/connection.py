@@ -131,7 +131,7 @@ class Connection:
             environ["wsgi.early_hints"] = response.early_hints
             response.environ = environ
             return response, environ
-        # gunicorn would ask for the body now, before the gate has let the request in.
+        # gunicorn would ask for the body now, before the request is admitted.
         self._is_withheld, request._expected_100_continue = request._expected_100_continue, False
         response, environ = wsgi.create(
             request, client, self._lane.peer_addr, self.server, self._cfg, Response

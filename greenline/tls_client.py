@@ -1,7 +1,7 @@
 """
 A client with TLS: gevent's socket reads, writes and waits, where a read may wait to write.
 
-Where it waits, the request's place of the gate is lent.
+While it waits, the request is not counted as in progress.
 """
 
 from typing import Any
