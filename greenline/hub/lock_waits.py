@@ -3,8 +3,9 @@ Count the handlers that wait for a lock, or for a place in a pool, which other h
 
 The locks, conditions, semaphores and futures of the standard library, and the pools made of them
 (SQLAlchemy's, pymongo's), all wait in the patched ``threading.Lock``. Its ``acquire`` is replaced
-by one that counts while it waits. An uncontended lock costs less than with gevent's own, which checks
-its arguments first. Queues and events are not counted: what they wait for may come from a client.
+by one that counts while it waits. An uncontended lock costs less than with gevent's own, which
+checks its arguments first. Queues and events are not counted: what they wait for may come from a
+client.
 """
 
 from typing import Any
