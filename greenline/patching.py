@@ -36,6 +36,14 @@ def patch_all() -> None:
     """Patch the standard library and psycopg2: for scripts, tests and servers without a worker."""
     gevent.monkey.patch_all()
     hook_psycopg2()
+    keep_running_loops()
+
+
+def keep_running_loops() -> None:
+    """Let each greenlet run an asyncio loop of its own; asyncio is imported after the patching."""
+    from greenline.hub import running_loop
+
+    running_loop.install()
 
 
 def hook_psycopg2() -> None:

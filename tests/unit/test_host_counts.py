@@ -1,6 +1,5 @@
 """app.api.host_counts: exact over processes, through kills, in bounded memory."""
 
-import os
 import signal
 import subprocess
 import sys

@@ -1,0 +1,1 @@
+"""gevent's hub, and what other libraries know of it."""
