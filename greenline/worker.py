@@ -112,6 +112,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def prepare(self) -> None:
         """Decide what is the same for all requests."""
         cfg = self.cfg
+        proxied.ignore_default_names(cfg)
         self.limits = settings.limits()
         # An idle connection is never closed before the proxy gives it up.
         told_s = settings.proxy_keepalive_s()
