@@ -91,7 +91,7 @@ def create_app(settings: Settings) -> Flask:
     ):
         resource.add(routes, declared)
     keys.add_rotate(routes, keys_store)
-    ops.add_health(routes, resources.health, master.is_stopping)
+    ops.add_health(routes, resources.health, master.is_stopping, settings.ops_token)
     if settings.ops_token:
         ops.add_budget(routes, lambda: plans, settings.ops_token)
     if settings.diagnostics:
