@@ -11,6 +11,7 @@ Make the process green, and prove it.
 
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -48,11 +49,13 @@ def keep_running_loops() -> None:
 
 def hook_psycopg2() -> None:
     """
-    Let psycopg2 wait in the hub, so that other greenlets run meanwhile.
+    Let psycopg2, where it is installed, wait in the hub, so that other greenlets run meanwhile.
 
     Raises:
         ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
     """
+    if find_spec("psycopg2") is None:  # the application has another driver, or none
+        return
     from psycopg2.extensions import set_wait_callback
 
     from greenline.postgres.wait import keeping_promises, wait
