@@ -1,6 +1,7 @@
 """The composition root: build the resources, hand them to the repositories, wire the routes."""
 
 from functools import partial
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.api import (
@@ -101,6 +102,11 @@ def create_app(settings: Settings) -> Flask:
     return app
 
 
+def counts_path(database_url: str) -> Path:
+    """Return the file of a host's counts: those of all services on one database, and its keys."""
+    return host_path(f"rate limit of {server_of(database_url)}{urlsplit(database_url).path}")
+
+
 def _access(settings: Settings, app: Flask, keys_store: Keys, resources: Resources) -> Access:
     """Return the guard of the views, which counts what each client asks where that is limited."""
     find = keys_store.find if settings.auth else None
@@ -110,9 +116,7 @@ def _access(settings: Settings, app: Flask, keys_store: Keys, resources: Resourc
     from app.api import rate_limit
     from app.api.host_counts import HostCounts
 
-    # A key's id and the settings belong to one database.
-    url = settings.database_url
-    own = HostCounts(host_path(f"rate limit of {server_of(url)}{urlsplit(url).path}"))
+    own = HostCounts(counts_path(settings.database_url))
     resources.add("rate limit", close=own.close)
     shared = None
     if settings.rate_limit_storage is not None:

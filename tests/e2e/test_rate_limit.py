@@ -9,14 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
+from app.factory import counts_path
 from embedded import debian
-from greenline import ledger
 from greenline.errors import ConfigError
-from greenline.postgres.connect import server_of
 from tests.support import Databases, Service, free_port, service, wait_until
 
 WORKERS = 4 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 2
@@ -26,8 +24,7 @@ ALLOWED, ASKED, CLIENTS = 100, 160, 8
 @pytest.fixture
 def limited(databases: Databases) -> Iterator[dict[str, str]]:
     """The settings of a service that allows so many requests of an address."""
-    url = databases.postgres
-    counts = ledger.path(f"rate limit of {server_of(url)}{urlsplit(url).path}")
+    counts = counts_path(databases.postgres)
     counts.unlink(missing_ok=True)
     yield {**databases.environ, "RATE_LIMIT": f"{ALLOWED}/hour"}
     counts.unlink(missing_ok=True)
