@@ -19,10 +19,10 @@ from gunicorn.http.body import Body, LengthReader
 from greenline import proxied
 from greenline.body import BodyTooLarge, BoundedChunks, bounded, drain, is_unread
 from greenline.client import Client, ClientTimeout
-from greenline.request import FastRequest, PythonParser
+from greenline.request import FastRequest, InvalidHost, PythonParser
 from greenline.response import Response
 from greenline.turn import give_way
-from greenline.wire import CHUNKED, Lane, Unusual
+from greenline.wire import CHUNKED, Lane, Unusual, is_valid_host
 
 
 class Outcome(NamedTuple):
@@ -245,6 +245,10 @@ class Connection:
         self._unreader.unread(data)
         self.client.expect_head()
         request = self.request = next(self._parser)
+        if self._lane.rules.requires_host:
+            host = next((value for name, value in request.headers if name == "HOST"), None)
+            if not is_valid_host(host, request.version >= (1, 1)):
+                raise InvalidHost("Host", request)
         if request.proxy_protocol_info:
             self._proxy = request.proxy_protocol_info
         else:

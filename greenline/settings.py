@@ -66,6 +66,9 @@ BLOCKED_HUB_MS = Variable(
 ACCESS_LOG = Variable(
     "GREENLINE_ACCESS_LOG", "gunicorn", "`json` for lines of ours; `gunicorn` for its settings"
 )
+REQUIRE_HOST = Variable(
+    "GREENLINE_REQUIRE_HOST", "1", "0 accepts a request of HTTP/1.1 without a valid Host header"
+)
 HOSTS = Variable("GREENLINE_HOSTS", "1", "hosts that share the databases; `auto` has them counted")
 SURGE_HOSTS = Variable("GREENLINE_SURGE_HOSTS", "1", "hosts more while a deploy rolls")
 PGBOUNCER_POOL_SIZE = Variable(
@@ -77,7 +80,8 @@ MONGODB_MAX_CONNECTIONS = Variable(
 VARIABLES = (
     PG_WAIT, HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, ACCESS_LOG, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE, MONGODB_MAX_CONNECTIONS,
+    BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE,
+    MONGODB_MAX_CONNECTIONS,
 )  # fmt: skip
 # What whoever hosts an application sets anyway: only the console script reads them here.
 DATABASE_URL = Variable("DATABASE_URL", "", "Postgres")
@@ -206,6 +210,15 @@ def logs_json() -> bool:
     return _choice(ACCESS_LOG, "gunicorn", "json") == "json"
 
 
+def requires_host() -> bool:
+    """
+    Return whether a request of HTTP/1.1 without a valid Host header is refused.
+
+    :raises ConfigError: neither 0 nor 1.
+    """
+    return _choice(REQUIRE_HOST, "0", "1") == "1"
+
+
 def check() -> None:
     """
     Read every variable, so that a wrong one is told before a worker starts.
@@ -215,6 +228,7 @@ def check() -> None:
     """
     for read in (
         pg_wait, limits, admission, drain_delay_s, proxy_keepalive_s, blocked_hub_s, logs_json,
+        requires_host,
     ):  # fmt: skip
         read()
 

@@ -41,7 +41,7 @@ from greenline.hub import lock_waits
 from greenline.hub.handlers import Handlers
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
-from greenline.patching import hook_psycopg2
+from greenline.patching import hook_psycopg2, keep_running_loops
 from greenline.plain_client import PlainClient, Sweep
 from greenline.refusals import Refusals
 from greenline.response import Response
@@ -79,6 +79,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         super().patch()
         lock_waits.install()
         hook_psycopg2()
+        keep_running_loops()
 
     def run(self) -> None:
         self.prepare()
@@ -117,6 +118,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def prepare(self) -> None:
         """Decide what is the same for all requests."""
         cfg = self.cfg
+        proxied.ignore_default_names(cfg)
         self.limits = settings.limits()
         # An idle connection is never closed before the proxy gives it up.
         told_s = settings.proxy_keepalive_s()
