@@ -37,6 +37,7 @@ from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
+from greenline.offload import fork
 from greenline.patching import hook_psycopg2
 from greenline.plain_client import PlainClient, Sweep
 from greenline.refusals import Refusals
@@ -74,8 +75,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def patch(self) -> None:
         super().patch()
         hook_psycopg2()
+        fork.install()
 
     def run(self) -> None:
+        if fork.is_child:  # of the application, made while it was loaded
+            fork.end(None)
         self.prepare()
         servers = [self._listen(listener) for listener in self.sockets]
         master.note_boot()
@@ -233,6 +237,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             else:
                 response.write_all(result)
         finally:
+            if fork.is_child:
+                error = sys.exception()
+                fork.end(None if error is response.sock.error else error)
             if response.headers_sent:  # else nothing was answered yet, and who does it tells
                 self._journal.tell(environ, request, response, monotonic() - started)
             if hasattr(result, "close"):

@@ -1,0 +1,186 @@
+"""
+What a process is that an application forks off a worker, by ``os.fork`` or ``multiprocessing``.
+
+It computes and ends; it never serves. It has a hub of its own in which none of the
+worker's greenlets run, default signal handlers, and no connection of the worker's: neither a
+listening socket nor a client's nor a database's. It ends when its worker does, wherever it stands
+among the worker's descendants, unless it has called ``os.setsid()``; a program that it executes in
+its own place is on its own, as it is under threads.
+"""
+
+import gc
+import logging
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, NoReturn
+
+import _socket
+import gevent.hub
+import gevent.os
+from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
+from gevent.monkey import get_original
+from greenlet import getcurrent, greenlet
+
+from greenline import deadline, hangup
+
+TERMINATE_S = 5.0  # from SIGTERM to SIGKILL for a child whose worker has ended
+
+log = logging.getLogger(__name__)
+
+is_child = False  # whether this process was forked off a worker
+
+_session = 0  # the worker's
+_worker_end = _worker_life = -1  # a pipe: the second end is open for as long as the worker lives
+_is_for_exec = False
+_abandoned: list[Any] = []
+
+
+def install() -> None:
+    """Prepare this process, a worker whose standard library is patched, for forks; once."""
+    global _session, _worker_end, _worker_life
+    _session = os.getsid(0)
+    _worker_end, _worker_life = os.pipe()
+    os.register_at_fork(after_in_child=_begin_child)
+    # Not at the head: imported in the master, these would keep what is not patched yet.
+    import gevent.subprocess
+
+    from greenline.offload import processes
+
+    gevent.subprocess.fork = partial(_fork_for_exec, gevent.subprocess.fork)
+    processes.install()
+
+
+def end(error: BaseException | None) -> NoReturn:
+    """
+    End this child, which has returned to the worker's own code.
+
+    :param error: what it raised there; None when it returned.
+    """
+    status = 0
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        status = 1
+        log.error("a forked child failed", exc_info=error)
+    for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
+        with suppress(Exception):
+            flush()
+    os._exit(status)
+
+
+def _fork_for_exec(fork: Callable[[], int]) -> int:
+    """Fork for :mod:`subprocess`, which closes and passes descriptors and executes by itself."""
+    global _is_for_exec
+    _is_for_exec = True
+    try:
+        return fork()
+    finally:
+        _is_for_exec = False
+
+
+def _begin_child() -> None:
+    global is_child
+    if _is_for_exec:
+        return
+    if not is_child:  # the children of a child inherit what the child has opened and set since
+        is_child = True
+        get_original("os", "close")(_worker_life)
+        _reset_signals()
+        _replace_sockets()
+        hangup.serve(None)
+        deadline.forget()
+    _replace_hub()
+    if os.getsid(0) == _session:
+        get_original("_thread", "start_new_thread")(_end_with_worker, ())
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)  # gunicorn's pipe, which the worker reads
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            get_original("signal", "signal")(number, signal.SIG_DFL)
+
+
+def _replace_sockets() -> None:
+    """
+    Put /dev/null in the place of each listening and each connected socket.
+
+    They are not closed: the objects that own them would close other files under their numbers. A
+    driver that says goodbye to its server when it is collected does so to /dev/null.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # the folder's own
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode) and _has_peers(int(name)):
+                os.dup2(null, int(name), inheritable=False)
+    get_original("os", "close")(null)
+
+
+def _has_peers(number: int) -> bool:
+    """Return whether the socket serves others; pairs and datagrams (syslog's) are shared safely."""
+    sock = _socket.socket(fileno=number)
+    try:
+        if sock.type != _socket.SOCK_STREAM:
+            return False
+        if sock.family != _socket.AF_UNIX or sock.getsockname():
+            return True
+        with suppress(OSError):
+            return bool(sock.getpeername())
+        return False
+    finally:
+        sock.detach()
+
+
+class _AbandonedHub(gevent.hub.Hub):
+    """The worker's hub in a child: gevent's locks and events leave a dead hub for a new one."""
+
+    dead = True
+
+
+def _replace_hub() -> None:
+    """Go on in a hub of the child's own; no other greenlet of the parent ever runs again."""
+    old, current = get_hub_if_exists(), getcurrent()
+    if old is None or current is old:
+        return
+    # A greenlet that is collected is woken to clean up, which is its twin's affair in the parent.
+    gc.freeze()
+    _abandoned.append(old)
+    old.__class__ = _AbandonedHub
+    old.loop.destroy()  # with the epoll descriptor that it shares with the parent's
+    set_hub(None)
+    set_loop(None)
+    gevent.os._watched_children.clear()
+    hub = gevent.get_hub()
+    top = current
+    while top.parent is not None and top.parent is not old:
+        top = top.parent
+    if top.parent is old:
+        # Where this greenlet ends the process does, or when nothing is left that could wake it.
+        guard = greenlet(_guard, old)
+        guard.switch(current)
+        hub.parent = guard
+        top.parent = hub
+
+
+def _guard(forking: greenlet) -> NoReturn:
+    error = None
+    try:
+        forking.switch()
+    except BaseException as raised:
+        error = raised
+    end(error)
+
+
+def _end_with_worker() -> None:
+    """Run in a native thread, so that nothing which blocks the child keeps it alive."""
+    os.read(_worker_end, 1)  # its end: the worker writes nothing
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if os.getsid(0) != _session:
+            return
+        os.kill(os.getpid(), number)
+        get_original("time", "sleep")(TERMINATE_S)
