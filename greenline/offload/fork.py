@@ -18,13 +18,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 import _socket
 import gevent.hub
 import gevent.os
 from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
+from gevent.exceptions import LoopExit
 from gevent.monkey import get_original
-from greenlet import getcurrent, greenlet
+from greenlet import getcurrent, greenlet, settrace
 
 from greenline import deadline, hangup
 
@@ -37,7 +39,8 @@ is_child = False  # whether this process was forked off a worker
 _session = 0  # the worker's
 _worker_end = _worker_life = -1  # a pipe: the second end is open for as long as the worker lives
 _is_for_exec = False
-_abandoned: list[Any] = []
+_abandoned: list[Any] = []  # the hubs and loops of the processes that this one was forked off
+_own: WeakSet[greenlet] = WeakSet()  # greenlets that may run here
 
 
 def install() -> None:
@@ -137,43 +140,94 @@ def _has_peers(number: int) -> bool:
 
 
 class _AbandonedHub(gevent.hub.Hub):
-    """The worker's hub in a child: gevent's locks and events leave a dead hub for a new one."""
+    """The worker's hub in a child, which never runs: what is bound to it goes to the child's."""
 
-    dead = True
+    dead = True  # so that locks and events bind themselves to another
+
+    def switch(self) -> Any:
+        return gevent.get_hub().switch()
+
+    def wait(self, watcher: Any) -> None:
+        """Wait for the descriptor of *watcher*, which is the destroyed loop's."""
+        hub = gevent.get_hub()
+        with hub.loop.io(watcher.fd, watcher.events) as own:
+            hub.wait(own)
+
+    def cancel_waits_close_and_then(
+        self, watchers: object, error: object, then: Callable[..., object], *args: object
+    ) -> None:
+        """Close a socket or a file: no greenlet waits for it here."""
+        then(*args)
+
+
+class _Hub(gevent.hub.Hub):
+    """The child's hub, which may run first when the forking greenlet has ended."""
+
+    def run(self, *_: object) -> None:
+        super().run()
 
 
 def _replace_hub() -> None:
-    """Go on in a hub of the child's own; no other greenlet of the parent ever runs again."""
+    """Go on in a hub of the child's own."""
+    global _own
     old, current = get_hub_if_exists(), getcurrent()
     if old is None or current is old:
         return
     # A greenlet that is collected is woken to clean up, which is its twin's affair in the parent.
     gc.freeze()
-    _abandoned.append(old)
+    _abandoned.append((old, old.loop))
     old.__class__ = _AbandonedHub
     old.loop.destroy()  # with the epoll descriptor that it shares with the parent's
-    set_hub(None)
     set_loop(None)
+    hub = _Hub()
+    set_hub(hub)
+    for _ in range(hub.loop.activecnt):  # libev forgets to, and would wait for them for ever
+        hub.loop.unref()
+    for one, _ in _abandoned:
+        one.loop = hub.loop
     gevent.os._watched_children.clear()
-    hub = gevent.get_hub()
+    _own = WeakSet([hub])
     top = current
-    while top.parent is not None and top.parent is not old:
+    while top is not None and top is not old:
+        _own.add(top)
+        if top.parent is old:
+            # Where this greenlet ends the process does, or when nothing is left to wake one.
+            guard = greenlet(_guard, old)
+            _own.add(guard)
+            guard.switch(current, top)
+            hub.parent = guard
+            top.parent = hub
+            break
         top = top.parent
-    if top.parent is old:
-        # Where this greenlet ends the process does, or when nothing is left that could wake it.
-        guard = greenlet(_guard, old)
-        guard.switch(current)
-        hub.parent = guard
-        top.parent = hub
+    settrace(_park_others)
 
 
-def _guard(forking: greenlet) -> NoReturn:
+def _guard(forking: greenlet, top: greenlet) -> NoReturn:
     error = None
     try:
         forking.switch()
+    except LoopExit as raised:
+        error = None if top.dead else raised
     except BaseException as raised:
         error = raised
     end(error)
+
+
+def _park_others(event: str, switched: tuple[greenlet, greenlet]) -> None:
+    """
+    Run in the greenlet that is switched to, before it goes on: not at all if it is the parent's.
+
+    It waits for a lock that was free again in the child, for instance, or for a greenlet's end.
+    """
+    origin, target = switched
+    if target in _own:
+        return
+    try:
+        sys._getframe(1)
+    except ValueError:  # it begins
+        _own.add(target)
+    else:
+        origin.switch()
 
 
 def _end_with_worker() -> None:
