@@ -8,6 +8,7 @@ among the worker's descendants, unless it has called ``os.setsid()``; a program 
 its own place is on its own, as it is under threads.
 """
 
+import _socket
 import gc
 import logging
 import os
@@ -20,12 +21,13 @@ from functools import partial
 from typing import Any, NoReturn
 from weakref import WeakSet
 
-import _socket
 import gevent.hub
-import gevent.os
+
+# Private names of gevent's, and `Hub.loop`, which is not documented to be set.
 from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
 from gevent.exceptions import LoopExit
 from gevent.monkey import get_original
+from gevent.os import _watched_children  # type: ignore[attr-defined]
 from greenlet import getcurrent, greenlet, settrace
 
 from greenline import deadline, hangup
@@ -54,7 +56,8 @@ def install() -> None:
 
     from greenline.offload import processes
 
-    gevent.subprocess.fork = partial(_fork_for_exec, gevent.subprocess.fork)
+    subprocess: Any = gevent.subprocess
+    subprocess.fork = partial(_fork_for_exec, subprocess.fork)
     processes.install()
 
 
@@ -150,8 +153,11 @@ class _AbandonedHub(gevent.hub.Hub):
     def wait(self, watcher: Any) -> None:
         """Wait for the descriptor of *watcher*, which is the destroyed loop's."""
         hub = gevent.get_hub()
-        with hub.loop.io(watcher.fd, watcher.events) as own:
+        own = hub.loop.io(watcher.fd, watcher.events)
+        try:
             hub.wait(own)
+        finally:
+            own.close()
 
     def cancel_waits_close_and_then(
         self, watchers: object, error: object, then: Callable[..., object], *args: object
@@ -178,38 +184,37 @@ def _replace_hub() -> None:
     _abandoned.append((old, old.loop))
     old.__class__ = _AbandonedHub
     old.loop.destroy()  # with the epoll descriptor that it shares with the parent's
-    set_loop(None)
+    set_loop(None)  # type: ignore[arg-type]
     hub = _Hub()
     set_hub(hub)
     for _ in range(hub.loop.activecnt):  # libev forgets to, and would wait for them for ever
         hub.loop.unref()
     for one, _ in _abandoned:
         one.loop = hub.loop
-    gevent.os._watched_children.clear()
+    _watched_children.clear()
     _own = WeakSet([hub])
+    _own.add(current)
     top = current
-    while top is not None and top is not old:
-        _own.add(top)
-        if top.parent is old:
-            # Where this greenlet ends the process does, or when nothing is left to wake one.
-            guard = greenlet(_guard, old)
-            _own.add(guard)
-            guard.switch(current, top)
-            hub.parent = guard
-            top.parent = hub
-            break
+    while top.parent not in (None, old):
         top = top.parent
+        _own.add(top)
+    if top.parent is old:
+        # Where this greenlet ends the process does, or when nothing is left to wake one.
+        guard = greenlet(_guard, old)
+        _own.add(guard)
+        guard.switch(current, top)
+        hub.parent = guard
+        top.parent = hub
     settrace(_park_others)
 
 
 def _guard(forking: greenlet, top: greenlet) -> NoReturn:
-    error = None
+    error: BaseException | None = None
     try:
         forking.switch()
-    except LoopExit as raised:
-        error = None if top.dead else raised
     except BaseException as raised:
-        error = raised
+        # The hub raises LoopExit when the greenlet has ended, and when it waits for ever.
+        error = None if isinstance(raised, LoopExit) and top.dead else raised
     end(error)
 
 

@@ -5,8 +5,8 @@ A wait that blocks the hub is a deadlock where the other process waits for a gre
 a queue or a pool, for instance.
 """
 
+import _multiprocessing  # type: ignore[import-not-found]
 import multiprocessing.connection
-import multiprocessing.synchronize
 import multiprocessing.util
 import os
 import select
@@ -15,11 +15,12 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-import _multiprocessing
 import gevent
-import gevent.os
+
+# Private names of gevent's; those of multiprocessing stand in install().
 from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import get_original
+from gevent.os import _closing_fd_to_event, fork_and_watch  # type: ignore[attr-defined]
 from greenlet import getcurrent
 
 from greenline import poll
@@ -30,7 +31,7 @@ POLL_EVENTS = {READ: select.POLLIN, WRITE: select.POLLOUT}
 # process's mode as well.
 WRITE_BYTES = 4096
 MIN_PAUSE_S, MAX_PAUSE_S = 0.0005, 0.02  # between two attempts to acquire a semaphore
-RECURSIVE_LOCK = multiprocessing.synchronize.RECURSIVE_MUTEX
+RECURSIVE_LOCK = 0  # a SemLock's kind
 
 
 def install() -> None:
@@ -48,7 +49,7 @@ def install() -> None:
 
 def _watched(spawn: Callable[..., int], *args: Any) -> int:
     """Start a process by *spawn* that ``os.waitpid`` waits for in the hub."""
-    pid: int = gevent.os.fork_and_watch(fork=partial(spawn, *args))
+    pid: int = fork_and_watch(fork=partial(spawn, *args))
     return pid
 
 
@@ -76,8 +77,11 @@ def _wait(number: int, event: int) -> None:
     hub = get_hub_if_exists()
     if hub is None or poll.which([number], POLL_EVENTS[event]):
         return
-    with hub.loop.io(number, event) as watcher:
+    watcher = hub.loop.io(number, event)
+    try:
         hub.wait(watcher)
+    finally:
+        watcher.close()
 
 
 class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
@@ -131,6 +135,6 @@ def _close(later: Callable[[int], None], number: int) -> None:
     """
     hub = get_hub_if_exists()
     is_waited_for = hub is not None and (
-        number in gevent.os._closing_fd_to_event or hub.loop.closing_fd(number)
+        number in _closing_fd_to_event or hub.loop.closing_fd(number)
     )
     (later if is_waited_for else get_original("os", "close"))(number)

@@ -12,10 +12,11 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 from urllib.parse import parse_qsl
 
-import psycopg2
-
 log = logging.getLogger("forking")
 logging.basicConfig(level="INFO", stream=sys.stderr, format="%(message)s")
+
+if "FORKING_AT_IMPORT" in os.environ and os.fork() == 0:
+    log.info("imported in %d as well", os.getpid())
 
 
 def square(number: int) -> int:
@@ -30,16 +31,12 @@ def send_square(number: int, pipe: Any) -> None:
 
 def query(number: int, pipe: Any) -> None:
     """Send what a connection and threads of the child's own give."""
+    import psycopg2  # not at the head: most of the children do without
+
     with psycopg2.connect(os.environ["DATABASE_URL"]) as connection:
         cursor = connection.cursor()
         cursor.execute("select %s * %s from pg_sleep(0.01)", (number, number))
         pipe.send((cursor.fetchone()[0], b""))
-
-
-def stay(pipe: Any) -> None:
-    """Tell the process id and stay until a signal."""
-    pipe.send(os.getpid())
-    time.sleep(600)
 
 
 def process(number: int, method: str, target: Callable[..., None] = send_square) -> int:
@@ -86,7 +83,7 @@ def queue(number: int, method: str) -> int:
         numbers.put(number)
     found = {results.get() for _ in range(10)}
     is_done.wait()
-    for child in children:
+    for _ in children:
         numbers.put(None)
     for child in children:
         child.join()
@@ -175,24 +172,38 @@ FORMS = {
 }  # fmt: skip
 
 
-def left(_: int, method: str) -> int:
+def left(_: int, __: str) -> int:
     """Leave children behind that nothing waits for; log their process ids."""
     context: Any = multiprocessing.get_context("fork")
-    for detached in (False, True):
+    for target in (stay, detach, fork_twice):
         mine, its = context.Pipe()
-        child = context.Process(target=detach if detached else stay, args=(its,))
-        child.start()
+        context.Process(target=target, args=(its,)).start()
         its.close()
-        log.info("%s: %d", "detached" if detached else "attached", mine.recv())
-    if method == "raw" and os.fork() == 0:
-        log.info("raw: %d", os.getpid())
+        log.info("%s: %d", target.__name__, mine.recv())
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.write(writing, b"%d" % os.getpid())
         signal.pause()
+    log.info("raw: %s", os.read(reading, 100).decode())
     return 0
 
 
+def stay(pipe: Any) -> None:
+    """Tell the process id and stay until a signal."""
+    pipe.send(os.getpid())
+    time.sleep(600)
+
+
 def detach(pipe: Any) -> None:
+    """Stay in a session of its own."""
     os.setsid()
     stay(pipe)
+
+
+def fork_twice(pipe: Any) -> None:
+    """Let a grandchild stay, and end."""
+    if os.fork() == 0:
+        stay(pipe)
 
 
 FORMS["left"] = left
@@ -206,6 +217,8 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     if name == "count":
         result = -1
     else:
+        import psycopg2
+
         connection = psycopg2.connect(os.environ["DATABASE_URL"])
         cursor = connection.cursor()
         cursor.execute("select %s + 0", (number,))

@@ -48,6 +48,19 @@ def test_what_is_said_after_the_end_and_in_a_forked_child_arrives() -> None:
     assert sorted(lines) == ["after", "before", "the child"]
 
 
+def test_what_a_forked_child_flushes_arrives() -> None:
+    """A child that ends by ``os._exit`` has nothing else to write its last, unfinished line."""
+    lines = run(
+        "if os.fork() == 0:\n"
+        "    sys.stderr.write('unfinished')\n"
+        "    sys.stderr.flush()\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "assert writer.close(10)\n"
+    )
+    assert lines == ["unfinished"]
+
+
 def test_native_threads_may_log() -> None:
     """All lines of four threads and of the hub are there, and the bookkeeping is right."""
     lines = run(
