@@ -49,11 +49,13 @@ def test_what_is_said_after_the_end_and_in_a_forked_child_arrives() -> None:
 
 
 def test_what_a_forked_child_flushes_arrives() -> None:
-    """A child that ends by ``os._exit`` has nothing else to write its last, unfinished line."""
+    """A child that ends by ``os._exit`` has nothing else to write what is in the buffer."""
     lines = run(
+        "os.dup2(2, 1)\n"
+        "stream = LineStream(sys.stdout, writer)\n"
         "if os.fork() == 0:\n"
-        "    sys.stderr.write('unfinished')\n"
-        "    sys.stderr.flush()\n"
+        "    stream.write('unfinished')\n"
+        "    stream.flush()\n"
         "    os._exit(0)\n"
         "os.wait()\n"
         "assert writer.close(10)\n"

@@ -195,3 +195,4 @@ def test_a_child_made_while_the_application_is_loaded_does_not_serve(postgres: P
             lambda: marked(mark) == {running.process.pid, *running.workers()}, "the child's end"
         )
         assert running.get("/process?n=3&method=fork").body == b"9"
+        assert "Worker exiting" not in running.log
