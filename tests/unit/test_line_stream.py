@@ -24,7 +24,7 @@ def run(script: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + script],
         cwd=CHECKOUT,
-        env=environ({}),
+        env=environ({"PYTHONUNBUFFERED": ""}),
         capture_output=True,
         text=True,
         timeout=30,

@@ -155,9 +155,10 @@ def main():
         tell(second.recv(100).decode())
         theirs.sendall(b"x" * 1_000_000 + b".")
 
-    gevent.spawn(lambda: tell(len(b"".join(iter(lambda: ours.recv(65_536), b"")))))
+    reading = gevent.spawn(lambda: tell(len(b"".join(iter(lambda: ours.recv(65_536), b"")))))
     in_child(work)
     theirs.close()
+    reading.join()
     client.sendall(b"1")
 """)
     assert lines[:5] == ["/dev/null"] * 5
