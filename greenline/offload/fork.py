@@ -40,6 +40,7 @@ is_child = False  # whether this process was forked off a worker
 
 _session = 0  # the worker's
 _worker_end = _worker_life = -1  # a pipe: the second end is open for as long as the worker lives
+_worker_end_id = 0
 _is_for_exec = False
 _abandoned: list[Any] = []  # the hubs and loops of the processes that this one was forked off
 _own: WeakSet[greenlet] = WeakSet()  # greenlets that may run here
@@ -47,9 +48,10 @@ _own: WeakSet[greenlet] = WeakSet()  # greenlets that may run here
 
 def install() -> None:
     """Prepare this process, a worker whose standard library is patched, for forks; once."""
-    global _session, _worker_end, _worker_life
+    global _session, _worker_end, _worker_life, _worker_end_id
     _session = os.getsid(0)
     _worker_end, _worker_life = os.pipe()
+    _worker_end_id = os.fstat(_worker_end).st_ino
     os.register_at_fork(after_in_child=_begin_child)
     # Not at the head: imported in the master, these would keep what is not patched yet.
     import gevent.subprocess
@@ -93,16 +95,18 @@ def _begin_child() -> None:
     global is_child
     if _is_for_exec:
         return
-    if not is_child:  # the children of a child inherit what the child has opened and set since
-        is_child = True
+    # The children of a child inherit what the child has opened and set since.
+    is_first, is_child = not is_child, True
+    if is_first:
         get_original("os", "close")(_worker_life)
         _reset_signals()
-        _replace_sockets()
         hangup.serve(None)
         deadline.forget()
     _replace_hub()
     if os.getsid(0) == _session:
         get_original("_thread", "start_new_thread")(_end_with_worker, ())
+    if is_first:
+        _replace_sockets()
 
 
 def _reset_signals() -> None:
@@ -232,11 +236,16 @@ def _park_others(event: str, switched: tuple[greenlet, greenlet]) -> None:
     except ValueError:  # it begins
         _own.add(target)
     else:
-        origin.switch()
+        (gevent.get_hub() if origin.dead else origin).switch()
 
 
 def _end_with_worker() -> None:
     """Run in a native thread, so that nothing which blocks the child keeps it alive."""
+    try:
+        if os.fstat(_worker_end).st_ino != _worker_end_id:
+            return
+    except OSError:
+        return  # this child's parent, itself a child, has closed all its files
     os.read(_worker_end, 1)  # its end: the worker writes nothing
     for number in (signal.SIGTERM, signal.SIGKILL):
         if os.getsid(0) != _session:

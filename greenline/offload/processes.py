@@ -20,7 +20,7 @@ import gevent
 # Private names of gevent's; those of multiprocessing stand in install().
 from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import get_original
-from gevent.os import _closing_fd_to_event, fork_and_watch  # type: ignore[attr-defined]
+from gevent.os import _closing_fd_to_event, fork_and_watch, fork_gevent  # type: ignore[attr-defined]
 from greenlet import getcurrent
 
 from greenline import poll
@@ -43,14 +43,26 @@ def install() -> None:
     _multiprocessing.SemLock = SemLock
     util: Any = multiprocessing.util
     util.spawnv_passfds = partial(_watched, util.spawnv_passfds)
+    os.fork = partial(_fork, os.fork)
     os.close = partial(_close, os.close)
     connection._close.__defaults__ = (os.close,)
 
 
 def _watched(spawn: Callable[..., int], *args: Any) -> int:
     """Start a process by *spawn* that ``os.waitpid`` waits for in the hub."""
+    if not _watches_children():
+        return spawn(*args)
     pid: int = fork_and_watch(fork=partial(spawn, *args))
     return pid
+
+
+def _fork(watched: Callable[[], int]) -> int:
+    return watched() if _watches_children() else fork_gevent()
+
+
+def _watches_children() -> bool:
+    """Return whether this thread's hub can: in a native thread gevent would raise an error."""
+    return bool(gevent.get_hub().loop.default)
 
 
 def _blocking(init: Callable[..., None]) -> Callable[..., None]:
@@ -72,9 +84,15 @@ def _write(number: int, data: Any) -> int:
     return os.write(number, data[:WRITE_BYTES])
 
 
-def _wait(number: int, event: int) -> None:
-    """Return when *number* is ready; at once where no hub runs: what follows may block there."""
+def _hub() -> Any:
+    """Return the hub to wait in; None in a native thread without one, and in the hub itself."""
     hub = get_hub_if_exists()
+    return None if hub is getcurrent() else hub
+
+
+def _wait(number: int, event: int) -> None:
+    """Return when *number* is ready; at once where there is no hub: what follows blocks there."""
+    hub = _hub()
     if hub is None or poll.which([number], POLL_EVENTS[event]):
         return
     watcher = hub.loop.io(number, event)
@@ -91,7 +109,7 @@ class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire it, as ``multiprocessing.Lock.acquire`` does."""
-        if get_hub_if_exists() is None:
+        if _hub() is None:
             return bool(super().acquire(block, timeout))
         until = None if timeout is None else monotonic() + timeout
         pause_s = MIN_PAUSE_S

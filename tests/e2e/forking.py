@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -67,6 +68,24 @@ def executor(number: int, method: str) -> int:
         first, second = processes.map(square, [number, number + 1])
     assert second == (number + 1) ** 2
     return int(first)
+
+
+def kept_pool(number: int, _: str) -> int:
+    return int(_kept_pool().apply(square, (number,)))
+
+
+def kept_executor(number: int, _: str) -> int:
+    return _kept_executor().submit(square, number).result()
+
+
+@cache
+def _kept_pool() -> Any:
+    return multiprocessing.get_context("fork").Pool(2)
+
+
+@cache
+def _kept_executor() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork"))
 
 
 def queue(number: int, method: str) -> int:
@@ -166,8 +185,8 @@ def system(number: int, _: str) -> int:
 FORMS = {
     form.__name__: form
     for form in (
-        process, process_query, pool, executor, queue, exits, returns, raises, sys_exits, execs,
-        run, system,
+        process, process_query, pool, executor, kept_pool, kept_executor, queue, exits, returns,
+        raises, sys_exits, execs, run, system,
     )
 }  # fmt: skip
 

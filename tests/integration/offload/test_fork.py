@@ -21,13 +21,13 @@ from embedded.postgres import Postgres
 from tests.support import Service, service, wait_until
 
 IS_LONG = bool(os.environ.get("GREENLINE_LONG_TESTS"))
-AT_ONCE = 50 if IS_LONG else 8
-BY_SPAWN = 50 if IS_LONG else 3  # each of them starts Python anew
-BYSTANDERS = 8
+AT_ONCE = 50 if IS_LONG else 6
+BY_SPAWN = 50 if IS_LONG else 2  # each of them starts Python anew
+BYSTANDERS = 4
 
 FORKED = (
-    "process", "process_query", "pool", "executor", "queue", "exits", "returns", "raises",
-    "sys_exits", "execs", "run", "system",
+    "process", "process_query", "pool", "executor", "kept_pool", "kept_executor", "queue", "exits",
+    "returns", "raises", "sys_exits", "execs", "run", "system",
 )  # fmt: skip
 SPAWNED = ("process", "pool", "executor")
 
