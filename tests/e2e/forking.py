@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from typing import Any
@@ -228,11 +228,24 @@ def fork_twice(pipe: Any) -> None:
 FORMS["left"] = left
 
 
+def streams(number: int) -> Iterator[bytes]:
+    """Fork in the middle of an answer; the child's part of it goes nowhere, and ends the child."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writing, b"%d" % (number * number))
+        yield b"the child's"
+        os._exit(1)
+    yield b"%d" % finish(child, reading, writing)
+
+
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     """Answer with the square of the number n, computed in a child by the form in the path."""
     query = dict(parse_qsl(environ["QUERY_STRING"]))
     number = int(query.get("n", 0))
     name = environ["PATH_INFO"].strip("/")
+    if name == "streams":
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return streams(number)
     if name == "count":
         result = -1
     else:

@@ -27,7 +27,7 @@ BYSTANDERS = 4
 
 FORKED = (
     "process", "process_query", "pool", "executor", "kept_pool", "kept_executor", "queue", "exits",
-    "returns", "raises", "sys_exits", "execs", "run", "system",
+    "returns", "raises", "streams", "sys_exits", "execs", "run", "system",
 )  # fmt: skip
 SPAWNED = ("process", "pool", "executor")
 
@@ -95,7 +95,7 @@ def assert_all_released(running: Service, postgres: Postgres, mark: str) -> None
 def ask(running: Service, path: str, number: int) -> object:
     """Return "right", or what is wrong."""
     try:
-        answer = running.get(f"{path}n={number}")
+        answer = running.get(f"{path}n={number}", timeout_s=120)
     except OSError as error:
         return repr(error)
     is_right = answer.status == 200 and answer.body == b"%d" % number**2
