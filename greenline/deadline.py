@@ -106,6 +106,11 @@ class _Limit:
 _current: ContextVar[_Limit | None] = ContextVar("deadline", default=None)
 
 
+def forget() -> None:
+    """Limit what follows no longer: in a child process, whose parent's hub holds the timer."""
+    _current.set(None)
+
+
 def limit(timeout_s: float, spent_s: dict[str, float] | None = None) -> _Limit:
     """
     Bound a ``with`` block, or each call of a function, to *timeout_s* seconds.

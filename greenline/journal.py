@@ -99,7 +99,8 @@ class Journal:
 
     def _relieve_error_files(self) -> None:
         for handler, writer in self._error_files:
-            handler.setStream(LineStream(handler.stream, writer))
+            # An application that configures logging has closed it: it opens at its next line.
+            handler.setStream(LineStream(handler.stream or handler._open(), writer))
 
     def _relieve_standard(self, stream: Any) -> None:
         """Do it for all handlers of *stream*, standard output or error, and for ``sys.stderr``."""

@@ -38,4 +38,6 @@ class LineStream:
             self.write(line)
 
     def flush(self) -> None:
-        """Leave that to the writer."""
+        """Leave that to the writer, while there is one."""
+        if self._writer.has_ended():
+            self._stream.flush()

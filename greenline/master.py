@@ -15,6 +15,7 @@ What gunicorn's master does for green workers.
 6. It is met in the ``pre_fork`` hook: the one place where a worker class sees it.
 """
 
+import sys
 from functools import partial
 from mmap import mmap
 from time import monotonic
@@ -84,6 +85,10 @@ class Releases:
         self._manage, server.manage_workers = server.manage_workers, self.go_round
         self._reap, server.reap_workers = server.reap_workers, self.reap
         self._stop, server.stop = server.stop, self.stop
+        if sys.modules["__main__"].__spec__ is not None:
+            # Started by `python -m`: USR2 would execute the module's file, and its folder, first in
+            # sys.path, would hide the standard library's http.
+            server.START_CTX["args"] = [sys.executable, *sys.orig_argv[1:]]
 
     def begin(self) -> None:
         """Try what is on the disk now, in place of what is being tried."""

@@ -41,6 +41,7 @@ from greenline.hub import lock_waits
 from greenline.hub.handlers import Handlers
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
+from greenline.offload import fork
 from greenline.patching import hook_psycopg2, keep_running_loops
 from greenline.plain_client import PlainClient, Sweep
 from greenline.refusals import Refusals
@@ -80,8 +81,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         lock_waits.install()
         hook_psycopg2()
         keep_running_loops()
+        fork.install()
 
     def run(self) -> None:
+        if fork.is_child:  # of the application, made while it was loaded
+            fork.end(None)
         self.prepare()
         servers = self._servers = [self._listen(listener) for listener in self.sockets]
         master.note_boot()
@@ -250,6 +254,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             else:
                 response.write_all(result)
         finally:
+            if fork.is_child:
+                error = sys.exception()
+                fork.end(None if error is response.sock.error else error)
             if response.headers_sent:  # else nothing was answered yet, and who does it tells
                 self._journal.tell(environ, request, response, monotonic() - started)
             if hasattr(result, "close"):

@@ -119,3 +119,18 @@ def test_usr1_reopens_the_error_log(tmp_path: Path, way: str, arguments: tuple[s
             assert running.get(f"/?{way}").status == 200
     assert rotated.read_text().count(LINE) == before
     assert before + log.read_text().count(LINE) == 20 + asked + 20
+
+
+def test_an_application_that_configures_logging_keeps_the_error_log(tmp_path: Path) -> None:
+    """``dictConfig``, which Django calls, closes gunicorn's file: its next line opens it again."""
+    (tmp_path / "configured.py").write_text(
+        "import logging.config\n"
+        "from tests.e2e.loud import app\n"
+        "logging.config.dictConfig({'version': 1, 'disable_existing_loggers': False})\n"
+    )
+    log_file = tmp_path / "errors"
+    path = f"{tmp_path}{os.pathsep}{CHECKOUT}"
+    with hosting("configured:app", "--error-logfile", str(log_file), PYTHONPATH=path) as running:
+        assert running.stop() == 0
+        assert "Logging error" not in running.log
+    assert "Worker exiting" in log_file.read_text()

@@ -367,3 +367,41 @@ def _lives(pid: int) -> bool:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return False
+
+
+def test_an_upgrade_of_python_m_gunicorn_starts(tmp_path: Path) -> None:
+    """The new master begins by -m again: by its file, gunicorn's folder hides Python's http."""
+    pid_file, port = tmp_path / "pid", free_port()
+    running = Service(
+        subprocess.Popen(
+            [
+                sys.executable, "-X", "dev", "-m", "gunicorn", "-c", NO_CONFIG, "--pid", pid_file,
+                "-k", "greenline.worker.GreenWorker", "-w", "1", "--bind", f"127.0.0.1:{port}",
+                "tests.e2e.counting:app",
+            ],
+            cwd=CHECKOUT,
+            env=os.environ | {"COUNTING": str(tmp_path / "journal")},
+        ),
+        port,
+        tmp_path / "log",
+    )  # fmt: skip
+    master = running.process.pid
+    try:
+        wait_until(lambda: _answers(running), "the service")
+        os.kill(master, signal.SIGUSR2)
+        successor = wait_until(lambda: _pid(Path(f"{pid_file}.2")), "a new master")
+        wait_until(lambda: len(_children(successor)) == 1, "its worker")
+        os.kill(master, signal.SIGTERM)
+        wait_until(lambda: not _lives(master), "the old master's end")
+        master = successor
+        wait_until(lambda: _answers(running), "its service")
+    finally:
+        os.kill(master, signal.SIGTERM)
+        wait_until(lambda: not _lives(master), "the last master's end")
+
+
+def _answers(running: Service) -> bool:
+    try:
+        return running.get("/count?probe").status == 200
+    except OSError:
+        return False

@@ -24,7 +24,7 @@ def run(script: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + script],
         cwd=CHECKOUT,
-        env=environ({}),
+        env=environ({"PYTHONUNBUFFERED": ""}),
         capture_output=True,
         text=True,
         timeout=30,
@@ -46,6 +46,21 @@ def test_what_is_said_after_the_end_and_in_a_forked_child_arrives() -> None:
         "logging.info('after')\n"
     )
     assert sorted(lines) == ["after", "before", "the child"]
+
+
+def test_what_a_forked_child_flushes_arrives() -> None:
+    """A child that ends by ``os._exit`` has nothing else to write what is in the buffer."""
+    lines = run(
+        "os.dup2(2, 1)\n"
+        "stream = LineStream(sys.stdout, writer)\n"
+        "if os.fork() == 0:\n"
+        "    stream.write('unfinished')\n"
+        "    stream.flush()\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "assert writer.close(10)\n"
+    )
+    assert lines == ["unfinished"]
 
 
 def test_native_threads_may_log() -> None:

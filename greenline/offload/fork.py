@@ -1,0 +1,254 @@
+"""
+What a process is that an application forks off a worker, by ``os.fork`` or ``multiprocessing``.
+
+It computes and ends; it never serves. It has a hub of its own in which none of the
+worker's greenlets run, default signal handlers, and no connection of the worker's: neither a
+listening socket nor a client's nor a database's. It ends when its worker does, wherever it stands
+among the worker's descendants, unless it has called ``os.setsid()``; a program that it executes in
+its own place is on its own, as it is under threads.
+"""
+
+import _socket
+import gc
+import logging
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, NoReturn
+from weakref import WeakSet
+
+import gevent.hub
+
+# Private names of gevent's, and `Hub.loop`, which is not documented to be set.
+from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
+from gevent.exceptions import LoopExit
+from gevent.monkey import get_original
+from gevent.os import _watched_children  # type: ignore[attr-defined]
+from greenlet import getcurrent, greenlet, settrace
+
+from greenline import deadline, hangup
+
+TERMINATE_S = 5.0  # from SIGTERM to SIGKILL for a child whose worker has ended
+
+log = logging.getLogger(__name__)
+
+is_child = False  # whether this process was forked off a worker
+
+_session = 0  # the worker's
+_worker_end = _worker_life = -1  # a pipe: the second end is open for as long as the worker lives
+_worker_end_id = 0
+_is_for_exec = False
+_abandoned: list[Any] = []  # the hubs and loops of the processes that this one was forked off
+_own: WeakSet[greenlet] = WeakSet()  # greenlets that may run here
+
+
+def install() -> None:
+    """Prepare this process, a worker whose standard library is patched, for forks; once."""
+    global _session, _worker_end, _worker_life, _worker_end_id
+    _session = os.getsid(0)
+    _worker_end, _worker_life = os.pipe()
+    _worker_end_id = os.fstat(_worker_end).st_ino
+    os.register_at_fork(after_in_child=_begin_child)
+    # Not at the head: imported in the master, these would keep what is not patched yet.
+    import gevent.subprocess
+
+    from greenline.offload import processes
+
+    subprocess: Any = gevent.subprocess
+    subprocess.fork = partial(_fork_for_exec, subprocess.fork)
+    processes.install()
+
+
+def end(error: BaseException | None) -> NoReturn:
+    """
+    End this child, which has returned to the worker's own code.
+
+    :param error: what it raised there; None when it returned.
+    """
+    status = 0
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        status = 1
+        log.error("a forked child failed", exc_info=error)
+    for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
+        with suppress(Exception):
+            flush()
+    os._exit(status)
+
+
+def _fork_for_exec(fork: Callable[[], int]) -> int:
+    """Fork for :mod:`subprocess`, which closes and passes descriptors and executes by itself."""
+    global _is_for_exec
+    _is_for_exec = True
+    try:
+        return fork()
+    finally:
+        _is_for_exec = False
+
+
+def _begin_child() -> None:
+    global is_child
+    if _is_for_exec:
+        return
+    # The children of a child inherit what the child has opened and set since.
+    is_first, is_child = not is_child, True
+    if is_first:
+        get_original("os", "close")(_worker_life)
+        _reset_signals()
+        hangup.serve(None)
+        deadline.forget()
+    _replace_hub()
+    if os.getsid(0) == _session:
+        get_original("_thread", "start_new_thread")(_end_with_worker, ())
+    if is_first:
+        _replace_sockets()
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)  # gunicorn's pipe, which the worker reads
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            get_original("signal", "signal")(number, signal.SIG_DFL)
+
+
+def _replace_sockets() -> None:
+    """
+    Put /dev/null in the place of each listening and each connected socket.
+
+    They are not closed: the objects that own them would close other files under their numbers. A
+    driver that says goodbye to its server when it is collected does so to /dev/null.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # the folder's own
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode) and _has_peers(int(name)):
+                os.dup2(null, int(name), inheritable=False)
+    get_original("os", "close")(null)
+
+
+def _has_peers(number: int) -> bool:
+    """Return whether the socket serves others; pairs and datagrams (syslog's) are shared safely."""
+    sock = _socket.socket(fileno=number)
+    try:
+        if sock.type != _socket.SOCK_STREAM:
+            return False
+        if sock.family != _socket.AF_UNIX or sock.getsockname():
+            return True
+        with suppress(OSError):
+            return bool(sock.getpeername())
+        return False
+    finally:
+        sock.detach()
+
+
+class _AbandonedHub(gevent.hub.Hub):
+    """The worker's hub in a child, which never runs: what is bound to it goes to the child's."""
+
+    dead = True  # so that locks and events bind themselves to another
+
+    def switch(self) -> Any:
+        return gevent.get_hub().switch()
+
+    def wait(self, watcher: Any) -> None:
+        """Wait for the descriptor of *watcher*, which is the destroyed loop's."""
+        hub = gevent.get_hub()
+        own = hub.loop.io(watcher.fd, watcher.events)
+        try:
+            hub.wait(own)
+        finally:
+            own.close()
+
+    def cancel_waits_close_and_then(
+        self, watchers: object, error: object, then: Callable[..., object], *args: object
+    ) -> None:
+        """Close a socket or a file: no greenlet waits for it here."""
+        then(*args)
+
+
+class _Hub(gevent.hub.Hub):
+    """The child's hub, which may run first when the forking greenlet has ended."""
+
+    def run(self, *_: object) -> None:
+        super().run()
+
+
+def _replace_hub() -> None:
+    """Go on in a hub of the child's own."""
+    global _own
+    old, current = get_hub_if_exists(), getcurrent()
+    if old is None or current is old:
+        return
+    # A greenlet that is collected is woken to clean up, which is its twin's affair in the parent.
+    gc.freeze()
+    _abandoned.append((old, old.loop))
+    old.__class__ = _AbandonedHub
+    old.loop.destroy()  # with the epoll descriptor that it shares with the parent's
+    set_loop(None)  # type: ignore[arg-type]
+    hub = _Hub()
+    set_hub(hub)
+    for _ in range(hub.loop.activecnt):  # libev forgets to, and would wait for them for ever
+        hub.loop.unref()
+    for one, _ in _abandoned:
+        one.loop = hub.loop
+    _watched_children.clear()
+    _own = WeakSet([hub])
+    _own.add(current)
+    top = current
+    while top.parent not in (None, old):
+        top = top.parent
+        _own.add(top)
+    if top.parent is old:
+        # Where this greenlet ends the process does, or when nothing is left to wake one.
+        guard = greenlet(_guard, old)
+        _own.add(guard)
+        guard.switch(current, top)
+        hub.parent = guard
+        top.parent = hub
+    settrace(_park_others)
+
+
+def _guard(forking: greenlet, top: greenlet) -> NoReturn:
+    error: BaseException | None = None
+    try:
+        forking.switch()
+    except BaseException as raised:
+        # The hub raises LoopExit when the greenlet has ended, and when it waits for ever.
+        error = None if isinstance(raised, LoopExit) and top.dead else raised
+    end(error)
+
+
+def _park_others(event: str, switched: tuple[greenlet, greenlet]) -> None:
+    """
+    Run in the greenlet that is switched to, before it goes on: not at all if it is the parent's.
+
+    It waits for a lock that was free again in the child, for instance, or for a greenlet's end.
+    """
+    origin, target = switched
+    if target in _own:
+        return
+    try:
+        sys._getframe(1)
+    except ValueError:  # it begins
+        _own.add(target)
+    else:
+        (gevent.get_hub() if origin.dead else origin).switch()
+
+
+def _end_with_worker() -> None:
+    """Run in a native thread, so that nothing which blocks the child keeps it alive."""
+    try:
+        if os.fstat(_worker_end).st_ino != _worker_end_id:
+            return
+    except OSError:
+        return  # this child's parent, itself a child, has closed all its files
+    os.read(_worker_end, 1)  # its end: the worker writes nothing
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if os.getsid(0) != _session:
+            return
+        os.kill(os.getpid(), number)
+        get_original("time", "sleep")(TERMINATE_S)

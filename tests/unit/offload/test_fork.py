@@ -1,0 +1,227 @@
+"""greenline.offload.fork: what a forked child has, and what it has not."""
+
+import subprocess
+import sys
+
+from tests.support import CHECKOUT, environ
+
+BEGIN = """
+from greenline.patching import patch_all
+patch_all()
+from greenline.offload import fork
+fork.install()
+import gevent, logging, multiprocessing, os, signal, socket, subprocess, sys, threading, time
+
+logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
+
+def tell(*what):
+    os.write(1, (" ".join(map(str, what)) + "\\n").encode())
+
+def in_child(work):
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    tell("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def run(script: str) -> list[str]:
+    """Return the lines that a worker's greenlet and its children wrote, as they came."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{BEGIN}{script}\nthreading.Thread(target=main).start()\n"],
+        cwd=CHECKOUT,
+        env=environ({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_no_other_greenlet_runs_in_a_child() -> None:
+    """Neither when it sleeps, nor when it releases what others wait for, nor when it ends."""
+    lines = run("""
+top, lock = os.getpid(), threading.Lock()
+
+def wait_for_lock():
+    with lock:
+        pass
+    tell("another", "here" if os.getpid() == top else "in the child")
+
+def wait_for_forking():
+    forking.join()
+    tell("joined", "here" if os.getpid() == top else "in the child")
+
+def hold_and_fork():
+    with lock:
+        threading.Thread(target=wait_for_lock).start()
+        threading.Thread(target=wait_for_forking).start()
+        time.sleep(0.01)
+        child = os.fork()
+    if child == 0:
+        time.sleep(0.05)
+        with lock:
+            tell("locked")
+        return
+    tell("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+forking = threading.Thread(target=hold_and_fork)
+main = hold_and_fork
+forking.start()
+forking.join()
+main = lambda: None
+""")
+    assert lines == ["another here", "locked", "status 0", "joined here"]
+
+
+def test_a_child_has_all_of_gevent_for_itself() -> None:
+    """Threads, locks that had waiters, timers, names, processes, asyncio and a child of its own."""
+    lines = run("""
+lock, counted = threading.Lock(), []
+
+def count():
+    for _ in range(3):
+        with lock:
+            time.sleep(0.001)
+            counted.append(None)
+
+def contend():
+    threads = [threading.Thread(target=count) for _ in range(5)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+async def nap():
+    await asyncio.sleep(0.01)
+    return "asyncio"
+
+def work():
+    global asyncio
+    import asyncio
+    contend()
+    tell(len(counted))
+    tell(socket.getaddrinfo("127.0.0.1", 80)[0][4])
+    tell(subprocess.run(["echo", "subprocess"], capture_output=True).stdout.decode().strip())
+    tell(asyncio.run(nap()))
+    waiting = threading.Event()
+    threading.Timer(0.01, waiting.set).start()
+    tell(waiting.wait(10))
+    in_child(lambda: time.sleep(0.01))
+    process = multiprocessing.Process(target=time.sleep, args=(0.01,))
+    process.start()
+    process.join()
+    tell(process.exitcode)
+
+def main():
+    contend()
+    with gevent.Timeout(20):
+        process = multiprocessing.Process(target=work)
+        process.start()
+        process.join()
+        tell(process.exitcode)
+""")
+    assert lines == [
+        "30", "('127.0.0.1', 80)", "subprocess", "asyncio", "True", "status 0", "0", "0",
+    ]  # fmt: skip
+
+
+def test_a_child_has_none_of_the_connections() -> None:
+    """Its ends are /dev/null, and closing them is no error; a pair of sockets goes on working."""
+    lines = run("""
+def main():
+    listening = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listening.getsockname())
+    server, _ = listening.accept()
+    gevent.spawn(server.recv, 1)
+    path = "\\0" + os.urandom(8).hex()
+    named = socket.socket(socket.AF_UNIX)
+    named.bind(path)
+    named.listen()
+    peer = socket.socket(socket.AF_UNIX)
+    peer.connect(path)
+    ours, theirs = socket.socketpair()
+    first, second = socket.socketpair()
+
+    def work():
+        for one in (listening, client, server, named, peer):
+            number = one.fileno()
+            tell(os.readlink(f"/proc/self/fd/{number}"))
+            one.close()
+        gevent.spawn_later(0.01, first.sendall, b"from a greenlet of its own")
+        tell(second.recv(100).decode())
+        theirs.sendall(b"x" * 1_000_000 + b".")
+
+    reading = gevent.spawn(lambda: tell(len(b"".join(iter(lambda: ours.recv(65_536), b"")))))
+    in_child(work)
+    theirs.close()
+    reading.join()
+    client.sendall(b"1")
+""")
+    assert lines[:5] == ["/dev/null"] * 5
+    assert lines[5] == "from a greenlet of its own"
+    assert sorted(lines[6:]) == ["1000001", "status 0"]
+
+
+def test_a_subprocess_is_given_its_sockets() -> None:
+    """What executes at once keeps what was passed to it."""
+    lines = run("""
+def main():
+    listening = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listening.getsockname())
+    server, _ = listening.accept()
+    subprocess.run(["echo", "over the socket"], stdout=client, check=True)
+    tell(server.recv(100).decode().strip())
+    number = client.fileno()
+    command = f"echo passed >&{number}"
+    subprocess.run(["/bin/sh", "-c", command], pass_fds=[number], check=True)
+    tell(server.recv(100).decode().strip())
+""")
+    assert lines == ["over the socket", "passed"]
+
+
+def test_a_child_has_the_default_signal_handlers() -> None:
+    """A handler of the worker's would keep SIGTERM from ending it, or wake the worker."""
+    lines = run("""
+signal.signal(signal.SIGTERM, lambda *_: tell("handled"))
+reading, writing = os.pipe()
+os.set_blocking(writing, False)
+signal.set_wakeup_fd(writing)
+
+def main():
+    in_child(lambda: tell(signal.set_wakeup_fd(-1)))
+    in_child(lambda: os.kill(os.getpid(), signal.SIGTERM))
+""")
+    assert lines == ["-1", "status 0", f"status {-15}"]
+
+
+def test_a_child_has_no_deadline_and_no_client() -> None:
+    """They are the request's, which its parent answers."""
+    lines = run("""
+from greenline import deadline, hangup
+
+def main():
+    ours, _ = socket.socketpair()
+    hangup.serve(ours)
+    with deadline.limit(30):
+        in_child(lambda: tell(deadline.remaining(), hangup.client()))
+        tell(deadline.remaining() is not None, hangup.client() is ours)
+""")
+    assert lines == ["None None", "status 0", "True True"]
+
+
+def test_a_child_that_waits_for_ever_ends() -> None:
+    """Nothing is left that could wake it: that is an error, in the log."""
+    lines = run("""
+def main():
+    child = os.fork()
+    if child == 0:
+        threading.Lock().acquire() and threading.Event().wait()
+    tell("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    assert lines[0] == "a forked child failed"
+    assert lines[-1] == "status 1"
+    assert any("would block forever" in line for line in lines)

@@ -1,0 +1,120 @@
+"""greenline.offload.processes: waiting for another process lets the greenlets run."""
+
+import pytest
+
+from tests.unit.offload.test_fork import run
+
+TICKING = """
+ticks = []
+
+def tick():
+    while True:
+        ticks.append(None)
+        gevent.sleep(0.005)
+
+gevent.spawn(tick)
+
+def told(wait):
+    before = len(ticks)
+    result = wait()
+    tell(result, "with others" if len(ticks) >= before + 5 else "alone")
+"""
+
+
+@pytest.mark.parametrize("duplex", [True, False], ids=["sockets", "a pipe"])
+def test_a_pipe_is_waited_for_in_the_hub(duplex: bool) -> None:
+    """To read and to write, more than it holds, while the other side is slow."""
+    lines = run(f"""{TICKING}
+def echo(take, give):
+    time.sleep(0.2)
+    data = take.recv()
+    time.sleep(0.2)
+    give.send(data)
+
+def main():
+    if {duplex}:
+        mine, its = multiprocessing.Pipe()
+        take = give = its
+        send = recv = mine
+    else:
+        (recv, give), (take, send) = multiprocessing.Pipe(False), multiprocessing.Pipe(False)
+    process = multiprocessing.Process(target=echo, args=(take, give))
+    process.start()
+    told(lambda: send.send(b"x" * 3_000_000))
+    told(lambda: len(recv.recv()))
+    told(lambda: (process.join(), process.exitcode)[1])
+    tell(os.get_blocking(send.fileno()), os.get_blocking(recv.fileno()))
+""")
+    assert lines[:2] == ["None with others", "3000000 with others"]
+    assert lines[2].startswith("0 ")
+    assert lines[3] == "True True"
+
+
+def test_a_semaphore_is_waited_for_in_the_hub() -> None:
+    """With and without a time, and a recursive lock belongs to one greenlet."""
+    lines = run(f"""{TICKING}
+def hold(lock, pipe):
+    with lock:
+        pipe.send(None)
+        time.sleep(0.3)
+
+def main():
+    lock, recursive = multiprocessing.Lock(), multiprocessing.RLock()
+    for one in (lock, recursive):
+        mine, its = multiprocessing.Pipe()
+        process = multiprocessing.Process(target=hold, args=(one, its))
+        process.start()
+        mine.recv()
+        told(lambda: one.acquire(False))
+        told(lambda: one.acquire(timeout=0.1))
+        told(one.acquire)
+        one.release()
+        process.join()
+    with recursive, recursive:
+        other = gevent.spawn(recursive.acquire, False)
+        tell("another greenlet", other.get())
+        tell("another greenlet", gevent.spawn(release, recursive).get())
+    tell("another greenlet", gevent.spawn(recursive.acquire, False).get())
+
+def release(lock):
+    try:
+        lock.release()
+    except AssertionError as error:
+        return error
+""")
+    each = ["False alone", "False with others", "True with others"]
+    assert lines == [
+        *each,
+        *each,
+        "another greenlet False",
+        "another greenlet attempt to release recursive lock not owned by thread",
+        "another greenlet True",
+    ]
+
+
+def test_a_closed_end_is_closed_at_once() -> None:
+    """A parent that has closed its end reads until the child's end; one that waits is woken."""
+    lines = run("""
+def main():
+    reading, writing = os.pipe()
+    os.close(writing)
+    tell(os.read(reading, 1))
+    reading, writing = os.pipe()
+    waiting = gevent.spawn(gevent.socket.wait_read, reading)
+    gevent.sleep(0.01)
+    os.close(reading)
+    waiting.join(10)
+    tell(waiting.ready())
+""")
+    assert lines == ["b''", "True"]
+
+
+def test_a_spawned_child_is_waited_for_in_the_hub() -> None:
+    """Python starts it in C, so gevent has not seen it."""
+    lines = run(f"""{TICKING}
+def main():
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0.2,))
+    process.start()
+    told(lambda: (process.join(), process.exitcode)[1])
+""")
+    assert lines == ["0 with others"]
