@@ -40,15 +40,17 @@ def patch_all() -> None:
 
 def hook_psycopg2() -> None:
     """
-    Let psycopg2 wait in the hub, so that other greenlets run meanwhile.
+    Let psycopg2 wait in the hub, so that other greenlets run meanwhile, and share connections.
 
     Raises:
         ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
     """
     from psycopg2.extensions import set_wait_callback
 
+    from greenline.postgres import foreign
     from greenline.postgres.wait import keeping_promises, wait
 
+    foreign.install()
     if settings.pg_wait() == "psycogreen":
         from psycogreen.gevent import gevent_wait_callback
 
