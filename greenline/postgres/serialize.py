@@ -151,12 +151,21 @@ class SerializedConnection(PsycopgConnection):
 
     def _wait(self, me: Any) -> None:
         """Wait for the turn of *me*, the current greenlet."""
-        waiter: Waiter[None] = Waiter()
-        entry = (me, waiter)
+        hub = gevent.get_hub()
+        # A native thread's hub has nothing else to wait for: it would say that it waits for ever.
+        alarm = None if hub.main_hub else hub.loop.async_()
+        waiter: Waiter[None] = Waiter(hub)
+        if alarm is not None:
+            alarm.start(waiter.switch, None)
+        entry = (me, hub, waiter, alarm)
         if not self._waiters:
             self._waiters = deque()
         self._waiters.append(entry)
         try:
+            if self._owner is None:  # a native thread has released it meanwhile
+                self._waiters.remove(entry)
+                self._owner = me
+                return
             with deadline.spending("queued"):
                 deadline.wait_in(waiter.get)
         except BaseException:
@@ -165,6 +174,9 @@ class SerializedConnection(PsycopgConnection):
             else:
                 self._waiters.remove(entry)
             raise
+        finally:
+            if alarm is not None:
+                alarm.close()
 
     def _release(self) -> None:
         """Hand the connection to the greenlet that has waited longest, if there is one."""
@@ -173,11 +185,12 @@ class SerializedConnection(PsycopgConnection):
             return
         # The owner is set here and not by the woken greenlet: the current one, which may go on
         # with its next statement at once, stands at the end of the queue then.
-        self._owner, waiter = self._waiters.popleft()
-        hub = waiter.hub
-        if hub is gevent.get_hub():
+        self._owner, hub, waiter, alarm = self._waiters.popleft()
+        if alarm is not None:
+            alarm.send()
+        elif hub is gevent.get_hub():
             hub.loop.run_callback(waiter.switch, None)
-        else:  # of another native thread
+        else:  # this is a native thread
             hub.loop.run_callback_threadsafe(waiter.switch, None)
 
 
