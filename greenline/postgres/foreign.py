@@ -74,10 +74,7 @@ def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
     is_own = isinstance(factory, type) and issubclass(factory, UNTOUCHED)
     if is_own or any(is_async.values()) or get_wait_callback() is None:
         return backlog.psycopg2_connect(dsn, connection_factory=connection_factory, **is_async)
-    try:
-        given = parameters(dsn)
-    except psycopg2.ProgrammingError:  # libpq words it
-        return backlog.psycopg2_connect(dsn, connection_factory=connection_factory)
+    given = parameters(dsn)
     timeout_s = connect_timeout_s(given)
     until_s = monotonic() + (timeout_s or SLOT_TIMEOUT_S)
     attempt = partial(_connect, dsn, given, factory, timeout_s, until_s)
