@@ -36,6 +36,7 @@ def patch_all() -> None:
     """Patch the standard library and psycopg2: for scripts, tests and servers without a worker."""
     gevent.monkey.patch_all()
     hook_psycopg2()
+    hook_sqlalchemy()
 
 
 def hook_psycopg2() -> None:
@@ -57,6 +58,13 @@ def hook_psycopg2() -> None:
         set_wait_callback(keeping_promises(gevent_wait_callback))
     else:
         set_wait_callback(wait)
+
+
+def hook_sqlalchemy() -> None:
+    """Let checkouts of SQLAlchemy's pool nest; nothing is imported before the application does."""
+    from greenline.legacy import sqlalchemy
+
+    sqlalchemy.install()
 
 
 def require_hook() -> None:

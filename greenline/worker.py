@@ -37,7 +37,7 @@ from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
-from greenline.patching import hook_psycopg2
+from greenline.patching import hook_psycopg2, hook_sqlalchemy
 from greenline.plain_client import PlainClient, Sweep
 from greenline.refusals import Refusals
 from greenline.response import Response
@@ -74,6 +74,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def patch(self) -> None:
         super().patch()
         hook_psycopg2()
+        hook_sqlalchemy()
 
     def run(self) -> None:
         self.prepare()

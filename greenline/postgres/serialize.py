@@ -22,7 +22,7 @@ from psycopg2.extensions import STATUS_BEGIN, cursor
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline import deadline
-from greenline.turn import give_way
+from greenline.turn import give_way, wake
 
 _execute = cursor.execute
 _cursor = PsycopgConnection.cursor
@@ -154,10 +154,10 @@ class SerializedConnection(PsycopgConnection):
         hub = gevent.get_hub()
         # A native thread's hub has nothing else to wait for: it would say that it waits for ever.
         alarm = None if hub.main_hub else hub.loop.async_()
-        waiter: Waiter[None] = Waiter(hub)
+        waiter: Waiter[None] = Waiter()
         if alarm is not None:
             alarm.start(waiter.switch, None)
-        entry = (me, hub, waiter, alarm)
+        entry = (me, waiter, alarm)
         if not self._waiters:
             self._waiters = deque()
         self._waiters.append(entry)
@@ -185,13 +185,11 @@ class SerializedConnection(PsycopgConnection):
             return
         # The owner is set here and not by the woken greenlet: the current one, which may go on
         # with its next statement at once, stands at the end of the queue then.
-        self._owner, hub, waiter, alarm = self._waiters.popleft()
-        if alarm is not None:
+        self._owner, waiter, alarm = self._waiters.popleft()
+        if alarm is None:
+            wake(waiter)
+        else:
             alarm.send()
-        elif hub is gevent.get_hub():
-            hub.loop.run_callback(waiter.switch, None)
-        else:  # this is a native thread
-            hub.loop.run_callback_threadsafe(waiter.switch, None)
 
 
 class SerializedCursor(cursor):
