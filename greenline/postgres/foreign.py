@@ -240,6 +240,7 @@ def _note_open(conn: PsycopgConnection) -> None:
     _open.add(reference)
     if isinstance(conn, ForeignConnection):
         conn._reference = reference
+        conn.settled = True
 
 
 def _note_closed(reference: Any) -> None:

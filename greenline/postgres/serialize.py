@@ -22,11 +22,13 @@ from psycopg2.extensions import STATUS_BEGIN, cursor
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline import deadline
+from greenline.postgres.connection import WatchedConnection
 from greenline.turn import give_way, wake
 
 _execute = cursor.execute
 _cursor = PsycopgConnection.cursor
 _commit = PsycopgConnection.commit
+_close = PsycopgConnection.close
 
 
 def _connection_in_turn(name: str) -> Any:
@@ -77,7 +79,7 @@ def _cursor_in_turn(name: str) -> Any:
     return in_turn
 
 
-class SerializedConnection(PsycopgConnection):
+class SerializedConnection(WatchedConnection):
     """A connection that may be shared by greenlets."""
 
     # Both are instance attributes once they are set; without a second greenlet there is no deque.
@@ -116,8 +118,17 @@ class SerializedConnection(PsycopgConnection):
         if not is_sent and getcurrent() is not gevent.get_hub():
             give_way()
 
+    def close(self) -> None:
+        """Close, after the statement in progress."""
+        is_outer = self._acquire()
+        try:
+            self.drop_watchers()
+            _close(self)
+        finally:
+            if is_outer:
+                self._release()
+
     rollback = _connection_in_turn("rollback")
-    close = _connection_in_turn("close")
     reset = _connection_in_turn("reset")
     set_session = _connection_in_turn("set_session")
     set_isolation_level = _connection_in_turn("set_isolation_level")
