@@ -22,11 +22,11 @@ def is_served(running: Service) -> bool:
 
 
 @pytest.fixture(scope="module")
-def threaded(postgres: Postgres) -> Iterator[Service]:
-    """The application of tests/e2e/threaded.py."""
+def unmodified(postgres: Postgres) -> Iterator[Service]:
+    """The application of tests/e2e/unmodified.py."""
     with service(
         {"DATABASE_URL": postgres.url}, *WORKER,
-        target="tests.e2e.threaded:app", config="tests/e2e/plain_conf.py", wait=False,
+        target="tests.e2e.unmodified:app", config="tests/e2e/plain_conf.py", wait=False,
     ) as running:  # fmt: skip
         wait_until(partial(is_served, running), "the worker to serve")
         yield running
@@ -36,10 +36,10 @@ def threaded(postgres: Postgres) -> Iterator[Service]:
     ("path", "clients"), [("/share", 50), ("/connect", 120), ("/nest", 50)],
     ids=["one connection for all", "a connection each", "two connections of a pool each"],
 )  # fmt: skip
-def test_every_request_gets_its_own_answer(threaded: Service, path: str, clients: int) -> None:
+def test_every_request_gets_its_own_answer(unmodified: Service, path: str, clients: int) -> None:
     """More requests at once than connections, however they use them."""
     with ThreadPoolExecutor(clients) as pool:
-        answers = list(pool.map(lambda number: threaded.get(f"{path}?{number}"), range(clients)))
+        answers = list(pool.map(lambda number: unmodified.get(f"{path}?{number}"), range(clients)))
     assert [(one.status, one.body) for one in answers] == [
         (200, str(number).encode()) for number in range(clients)
-    ], threaded.log
+    ], unmodified.log
