@@ -56,5 +56,5 @@ FROM runtime
 #   connections   `greenline budget` shows the sum; POSTGRES_POOL_SIZE, MONGODB_MAX_POOL_SIZE
 #   memory        the limit of the container: about 50 MB a worker, and what its requests hold
 #   requests      worker_connections, POOL_MAX_WAITING and GREENLINE_MAX_IN_PROGRESS
-#   RATE_LIMIT    each worker counts for itself
+#   RATE_LIMIT    each container counts for itself; RATE_LIMIT_STORAGE is one store for all
 CMD ["gunicorn", "-c", "gunicorn.conf.py", "app.wsgi:app"]

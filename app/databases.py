@@ -17,6 +17,7 @@ from app.store.keys import require_one
 from config import Settings
 from config.env import named
 from greenline import budget, counters, deadline
+from greenline.admission import pool_sizes
 from greenline.errors import ConfigError, DeadlineExceeded, StoreDown, StoreError, Unavailable
 from greenline.ledger import TOLD_CAPACITY, Ledger
 from greenline.ledger import path as ledger_path
@@ -78,6 +79,7 @@ def add_postgres(settings: Settings, resources: Resources, plans: Plans) -> Post
     def follow(plan: budget.Plan) -> None:
         plans["postgres"] = plan
         pool.resize(plan.pool_most)
+        pool_sizes["postgres"] = plan.pool_most
         log.info("postgres pool: %s", plan)
 
     hosts: Hosts | None = None

@@ -1,6 +1,8 @@
 """The composition root: build the resources, hand them to the repositories, wire the routes."""
 
 from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from app.api import (
     agents,
@@ -40,6 +42,8 @@ from config import Settings
 from config.env import named
 from greenline import master
 from greenline.flask import Flask
+from greenline.ledger import path as host_path
+from greenline.postgres.connect import server_of
 from greenline.resources import Resources
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -72,7 +76,7 @@ def create_app(settings: Settings) -> Flask:
         cors.register(app, settings.cors_origins)
     problems.register(app)
     keys_store = Keys(postgres)
-    access = _access(settings, app, keys_store)
+    access = _access(settings, app, keys_store, resources)
     routes = Routes(app, access.guard, is_open=not settings.auth)
     app.extensions["operations"] = routes.operations
     for declared in (
@@ -88,7 +92,7 @@ def create_app(settings: Settings) -> Flask:
     ):
         resource.add(routes, declared)
     keys.add_rotate(routes, keys_store)
-    ops.add_health(routes, resources.health, master.is_stopping)
+    ops.add_health(routes, resources.health, master.is_stopping, settings.ops_token)
     if settings.ops_token:
         ops.add_budget(routes, lambda: plans, settings.ops_token)
     if settings.diagnostics:
@@ -98,14 +102,27 @@ def create_app(settings: Settings) -> Flask:
     return app
 
 
-def _access(settings: Settings, app: Flask, keys_store: Keys) -> Access:
+def counts_path(database_url: str) -> Path:
+    """Return the file of a host's counts: those of all services on one database, and its keys."""
+    return host_path(f"rate limit of {server_of(database_url)}{urlsplit(database_url).path}")
+
+
+def _access(settings: Settings, app: Flask, keys_store: Keys, resources: Resources) -> Access:
     """Return the guard of the views, which counts what each client asks where that is limited."""
     find = keys_store.find if settings.auth else None
     if settings.rate_limit is None:
         return Access(find)
-    from app.api import rate_limit  # what counts takes a third of a second to import
+    # What counts takes a third of a second to import.
+    from app.api import rate_limit
+    from app.api.host_counts import HostCounts
 
+    own = HostCounts(counts_path(settings.database_url))
+    resources.add("rate limit", close=own.close)
+    shared = None
+    if settings.rate_limit_storage is not None:
+        with named("RATE_LIMIT_STORAGE"):
+            shared = rate_limit.shared_storage(settings.rate_limit_storage)
     with named("RATE_LIMIT"):
-        limit = rate_limit.RateLimit(settings.rate_limit)
+        limit = rate_limit.RateLimit(settings.rate_limit, own, shared)
     rate_limit.register(app)
     return Access(find, limit.take)

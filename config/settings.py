@@ -33,6 +33,7 @@ class Settings:
     log_level: str
     auth: bool
     rate_limit: str | None
+    rate_limit_storage: str | None = field(repr=False)
     cors_origins: tuple[str, ...]
     ops_token: str | None = field(repr=False)
 
@@ -74,6 +75,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         ),
         auth=env.choice(environ, "AUTH", "on", ("on", "off")) == "on",
         rate_limit=env.text(environ, "RATE_LIMIT", "") or None,
+        rate_limit_storage=env.text(environ, "RATE_LIMIT_STORAGE", "") or None,
         cors_origins=env.origins(environ, "CORS_ORIGINS"),
         ops_token=env.text(environ, "OPS_TOKEN", "") or None,
     )

@@ -9,28 +9,19 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
-import psycopg2
-import pymongo
-from pymongo import MongoClient
-from pymongo.errors import PyMongoError
 
 from greenline import settings
 from greenline.budget import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
 from greenline.deploy.command import check_deploy
 from greenline.errors import ConfigError, GreenlineError
-from greenline.mongo.client import make_client
-from greenline.mongo.errors import first_sentence
-from greenline.mongo.limits import read_max_connections
-from greenline.postgres.claims import count_hosts
-from greenline.postgres.connect import check_url
-from greenline.postgres.errors import first_line
-from greenline.postgres.hosts import require_sessions
-from greenline.postgres.limits import APPLICATION, read_facts
 from greenline.settings import Sizing
+
+if TYPE_CHECKING:
+    from pymongo import MongoClient
 
 TIMEOUT_S = 3
 FITS, DOES_NOT_FIT, UNREACHABLE = 0, 1, 3
@@ -137,20 +128,32 @@ def _ask(sizing: Sizing) -> dict[str, Outcome]:
     }
     if not url and not uri:
         raise ConfigError("DATABASE_URL, MONGODB_URI: neither is set; or try --max-connections")
+    # A driver is imported where its server is asked: an application need not have both.
     if url:
-        with _named(settings.DATABASE_URL):
+        with _named(settings.DATABASE_URL), _needed("psycopg2"):
+            from greenline.postgres.connect import check_url
+
             check_url(url)
         asks[POSTGRES] = partial(_ask_postgres, url, sizing)
     if uri:
-        with _named(settings.MONGODB_URI):
+        with _named(settings.MONGODB_URI), _needed("pymongo"):
+            from greenline.mongo.client import make_client
+
             client = make_client(uri, {})
-        asks[MONGODB] = partial(_outcome, lambda: _mongodb_plan(_ask_mongodb(client), sizing))
+        asks[MONGODB] = partial(_ask_mongodb, client, sizing)
     with ThreadPoolExecutor(len(asks)) as threads:
         asked = {name: threads.submit(ask) for name, ask in asks.items()}
     return {name: one.result() for name, one in asked.items()}
 
 
 def _ask_postgres(url: str, sizing: Sizing) -> Outcome:
+    import psycopg2
+
+    from greenline.postgres.claims import count_hosts
+    from greenline.postgres.errors import first_line
+    from greenline.postgres.hosts import require_sessions
+    from greenline.postgres.limits import APPLICATION, read_facts
+
     hosts = None
 
     def compute() -> Plan:
@@ -165,7 +168,10 @@ def _ask_postgres(url: str, sizing: Sizing) -> Outcome:
             hosts = count_hosts(conn)
             return _postgres_plan(facts, sizing, max(hosts, 1))
 
-    return _outcome(compute)._replace(hosts=hosts)
+    try:
+        return _outcome(compute)._replace(hosts=hosts)
+    except psycopg2.Error as error:
+        return Outcome(None, first_line(error), UNREACHABLE, hosts)
 
 
 def _counted(postgres: Outcome | None) -> str:
@@ -174,9 +180,19 @@ def _counted(postgres: Outcome | None) -> str:
     return f"{postgres.hosts} {'is' if postgres.hosts == 1 else 'are'} registered now"
 
 
-def _ask_mongodb(client: "MongoClient[dict[str, Any]]") -> int | None:
-    with client, pymongo.timeout(TIMEOUT_S):
-        return read_max_connections(client)
+def _ask_mongodb(client: "MongoClient[dict[str, Any]]", sizing: Sizing) -> Outcome:
+    import pymongo
+    from pymongo.errors import PyMongoError
+
+    from greenline.mongo.errors import first_sentence
+    from greenline.mongo.limits import read_max_connections
+
+    try:
+        with client, pymongo.timeout(TIMEOUT_S):
+            told = read_max_connections(client)
+    except (PyMongoError, GreenlineError) as error:
+        return Outcome(None, first_sentence(error), UNREACHABLE)
+    return _outcome(partial(_mongodb_plan, told, sizing))
 
 
 def _outcome(compute: Callable[[], Plan]) -> Outcome:
@@ -184,10 +200,6 @@ def _outcome(compute: Callable[[], Plan]) -> Outcome:
         return Outcome(compute())
     except ConfigError as error:
         return Outcome(None, str(error), DOES_NOT_FIT)
-    except psycopg2.Error as error:
-        return Outcome(None, first_line(error), UNREACHABLE)
-    except (PyMongoError, GreenlineError) as error:
-        return Outcome(None, first_sentence(error), UNREACHABLE)
 
 
 def _postgres_plan(facts: PostgresFacts, sizing: Sizing, hosts: int = 1) -> Plan:
@@ -243,3 +255,12 @@ def _named(variable: settings.Variable) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{variable.name}: {error}") from error
+
+
+@contextmanager
+def _needed(driver: str) -> Iterator[None]:
+    """Say what to install where an import of the block fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{driver} is needed to ask, and not installed") from error

@@ -10,6 +10,7 @@ The client's socket, and for how long the client may keep the worker waiting.
 
 import select
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from socket import SHUT_WR, SO_LINGER, SOL_SOCKET
 from time import monotonic
@@ -18,7 +19,7 @@ from typing import Any
 from gevent.exceptions import ConcurrentObjectUseError
 
 from greenline import poll
-from greenline.admission import Gate
+from greenline.admission.limiter import ConcurrencyLimiter
 from greenline.settings import Limits
 from greenline.turn import give_way
 
@@ -78,7 +79,11 @@ class Client:
     """
 
     error: OSError | None = None
-    gate: Gate | None = None  # whose place the request gives back while it waits for the client
+    idle_since_s = 0.0  # when it began to wait for the next request
+    # Called in the hub with the first bytes of a request. If it returns True, it has taken them and
+    # resume_request() or end_request() follows; else recv_request() returns them.
+    on_request: Callable[[bytes], bool] | None = None
+    limiter: ConcurrencyLimiter | None = None  # suspended while the request waits for the client
 
     def __init__(self, sock: Any, limits: Limits) -> None:
         self.sock = sock
@@ -99,13 +104,17 @@ class Client:
     def expect_body(self) -> None:
         self.expect(BodyTimeout, self.limits.body_s, self.limits.body_read_s)
 
-    def recv_request(self, idle_s: float) -> bytes:
+    def recv_request(self, idle_s: float) -> Any:
         """
         Return the first bytes of a request, nothing when the client has closed.
+
+        A client without TLS lets ``on_request`` take them first. It returns what ``end_request``
+        is given then.
 
         Raises:
             IdleTimeout: no request came in time.
         """
+        self.idle_since_s = monotonic()
         self.expect(IdleTimeout, idle_s)
         return self.recv()
 

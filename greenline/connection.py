@@ -9,7 +9,7 @@ One client's connection: the next request by the fast lane or the slow one, and 
 from collections.abc import Mapping
 from io import BytesIO
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 from gevent.exceptions import ConcurrentObjectUseError
@@ -19,26 +19,34 @@ from gunicorn.http.body import Body, LengthReader
 from greenline import proxied
 from greenline.body import BodyTooLarge, BoundedChunks, bounded, drain, is_unread
 from greenline.client import Client, ClientTimeout
-from greenline.request import FastRequest, PythonParser
+from greenline.request import FastRequest, InvalidHost, PythonParser
 from greenline.response import Response
 from greenline.turn import give_way
-from greenline.wire import CHUNKED, Lane, Unusual
+from greenline.wire import CHUNKED, Lane, Unusual, is_valid_host
+
+
+class Outcome(NamedTuple):
+    """How a request ended that was served without the connection's own greenlet."""
+
+    stays: bool = False
+    error: BaseException | None = None
 
 
 class Connection:
     """Reads the requests of one client, one after the other."""
 
     def __init__(self, client: Client, lane: Lane, server: Any, *, fast: bool) -> None:
-        self.client = client
+        self.client: Any = client
         self.request: Any = None
         self.started_s: float | None = None  # when its answer was begun
         self._response: Response | None = None
         self._is_idle = False
         self._is_withheld = False
         self._greenlet = gevent.getcurrent()
+        self.handler: Any = None  # the greenlet in which the application runs
         self._cfg = cfg = lane.rules.cfg
         self._lane = lane
-        self._server = server
+        self.server = server
         self._fast = fast
         self._parser = PythonParser(cfg, client, lane.peer_addr)
         self._unreader = self._parser.unreader
@@ -64,6 +72,12 @@ class Connection:
             self._is_idle = True
             data = self.client.recv_request(idle_s)
             self._is_idle = False
+            if isinstance(data, Outcome):
+                if data.error is not None:
+                    raise data.error
+                if not data.stays:
+                    return None
+                data = self._data
             if not data:
                 return None
         if self._fast:
@@ -82,6 +96,31 @@ class Connection:
                 return request
         return self._read_slowly(data)
 
+    def read_whole(self, data: bytes) -> FastRequest | None:
+        """Return the ordinary request that *data* begins with, None unless all of it is there."""
+        try:
+            request = self._lane.read(data)
+        except Unusual:
+            return None
+        length = request.length or 0
+        end = request.head_bytes + length
+        if length < 0 or end > len(data) or length > self.client.limits.max_body_bytes:
+            return None
+        request.body = BytesIO(data[request.head_bytes : end])
+        self._data = data[end:]
+        self._response = self.started_s = None
+        self._is_withheld = self._is_idle = False
+        self.request = request
+        return request
+
+    def wait_for_next(self, idle_s: float) -> bool:
+        """Be idle again, for *idle_s* seconds at most; return False when more was sent already."""
+        if self._data:
+            return False
+        self._is_idle = True
+        self.client.resume_request(idle_s)
+        return True
+
     def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
         """Return the response to be filled and the environ for the application."""
         client = self.client
@@ -92,10 +131,10 @@ class Connection:
             environ["wsgi.early_hints"] = response.early_hints
             response.environ = environ
             return response, environ
-        # gunicorn would ask for the body now, before the gate has let the request in.
+        # gunicorn would ask for the body now, before the request is admitted.
         self._is_withheld, request._expected_100_continue = request._expected_100_continue, False
         response, environ = wsgi.create(
-            request, client, self._lane.peer_addr, self._server, self._cfg, Response
+            request, client, self._lane.peer_addr, self.server, self._cfg, Response
         )
         self._response = response
         response.environ = environ
@@ -161,13 +200,21 @@ class Connection:
         request = self.request
         return None if request is None else f"{request.method} {request.uri}"
 
+    def idle_s(self) -> float | None:
+        """Return for how long it has waited for the next request, None: one is in progress."""
+        return monotonic() - self.client.idle_since_s if self._is_idle else None
+
+    def is_trusted(self) -> bool:
+        """Return whether the client is a trusted proxy."""
+        return bool(self._lane.is_trusted)
+
     def close_if_idle(self) -> None:
         """Close the connection, unless a request came or is in progress."""
         gevent.get_hub().loop.run_callback(self._close_if_idle)
 
     def cut(self) -> None:
         """End whatever it does."""
-        gevent.kill(self._greenlet)
+        gevent.kill(self.handler or self._greenlet)
 
     def _close_if_idle(self) -> None:
         """Run in the hub: whoever idles waits there, and nothing else happens meanwhile."""
@@ -198,6 +245,10 @@ class Connection:
         self._unreader.unread(data)
         self.client.expect_head()
         request = self.request = next(self._parser)
+        if self._lane.rules.requires_host:
+            host = next((value for name, value in request.headers if name == "HOST"), None)
+            if not is_valid_host(host, request.version >= (1, 1)):
+                raise InvalidHost("Host", request)
         if request.proxy_protocol_info:
             self._proxy = request.proxy_protocol_info
         else:

@@ -5,8 +5,8 @@ Coroutines for greenlets: one asyncio loop in a greenlet, side by side with all 
    a lock: a coroutine that waits blocks nobody, and what it calls runs where everything else runs,
    with the same pools, locks and names. A greenlet waits for its coroutine as for a socket.
 2. It starts at the first need, so after the fork, and ends with the process.
-3. asyncio calls a loop running for as long as its thread is in it. Ours says so only while it runs
-   a step: another greenlet may call ``asyncio.run``.
+3. It runs in its greenlet alone (``greenline.hub.running_loop``): another one may call
+   ``asyncio.run``.
 4. A coroutine has a copy of the greenlet's context variables, and what it changed is there
    afterwards. Its exceptions are raised in the greenlet.
 5. A greenlet that is interrupted (a deadline, a kill) cancels its coroutine, gives it ``GRACE_S``
@@ -28,6 +28,7 @@ from gevent.event import Event
 from gevent.selectors import GeventSelector
 
 from greenline.deadline import GRACE_S
+from greenline.hub import running_loop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,23 +83,19 @@ def _loop() -> "_Loop":
 
 
 class _Selector(GeventSelector):
-    """Waits in the hub, and says that no loop is running meanwhile."""
+    """Waits in the hub, for the hub's turn alone without a timer."""
 
     def select(self, timeout: float | None = None) -> Any:
-        running = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
         if timeout == 0:
-            self._ready.set()  # type: ignore[attr-defined]  # The hub's turn, without a timer.
-        try:
-            return super().select(timeout)
-        finally:
-            asyncio._set_running_loop(running)
+            self._ready.set()  # type: ignore[attr-defined]
+        return super().select(timeout)
 
 
 class _Loop:
     """An asyncio loop and the greenlet that it runs in."""
 
     def __init__(self) -> None:
+        running_loop.install()
         # In a context of their own: not in that of the request that needed the loop first.
         context = Context()
         self._loop = context.run(asyncio.SelectorEventLoop, _Selector())

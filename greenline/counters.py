@@ -63,6 +63,8 @@ class Counters:
         self._memory = mmap.mmap(fd, ROWS * ROW_BYTES)
         self._cells = memoryview(self._memory).cast("q")
         self._row = self._take_row()
+        # What all workers found, those that have ended included, before this row begins anew.
+        self.inherited = self._highest_values()
         self._cell_of: dict[Key, int] = {}
         self._used = 0
         for cell, kind, key in self._entries(self._row):
@@ -115,6 +117,17 @@ class Counters:
             if cell is None:
                 break  # rows are taken in order, and none is empty once it was taken
         return totals
+
+    def _highest_values(self) -> dict[Key, int]:
+        highest: dict[Key, int] = {}
+        for row in range(ROWS):
+            entries = self._entries(row)
+            for cell, kind, key in entries:
+                if kind == VALUE:
+                    highest[key] = max(highest.get(key, 0), self._cells[cell])
+            if not entries:
+                break
+        return highest
 
     def _take_row(self) -> int:
         for row in range(ROWS):

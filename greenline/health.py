@@ -4,6 +4,7 @@ Tell whether the service can work: ask each dependency, side by side, within a l
 1. A check raises what is wrong. One that does not answer within ``CHECK_TIMEOUT_S`` fails.
 2. All together take at most ``TOTAL_TIMEOUT_S``.
 3. The answer is remembered for ``REMEMBERED_S``; who asks meanwhile waits for the same one.
+4. What is wrong is logged when it changes: an answer to a stranger need not have it.
 """
 
 import logging
@@ -46,6 +47,7 @@ class Health:
         self._lock = threading.Lock()
         self._report = Report({})
         self._until: float | None = None
+        self._logged: dict[str, str | None] | None = None
 
     def add(self, name: str, check: Check) -> None:
         """Ask *check* from now on; it raises what is wrong."""
@@ -57,7 +59,18 @@ class Health:
             if self._until is None or self._clock() >= self._until:
                 self._report = Report(self._ask_all())
                 self._until = self._clock() + REMEMBERED_S
+                self._log_changes()
             return self._report
+
+    def _log_changes(self) -> None:
+        before, self._logged = self._logged, self._report.checks
+        if before == self._logged:
+            return
+        for name, problem in self._logged.items():
+            if problem and (before is None or before.get(name) != problem):
+                log.warning("not ready: %s: %s", name, problem)
+        if self._report.ready:
+            log.info("ready")
 
     def _ask_all(self) -> dict[str, str | None]:
         asked = {name: gevent.spawn(_ask, name, check) for name, check in self._checks.items()}

@@ -2,6 +2,9 @@
 
 import errno
 import logging
+import math
+import socket
+import struct
 from time import monotonic
 from typing import Any
 
@@ -10,7 +13,9 @@ from gevent.server import StreamServer
 # This process, or the whole machine, can open no more.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
+TCP_INFO_BYTES, TCPI_UNACKED = 104, 24  # struct tcp_info of linux/tcp.h
 TELL_EVERY_S = 60.0
+ROOM = 0.1  # the part of worker_connections that is kept free of idle connections
 PAUSE_S = 0.2  # somebody has to leave first
 
 log = logging.getLogger(__name__)
@@ -45,6 +50,22 @@ class Listener(StreamServer):
             self._timer = self.loop.timer(PAUSE_S)
             self._timer.start(self._accept_again)
             return None
+
+    def missing(self) -> int:
+        """Return how many connections should be closed so that new ones find room at once."""
+        sockets: Any = self.pool
+        return int(math.ceil(sockets.size * ROOM) - sockets.free_count())
+
+    def has_backlog(self) -> bool:
+        """Return whether clients wait although no more can be accepted; True if it is unknown."""
+        if not self.started or not self.full():
+            return False
+        try:
+            # Of a listening socket, tcpi_unacked counts the connections that were not accepted yet.
+            info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        except OSError:  # a unix socket has no such count
+            return True
+        return bool(struct.unpack_from("I", info, TCPI_UNACKED)[0])
 
     def _accept_again(self) -> None:
         if self.started:

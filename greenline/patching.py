@@ -11,6 +11,7 @@ Make the process green, and prove it.
 
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -37,15 +38,25 @@ def patch_all() -> None:
     gevent.monkey.patch_all()
     hook_psycopg2()
     hook_sqlalchemy()
+    keep_running_loops()
+
+
+def keep_running_loops() -> None:
+    """Let each greenlet run an asyncio loop of its own; asyncio is imported after the patching."""
+    from greenline.hub import running_loop
+
+    running_loop.install()
 
 
 def hook_psycopg2() -> None:
     """
-    Let psycopg2 wait in the hub, so that other greenlets run meanwhile, and share connections.
+    Let psycopg2, where it is installed, wait in the hub, so that other greenlets run meanwhile.
 
     Raises:
         ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
     """
+    if find_spec("psycopg2") is None:  # the application has another driver, or none
+        return
     from psycopg2.extensions import set_wait_callback
 
     from greenline.postgres import foreign

@@ -10,6 +10,7 @@ A client without TLS: the fewest calls between the worker and the kernel.
 """
 
 import os
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -34,7 +35,8 @@ class PlainClient(Client):
         self._reading = _Wait(sock._read_event)
         self._writing = _Wait(sock._write_event)
         self.waits = (self._reading, self._writing)
-        self._wait_for = sock.hub.wait
+        self._hub = sock.hub
+        self._owner = getcurrent()
         self._sweep = sweep
         sweep.clients.add(self)
 
@@ -42,19 +44,50 @@ class PlainClient(Client):
         self._sweep.clients.discard(self)
         super().close()
 
-    def recv_request(self, idle_s: float) -> bytes:
-        # Every request comes through here: the short way of recv().
+    def recv_request(self, idle_s: float) -> Any:
+        self.idle_since_s = now = monotonic()
+        until = now + idle_s
+        on_ready = None if self.on_request is None else self._read_request
         try:
-            self._wait(self._reading, monotonic() + idle_s)
-            data: bytes = self._raw.recv(RECV_BYTES)
-        except BlockingIOError:
-            return self.recv_request(idle_s)
+            while True:
+                found = self._wait(self._reading, until, on_ready)
+                if found is not None:
+                    return found
+                try:
+                    return self._raw.recv(RECV_BYTES)
+                except BlockingIOError:
+                    continue
         except Over:
             raise IdleTimeout(f"no request came in {idle_s:g} s") from None
         except OSError as error:
             self.error = error
             raise
-        return data
+
+    def _read_request(self) -> None:
+        """Read what has come and pass it on; run in the hub."""
+        try:
+            data = self._raw.recv(RECV_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = None  # the greenlet that waits reads again, and finds the same
+        wait = self._reading
+        wait.watcher.stop()
+        wait.until = NEVER
+        if not data or not self.on_request(data):  # type: ignore[misc]
+            self._owner.switch(data)
+
+    def resume_request(self, idle_s: float) -> None:
+        """Wait for the next request, *idle_s* seconds at most, while no greenlet runs."""
+        wait = self._reading
+        self.idle_since_s = now = monotonic()
+        wait.until = now + idle_s
+        wait.waiter = self._owner
+        wait.watcher.start(self._read_request)
+
+    def end_request(self, found: Any) -> None:
+        """Let the greenlet in :meth:`recv_request` return *found*, in the next turn of the hub."""
+        self._hub.loop.run_callback(self._owner.switch, found)
 
     def _recv(self, size: int, timeout_s: float) -> bytes:
         until = monotonic() + timeout_s
@@ -110,24 +143,32 @@ class PlainClient(Client):
         self._wait(self._writing, started + budget.left_s)
         budget.left_s -= monotonic() - started
 
-    def _wait(self, wait: "_Wait", until: float) -> None:
+    def _wait(
+        self, wait: "_Wait", until: float, on_ready: Callable[[], object] | None = None
+    ) -> Any:
+        """Wait in the hub; return what the greenlet is resumed with, None when *wait* is ready."""
         if wait.until != NEVER:
             raise ConcurrentObjectUseError("another greenlet waits for this client")
-        wait.waiter = getcurrent()
+        wait.waiter = waiter = getcurrent()
         wait.until = until
-        gate = self.gate
-        if gate is not None:
-            gate.step_out()
+        limiter = self.limiter
+        if limiter is not None:
+            limiter.suspend()
         try:
-            self._wait_for(wait.watcher)
+            # This is Hub.wait() without its Waiter, which makes sure that nothing else resumes the
+            # greenlet. Here a loop around each wait does.
+            wait.watcher.start(on_ready or waiter.switch)
+            return self._hub.switch() or None  # () where an event resumed it
         except Over:
             # Who was stopped, or blocked, for longer than that finds in time what came in time.
             if wait is self._writing or not self.has_input():
                 raise
+            return None
         finally:
+            wait.watcher.stop()
             wait.until = NEVER
-            if gate is not None:
-                gate.step_in()
+            if limiter is not None:
+                limiter.resume()
 
 
 class _Wait:

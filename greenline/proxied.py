@@ -13,6 +13,19 @@ QUEUE_MS = "greenline.proxy_ms"
 MOST_MS = 86_400_000  # beyond that it is no wait but a clock
 
 
+def ignore_default_names(cfg: Any) -> None:
+    """
+    Let no header set SCRIPT_NAME or PATH_INFO, unless the administrator says which.
+
+    Many proxies pass such a header on as their client sent it, so gunicorn's default lets any
+    client move the path that the proxy's rules are for. A value other than the default is kept.
+
+    :param cfg: gunicorn's settings of this worker, which are changed.
+    """
+    if cfg.forwarder_headers == cfg.settings["forwarder_headers"].default.split(","):
+        cfg.set("forwarder_headers", "")
+
+
 def note_queue(environ: dict[str, Any]) -> None:
     """Note how many milliseconds the request took from the proxy to here; 0 by a clock ahead."""
     told = environ[STARTED]

@@ -8,6 +8,7 @@ made when they do.
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gunicorn.http.errors import InvalidHeader
 from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from greenline.wire import Lane
 
 VERSIONS = ((1, 0), (1, 1))
+
+
+class InvalidHost(InvalidHeader):  # type: ignore[misc]
+    """A request of HTTP/1.1 has no Host header, or one that names no host; it is a 400."""
+
+    def __str__(self) -> str:
+        return "a request needs one valid Host header (RFC 9112, section 3.2)"
 
 
 class PythonRequest(Request):  # type: ignore[misc]

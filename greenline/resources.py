@@ -63,12 +63,5 @@ class Resources:
                 log.exception("closing %s failed", name)
 
     def _until_ready(self) -> None:
-        told: dict[str, str | None] = {}
-        while not (report := self.health.report()).ready:
-            if report.checks != told:
-                told = report.checks
-                for name, problem in told.items():
-                    if problem:
-                        log.warning("not ready: %s: %s", name, problem)
+        while not self.health.report().ready:
             gevent.sleep(RETRY_S)
-        log.info("ready")

@@ -42,13 +42,19 @@ PROXY_KEEPALIVE = Variable(
 )
 MAX_IN_PROGRESS = Variable(
     "GREENLINE_MAX_IN_PROGRESS",
-    "1000",
-    "requests a worker works on at once; one more is a 503. `auto` finds the number by latency",
+    "auto",
+    "requests that a worker works on at once; `auto` finds the number",
 )
 MAX_WAITING = Variable(
-    "GREENLINE_MAX_WAITING", "0", "requests that may wait to be worked on, beyond those"
+    "GREENLINE_MAX_WAITING",
+    "",
+    "requests that may wait beyond those; one more is a 503; unset: all, unless it is an overload",
 )
-MAX_WAIT = Variable("GREENLINE_MAX_WAIT", "0.1", "seconds that one of them waits at most")
+MAX_WAIT = Variable(
+    "GREENLINE_MAX_WAIT",
+    "",
+    "seconds that one of them waits before it is a 503; unset: `REQUEST_TIMEOUT`, or no limit",
+)
 HEALTH_PATHS = Variable(
     "GREENLINE_HEALTH_PATHS", "/healthz,/readyz", "paths that are never refused"
 )
@@ -59,6 +65,9 @@ BLOCKED_HUB_MS = Variable(
 )
 ACCESS_LOG = Variable(
     "GREENLINE_ACCESS_LOG", "gunicorn", "`json` for lines of ours; `gunicorn` for its settings"
+)
+REQUIRE_HOST = Variable(
+    "GREENLINE_REQUIRE_HOST", "1", "0 accepts a request of HTTP/1.1 without a valid Host header"
 )
 HOSTS = Variable("GREENLINE_HOSTS", "1", "hosts that share the databases; `auto` has them counted")
 SURGE_HOSTS = Variable("GREENLINE_SURGE_HOSTS", "1", "hosts more while a deploy rolls")
@@ -71,7 +80,8 @@ MONGODB_MAX_CONNECTIONS = Variable(
 VARIABLES = (
     PG_WAIT, HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, ACCESS_LOG, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE, MONGODB_MAX_CONNECTIONS,
+    BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE,
+    MONGODB_MAX_CONNECTIONS,
 )  # fmt: skip
 # What whoever hosts an application sets anyway: only the console script reads them here.
 DATABASE_URL = Variable("DATABASE_URL", "", "Postgres")
@@ -121,11 +131,11 @@ def pg_wait() -> str:
 
 
 class Admission(NamedTuple):
-    """How many requests a worker takes in; None is as many as latency allows."""
+    """How many requests a worker works on, and how many wait; None is found out, or no limit."""
 
     max_in_progress: int | None
-    max_waiting: int
-    max_wait_s: float
+    max_waiting: int | None
+    max_wait_s: float | None
     health_paths: tuple[str, ...]
 
 
@@ -139,8 +149,8 @@ def admission() -> Admission:
     is_auto = _text(MAX_IN_PROGRESS).lower() == "auto"
     return Admission(
         max_in_progress=None if is_auto else _count(MAX_IN_PROGRESS),
-        max_waiting=0 if _text(MAX_WAITING) == "0" else _count(MAX_WAITING),
-        max_wait_s=_seconds(MAX_WAIT),
+        max_waiting=0 if _text(MAX_WAITING) == "0" else _optional_count(MAX_WAITING),
+        max_wait_s=_seconds(MAX_WAIT) if _text(MAX_WAIT) else request_timeout_s(),
         health_paths=tuple(path.strip() for path in _text(HEALTH_PATHS).split(",")),
     )
 
@@ -200,6 +210,15 @@ def logs_json() -> bool:
     return _choice(ACCESS_LOG, "gunicorn", "json") == "json"
 
 
+def requires_host() -> bool:
+    """
+    Return whether a request of HTTP/1.1 without a valid Host header is refused.
+
+    :raises ConfigError: neither 0 nor 1.
+    """
+    return _choice(REQUIRE_HOST, "0", "1") == "1"
+
+
 def check() -> None:
     """
     Read every variable, so that a wrong one is told before a worker starts.
@@ -209,6 +228,7 @@ def check() -> None:
     """
     for read in (
         pg_wait, limits, admission, drain_delay_s, proxy_keepalive_s, blocked_hub_s, logs_json,
+        requires_host,
     ):  # fmt: skip
         read()
 

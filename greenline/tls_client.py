@@ -1,7 +1,7 @@
 """
 A client with TLS: gevent's socket reads, writes and waits, where a read may wait to write.
 
-Where it waits, the request's place of the gate is lent.
+While it waits, the request is not counted as in progress.
 """
 
 from typing import Any
@@ -29,11 +29,11 @@ class TlsClient(Client):
         return super()._recv(size, timeout_s)
 
     def _wait(self, *what: Any, **how: Any) -> None:
-        gate = self.gate
-        if gate is not None:
-            gate.step_out()
+        limiter = self.limiter
+        if limiter is not None:
+            limiter.suspend()
         try:
             self._wait_for(*what, **how)
         finally:
-            if gate is not None:
-                gate.step_in()
+            if limiter is not None:
+                limiter.resume()

@@ -9,6 +9,7 @@ Bytes to a WSGI environ, for requests that are provably ordinary.
 """
 
 import os
+import re
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
@@ -21,7 +22,7 @@ from gunicorn.http.message import (
 )
 from gunicorn.util import unquote_to_wsgi_str
 
-from greenline import proxied
+from greenline import proxied, settings
 from greenline.request import FastRequest
 
 try:
@@ -44,11 +45,18 @@ METHODS = {
     name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 }
 VERSIONS = ("HTTP/1.0", "HTTP/1.1")
+# RFC 9110, 7.2: uri-host [ ":" port ], of RFC 3986.
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|([A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(:[0-9]*)?")
 LINE_BYTES = len("  HTTP/1.1")
 
 
 class Unusual(Exception):
     """Not provably ordinary."""
+
+
+def is_valid_host(host: str | None, minor: int) -> bool:
+    """Return whether RFC 9112, 3.2, allows it in HTTP/1.*minor*; None is no Host header."""
+    return not minor if host is None else HOST.fullmatch(host) is not None
 
 
 @lru_cache(MAX_REMEMBERED)
@@ -104,6 +112,7 @@ class Rules:
             {"CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "HTTP_CONNECTION"}
             | {key for key, _ in self.scheme_headers}
         )
+        self.requires_host = settings.requires_host()
         self.script_name = os.environ.get("SCRIPT_NAME", "")
         self._split = partial(split_target, self.script_name)
         self._split_short = lru_cache(MAX_REMEMBERED)(self._split)
@@ -121,6 +130,7 @@ class Lane(HeaderPolicy):  # type: ignore[misc]
         self.cfg = rules.cfg  # for the policy
         self.peer_addr = peer_addr
         self.is_trusted = self._peer_is_trusted_proxy()
+        self._valid_host = ""  # the last one: most connections have no other
         self.scheme_headers = rules.scheme_headers if self.is_trusted else ()
         self.base = {
             **base,
@@ -175,6 +185,11 @@ class Lane(HeaderPolicy):  # type: ignore[misc]
         headers = {key_of(name): value.decode("latin-1") for name, value in fields}
         if len(headers) != len(fields):
             headers = self._joined(fields)
+        host = headers.get("HTTP_HOST")
+        if host != self._valid_host and rules.requires_host:
+            if not is_valid_host(host, minor):
+                raise Unusual  # a 400, which the other lane answers
+            self._valid_host = host or ""
         environ.update(headers)
         request = FastRequest(self, head, environ, consumed, minor)
         if not rules.special.isdisjoint(headers):

@@ -14,7 +14,9 @@ import logging
 import signal
 import ssl
 import sys
+from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from time import monotonic
 from typing import Any
 
@@ -30,14 +32,16 @@ from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
 from greenline import counters, defeats, hangup, master, proxied, settings
-from greenline.admission import gate, refuse
+from greenline.admission.limiter import limiter, refuse
 from greenline.client import Client
-from greenline.connection import Connection
+from greenline.connection import Connection, Outcome
 from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
+from greenline.hub import lock_waits
+from greenline.hub.handlers import Handlers
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
-from greenline.patching import hook_psycopg2, hook_sqlalchemy
+from greenline.patching import hook_psycopg2, hook_sqlalchemy, keep_running_loops
 from greenline.plain_client import PlainClient, Sweep
 from greenline.refusals import Refusals
 from greenline.response import Response
@@ -45,7 +49,6 @@ from greenline.tls_client import TlsClient
 from greenline.watchdog import Watchdog
 from greenline.wire import Lane, Rules, split_head
 
-UNAVAILABLE = (503, 504)
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
 
 
@@ -55,6 +58,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     alive: bool
     is_over = False
     early_signals: Any  # a queue
+    _servers: Sequence[Listener] = ()
     shared_fd = -1  # of the memory for all workers' counts
 
     @classmethod
@@ -73,18 +77,21 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def patch(self) -> None:
         super().patch()
+        lock_waits.install()
         hook_psycopg2()
         hook_sqlalchemy()
+        keep_running_loops()
 
     def run(self) -> None:
         self.prepare()
-        servers = [self._listen(listener) for listener in self.sockets]
+        servers = self._servers = [self._listen(listener) for listener in self.sockets]
         master.note_boot()
         if self._was_told_to_stop():
             self.alive = False
         while self.alive and not master.is_stopping():
             self.notify()
             self._counters.read_gauges()
+            self._close_idle()
             gevent.sleep(TICK_S)
         self.alive = False
         Response.is_ending = True
@@ -112,6 +119,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def prepare(self) -> None:
         """Decide what is the same for all requests."""
         cfg = self.cfg
+        proxied.ignore_default_names(cfg)
         self.limits = settings.limits()
         # An idle connection is never closed before the proxy gives it up.
         told_s = settings.proxy_keepalive_s()
@@ -124,13 +132,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._refusals = Refusals(cfg, self.log, self._journal, self.handle_error)
         self.base = base_environ(cfg)  # with what the journal made of standard error
         self.rules = Rules(cfg)
+        self._handlers = Handlers()
+        counters.gauges["handlers"] = self._handlers.stats
         self.sweep = Sweep()
         self.sweep.start()
         self.conversations: set[Connection | Guest] = set()
         self._pre_request = self._hook("pre_request")
         self._post_request = self._hook("post_request")
-        self._gate = gate(settings.admission())
-        counters.gauges["gate"] = self._gate.stats
+        learnt = self._counters.inherited.get(("limiter", "limit"), 0)
+        self._limiter = limiter(settings.admission(), learnt, self._is_full)
+        counters.gauges["limiter"] = self._limiter.stats
         self._watch_hub()
         # What is there now stays: no collection needs to look at it again.
         gc.collect()
@@ -155,7 +166,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         client = self._client(sock)
         connection = self._connection(client, addr, listener.getsockname())
         self.conversations.add(connection)
-        hangup.serve(client.sock)
         try:
             self._converse(connection)
         except (StopIteration, NoMoreData) as error:
@@ -170,12 +180,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         finally:
             client.close()
             client.error = None
-            hangup.serve(None)
             self.conversations.discard(connection)
 
-    def answer(self, connection: Connection, request: Any) -> bool:
+    def answer(self, connection: Connection, request: Any, in_handler: bool = False) -> bool:
         """
         Call the application and send what it returns; return whether the connection stays.
+
+        The application runs in a handler; *in_handler* says that this greenlet is one.
 
         Raises:
             ClientGone: it hung up while it waited.
@@ -195,20 +206,25 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if not self.alive or not self.keepalive_s:
                 response.force_close()
             try:
-                admitted = self._gate.enter(environ, connection.client.sock)
+                admitted = self._limiter.acquire(environ, connection.client.sock)
             except Overloaded:
                 self._counters.count(("refused",))
                 if connection.withholds_body():  # nobody can tell whether it comes after all
                     response.force_close()
                 self._respond(refuse, environ, response, started, request)
                 return not response.should_close()
-            connection.client.gate = self._gate if admitted is not None else None
+            connection.client.limiter = self._limiter if admitted is not None else None
             try:
                 connection.ask_for_body()
-                self._respond(self.wsgi, environ, response, started, request)
+                if in_handler:
+                    self._respond(self.wsgi, environ, response, started, request)
+                else:
+                    self._handlers.run(
+                        self._respond, self.wsgi, environ, response, started, request
+                    )
             finally:
-                connection.client.gate = None
-                self._gate.leave(admitted, response.status_code not in UNAVAILABLE)
+                connection.client.limiter = None
+                self._limiter.release(admitted, (response.status_code or 500) < 500)
             # Without a head the application has handled the socket by itself.
             return not response.headers_sent or not response.should_close()
         finally:
@@ -224,6 +240,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
     ) -> None:
         result: Any = None
+        hangup.serve(environ["gunicorn.socket"])
         try:
             result = application(environ, response.start_response)
             if self.is_already_handled(result):
@@ -262,6 +279,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _converse(self, connection: Connection) -> None:
         idle_s = self.limits.head_s
+        if self.is_fast and isinstance(connection.client, PlainClient):
+            connection.client.on_request = partial(self._serve_at_once, connection)
         while (request := connection.next_request(idle_s)) is not None:
             if not self.answer(connection, request) or not connection.finish():
                 break
@@ -269,6 +288,33 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         # Closing with something unread is a reset, which cuts the answer that is on its way.
         if connection.is_unread() or connection.client.has_input():
             connection.client.linger()
+
+    def _serve_at_once(self, connection: Connection, data: bytes) -> bool:
+        """
+        Serve a request that begins with *data* in a handler; run in the hub, so it never waits.
+
+        Most requests take this way, which saves a switch to the connection's own greenlet and
+        back. It returns False where that one is needed: the request is not an ordinary one, or has
+        to wait for its turn.
+        """
+        if not self._limiter.has_room() or (request := connection.read_whole(data)) is None:
+            return False
+        self._handlers.start(self._handle, connection, request)
+        return True
+
+    def _handle(self, connection: Connection, request: Any) -> None:
+        """Answer *request* in a handler; after the last one the connection's greenlet goes on."""
+        connection.handler = gevent.getcurrent()
+        try:
+            stays = self.answer(connection, request, True) and connection.finish()
+            if stays and connection.wait_for_next(self.keepalive_s):
+                return
+            outcome = Outcome(stays)
+        except BaseException as error:
+            outcome = Outcome(error=error)
+        finally:
+            connection.handler = None
+        connection.client.end_request(outcome)
 
     def _count(self) -> None:
         self.nr += 1
@@ -302,6 +348,28 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             or negotiation.prior_knowledge_allowed(self.cfg, addr)
             or negotiation.upgrade_allowed(self.cfg, addr)
         )
+
+    def _close_idle(self) -> None:
+        """Close the connections that are idle longest where few sockets are left for new ones."""
+        for server in self._servers:
+            if (missing := server.missing()) <= 0:
+                continue
+            idle = [
+                (idle_s, each)
+                for each in self.conversations
+                if isinstance(each, Connection)
+                and each.server == server.address
+                and (idle_s := each.idle_s()) is not None
+                # A proxy may be about to use its connection: closing that would be a 502.
+                and (idle_s > self.proxy_s or not each.is_trusted())
+            ]
+            idle.sort(key=itemgetter(0), reverse=True)
+            for _, each in idle[:missing]:
+                each.close_if_idle()
+
+    def _is_full(self) -> bool:
+        """Return whether clients wait in the backlog because no more can be accepted."""
+        return any(server.has_backlog() for server in self._servers)
 
     def _has_fast_lane(self) -> bool:
         if split_head is None and self.cfg.http_parser == "auto":

@@ -46,11 +46,14 @@ def mongo(folder: Path) -> Iterator[Mongo]:
 
 
 @pytest.fixture(scope="session")
-def databases(postgres: Postgres, mongo: Mongo) -> Databases:
+def databases(postgres: Postgres, mongo: Mongo) -> Iterator[Databases]:
     """Both servers with the schema and the sample data."""
     databases = Databases(postgres.url, mongo.url)
     run(["flask", "db", "upgrade", "sample"], databases.environ)
-    return databases
+    yield databases
+    from app.factory import counts_path  # a second's import, which few sessions need
+
+    counts_path(databases.postgres).unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ class Alive(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """What one check found."""
+    """What one check found; the error is for those who have the token of the operators."""
 
     status: Literal["ok", "failed"]
     error: str | UnsetType = UNSET
@@ -51,11 +51,14 @@ class Slept(Struct, frozen=True):
     slept: float
 
 
-def add_health(routes: Routes, health: Health, is_stopping: Callable[[], bool]) -> None:
+def add_health(
+    routes: Routes, health: Health, is_stopping: Callable[[], bool], token: str | None
+) -> None:
     """
     Serve ``/healthz``, which touches nothing, and ``/readyz``, which asks both servers.
 
-    A service that *is_stopping* is not ready, at once, whatever the servers say.
+    A service that *is_stopping* is not ready, at once, whatever the servers say. Why a check fails
+    names addresses: it is in the log, and in the answer to a request with *token*.
     """
 
     def healthz() -> Response:
@@ -63,10 +66,8 @@ def add_health(routes: Routes, health: Health, is_stopping: Callable[[], bool]) 
 
     def readyz() -> Response:
         report = health.report()
-        checks = {
-            name: {"status": "ok"} if problem is None else {"status": "failed", "error": problem}
-            for name, problem in report.checks.items()
-        }
+        shows_errors = token is not None and _is_sent(token)
+        checks = {name: _found(problem, shows_errors) for name, problem in report.checks.items()}
         is_ready = report.ready and not is_stopping()
         status = "ready" if is_ready else "stopping" if is_stopping() else "not ready"
         response = http.json({"status": status, "checks": checks}, 200 if is_ready else 503)
@@ -85,18 +86,31 @@ def add_health(routes: Routes, health: Health, is_stopping: Callable[[], bool]) 
         )
 
 
+def _found(problem: str | None, shows_error: bool) -> dict[str, str]:
+    if problem is None:
+        return {"status": "ok"}
+    return {"status": "failed", **({"error": problem} if shows_error else {})}
+
+
+def _is_sent(token: str) -> bool:
+    """Return whether the request has *token* as its bearer token."""
+    try:
+        given = bearer(request.headers.get("Authorization", ""))
+    except Unauthorized:
+        return False
+    # WSGI hands over a header's bytes as latin-1.
+    return compare_digest(given.encode("latin-1", "replace"), token.encode())
+
+
 def add_budget(routes: Routes, plans: Callable[[], Mapping[str, Plan | None]], token: str) -> None:
     """
     Serve ``/ops/budget``, for whoever has *token*: where a call comes from proves nothing.
 
     *plans* are this worker's, by server; None is a server that has not been asked yet.
     """
-    expected = token.encode()
 
     def budget() -> Response:
-        given = bearer(request.headers.get("Authorization", ""))
-        # WSGI hands over a header's bytes as latin-1.
-        if not compare_digest(given.encode("latin-1", "replace"), expected):
+        if not _is_sent(token):
             raise Unauthorized
         response = http.json(plans())
         response.headers["Cache-Control"] = "no-store"

@@ -1,22 +1,31 @@
 """
-How much one client may ask: a kept library counts, in this worker's memory.
+How much one client may ask: the library ``limits`` counts, for the host or in a shared store.
 
-Each worker counts for itself, so that the service allows up to as many times more as it has
-workers; a limit that holds exactly belongs into the proxy.
+Where the shared store cannot be reached, each host goes on by its own counts: a limit is no reason
+to refuse everything.
 """
 
+import logging
 from collections.abc import Iterable, MutableMapping
 from math import ceil
-from time import time
+from time import monotonic, time
 from typing import Any
+from urllib.parse import urlsplit
 
 from flask import Flask
 from limits import RateLimitItem, parse_many
-from limits.storage import MemoryStorage
+from limits.errors import ConfigurationError, StorageError
+from limits.storage import Storage, storage_from_string
 from limits.strategies import FixedWindowRateLimiter
 
 from app.errors import TooManyRequests
 from greenline.errors import ConfigError
+
+RETRY_S = 5.0  # after a failure of the shared store
+# redis-py waits for ever by default, and has 100 connections: fewer than requests in progress.
+REDIS = {"socket_connect_timeout": 1, "socket_timeout": 1, "max_connections": 10_000}
+
+log = logging.getLogger(__name__)
 
 # Where the answer finds what it is to say of it, as draft-ietf-httpapi-ratelimit-headers has it.
 HEADERS = "greenline.rate_limit"
@@ -30,14 +39,16 @@ class RateLimit:
         ConfigError: *text* says no such thing.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, own: Storage, shared: Storage | None = None) -> None:
         try:
             self._limits = parse_many(text)
         except ValueError:
             self._limits = []
         if not all(each.amount and each.multiples for each in self._limits) or not self._limits:
             raise ConfigError(f"{text!r} is no limit like 100/minute or 10/second;500/hour")
-        self._counter = FixedWindowRateLimiter(MemoryStorage())
+        self._own = FixedWindowRateLimiter(own)
+        self._shared = None if shared is None else FixedWindowRateLimiter(shared)
+        self._shared_failed_until: float | None = None
         policies = [f'"{each}";q={each.amount};w={each.get_expiry()}' for each in self._limits]
         self._policy = ("RateLimit-Policy", ", ".join(policies))
 
@@ -48,9 +59,29 @@ class RateLimit:
         Raises:
             TooManyRequests: it is one too many.
         """
-        over = [limit for limit in self._limits if not self._counter.hit(limit, who)]
+        counter = self._own if self._shared is None else self._counter(self._shared)
+        try:
+            self._take(counter, who, environ)
+        except StorageError as error:
+            if self._shared_failed_until is None:
+                log.warning("RATE_LIMIT_STORAGE: %s; this host counts by itself meanwhile", error)
+            self._shared_failed_until = monotonic() + RETRY_S
+            self._take(self._own, who, environ)
+        else:
+            if counter is self._shared and self._shared_failed_until is not None:
+                self._shared_failed_until = None
+                log.info("RATE_LIMIT_STORAGE: it counts again")
+
+    def _counter(self, shared: FixedWindowRateLimiter) -> FixedWindowRateLimiter:
+        until = self._shared_failed_until
+        return self._own if until is not None and monotonic() < until else shared
+
+    def _take(
+        self, counter: FixedWindowRateLimiter, who: str, environ: MutableMapping[str, Any]
+    ) -> None:
+        over = [limit for limit in self._limits if not counter.hit(limit, who)]
         tightest, reset_s, left = min(
-            (self._state(limit, who) for limit in over or self._limits),
+            (_state(counter, limit, who) for limit in over or self._limits),
             key=lambda state: (state[2], -state[1]),
         )
         environ[HEADERS] = (
@@ -60,10 +91,32 @@ class RateLimit:
         if over:
             raise TooManyRequests(f"more than {tightest} was asked", reset_s)
 
-    def _state(self, limit: RateLimitItem, who: str) -> tuple[RateLimitItem, int, int]:
-        """Return *limit*, the seconds until it begins anew, and how many are left until then."""
-        window = self._counter.get_window_stats(limit, who)
-        return limit, max(ceil(window.reset_time - time()), 1), window.remaining
+
+def _state(
+    counter: FixedWindowRateLimiter, limit: RateLimitItem, who: str
+) -> tuple[RateLimitItem, int, int]:
+    """Return *limit*, the seconds until it begins anew, and how many are left until then."""
+    window = counter.get_window_stats(limit, who)
+    return limit, max(ceil(window.reset_time - time()), 1), window.remaining
+
+
+def shared_storage(url: str) -> Storage:
+    """
+    Return the store that several hosts share; it is not asked yet.
+
+    :param url: an address as ``limits`` takes it, like ``redis://cache.example:6379``.
+    :raises ConfigError: there is no such kind of store, or its library is not installed.
+    """
+    scheme = urlsplit(url).scheme
+    options: dict[str, Any] = REDIS if scheme in ("redis", "rediss", "redis+unix") else {}
+    try:
+        storage = storage_from_string(url, wrap_exceptions=True, **options)
+    except ConfigurationError as error:
+        # The error may have the whole URL in it, with a password.
+        raise ConfigError(f"no store of the library limits: {str(error).split(' : ')[0]}") from None
+    if not isinstance(storage, Storage):
+        raise ConfigError(f"{scheme}:// is for asyncio")
+    return storage
 
 
 def register(app: Flask) -> None:

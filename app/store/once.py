@@ -1,8 +1,8 @@
 """
 Writes that happen once, in Postgres: the answer is kept with the write, in its transaction.
 
-1. Whoever comes while the first is at work is told so, by an advisory lock of the transaction: a
-   duplicate never waits, and a process that dies leaves no lock and no answer.
+1. A duplicate that comes while the first is at work is told so, by an advisory lock of the
+   transaction: it never waits, and a process that dies leaves no lock and no answer.
 2. An answer is kept for a day.
 """
 
@@ -27,11 +27,13 @@ def first_answer(cursor: Cursor, once: Once) -> list[Stored] | None:
         KeyReused: the first sent something else.
     """
     cursor.execute(_LOCK, {"key": once.key})
-    if cursor.fetchone() != (True,):
-        raise KeyInProgress
+    is_locked = cursor.fetchone() == (True,)
+    # Without the lock as well: the one that has it may be another duplicate, of what is done.
     cursor.execute(_FIND, {"key": once.key})
     row = cursor.fetchone()
     if row is None:
+        if not is_locked:
+            raise KeyInProgress
         return None
     request, answer = row
     if bytes(request) != once.request:

@@ -4,12 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from psycopg2.extensions import parse_dsn
-
 from greenline import settings
 from greenline.deploy.facts import Service, Told
 from greenline.errors import ConfigError
-from greenline.postgres.connect import check_url
 
 SECONDS = {"us": 1e-6, "": 1e-3, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86_400}
 STATEMENT_TIMEOUT = re.compile(r"statement_timeout\s*=\s*'?(\d+)\s*([a-z]*)")
@@ -51,6 +48,12 @@ def _statement_timeout_s(url: str) -> Told[float] | None:
     """Return what the options in *url* say, None where they say nothing."""
     if not url:
         return None
+    try:
+        from psycopg2.extensions import parse_dsn
+    except ModuleNotFoundError:  # the application has another driver
+        return None
+    from greenline.postgres.connect import check_url
+
     variable = settings.DATABASE_URL.name
     try:
         said = parse_dsn(check_url(url)).get("options", "")

@@ -30,6 +30,8 @@ EMPTY = {
 }
 # Headers that are no longer the proxy's word where a client fills them.
 BELIEVED = {
+    "Host": (Level.WARNING, "a client that asks for http://one/ with Host: other is served by the "
+             "server block of the one, and the application takes it for the other"),
     "X-Forwarded-For": (Level.ERROR, "anybody chooses the address that the service believes: the "
                         "log shows it, and it is rate limited"),
     "X-Forwarded-Proto": (Level.ERROR, "anybody chooses the scheme that the service believes: "
@@ -62,7 +64,8 @@ def check_headers(facts: Facts) -> Iterator[Finding]:
 
 def _valued(name: str, told: Told[str], fix: str, route: Route) -> Iterator[Finding]:
     taken = CLIENTS.findall(told.value)
-    if name in BELIEVED and taken and not route.has_real_ip:
+    # A proxy before this one says who the client is; the name is in the request itself.
+    if name in BELIEVED and taken and (name == "Host" or not route.has_real_ip):
         level, why = BELIEVED[name]
         what = f"{name} is what the client sent ({', '.join(taken)})"
         yield Finding(level, f"client-{name.lower()}", told.where, what, why, fix)

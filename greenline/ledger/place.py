@@ -85,4 +85,4 @@ def fill(path: Path, fd: int, size: int) -> None:
 
 def refused(path: Path, trouble: str) -> ConfigError:
     """Return the error that names the file and what is wrong with it."""
-    return ConfigError(f"{path}: {trouble}; the ledger of connections needs a file of its own")
+    return ConfigError(f"{path}: {trouble}; greenline needs a file of its own there")

@@ -24,6 +24,7 @@ from gevent import getcurrent
 from gevent.hub import Waiter
 
 from greenline import deadline
+from greenline.hub.lock_waits import LockWait
 from greenline.turn import wake
 
 MODULE = "sqlalchemy.pool.impl"
@@ -178,7 +179,7 @@ class _Admission:
         self._line.append(entry)
         _report(1)
         try:
-            with deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
+            with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
                 deadline.wait_in(waiter.get)
         except BaseException:
             if me in self._held:  # it was let in in the same moment

@@ -27,6 +27,7 @@ from psycopg2.extensions import get_wait_callback
 from psycopg2.extras import LogicalReplicationConnection, PhysicalReplicationConnection
 
 from greenline import deadline
+from greenline.hub.lock_waits import LockWait
 from greenline.postgres import backlog
 from greenline.postgres.connection import Connection as PooledConnection
 from greenline.postgres.parameters import connect_timeout_s, parameters
@@ -312,7 +313,7 @@ class _SlotQueue:
         self._line.append(turn)
         _count(1)
         try:
-            with deadline.spending("queued"):
+            with deadline.spending("queued"), LockWait():
                 return self._connect(turn, attempt, until_s, refused)
         finally:
             self._line.remove(turn)

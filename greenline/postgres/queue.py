@@ -19,6 +19,7 @@ from gevent.hub import Waiter as Switch
 
 from greenline import deadline, hangup
 from greenline.errors import ClientGone, DeadlineExceeded
+from greenline.hub.lock_waits import LockWait
 from greenline.postgres.connection import Connection
 
 LOOK_S = 0.05
@@ -93,7 +94,8 @@ class Queue:
             what :meth:`fail` and :meth:`fail_all` are given.
         """
         try:
-            waiter.wait(timeout_s)
+            with LockWait():
+                waiter.wait(timeout_s)
             if waiter.error is not None:
                 raise waiter.error
             if hangup.is_gone(waiter.sock):

@@ -22,6 +22,7 @@ from psycopg2.extensions import STATUS_BEGIN, cursor
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline import deadline
+from greenline.hub.lock_waits import LockWait
 from greenline.postgres.connection import WatchedConnection
 from greenline.turn import give_way, wake
 
@@ -177,7 +178,7 @@ class SerializedConnection(WatchedConnection):
                 self._waiters.remove(entry)
                 self._owner = me
                 return
-            with deadline.spending("queued"):
+            with deadline.spending("queued"), LockWait():
                 deadline.wait_in(waiter.get)
         except BaseException:
             if self._owner is me:  # its turn came in the same moment

@@ -126,8 +126,8 @@ class Host:
 
 
 def stock(**settings: Any) -> Host:
-    """Return gunicorn's own gevent worker with its Python parser."""
-    return Host(GeventWorker, http_parser="python", **settings)
+    """Return gunicorn's own gevent worker with its Python parser; no header sets the environ."""
+    return Host(GeventWorker, http_parser="python", **{"forwarder_headers": "", **settings})
 
 
 def green(**settings: Any) -> Host:

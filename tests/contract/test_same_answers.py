@@ -7,6 +7,8 @@ each body, whether the connection waits for another request, and whether iterabl
 What is different on purpose, and is left out by name:
 
 - a start_response that replaces an earlier one replaces its headers; gunicorn sends both sets;
+- a header SCRIPT_NAME is dropped, unless ``forwarder_headers`` is set;
+- HTTP/1.1 without a valid Host is a 400, unless GREENLINE_REQUIRE_HOST=0, as here;
 - an OSError of the application, whose client is there, is a 500; gunicorn closes without a word;
 - the limits: GREENLINE_... settings, tested in tests/e2e/test_slow_clients.py. Here there is none
   to the size of a body.
@@ -44,6 +46,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "header_map dangerous": ({"header_map": "dangerous"}, TCP),
     "header_map drop": ({"header_map": "drop"}, TCP),
     "forwarder headers": ({"forwarder_headers": "SCRIPT_NAME,PATH_INFO,A_B"}, TCP),
+    "a script name from the proxy": ({"forwarder_headers": "SCRIPT_NAME"}, TCP),
     "obsolete folding": ({"permit_obsolete_folding": True}, TCP),
     "stripped names": ({"strip_header_spaces": True}, TCP),
     "any method": ({"permit_unconventional_http_method": True}, TCP),
@@ -67,10 +70,11 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_limit() -> Iterator[None]:
-    """No limit to a body's size, and no noise of bodies that may not be sent."""
+    """No limit to a body's size, no Host asked for, and no noise of bodies that may not be sent."""
     logger = logging.getLogger("gunicorn.http.wsgi")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GREENLINE_MAX_BODY_BYTES", "9" * 30)
+        patch.setenv("GREENLINE_REQUIRE_HOST", "0")
         patch.setattr(logger, "disabled", True)
         yield
 

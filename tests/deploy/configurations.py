@@ -87,7 +87,7 @@ http {
         http2 on;
         client_max_body_size 20M;
         proxy_set_header Connection "";
-        proxy_set_header Host $http_host;
+        proxy_set_header Host $host;
         proxy_set_header X-Request-ID $request_id;
         proxy_set_header X-Request-Start t=$msec;
         proxy_set_header X-Forwarded-For $remote_addr;

@@ -127,6 +127,9 @@ WARNINGS = {
     "a host of nginx's making": Break(
         "nginx.conf", "            proxy_set_header Host $host;\n", "", "no-host",
         "proxy_set_header"),
+    "a host of the client's making": Break(
+        "nginx.conf", "proxy_set_header Host $host;", "proxy_set_header Host $http_host;",
+        "client-host", "proxy_set_header Host $http_host"),
     "a scheme that nobody tells": Break(
         "nginx.conf", "            proxy_set_header X-Forwarded-Proto $scheme;\n", "",
         "no-x-forwarded-proto", "proxy_set_header"),

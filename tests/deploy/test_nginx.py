@@ -1,11 +1,13 @@
 """deploy/nginx.conf: what it passes on, what it answers itself, and what it leaves alone."""
 
 import gzip
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gevent.server import StreamServer
 
 from tests.deploy.behind import Behind, behind
 from tests.support import Answer, Databases, Service, free_port, service, wait_until
@@ -110,3 +112,33 @@ def test_a_service_that_is_not_there_is_a_502_in_the_same_form() -> None:
         told = ask(front, "GET", "/books/1")
     assert told.status == 502
     assert (told.json["status"], told.json["title"]) == (502, "Bad Gateway")
+
+
+HOSTS = {
+    "origin form": (b"GET / HTTP/1.1\r\nHost: Good.example:81\r\n", b"good.example"),
+    "absolute form": (
+        b"GET http://good.example/ HTTP/1.1\r\nHost: malformed.example\r\n", b"good.example",
+    ),
+    "none": (b"GET / HTTP/1.0\r\n", b"greenline.example"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "expected"), HOSTS.values(), ids=HOSTS)
+def test_the_host_is_the_one_that_nginx_went_by(said: bytes, expected: bytes) -> None:
+    """Not what else a client says; nor is any other header about the host the client's."""
+    heads: list[bytes] = []
+
+    def answer(client: socket.socket, _: object) -> None:
+        heads.append(client.recv(65_536))
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with StreamServer(("127.0.0.1", 0), answer) as upstream, socket.socket() as client:
+        upstream.start()
+        with behind(ports=[upstream.server_port]) as front:
+            client.connect(front.address)
+            more = b"X-Forwarded-Host: bad.example\r\nX-Forwarded-Port: 9\r\n"
+            client.sendall(said + more + b"Connection: close\r\n\r\n")
+            assert client.recv(65_536).startswith(b"HTTP/1.1 200 ")
+    told = dict(line.split(b": ", 1) for line in heads[0].split(b"\r\n")[1:] if line)
+    assert (told[b"Host"], told[b"X-Forwarded-Host"]) == (expected, expected)
+    assert told[b"X-Forwarded-Port"] == b"%d" % front.port

@@ -207,7 +207,7 @@ def test_the_database_is_down(
 
 def test_the_gate_is_full(databases: Databases) -> None:
     """503 by the worker; who waited for 100 Continue sends nothing, and is told to close."""
-    environ = {**DIAGNOSTICS, "GREENLINE_MAX_IN_PROGRESS": "1"}
+    environ = {**DIAGNOSTICS, "GREENLINE_MAX_IN_PROGRESS": "1", "GREENLINE_MAX_WAITING": "0"}
     with deployed("TCP", databases, environ=environ) as place, ways(place) as found:
         with held(place, databases):
             followed = assert_all_told(place, 503, found)

@@ -10,6 +10,7 @@ from tests.e2e.test_hosting import hosting
 from tests.support import Service, wait_until
 
 TARGET = "tests.e2e.told:app"
+ONE = {"GREENLINE_MAX_IN_PROGRESS": "1", "GREENLINE_MAX_WAITING": "0"}
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def total(running: Service, *key: str) -> int:
 
 def test_only_the_health_paths_that_were_told_pass_a_full_gate(environ: dict[str, str]) -> None:
     """GREENLINE_HEALTH_PATHS replaces the default ones, which are refused then."""
-    settings = {"GREENLINE_MAX_IN_PROGRESS": "1", "GREENLINE_HEALTH_PATHS": "/alive, /ready"}
+    settings = {**ONE, "GREENLINE_HEALTH_PATHS": "/alive, /ready"}
     with (
         hosting(TARGET, **environ, **settings) as running,
         ThreadPoolExecutor(1) as clients,
@@ -53,8 +54,8 @@ def test_an_application_that_raises_gives_its_place_back(
     with hosting(TARGET, **environ, GREENLINE_MAX_IN_PROGRESS="2") as running:
         assert [running.get(path).status for _ in range(10)] == [500] * 10
         assert running.get("/").status == 200
-        wait_until(lambda: ["gate", "limit"] in keys(running), "the gauges")
-        wait_until(lambda: total(running, "gate", "in_progress") == 0, "an empty gate")
+        wait_until(lambda: ["limiter", "limit"] in keys(running), "the gauges")
+        wait_until(lambda: total(running, "limiter", "in_progress") == 0, "an empty gate")
 
 
 def keys(running: Service) -> list[list[str]]:
@@ -62,18 +63,18 @@ def keys(running: Service) -> list[list[str]]:
     return [json.loads(key) for key in running.get("/healthz").json]
 
 
-def test_auto_serves_and_tells_its_limit(environ: dict[str, str]) -> None:
-    """The limit is found out, from a low one on: none that a setting has."""
-    with hosting(TARGET, **environ, GREENLINE_MAX_IN_PROGRESS="auto") as running:
+def test_the_limit_begins_as_threads_do_and_can_be_read(environ: dict[str, str]) -> None:
+    """Sixteen, without any setting."""
+    with hosting(TARGET, **environ) as running:
         assert [running.get("/").status for _ in range(20)] == [200] * 20
-        limit = wait_until(lambda: total(running, "gate", "limit"), "the limit")
-        assert 1 < limit < 1000
+        limit = wait_until(lambda: total(running, "limiter", "limit"), "the limit")
+        assert limit == 16
 
 
 def test_who_is_refused_is_counted(environ: dict[str, str]) -> None:
     """Three refusals are three, and served requests are none."""
     with (
-        hosting(TARGET, **environ, GREENLINE_MAX_IN_PROGRESS="1") as running,
+        hosting(TARGET, **environ, **ONE) as running,
         ThreadPoolExecutor(1) as clients,
     ):
         assert running.get("/").status == 200

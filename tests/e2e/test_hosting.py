@@ -113,6 +113,7 @@ def test_beyond_the_limit_a_request_is_refused_at_once_and_its_body_read(tmp_pat
         "COUNTING": str(tmp_path / "j"),
         "COUNTING_SLEEP": "3",
         "GREENLINE_MAX_IN_PROGRESS": "2",
+        "GREENLINE_MAX_WAITING": "0",
     }
     with hosting("tests.e2e.counting:app", **environ) as running, ThreadPoolExecutor(2) as clients:
         busy = [clients.submit(running.get, f"/count?{number}") for number in range(2)]

@@ -1,4 +1,4 @@
-"""``Idempotency-Key`` on Postgres: one write, whatever happens on the way."""
+"""``Idempotency-Key``: one write, whatever happens on the way; most of it on Postgres."""
 
 import os
 import signal
@@ -167,3 +167,28 @@ def test_many_at_once_with_one_key_are_one(api: Service) -> None:
     assert len(made) == 1
     assert {answer.status for answer in answers if answer is not None} <= {201, 409}
     assert api.get("/tasks?title=once&total=true").json["total"] == 1
+
+
+REPLAYS = 25
+BODIES: dict[str, dict[str, Any]] = {
+    "/agents": {"name": "replayed"},
+    "/messages": {"task_id": 5_000_000, "role": "user", "content": "replayed"},
+}
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["one", "batch"])
+@pytest.mark.parametrize("path", BODIES)
+def test_all_replays_at_once_of_what_is_done_get_its_answer(
+    api: Service, path: str, is_batch: bool
+) -> None:
+    """None of them is told that it is in progress: the others only read."""
+    key, body = f"replayed-{path[1:]}-{is_batch}", BODIES[path]
+    if is_batch:
+        *_, last = body
+        items = [{**body, last: f"replayed {number}"} for number in range(3)]
+        path, body = f"{path}/batch", {"items": items}
+    first = post(api, path, body, key)
+    assert first.status == 201
+    many = [Later(api, path, body, key) for _ in range(REPLAYS)]
+    answers = [one.join().answer for one in many]
+    assert {(answer.status, answer.body) for answer in answers if answer} == {(201, first.body)}

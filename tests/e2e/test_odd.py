@@ -87,7 +87,7 @@ def begin(running: Service, path: bytes) -> None:
 
 def test_a_refused_head_request_warns_nobody() -> None:
     """The answer has no body, so nothing is dropped from it."""
-    with hosting(TARGET, GREENLINE_MAX_IN_PROGRESS="1") as running:
+    with hosting(TARGET, GREENLINE_MAX_IN_PROGRESS="1", GREENLINE_MAX_WAITING="0") as running:
         begin(running, b"/slow-and-large")
         time.sleep(0.2)
         assert running.ask("HEAD", "/").status == 503
@@ -135,7 +135,7 @@ def test_a_client_that_is_read_from_meanwhile_is_still_written_to_within_the_lim
 def test_a_refused_client_is_not_asked_for_its_body() -> None:
     """An upload that waits for 100 Continue gets 503 instead, and the connection ends."""
     with (
-        hosting(TARGET, GREENLINE_MAX_IN_PROGRESS="1") as running,
+        hosting(TARGET, GREENLINE_MAX_IN_PROGRESS="1", GREENLINE_MAX_WAITING="0") as running,
         socket.create_connection(("127.0.0.1", running.port), timeout=20) as client,
     ):
         begin(running, b"/slow-and-large")

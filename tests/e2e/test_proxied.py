@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Databases, Service, service, wait_until
+from tests.support import OPS_TOKEN, Databases, Service, service, wait_until
 
 FORWARDED = {"X-Forwarded-For": "10.9.8.7, 203.0.113.7"}
 
@@ -66,3 +66,13 @@ def test_each_client_of_a_proxy_has_a_rate_limit_of_its_own(trusting: Service) -
         for address in ("203.0.113.1", "203.0.113.1", "203.0.113.1", "203.0.113.2")
     ]
     assert statuses == [200, 200, 429, 200]
+
+
+@pytest.mark.parametrize("more", [{}, {"Expect": "100-continue"}], ids=["alone", "Expect"])
+@pytest.mark.parametrize("name", ["SCRIPT_NAME", "PATH_INFO", "script_name"])
+def test_a_header_does_not_move_the_path(api: Service, name: str, more: dict[str, str]) -> None:
+    """A proxy may pass it on as its client sent it: a rule for a path would not hold."""
+    sent = {name: "/x", "Authorization": f"Bearer {OPS_TOKEN}", **more}
+    assert api.get("/healthz", headers=sent).status == 200
+    assert api.get("/ops/budget", headers=sent).status == 200
+    assert api.get("/x/ops/budget", headers=sent).status == 404

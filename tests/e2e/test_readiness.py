@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from time import monotonic
 
 import psycopg2
@@ -10,12 +11,13 @@ import pytest
 
 from tests.front import Front, proxied
 from tests.proxy import Proxy
-from tests.support import Answer, Databases, Service, run, service, wait_until
+from tests.support import OPS_TOKEN, Answer, Databases, Service, run, service, wait_until
 
 LIMIT_S = 5.0
 ONE_LIMIT_S = 2.25  # one server's, and the grace before it is interrupted
 SLACK_S = 1.0
 
+TOKEN = {"Authorization": f"Bearer {OPS_TOKEN}"}
 FAULTS: dict[str, Callable[[Proxy], None]] = {
     "hangs": Proxy.deafen,
     "refuses": Proxy.refuse,
@@ -38,6 +40,7 @@ def module_service(module_front: Front) -> Iterator[Service]:
         "MONGODB_MAX_POOL_SIZE": "1",
         "REQUEST_TIMEOUT": "8",
         "GREENLINE_DIAGNOSTICS": "1",
+        "OPS_TOKEN": OPS_TOKEN,
     }
     with service({**module_front.environ, **more}) as running:
         yield running
@@ -105,12 +108,33 @@ def test_red_while_one_server_fails_and_green_by_itself(
     assert {name: check["status"] for name, check in checks.items()} == {
         name: "failed" if name == store else "ok" for name in ("postgres", "mongodb")
     }
-    assert checks[store]["error"]
+    assert checks[store] == {"status": "failed"}
     assert greenline.get("/healthcheck").status == 503
     assert greenline.get("/healthz", timeout_s=2).status == 200
     front.pass_on()
     wait_until(greenline.is_ready, "green again")
     assert greenline.workers() == workers
+
+
+def test_why_is_for_the_log_and_for_operators(greenline: Service, front: Front) -> None:
+    """The reason has the server's address in it: no stranger reads it, and the log has it once."""
+    lines = greenline.log.count("not ready: postgres: ")
+    front.postgres.refuse()
+    first_red(greenline)
+    wait_until(lambda: greenline.log.count("not ready: postgres: ") > lines, "the reason")
+    until = monotonic() + 1.5  # an answer is remembered for a second
+    while monotonic() < until:
+        answer = greenline.get("/readyz")
+        assert answer.json["checks"]["postgres"] == {"status": "failed"}
+        assert str(front.postgres.port).encode() not in answer.body
+    for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": "nonsense"}):
+        answer = greenline.get("/healthcheck", headers=headers)
+        assert answer.json["checks"]["postgres"] == {"status": "failed"}
+    told = greenline.get("/readyz", headers=TOKEN).json["checks"]["postgres"]["error"]
+    logged = greenline.log.splitlines()
+    reasons = [line.split("not ready: postgres: ")[1] for line in logged if "not ready: po" in line]
+    assert told in reasons[lines:]
+    assert all(one != other for one, other in pairwise(reasons[lines:]))
 
 
 def test_alive_while_readiness_waits(greenline: Service, front: Front) -> None:
@@ -243,9 +267,9 @@ def test_a_schema_that_is_behind_is_not_ready_until_upgraded(
 ) -> None:
     """It starts, says what is missing and which command brings it, and turns ready after that."""
     environ = {**databases.environ, "DATABASE_URL": empty_database, "WEB_CONCURRENCY": "1"}
-    with service(environ, wait=False) as greenline:
+    with service({**environ, "OPS_TOKEN": OPS_TOKEN}, wait=False) as greenline:
         wait_until(greenline.is_alive, "the service to be alive")
-        answer = greenline.get("/readyz")
+        answer = greenline.get("/readyz", headers=TOKEN)
         assert answer.status == 503
         problem = answer.json["checks"]["postgres"]["error"]
         assert "schema is behind" in problem

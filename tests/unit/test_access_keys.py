@@ -7,6 +7,7 @@ import gevent
 import pytest
 from flask import Response
 from gevent.event import Event
+from limits.storage import MemoryStorage
 
 from app.api import access
 from app.api.access import REMEMBERED_S, Access, Known
@@ -251,7 +252,7 @@ def test_a_token_has_a_prefix_and_a_secret_and_is_like_no_other() -> None:
 
 def test_a_limit_counts_each_client_and_says_what_is_left() -> None:
     """The fourth of three is refused, with the time when the next may come."""
-    limit = RateLimit("3/minute")
+    limit = RateLimit("3/minute", MemoryStorage())
     for left in (2, 1, 0):
         environ: dict[str, object] = {}
         limit.take("me", environ)
@@ -267,7 +268,7 @@ def test_a_limit_counts_each_client_and_says_what_is_left() -> None:
 
 def test_who_tries_keys_is_counted_by_address(store: Store) -> None:
     """After so many that are none the answer is to wait; who has a key there goes on."""
-    guard = Access(store.find, RateLimit("2/minute").take).guard
+    guard = Access(store.find, RateLimit("2/minute", MemoryStorage()).take).guard
     store.answer = None
 
     def tried(header: str) -> object:
@@ -283,7 +284,7 @@ def test_who_tries_keys_is_counted_by_address(store: Store) -> None:
 
 def test_of_several_limits_the_one_that_is_used_up_is_told() -> None:
     """``10/second;2/hour`` is over after two, for an hour."""
-    limit = RateLimit("10/second;2/hour")
+    limit = RateLimit("10/second;2/hour", MemoryStorage())
     for _ in range(2):
         limit.take("me", {})
     with pytest.raises(TooManyRequests, match="more than 2 per 1 hour") as caught:
@@ -295,4 +296,4 @@ def test_of_several_limits_the_one_that_is_used_up_is_told() -> None:
 def test_a_limit_that_is_none_is_refused(text: str) -> None:
     """The text is shown, and how it should look."""
     with pytest.raises(ConfigError, match="is no limit like 100/minute"):
-        RateLimit(text)
+        RateLimit(text, MemoryStorage())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench import overload, report, vegeta
-from bench.overload import AUTO, OPEN, SHARES, WHO
+from bench.overload import DEFAULT, OPEN, SHARES, WHO
 from bench.vegeta import Answer
 from greenline import settings
 
@@ -21,10 +21,12 @@ CSV = """\
 """
 
 
-def row(share: float, gate: str, good: float, p99_ms: float | None = 60.0) -> report.Row:
-    """Return a row of *gate* with its goodput."""
+def row(share: float, limit: str, good: float, p99_ms: float | None = 60.0) -> report.Row:
+    """Return a row of *limit* with its goodput."""
     more = {"offered/s": 400 * share, "good/s": good}
-    return report.Row(f"{share:g} x", WHO[gate], 0, {"200": 9}, 5.0, good, p99_ms=p99_ms, more=more)
+    return report.Row(
+        f"{share:g} x", WHO[limit], 0, {"200": 9}, 5.0, good, p99_ms=p99_ms, more=more
+    )
 
 
 def test_vegetas_rows_are_read() -> None:
@@ -118,22 +120,22 @@ def test_goodput_is_200s_within_a_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gate", "share", "answers", "counts"),
+    ("limit", "share", "answers", "counts"),
     [
-        pytest.param(AUTO, 3.0, {"200": 9, "503": 9}, True, id="refused-by-the-gate"),
-        pytest.param(AUTO, 3.0, {"200": 9, "error": 1}, False, id="lost-in-spite-of-the-gate"),
-        pytest.param(AUTO, 3.0, {"200": 9, "500": 1}, False, id="failed"),
-        pytest.param(OPEN, 3.0, {"200": 9, "error": 9}, True, id="too-late-without-a-gate"),
-        pytest.param(OPEN, 3.0, {"200": 9, "503": 1}, False, id="refused-without-a-gate"),
+        pytest.param(DEFAULT, 3.0, {"200": 9, "503": 9}, True, id="refused"),
+        pytest.param(DEFAULT, 3.0, {"200": 9, "error": 1}, False, id="lost"),
+        pytest.param(DEFAULT, 3.0, {"200": 9, "500": 1}, False, id="failed"),
+        pytest.param(OPEN, 3.0, {"200": 9, "error": 9}, True, id="too-late-without-a-limit"),
+        pytest.param(OPEN, 3.0, {"200": 9, "503": 1}, False, id="refused-without-a-limit"),
         pytest.param(OPEN, 1.0, {"200": 9, "error": 1}, False, id="lost-at-what-is-bearable"),
     ],
 )
 def test_only_what_is_expected_counts(
-    gate: str, share: float, answers: dict[str, int], counts: bool
+    limit: str, share: float, answers: dict[str, int], counts: bool
 ) -> None:
-    """The gate refuses and loses nothing; without it nobody is refused."""
-    given = row(share, gate, 1.0)
-    found = overload.problems(replace(given, answers=answers), gate, share)
+    """With the defaults some are refused and none is lost; without a limit none is refused."""
+    given = row(share, limit, 1.0)
+    found = overload.problems(replace(given, answers=answers), limit, share)
     assert (found == []) is counts
 
 
@@ -149,22 +151,20 @@ def test_only_what_is_expected_counts(
 def test_promises_are_judged_at_the_highest_load(
     good: float, p99_ms: float | None, kept: list[bool]
 ) -> None:
-    """90 % of the peak of all, and 3 x the p99 at saturation; nothing without a gate."""
+    """90 % of the peak of all, and 3 x the p99 at saturation; nothing without a limit."""
     rows = [row(share, OPEN, 400.0 if share == 1 else 0.0, 9000.0) for share in SHARES]
-    rows += [row(share, AUTO, 390.0) for share in SHARES[:-1]]
-    verdicts = overload.judge([*rows, row(SHARES[-1], AUTO, good, p99_ms)])
+    rows += [row(share, DEFAULT, 390.0) for share in SHARES[:-1]]
+    verdicts = overload.judge([*rows, row(SHARES[-1], DEFAULT, good, p99_ms)])
     assert [verdict.kept for verdict in verdicts] == kept
     assert "at 3 x" in verdicts[0].text
 
 
-def test_only_the_gate_differs(tmp_path: Path) -> None:
+def test_only_the_limit_differs(tmp_path: Path) -> None:
     """Both are the same worker with the same pool, but for how many it admits."""
     found = overload.Overload(report.Report("overload", tmp_path), "postgresql:///x", tmp_path)
-    auto, no_gate = (found._server(gate) for gate in (AUTO, OPEN))
-    differing = {name for name in auto.env if auto.env[name] != no_gate.env.get(name)}
-    assert differing == {settings.MAX_IN_PROGRESS.name}
-    assert auto.env[settings.MAX_IN_PROGRESS.name] == "auto"
-    assert auto.command[:-1] == no_gate.command[:-1]
+    default, no_limit = (found._server(limit) for limit in (DEFAULT, OPEN))
+    assert no_limit.env == {**default.env, settings.MAX_IN_PROGRESS.name: "1000000"}
+    assert default.command[:-1] == no_limit.command[:-1]
 
 
 def test_main_writes_the_table_and_says_what_failed(
@@ -175,7 +175,7 @@ def test_main_writes_the_table_and_says_what_failed(
 
     def run(found: report.Report, seconds: float) -> Any:
         assert seconds == 2.0
-        found.add(row(0.5, AUTO, 200.0))
+        found.add(row(0.5, DEFAULT, 200.0))
         raise overload.ServerError("not ready")
 
     monkeypatch.setattr(overload, "run", run)

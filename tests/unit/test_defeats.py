@@ -72,7 +72,7 @@ def test_does_not_take_our_own_threads_for_the_applications() -> None:
 
 def test_the_workers_own_modules_may_be_imported_before_patching() -> None:
     """gunicorn's master imports the worker's class, and all it needs, unpatched."""
-    modules = "access, admission, counters, defeats, hangup, limits, line_writer, watchdog"
+    modules = "access, counters, defeats, hangup, line_writer, watchdog, worker"
     early = f"from greenline import {modules}\n"
     prove = "from greenline.patching import require_patched\nrequire_patched()\n"
     assert said(f"{early}{LATE}{prove}") == []

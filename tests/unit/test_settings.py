@@ -21,6 +21,7 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert (settings.diagnostics, settings.log_level) == (False, "info")
     assert settings.ops_token is None
     assert (settings.auth, settings.rate_limit, settings.cors_origins) == (True, None, ())
+    assert settings.rate_limit_storage is None
     assert settings.mongodb_documentdb is False
 
 

@@ -1,4 +1,4 @@
-"""greenline.admission: who is admitted, who waits, who is refused, and that no place is lost."""
+"""greenline.admission.limiter: what is admitted, waits or is refused, and that nothing is lost."""
 
 import socket
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from greenline.admission import Gate
+from greenline.admission.adaptive import Fixed
+from greenline.admission.limiter import ConcurrencyLimiter
 from greenline.errors import ClientGone, Overloaded
-from greenline.limits import Fixed
 from tests.support import wait_until
 
 BOOKS = {"PATH_INFO": "/books"}
@@ -24,8 +24,8 @@ class Client:
     def __init__(self) -> None:
         self.sock, self.end = socket.socketpair()
 
-    def enter(self, gate: Gate) -> float | None:
-        return gate.enter(BOOKS, self.sock)
+    def acquire(self, limiter: ConcurrencyLimiter) -> float | None:
+        return limiter.acquire(BOOKS, self.sock)
 
     def close(self) -> None:
         self.sock.close()
@@ -41,127 +41,120 @@ def clients() -> Iterator[list[Client]]:
         client.close()
 
 
-def busy(gate: Gate, client: Client, count: int = 1) -> list[float | None]:
+def busy(limiter: ConcurrencyLimiter, client: Client, count: int = 1) -> list[float | None]:
     """Fill *count* places."""
-    return [client.enter(gate) for _ in range(count)]
+    return [client.acquire(limiter) for _ in range(count)]
 
 
-def waiting(gate: Gate, *those: Client) -> "list[gevent.Greenlet]":
+def waiting(limiter: ConcurrencyLimiter, *those: Client) -> "list[gevent.Greenlet]":
     """Return greenlets that wait for a place, in this order."""
     greenlets = []
     for client in those:
-        before = gate.stats()["waiting"]
-        greenlets.append(gevent.spawn(client.enter, gate))
-        wait_until(lambda: gate.stats()["waiting"] > before, "a client to wait")  # noqa: B023
+        before = limiter.stats()["waiting"]
+        greenlets.append(gevent.spawn(client.acquire, limiter))
+        wait_until(lambda: limiter.stats()["waiting"] > before, "a client to wait")  # noqa: B023
     return greenlets
 
 
 def test_admits_up_to_the_limit_and_refuses_the_next_at_once(clients: list[Client]) -> None:
     """Two of two are admitted, the third is not, and is when one has left."""
-    gate = Gate(Fixed(2))
-    places = busy(gate, clients[0], 2)
+    limiter = ConcurrencyLimiter(Fixed(2))
+    places = busy(limiter, clients[0], 2)
     started = monotonic()
     with pytest.raises(Overloaded):
-        clients[1].enter(gate)
+        clients[1].acquire(limiter)
     assert monotonic() - started < 1
-    gate.leave(places[0])
-    assert clients[1].enter(gate) is not None
-    assert repr(gate) == "<Gate limit=2 in_progress=2 waiting=0 refused=1 gone=0>"
+    limiter.release(places[0])
+    assert clients[1].acquire(limiter) is not None
+    assert (
+        repr(limiter)
+        == "<ConcurrencyLimiter limit=2 in_progress=2 waiting=0 refused=1 disconnected=0>"
+    )
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_health_checks_pass_a_full_gate_and_do_not_count(clients: list[Client], path: str) -> None:
     """However busy it is, the worker tells that it lives, a hundred times."""
-    gate = Gate(Fixed(0))
+    limiter = ConcurrencyLimiter(Fixed(0))
     for _ in range(100):
-        gate.leave(gate.enter({"PATH_INFO": path}, clients[0].sock))
-    assert gate.stats()["in_progress"] == gate.stats()["refused"] == 0
+        limiter.release(limiter.acquire({"PATH_INFO": path}, clients[0].sock))
+    assert limiter.stats()["in_progress"] == limiter.stats()["refused"] == 0
 
 
 @pytest.mark.parametrize("path", ["/healthz/", "/healthz/more", "/api/healthz", "", "/"])
 def test_what_only_looks_like_a_health_check_is_refused(clients: list[Client], path: str) -> None:
     """A path that has the name of a health check in it is no way around the limit."""
     with pytest.raises(Overloaded):
-        Gate(Fixed(0)).enter({"PATH_INFO": path}, clients[0].sock)
+        ConcurrencyLimiter(Fixed(0)).acquire({"PATH_INFO": path}, clients[0].sock)
 
 
 def test_other_paths_may_be_the_health_checks(clients: list[Client]) -> None:
     """An application that has its own is told by its own."""
-    gate = Gate(Fixed(0), exempt=("/status",))
-    assert gate.enter({"PATH_INFO": "/status"}, clients[0].sock) is None
+    limiter = ConcurrencyLimiter(Fixed(0), exempt=("/status",))
+    assert limiter.acquire({"PATH_INFO": "/status"}, clients[0].sock) is None
     with pytest.raises(Overloaded):
-        gate.enter({"PATH_INFO": "/healthz"}, clients[0].sock)
+        limiter.acquire({"PATH_INFO": "/healthz"}, clients[0].sock)
 
 
 def test_who_waits_is_admitted_in_order_and_nobody_overtakes(clients: list[Client]) -> None:
     """A place that becomes free goes to who came first, not to who comes just then."""
-    gate = Gate(Fixed(1), max_waiting=3, max_wait_s=LONG_S)
-    (place,) = busy(gate, clients[0])
-    first, second = waiting(gate, clients[1], clients[2])
-    gate.leave(place)
-    third = gevent.spawn(clients[3].enter, gate)
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=3, max_wait_s=LONG_S)
+    (place,) = busy(limiter, clients[0])
+    first, second = waiting(limiter, clients[1], clients[2])
+    limiter.release(place)
+    third = gevent.spawn(clients[3].acquire, limiter)
     first.join(10)
     assert (first.ready(), second.ready(), third.ready()) == (True, False, False)
-    gate.leave(first.value)
+    limiter.release(first.value)
     second.join(10)
     assert (second.ready(), third.ready()) == (True, False)
-    gate.leave(second.value)
+    limiter.release(second.value)
     assert third.get(timeout=10) is not None
 
 
 def test_nobody_waits_longer_than_allowed_or_in_too_long_a_queue(clients: list[Client]) -> None:
     """The one in the queue is refused in time; the one for whom it has no room at once."""
-    gate = Gate(Fixed(1), max_waiting=1, max_wait_s=0.5)
-    busy(gate, clients[0])
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=0.5)
+    busy(limiter, clients[0])
     started = monotonic()
-    (waiter,) = waiting(gate, clients[1])
+    (waiter,) = waiting(limiter, clients[1])
     with pytest.raises(Overloaded):
-        clients[2].enter(gate)
+        clients[2].acquire(limiter)
     assert monotonic() - started < 0.4
     with pytest.raises(Overloaded):
         waiter.get(timeout=10)
     assert 0.5 <= monotonic() - started < 1.5
-    assert gate.stats()["refused"] == 2
-    assert gate.stats()["waiting"] == 0
-
-
-def test_a_queue_that_stays_is_no_burst_and_its_waits_are_cut(clients: list[Client]) -> None:
-    """Who comes to a queue that has not been empty for the whole wait waits a twentieth of it."""
-    gate = Gate(Fixed(1), max_waiting=10, max_wait_s=2.0)
-    (place,) = busy(gate, clients[0])
-    standing = waiting(gate, clients[1])
-    gevent.sleep(1.5)
-    standing += waiting(gate, clients[2])
-    gate.leave(place)
-    gevent.sleep(0.7)
-    started = monotonic()
-    with pytest.raises(Overloaded):
-        clients[3].enter(gate)
-    assert monotonic() - started < 1.1
-    gevent.killall(standing)
+    assert limiter.stats()["refused"] == 2
+    assert limiter.stats()["waiting"] == 0
 
 
 def test_a_client_that_hangs_up_while_it_waits_is_let_go(clients: list[Client]) -> None:
     """It is noticed long before a place is free, and the queue has room again."""
-    gate = Gate(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
-    busy(gate, clients[0])
-    (waiter,) = waiting(gate, clients[1])
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
+    busy(limiter, clients[0])
+    (waiter,) = waiting(limiter, clients[1])
     clients[1].end.close()
     with pytest.raises(ClientGone):
         waiter.get(timeout=10)
-    assert gate.stats() == {"limit": 1, "in_progress": 1, "waiting": 0, "refused": 0, "gone": 1}
+    assert limiter.stats() == {
+        "limit": 1,
+        "in_progress": 1,
+        "waiting": 0,
+        "refused": 0,
+        "disconnected": 1,
+    }
 
 
 def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list[Client]) -> None:
     """Its end hides behind a body that nobody reads yet; the place goes to the next."""
-    gate = Gate(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
-    (place,) = busy(gate, clients[0])
-    first, second = waiting(gate, clients[1], clients[2])
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
+    (place,) = busy(limiter, clients[0])
+    first, second = waiting(limiter, clients[1], clients[2])
     clients[1].end.send(b"x" * 1000)
     gevent.sleep(0.1)
     assert not first.ready()
     clients[1].end.close()
-    gate.leave(place)
+    limiter.release(place)
     with pytest.raises(ClientGone):
         first.get(timeout=10)
     assert second.get(timeout=10) is not None
@@ -169,9 +162,9 @@ def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list
 
 def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list[Client]) -> None:
     """Bytes that nobody reads yet wake the hub once, not all the time."""
-    gate = Gate(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
-    busy(gate, clients[0])
-    (waiter,) = waiting(gate, clients[1])
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
+    busy(limiter, clients[0])
+    (waiter,) = waiting(limiter, clients[1])
     clients[1].end.send(b"x")
     turns = 0
 
@@ -190,43 +183,45 @@ def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list
 
 def test_killed_in_the_moment_it_is_admitted_it_passes_its_place_on(clients: list[Client]) -> None:
     """The place handed to a greenlet that dies before it runs goes to the next."""
-    gate = Gate(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
-    (place,) = busy(gate, clients[0])
-    first, second = waiting(gate, clients[1], clients[2])
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
+    (place,) = busy(limiter, clients[0])
+    first, second = waiting(limiter, clients[1], clients[2])
     first.kill(block=False)
-    gate.leave(place)
+    limiter.release(place)
     assert second.get(timeout=10) is not None
-    assert gate.stats()["in_progress"] == 1
-    gate.leave(second.value)
-    assert gate.stats()["in_progress"] == 0
+    assert limiter.stats()["in_progress"] == 1
+    limiter.release(second.value)
+    assert limiter.stats()["in_progress"] == 0
 
 
 def test_a_limit_that_grows_admits_all_it_can(clients: list[Client]) -> None:
     """One leaves, three more may be in: three of the waiters are."""
     limit = Fixed(1)
-    gate = Gate(limit, max_waiting=4, max_wait_s=LONG_S)
-    (place,) = busy(gate, clients[0])
-    waiters = waiting(gate, *clients[1:])
+    limiter = ConcurrencyLimiter(limit, max_waiting=4, max_wait_s=LONG_S)
+    (place,) = busy(limiter, clients[0])
+    waiters = waiting(limiter, *clients[1:])
     limit.value = 3
-    gate.leave(place)
+    limiter.release(place)
     gevent.joinall(waiters[:3], timeout=10)
     assert [waiter.ready() for waiter in waiters] == [True, True, True, False]
     gevent.killall(waiters)
 
 
-def test_the_limit_is_told_when_each_began_and_of_how_many(clients: list[Client]) -> None:
-    """What the arithmetic needs: the time of admission, how many there were, how it ended."""
-    told: list[tuple[float, int, bool]] = []
+def test_the_limit_learns_how_long_each_took_and_how_it_ended(clients: list[Client]) -> None:
+    """What the arithmetic needs: seconds since the admission, and whether it was an error."""
+    learnt: list[tuple[float, bool]] = []
 
     class Listening(Fixed):
-        def record(self, started_s: float, in_progress: int, ok: bool) -> None:
-            told.append((started_s, in_progress, ok))
+        def record(self, took_s: float, ok: bool) -> None:
+            learnt.append((took_s, ok))
 
-    gate = Gate(Listening(5))
-    places = busy(gate, clients[0], 2)
-    gate.leave(places[0])
-    gate.leave(places[1], ok=False)
-    assert told == [(places[0], 2, True), (places[1], 1, False)]
+    limiter = ConcurrencyLimiter(Listening(5))
+    admitted = busy(limiter, clients[0], 2)
+    gevent.sleep(0.2)
+    limiter.release(admitted[0])
+    limiter.release(admitted[1], ok=False)
+    assert [ok for _, ok in learnt] == [True, False]
+    assert all(0.2 <= took_s < 1.2 for took_s, _ in learnt)
 
 
 @settings(max_examples=100)
@@ -245,14 +240,14 @@ def test_whoever_is_killed_or_hangs_up_whenever_no_place_is_lost(
     closes: list[tuple[int, int]],
 ) -> None:
     """The limit holds at every step, and in the end all places are free."""
-    gate = Gate(Fixed(limit), max_waiting=queue, max_wait_s=LONG_S)
+    limiter = ConcurrencyLimiter(Fixed(limit), max_waiting=queue, max_wait_s=LONG_S)
     clients = [Client() for _ in work]
     highest = inside = 0
 
     def serve(client: Client, turns: int) -> None:
         nonlocal highest, inside
         try:
-            place = client.enter(gate)
+            place = client.acquire(limiter)
         except (Overloaded, ClientGone):
             return
         inside += 1
@@ -262,7 +257,7 @@ def test_whoever_is_killed_or_hangs_up_whenever_no_place_is_lost(
                 gevent.sleep(0)
         finally:
             inside -= 1
-            gate.leave(place)
+            limiter.release(place)
 
     greenlets = [gevent.spawn(serve, *pair) for pair in zip(clients, work, strict=True)]
     for step in range(21):
@@ -274,7 +269,7 @@ def test_whoever_is_killed_or_hangs_up_whenever_no_place_is_lost(
                 clients[victim].end.close()
         gevent.sleep(0)
     gevent.joinall(greenlets, timeout=10)
-    stats = gate.stats()
+    stats = limiter.stats()
     for client in clients:
         client.close()
     assert all(greenlet.ready() for greenlet in greenlets)

@@ -1,0 +1,186 @@
+"""
+Counts of requests in windows of time, exact over all processes of a host: a storage of ``limits``.
+
+The counts are in a file in shared memory, so a worker that is replaced, a reload and an upgrade of
+gunicorn change none. The file has a fixed size: ``GROUPS`` groups of ``WAYS`` counts each. A key
+belongs to one group. In a full group a new key replaces a window that is over, else the smallest
+count, so a client that sends from many addresses does not remove its own large counts.
+"""
+
+import fcntl
+import mmap
+import os
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from time import monotonic, sleep, time
+
+from limits.storage import Storage
+
+from greenline.ledger.place import HEADER, open_file
+
+GROUPS, WAYS = 2048, 16
+# The cells of eight bytes of a group: WAYS digests of keys, WAYS ends of windows, WAYS counts.
+ENDS, COUNTS, GROUP_CELLS = WAYS, 2 * WAYS, 3 * WAYS
+HEADER_BYTES = 64
+SIZE = HEADER_BYTES + 8 * GROUPS * GROUP_CELLS
+RETRY_S, PATIENCE_S = 0.001, 1.0
+LOOK_S = 1.0
+
+# Record locks belong to the process: between its threads this one decides.
+_threads = Lock()
+
+
+class HostCounts(Storage):
+    """
+    The counts in the file at *path*, which is made when there is none.
+
+    :raises ConfigError: the file cannot be used; names it.
+    """
+
+    STORAGE_SCHEME = None
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._look_at = 0.0
+        self._open()
+
+    def __repr__(self) -> str:
+        return f"<HostCounts {self._path}>"
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        """Return the errors of this storage."""
+        return OSError
+
+    def incr(self, key: str, expiry: float, amount: int = 1) -> int:
+        """
+        Add to the count of *key*, in one step for all processes.
+
+        :param key: what is counted, str.
+        :param expiry: length of the window in seconds, which begins with the first count.
+        :param amount: how much is added. Default 1.
+        :returns: the count with *amount*.
+        """
+        group, digest = _located(key)
+        until = 0.0
+        while True:
+            with _threads:
+                self._follow()
+                # Not for ever: a process may have been stopped (SIGSTOP) inside.
+                if self._try_lock(group) or (until and monotonic() >= until):
+                    try:
+                        return self._add(group * GROUP_CELLS, digest, expiry, amount)
+                    finally:
+                        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, SIZE + group)
+            until = until or monotonic() + PATIENCE_S
+            sleep(RETRY_S)
+
+    def get(self, key: str) -> int:
+        """Return the count of *key* in its window, 0 where there is none."""
+        cell, end = self._find(key)
+        return self._cells[cell + COUNTS] if end > time() else 0
+
+    def get_expiry(self, key: str) -> float:
+        """Return when the window of *key* ends, in seconds since the epoch."""
+        return max(self._find(key)[1], time())
+
+    def clear(self, key: str) -> None:
+        """End the window of *key*."""
+        cell, end = self._find(key)
+        if end:
+            self._times[cell + ENDS] = 0.0
+
+    def reset(self) -> None:
+        """End all windows."""
+        self._memory[HEADER_BYTES:] = bytes(SIZE - HEADER_BYTES)
+
+    def check(self) -> bool:
+        """Return whether it can count."""
+        return True
+
+    def close(self) -> None:
+        """Close the file, whose counts stay for the other processes."""
+        self._file.close()
+
+    # A critical section: no greenlet switches in it, and each store is of eight bytes, so that a
+    # process that is killed here leaves a whole count or an ended window.
+    def _add(self, group: int, digest: int, expiry: float, amount: int) -> int:
+        cells, times, now = self._cells, self._times, time()
+        try:
+            cell = group + cells[group : group + WAYS].tolist().index(digest)
+        except ValueError:
+            cell = group + self._way_to_replace(group, now)
+            times[cell + ENDS] = 0.0  # before the digest: the count is of the old key until then
+            cells[cell] = digest
+        # An end later than a whole window is from before the clock was set back.
+        if now < times[cell + ENDS] <= now + expiry:
+            cells[cell + COUNTS] += amount
+        else:
+            cells[cell + COUNTS] = amount
+            times[cell + ENDS] = now + expiry  # last: it makes the count valid
+        return cells[cell + COUNTS]
+
+    def _way_to_replace(self, group: int, now: float) -> int:
+        ends = self._times[group + ENDS : group + ENDS + WAYS].tolist()
+        counts = self._cells[group + COUNTS : group + COUNTS + WAYS].tolist()
+        return min(range(WAYS), key=lambda way: (counts[way] if ends[way] > now else -1, ends[way]))
+
+    def _find(self, key: str) -> tuple[int, float]:
+        """Return the first cell of *key* and the end of its window, 0 where it has none."""
+        number, digest = _located(key)
+        group = number * GROUP_CELLS
+        try:
+            cell = group + self._cells[group : group + WAYS].tolist().index(digest)
+        except ValueError:
+            return group, 0.0
+        return cell, self._times[cell + ENDS]
+
+    def _try_lock(self, group: int) -> bool:
+        """Lock *group* and return whether no other process had; the kernel frees a killed one's."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, SIZE + group)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def _follow(self) -> None:
+        """Open the file anew when it was removed, as systemd's RemoveIPC does at a logout."""
+        if monotonic() < self._look_at:
+            return
+        self._look_at = monotonic() + LOOK_S
+        try:
+            is_in_place = os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except FileNotFoundError:
+            is_in_place = False
+        if not is_in_place:
+            self._file.close()
+            self._open()
+
+    def _open(self) -> None:
+        file = open_file(self._path, SIZE)
+        if not _is_sound(file.fileno()):
+            # The counts are lost: a damaged file must not stop the service.
+            file.close()
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+            file = open_file(self._path, SIZE)
+        self._file, self._fd = file, file.fileno()
+        self._memory = mmap.mmap(self._fd, SIZE)
+        cells = memoryview(self._memory)[HEADER_BYTES:]
+        self._cells, self._times = cells.cast("q"), cells.cast("d")
+        self._look_at = monotonic() + LOOK_S
+
+
+def _is_sound(fd: int) -> bool:
+    return os.fstat(fd).st_size == SIZE and os.pread(fd, len(HEADER), 0) == HEADER
+
+
+@lru_cache(1024)
+def _located(key: str) -> tuple[int, int]:
+    """Return the number of the group of *key*, and what tells it from other keys there."""
+    digest = blake2b(key.encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8]) % GROUPS, int.from_bytes(digest[8:], signed=True)

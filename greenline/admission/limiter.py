@@ -1,0 +1,252 @@
+"""
+Admit as many requests as the limit says; let the others wait in turn.
+
+``adaptive`` finds the limit and ``overload`` how many may wait; here requests are counted, queued
+and handed on. Health checks pass, uncounted: a probe that asks whether the worker lives must not
+learn that it is busy.
+"""
+
+import socket
+from collections import deque
+from collections.abc import Callable, Collection
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Any
+
+import gevent
+import msgspec
+from gevent.event import AsyncResult
+
+from greenline.admission import pool_sizes
+from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit
+from greenline.admission.overload import Overload
+from greenline.errors import ClientGone, Overloaded
+from greenline.hangup import is_gone, noticing
+from greenline.hub import lock_waits
+from greenline.hub.idle import IdleTime
+from greenline.settings import Admission
+
+OBSERVE_S = 0.02
+# A problem document (RFC 9457), made once: an overload is no time to make one for each.
+REFUSAL = msgspec.json.encode(
+    {
+        "type": "about:blank",
+        "title": "Service Unavailable",
+        "status": 503,
+        "detail": str(Overloaded()),
+        "code": Overloaded.code,
+    }
+)
+REFUSAL_HEAD = [
+    ("Content-Type", "application/problem+json"),
+    ("Content-Length", str(len(REFUSAL))),
+    ("Retry-After", str(Overloaded.retry_after_s)),
+]
+
+
+class _Waiter:
+    """A request that waits to be admitted."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.admission: AsyncResult[None] = AsyncResult()
+
+
+class ConcurrencyLimiter:
+    """
+    Limit how many requests are in progress. Call from greenlets of one thread.
+
+    :param limit: how many, and what learns from them.
+    :param max_waiting: how many more may wait; None: as many as come, unless it is an overload.
+    :param max_wait_s: seconds that one of them waits at most; None: as long as it takes.
+    :param exempt: the exact paths that always pass.
+    :param blocked: returns how many requests in progress wait for what others in progress hold.
+    :param is_full: returns whether clients wait that cannot be accepted.
+    """
+
+    def __init__(
+        self,
+        limit: Limit,
+        *,
+        max_waiting: int | None = 0,
+        max_wait_s: float | None = 0.1,
+        exempt: Collection[str] = ("/healthz", "/readyz"),
+        blocked: Callable[[], int] = lambda: 0,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._limit = limit
+        self._max_waiting = inf if max_waiting is None else max_waiting
+        self._max_wait_s = max_wait_s
+        self._exempt = frozenset(exempt)
+        self._blocked = blocked
+        self._is_full = is_full
+        self._in_progress = 0
+        self._refused = 0
+        self._disconnected = 0
+        self._waiting: deque[_Waiter] = deque()
+        self._overload = Overload()
+        self._idle_time = IdleTime()
+        self._timer: Any = None
+
+    def __repr__(self) -> str:
+        stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
+        return f"<ConcurrencyLimiter {stats}>"
+
+    def stats(self) -> dict[str, int]:
+        """Return limit, in_progress and waiting now; refused and disconnected so far."""
+        return {
+            "limit": self._limit.value,
+            "in_progress": self._in_progress,
+            "waiting": len(self._waiting),
+            "refused": self._refused,
+            "disconnected": self._disconnected,
+        }
+
+    def has_room(self) -> bool:
+        """Return whether a request would be admitted at once."""
+        return self._in_progress < self._limit.value
+
+    def acquire(self, environ: dict[str, Any], sock: socket.socket) -> float | None:
+        """
+        Admit a request; let it wait for its turn.
+
+        How long it waited is added to ``environ["greenline.spent"]`` as ``queued``, in seconds.
+
+        :returns: when it was admitted, for :meth:`release`; None: it is exempt.
+        :raises Overloaded: it may not wait, or not any longer.
+        :raises ClientGone: the client hung up while it waited.
+        """
+        if environ["PATH_INFO"] in self._exempt:
+            return None
+        self._overload.came += 1
+        if self._in_progress < self._limit.value:
+            self._in_progress += 1
+            if self._in_progress > INITIAL and self._timer is None:
+                self._start_observing()
+            return monotonic()
+        came = monotonic()
+        self._wait(sock)
+        admitted = monotonic()
+        environ.setdefault("greenline.spent", {})["queued"] = admitted - came
+        return admitted
+
+    def release(self, admitted_s: float | None, ok: bool = True) -> None:
+        """End a request admitted at *admitted_s*; *ok* is whether it was answered below 500."""
+        if admitted_s is None:
+            return
+        self._limit.record(monotonic() - admitted_s, ok)
+        self._overload.ended += 1
+        self._in_progress -= 1
+        if self._waiting:
+            self._admit()
+
+    def suspend(self) -> None:
+        """Admit another one while a request waits for its client: a slow one delays none."""
+        self._in_progress -= 1
+        if self._waiting:
+            self._admit()
+
+    def resume(self) -> None:
+        """Be in progress again, for a moment beyond the limit if others were admitted meanwhile."""
+        self._in_progress += 1
+
+    def _wait(self, sock: socket.socket) -> None:
+        if len(self._waiting) >= min(self._max_waiting, self._overload.max_waiting):
+            self._refused += 1
+            raise Overloaded
+        if self._timer is None:
+            self._start_observing()
+        waiter = _Waiter(sock)
+        self._waiting.append(waiter)
+        try:
+            with noticing(sock, partial(self._disconnect, waiter)):
+                waiter.admission.wait(self._max_wait_s)
+        except BaseException:
+            self._abandon(waiter)
+            raise
+        if not waiter.admission.ready():
+            self._waiting.remove(waiter)
+            self._refused += 1
+            raise Overloaded
+        waiter.admission.get()
+
+    def _admit(self) -> None:
+        """Admit those who waited longest and are still there."""
+        while self._waiting and self._in_progress < self._limit.value:
+            waiter = self._waiting[0]
+            if is_gone(waiter.sock):
+                self._disconnect(waiter)
+            else:
+                self._waiting.popleft()
+                self._in_progress += 1
+                # Handed over, not released for all: a new request cannot overtake.
+                waiter.admission.set(None)
+
+    def _disconnect(self, waiter: _Waiter) -> None:
+        """Drop a waiter whose client hung up, unless it is admitted already."""
+        if not waiter.admission.ready():
+            self._waiting.remove(waiter)
+            self._disconnected += 1
+            waiter.admission.set_exception(ClientGone())
+
+    def _abandon(self, waiter: _Waiter) -> None:
+        """Leave the queue; what was handed over in the same moment goes to the next."""
+        if not waiter.admission.ready():
+            self._waiting.remove(waiter)
+        elif waiter.admission.successful():
+            self._in_progress -= 1
+            self._admit()
+
+    def _start_observing(self) -> None:
+        """Look at what is in progress, as long as the limit matters."""
+        self._idle_time.start()
+        self._timer = gevent.get_hub().loop.timer(OBSERVE_S, OBSERVE_S, ref=False)
+        self._timer.start(self._observe)
+
+    def _observe(self) -> None:
+        """Run in the hub."""
+        idle = self._idle_time.take_share()
+        if not self._waiting and self._in_progress <= INITIAL:
+            self._timer.close()
+            self._timer = None
+            self._idle_time.stop()
+            return
+        self._limit.observe(self._in_progress, len(self._waiting), self._blocked(), idle)
+        if not self._waiting:
+            return
+        self._overload.observe(len(self._waiting), is_full=self._is_full())
+        while len(self._waiting) > self._overload.max_waiting:
+            self._refused += 1
+            self._waiting.popleft().admission.set_exception(Overloaded())
+        self._admit()
+
+
+def limiter(settings: Admission, learnt: int, is_full: Callable[[], bool]) -> ConcurrencyLimiter:
+    """
+    Return the limiter that the settings ask for.
+
+    :param learnt: the limit that other workers of the host have found, int; 0: none has.
+    :param is_full: returns whether clients wait that cannot be accepted.
+    """
+    limit: Limit
+    if settings.max_in_progress is None:
+        limit = adaptive = Adaptive(pool_size=lambda: sum(pool_sizes.values()))
+        if learnt:
+            adaptive.begin_at(learnt)
+    else:
+        limit = Fixed(settings.max_in_progress)
+    return ConcurrencyLimiter(
+        limit,
+        max_waiting=settings.max_waiting,
+        max_wait_s=settings.max_wait_s,
+        exempt=settings.health_paths,
+        blocked=lock_waits.waiting,
+        is_full=is_full,
+    )
+
+
+def refuse(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    """Answer that there is too much to do: a WSGI application."""
+    start_response("503 Service Unavailable", REFUSAL_HEAD)
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [REFUSAL]

@@ -1,0 +1,143 @@
+"""An application that was written for threads, unmodified and without a setting, on the worker."""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+from tests.e2e.test_hosting import hosting
+from tests.load import Load
+from tests.support import Answer, Service, wait_until
+
+TARGET = "tests.e2e.threaded:app"
+IS_LONG = bool(os.environ.get("GREENLINE_LONG_TESTS"))
+INITIAL = 16  # as gthread is usually given
+
+
+def at_once(running: Service, path: str, count: int) -> tuple[list[Answer], float]:
+    """Send *count* requests at once, each on its own connection; return how long all took."""
+    with ThreadPoolExecutor(count) as clients:
+        started = time.monotonic()
+        answers = list(clients.map(running.get, [path] * count))
+        return answers, time.monotonic() - started
+
+
+def limit_of(running: Service) -> int:
+    return int(running.get("/limit").json)
+
+
+@contextmanager
+def asking(running: Service, path: str, clients: int) -> Iterator[Load]:
+    """Have *clients* ask for *path* again and again."""
+    load = Load(("127.0.0.1", running.port), clients=clients, path=path)
+    try:
+        yield load
+    finally:
+        load.stop()
+
+
+def test_what_is_kept_per_thread_is_kept_and_bounded() -> None:
+    """Many client connections, few threads: a thread's counter goes on from request to request."""
+    connections, requests = (500, 10_000) if IS_LONG else (100, 1_500)
+    with hosting(TARGET) as running:
+        with asking(running, "/sleep/0.002", connections) as load:
+            wait_until(lambda: len(load.answered) >= requests, "the requests", 120)
+        found = running.get("/").json
+    assert load.statuses == {200: len(load.answered)}
+    assert found["threads"] <= found["highest"] < connections
+    assert found["count"] > requests / found["threads"] / 4
+
+
+def test_an_idle_connection_holds_no_thread() -> None:
+    """Fifty connections that are kept and idle, one after the other: one thread served them."""
+    with hosting(TARGET) as running, ExitStack() as stack:
+        for _ in range(50):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            head, _, body = sock.recv(65_536).partition(b"\r\n\r\n")
+            assert b"keep-alive" in head
+        assert json.loads(body)["threads"] == 1
+
+
+def test_a_hundred_that_sleep_on_a_fresh_worker_take_little_more_than_one() -> None:
+    """A second each; with the sixteen to begin with they would take seven."""
+    with hosting(TARGET) as running:
+        answers, took_s = at_once(running, "/sleep/1", 100)
+    assert [each.status for each in answers] == [200] * 100
+    assert took_s < 3 + 1
+
+
+def test_three_hundred_that_sleep_take_less_than_two_seconds_after_quick_ones() -> None:
+    """What the worker has learnt from quick requests does not hold back the slow ones."""
+    with hosting(TARGET) as running:
+        with asking(running, "/", 20) as load:
+            wait_until(lambda: len(load.answered) > 2_000, "the quick ones")
+        answers, took_s = at_once(running, "/sleep/1", 300)
+    assert [each.status for each in answers] == [200] * 300
+    assert took_s < 2 + 1
+
+
+def test_two_hundred_clients_that_wait_for_their_answers_are_all_served() -> None:
+    """A lock that all want, for seconds: none is refused, and few are in progress at once."""
+    with hosting(TARGET) as running:
+        with asking(running, "/lock", 200) as load:
+            wait_until(lambda: len(load.answered) > 1_000, "the requests", 60)
+            highest = limit_of(running)
+        assert load.statuses == {200: len(load.answered)}
+        assert highest <= INITIAL
+
+
+def test_a_worker_begins_where_the_one_before_it_was() -> None:
+    """After a reload, and after a kill, the limit is what was learnt."""
+    with hosting(TARGET) as running:
+        at_once(running, "/sleep/1", 100)
+        learnt = wait_until(lambda: (n := limit_of(running)) > 100 and n, "a limit")
+        for how in (signal.SIGHUP, signal.SIGKILL):
+            (old,) = running.workers()
+            os.kill(running.process.pid if how == signal.SIGHUP else old, how)
+            wait_until(lambda: running.workers() not in ([], [old]), "another worker")  # noqa: B023
+            wait_until(lambda: is_served_by_another(running, old), "it to serve")  # noqa: B023
+            wait_until(lambda: limit_of(running) >= learnt, "its limit")
+
+
+def is_served_by_another(running: Service, old: int) -> bool:
+    try:
+        return bool(running.get("/").json["pid"] != old)
+    except OSError:
+        return False
+
+
+def test_idle_connections_leave_room_for_new_ones() -> None:
+    """Three times as many as there are sockets, all kept: a new one is served within a second."""
+    sockets = 2_000 if IS_LONG else 100
+    options = ("--worker-connections", str(sockets), "--keep-alive", "60", "--workers", "2")
+    options += ("--forwarded-allow-ips", "192.0.2.1")  # no proxy here is trusted
+    with hosting(TARGET, *options) as running, ExitStack() as stack:
+        for _ in range(3 * sockets * 2 // 2):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.5)  # most of them are in the backlog, or idle
+        for _ in range(3):
+            started = time.monotonic()
+            assert running.get("/").status == 200
+            assert time.monotonic() - started < 1 + 1
+
+
+def test_an_idle_proxy_keeps_its_connections_for_its_time() -> None:
+    """Few sockets are free, and none of a trusted proxy is closed before it gives that up."""
+    options = ("--worker-connections", "20", "--keep-alive", "5")
+    with hosting(TARGET, *options) as running, ExitStack() as stack:
+        socks = []
+        for _ in range(19):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n")
+            assert sock.recv(65_536).startswith(b"HTTP/1.1 200 ")
+            socks.append(sock)
+        time.sleep(1.0)
+        for sock in socks:  # 127.0.0.1 is trusted by gunicorn's default
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert sock.recv(65_536).startswith(b"HTTP/1.1 200 ")

@@ -1,0 +1,121 @@
+"""RATE_LIMIT: one count for all workers of a host, or for several hosts in a shared store."""
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.factory import counts_path
+from embedded import debian
+from greenline.errors import ConfigError
+from tests.support import Databases, Service, free_port, service, wait_until
+
+WORKERS = 4 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 2
+ALLOWED, ASKED, CLIENTS = 100, 160, 8
+
+
+@pytest.fixture
+def limited(databases: Databases) -> Iterator[dict[str, str]]:
+    """The settings of a service that allows so many requests of an address."""
+    counts = counts_path(databases.postgres)
+    counts.unlink(missing_ok=True)
+    yield {**databases.environ, "RATE_LIMIT": f"{ALLOWED}/hour"}
+    counts.unlink(missing_ok=True)
+
+
+def asked(running: Service, times: int) -> "Counter[int]":
+    """Ask from several clients at once and return how often each status was answered."""
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        return Counter(clients.map(lambda _: running.get("/agents").status, range(times)))
+
+
+def test_a_limit_is_exact_over_workers_and_reloads(limited: dict[str, str]) -> None:
+    """Several workers, a reload and a killed worker allow as many together as one would."""
+    with service({**limited, "WEB_CONCURRENCY": str(WORKERS)}) as running:
+        statuses = asked(running, ALLOWED // 2)
+        before = set(running.workers())
+        running.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: not before & set(running.workers()), "a reload")
+        wait_until(running.is_ready, "the new workers")
+        statuses += asked(running, ALLOWED // 4)
+        os.kill(running.workers()[0], signal.SIGKILL)
+        wait_until(lambda: len(running.workers()) == WORKERS, "another worker")
+        statuses += asked(running, ASKED - ALLOWED * 3 // 4)
+    assert statuses == {200: ALLOWED, 429: ASKED - ALLOWED}
+
+
+@dataclass
+class Redis:
+    """A redis-server of Debian's, which is stopped and started again."""
+
+    folder: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run it while the block lasts."""
+        import redis
+
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        process = subprocess.Popen(
+            ["redis-server", *options],
+            executable=self.folder / "usr/bin/redis-check-rdb",  # one program with three names
+            env=debian.environment(self.folder),
+            stdout=subprocess.DEVNULL,
+        )
+        client = redis.Redis(port=self.port)
+
+        def answers() -> bool:
+            try:
+                return bool(client.ping())
+            except redis.RedisError:
+                return False
+
+        try:
+            wait_until(answers, "redis")
+            client.close()
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def store() -> Redis:
+    """A redis-server, not running yet."""
+    pytest.importorskip("redis")
+    try:
+        return Redis(debian.unpacked("redis-tools"), free_port())
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+def test_two_hosts_count_together_in_a_shared_store(limited: dict[str, str], store: Redis) -> None:
+    """While it is away each host counts by itself, and the log says so once."""
+    limited = {**limited, "RATE_LIMIT_STORAGE": store.url, "WEB_CONCURRENCY": "1"}
+    with service(limited) as one, service(limited) as other:
+        with store.running():
+            statuses = asked(one, ALLOWED // 2) + asked(other, ASKED - ALLOWED // 2)
+            assert statuses == {200: ALLOWED, 429: ASKED - ALLOWED}
+        assert asked(one, ASKED) == {200: ALLOWED, 429: ASKED - ALLOWED}
+        assert one.log.count("this host counts by itself") == 1
+
+
+def test_a_store_that_there_is_not_is_refused(limited: dict[str, str]) -> None:
+    """In one line, which names the variable and shows no password."""
+    bad = {**limited, "RATE_LIMIT_STORAGE": "nothing://me:secret@h"}
+    with service(bad, wait=False) as running:
+        assert running.process.wait(timeout=20) != 0
+        assert "greenline: RATE_LIMIT_STORAGE: " in running.log
+        assert "secret" not in running.log

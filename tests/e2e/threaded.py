@@ -1,0 +1,49 @@
+"""A WSGI application that was written for threads, for the tests of the worker."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from greenline import counters
+
+kept = threading.local()
+lock = threading.Lock()
+idents: set[int] = set()
+progress = {"now": 0, "highest": 0}
+
+
+def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Do as the path says, and tell what this thread has counted."""
+    path = environ["PATH_INFO"]
+    if path == "/limit":
+        return answer(start_response, counters.totals().get(("limiter", "limit"), 0))
+    progress["now"] += 1
+    progress["highest"] = max(progress.values())
+    try:
+        kept.count = getattr(kept, "count", 0) + 1
+        idents.add(threading.get_ident())
+        if path.startswith("/sleep/"):
+            time.sleep(float(path.removeprefix("/sleep/")))
+        elif path == "/lock":
+            with lock:
+                time.sleep(0.002)
+        return answer(
+            start_response,
+            {
+                "pid": os.getpid(),
+                "count": kept.count,
+                "threads": len(idents),
+                "highest": progress["highest"],
+            },
+        )
+    finally:
+        progress["now"] -= 1
+
+
+def answer(start_response: Any, value: Any) -> list[bytes]:
+    body = json.dumps(value).encode()
+    start_response("200 OK", [("Content-Length", str(len(body)))])
+    return [body]

@@ -1,0 +1,113 @@
+"""greenline.admission.overload as arithmetic: a queue that is long, and one that grows."""
+
+from collections import deque
+from math import inf
+
+import pytest
+
+from greenline.admission.overload import KEEP_S, LATE_S, Overload
+
+STEP_S = 0.02
+
+
+class Server:
+    """Serves *rate* requests a second, first come, first served, of those that may wait."""
+
+    def __init__(self, rate: float) -> None:
+        self.now = 0.0
+        self.overload = Overload(clock=lambda: self.now)
+        self.queue: deque[float] = deque()
+        self.waits_s: list[float] = []
+        self.refused = 0
+        self._rate, self._due, self._coming = rate, 0.0, 0.0
+
+    def offer(self, rate: float, for_s: float) -> None:
+        """Offer *rate* requests a second, which come whether or not others were answered."""
+        self.waits_s, self.refused = [], 0
+        for _ in range(round(for_s / STEP_S)):
+            self._coming += rate * STEP_S
+            while self._coming >= 1:
+                self._coming -= 1
+                self.come()
+            self.step()
+
+    def come(self) -> None:
+        self.overload.came += 1
+        if len(self.queue) >= self.overload.max_waiting:
+            self.refused += 1
+        else:
+            self.queue.append(self.now)
+
+    def step(self) -> int:
+        """Serve for a moment; return how many were answered."""
+        self.now += STEP_S
+        self._due = min(self._due + self._rate * STEP_S, max(len(self.queue), 1.0))
+        served = 0
+        while self._due >= 1 and self.queue:
+            self._due -= 1
+            self.waits_s.append(self.now - self.queue.popleft())
+            self.overload.ended += 1
+            served += 1
+        if self.queue:
+            self.overload.observe(len(self.queue))
+        while len(self.queue) > self.overload.max_waiting:
+            self.queue.popleft()
+            self.refused += 1
+        return served
+
+
+@pytest.mark.parametrize("rate", [20, 200, 2000])
+def test_clients_that_wait_for_their_answer_are_never_refused(rate: int) -> None:
+    """Two hundred at once, who ask again when they are answered: the queue is long, not growing."""
+    server = Server(rate)
+    for _ in range(200):
+        server.come()
+    for _ in range(round(30 / STEP_S)):
+        for _ in range(server.step()):
+            server.come()
+    assert server.refused == 0
+    assert server.overload.max_waiting == inf
+
+
+@pytest.mark.parametrize("rate", [20, 200, 2000])
+@pytest.mark.parametrize("factor", [1.5, 3, 10])
+def test_in_an_overload_that_lasts_what_is_served_is_served_in_time(
+    rate: int, factor: float
+) -> None:
+    """At least nine of ten that could be answered within two seconds are, from the start on."""
+    server = Server(rate)
+    server.offer(factor * rate, 20.0)
+    assert sum(wait_s <= 2.0 for wait_s in server.waits_s) >= 0.9 * 20.0 * rate
+    server.offer(factor * rate, 20.0)
+    assert max(server.waits_s) <= LATE_S + 8 / rate + KEEP_S
+
+
+def test_when_the_overload_ends_nothing_is_refused_any_more() -> None:
+    """A few seconds after the load has fallen below what is served."""
+    server = Server(200)
+    server.offer(600, 10.0)
+    assert server.refused > 1000
+    server.offer(150, 5.0)
+    server.offer(150, 10.0)
+    assert server.refused == 0
+
+
+def test_a_burst_is_no_overload() -> None:
+    """Five seconds of work that come at once are all served."""
+    server = Server(100)
+    for _ in range(500):
+        server.come()
+    server.offer(50, 15.0)
+    assert server.refused == 0
+
+
+def test_clients_that_cannot_be_accepted_are_a_queue_that_grows() -> None:
+    """With all sockets in use the queue behind them is not seen, and taken to grow."""
+    now = 0.0
+    overload = Overload(clock=lambda: now)
+    for _ in range(400):
+        now += STEP_S
+        overload.came += 1
+        overload.ended += 1
+        overload.observe(1000, is_full=True)
+    assert overload.max_waiting < 1000

@@ -1,0 +1,116 @@
+"""greenline.hub.handlers: they are used again, and what goes wrong in them reaches the caller."""
+
+import threading
+
+import gevent
+import pytest
+
+from greenline.hub.handlers import Handlers
+
+
+@pytest.fixture
+def handlers() -> Handlers:
+    return Handlers()
+
+
+def test_the_handler_used_last_is_used_first(handlers: Handlers) -> None:
+    """A hundred in turn are one greenlet's work, and its local storage goes on."""
+    kept = threading.local()
+    counts = []
+
+    def count() -> None:
+        kept.count = getattr(kept, "count", 0) + 1
+        counts.append(kept.count)
+
+    for _ in range(100):
+        handlers.run(count)
+    assert counts == list(range(1, 101))
+    assert repr(handlers) == "<Handlers size=1 idle=1>"
+
+
+def test_there_are_as_many_as_work_at_once(handlers: Handlers) -> None:
+    """Five at once, twice: five handlers, all idle in the end."""
+    for _ in range(2):
+        gevent.joinall([gevent.spawn(handlers.run, gevent.sleep, 0.05) for _ in range(5)])
+    assert handlers.stats() == {"size": 5, "idle": 5}
+
+
+def test_an_error_is_raised_in_the_caller_and_the_handler_goes_on(handlers: Handlers) -> None:
+    """Also one that is no Exception."""
+    for error in (ValueError, SystemExit, gevent.GreenletExit):
+        with pytest.raises(error):
+            handlers.run(raising, error)
+    assert handlers.stats() == {"size": 1, "idle": 1}
+
+
+def raising(error: type[BaseException]) -> None:
+    raise error
+
+
+def test_a_kill_of_the_caller_interrupts_the_work_and_waits_for_its_end(handlers: Handlers) -> None:
+    """The work cleans up, which takes its time, before the caller goes on."""
+    ended = []
+
+    def work() -> None:
+        try:
+            gevent.sleep(60)
+        finally:
+            gevent.sleep(0.05)
+            ended.append("work")
+
+    def call() -> None:
+        try:
+            handlers.run(work)
+        finally:
+            ended.append("caller")
+
+    caller = gevent.spawn(call)
+    gevent.sleep(0.01)
+    caller.kill(timeout=10)
+    assert ended == ["work", "caller"]
+    assert handlers.stats() == {"size": 1, "idle": 1}
+
+
+def test_work_started_in_the_hub_runs_at_once_until_it_waits(handlers: Handlers) -> None:
+    """And goes on when what it waits for is there."""
+    steps: list[str] = []
+    done = gevent.event.Event()
+
+    def work() -> None:
+        steps.append("begun")
+        gevent.sleep(0.01)
+        steps.append("ended")
+        done.set()
+
+    def start() -> None:
+        handlers.start(work)
+        steps.append("returned")
+
+    gevent.get_hub().loop.run_callback(start)
+    assert done.wait(10)
+    gevent.sleep(0)
+    assert steps == ["begun", "returned", "ended"]
+    assert handlers.stats() == {"size": 1, "idle": 1}
+
+
+def test_what_a_retired_handler_kept_is_dropped(handlers: Handlers) -> None:
+    """As what a thread keeps is when it ends; one that works is left alone."""
+
+    class Kept:
+        def __del__(self) -> None:
+            dropped.append(1)
+
+    kept, dropped = threading.local(), []
+
+    def keep(seconds: float) -> None:
+        kept.value = Kept()
+        gevent.sleep(seconds)
+
+    working = gevent.spawn(handlers.run, keep, 0.2)
+    gevent.joinall([gevent.spawn(handlers.run, keep, 0.01) for _ in range(3)])
+    assert handlers.retire_idle() == 3
+    gevent.sleep(0.01)
+    assert len(dropped) == 3
+    working.join(10)
+    assert working.successful()
+    assert handlers.stats() == {"size": 1, "idle": 1}
