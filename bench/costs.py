@@ -22,11 +22,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import gevent
+import psycopg2
 
 from bench import callbacks
 from embedded.postgres import temporary
 from greenline import deadline
 from greenline.errors import DeadlineExceeded
+from greenline.postgres import backlog
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.control import Control
@@ -46,7 +48,8 @@ def main() -> None:
         pool = ConnectionPool(opener, max_size=1, control=Control(opener))
         conn = connect(server.url, 5.0)
         conn.autocommit = True
-        works = _works(pool, conn)
+        alone, foreign = backlog.psycopg2_connect(server.url), psycopg2.connect(server.url)
+        works = _works(pool, conn) | _statements(alone, foreign)
         spent: dict[str, list[float]] = {name: [] for name in works}
         for _ in range(ROUNDS):
             for name, work in works.items():
@@ -61,6 +64,8 @@ def main() -> None:
         print("\n".join(_lateness(pool)))
         pool.close(2.0)
         conn.close()
+        alone.close()
+        foreign.close()
 
 
 def _lateness(pool: ConnectionPool) -> list[str]:
@@ -133,6 +138,27 @@ def _works(pool: ConnectionPool, conn: Any) -> dict[str, Callable[[], object]]:
         "fetch, prepared": partial(fetch, ready),
         "fetch, prepared, with a deadline": partial(limited, partial(fetch, ready)),
     }
+
+
+def _statements(alone: Any, foreign: Any) -> dict[str, Callable[[], object]]:
+    """Return what an application does over a connection of psycopg2's, and over ours."""
+
+    def execute(cursor: Any) -> None:
+        cursor.execute("execute one")
+
+    def ask(conn: Any) -> None:
+        with conn.cursor() as cursor:
+            cursor.execute("execute one")
+            cursor.fetchall()
+
+    works: dict[str, Callable[[], object]] = {}
+    for name, conn in (("psycopg2's connection", alone), ("one that may be shared", foreign)):
+        conn.autocommit = True
+        conn.cursor().execute("prepare one as select 1")
+        works[f"execute, {name}"] = partial(execute, conn.cursor())
+        works[f"cursor, execute, fetchall, {name}"] = partial(ask, conn)
+        works[f"a commit that sends nothing, {name}"] = conn.commit
+    return works
 
 
 if __name__ == "__main__":

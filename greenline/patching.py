@@ -37,6 +37,7 @@ def patch_all() -> None:
     """Patch the standard library and psycopg2: for scripts, tests and servers without a worker."""
     gevent.monkey.patch_all()
     hook_psycopg2()
+    hook_sqlalchemy()
     keep_running_loops()
 
 
@@ -58,14 +59,23 @@ def hook_psycopg2() -> None:
         return
     from psycopg2.extensions import set_wait_callback
 
+    from greenline.postgres import foreign
     from greenline.postgres.wait import keeping_promises, wait
 
+    foreign.install()
     if settings.pg_wait() == "psycogreen":
         from psycogreen.gevent import gevent_wait_callback
 
         set_wait_callback(keeping_promises(gevent_wait_callback))
     else:
         set_wait_callback(wait)
+
+
+def hook_sqlalchemy() -> None:
+    """Let checkouts of SQLAlchemy's pool nest; nothing is imported before the application does."""
+    from greenline.legacy import sqlalchemy
+
+    sqlalchemy.install()
 
 
 def require_hook() -> None:

@@ -8,8 +8,10 @@ Let the others run, those too that wait for a socket.
 """
 
 from time import monotonic
+from typing import Any
 
 import gevent
+from gevent.hub import Waiter
 
 ROUND_S = 0.0002  # what a round costs is a hundredth of it
 FIRST = 2  # libev's highest priority
@@ -25,3 +27,12 @@ def give_way() -> None:
     else:
         gevent.idle(FIRST)
         _round_s = monotonic()
+
+
+def wake(waiter: "Waiter[Any]") -> None:
+    """Let the greenlet that waits in *waiter* go on, in its own thread if this is another one."""
+    loop = waiter.hub.loop
+    if waiter.hub is gevent.get_hub():
+        loop.run_callback(waiter.switch, None)
+    else:
+        loop.run_callback_threadsafe(waiter.switch, None)

@@ -42,7 +42,7 @@ from greenline.hub.handlers import Handlers
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
 from greenline.offload import fork
-from greenline.patching import hook_psycopg2, keep_running_loops
+from greenline.patching import hook_psycopg2, hook_sqlalchemy, keep_running_loops
 from greenline.plain_client import PlainClient, Sweep
 from greenline.refusals import Refusals
 from greenline.response import Response
@@ -80,6 +80,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         super().patch()
         lock_waits.install()
         hook_psycopg2()
+        hook_sqlalchemy()
         keep_running_loops()
         fork.install()
 

@@ -33,6 +33,10 @@ from greenline.mongo.versions import Versions
 TRANSIENT = "TransientTransactionError"
 COMMIT_UNKNOWN = "UnknownTransactionCommitResult"
 
+# An undo is needed after any error: the connection need not have been lost.
+UNDO_FAILED = "a part of the batch was written and could not be undone: look before you repeat it"
+UNDO_INTERRUPTED = "a part of the batch was written and is being undone: look before you repeat it"
+
 # How many documents a command replaces.
 CHUNK = 10
 
@@ -233,9 +237,9 @@ class Batches(Versions):
         try:
             is_undone = apart.do(work, "undoing a batch", items)
         except BaseException:  # interrupted: it goes on, and nobody waits for its end
-            raise OutcomeUnknown from error
+            raise OutcomeUnknown(UNDO_INTERRUPTED) from error
         if not is_undone:
-            raise OutcomeUnknown from error
+            raise OutcomeUnknown(UNDO_FAILED) from error
 
     def _transact(self, work: Work) -> None:
         is_done = False

@@ -38,6 +38,8 @@ DUPLICATE_KEY = 11000
 
 # FerretDB on SQLite tells a duplicate key as such when inserting, but not when updating.
 FERRETDB_DUPLICATE = "UNIQUE constraint failed"
+# FerretDB's answer when it gives a command up, as it is stopping; the code is any internal error's.
+FERRETDB_CANCELED = "context canceled"
 
 
 # What pymongo says, in two classes of its own, to those who are at work while a client closes.
@@ -79,7 +81,7 @@ def translate(error: PyMongoError, *, repeatable: bool = True) -> GreenlineError
     # A name that does not resolve is a ConfigurationError: pymongo resolves when it connects.
     if isinstance(error, ConnectionFailure | ProtocolError | ConfigurationError):
         return StoreDown(f"MongoDB: {first_sentence(error)}")
-    if getattr(error, "code", None) in DOWN_CODES:
+    if getattr(error, "code", None) in DOWN_CODES or _was_canceled(error):
         return StoreDown(f"MongoDB: {first_sentence(error)}")
     return StoreError()
 
@@ -95,6 +97,15 @@ def _was_slow(error: PyMongoError) -> bool:
     """Return whether the deadline passed while a server was there: without one it is an outage."""
     late = error.timeout and deadline.remaining() == 0
     return late and not isinstance(error, ServerSelectionTimeoutError)
+
+
+def _was_canceled(error: PyMongoError) -> bool:
+    """Return whether FerretDB gave the command up; what the documents say does not count."""
+    if not isinstance(error, OperationFailure):
+        return False
+    details = error.details or {"errmsg": error}
+    answers = (details, *details.get("writeErrors", ()))
+    return any(FERRETDB_CANCELED in str(one.get("errmsg")) for one in answers)
 
 
 def _find_duplicate(error: PyMongoError) -> Mapping[str, Any] | None:

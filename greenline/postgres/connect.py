@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 import gevent
 import psycopg2
-from psycopg2.extensions import parse_dsn
+from psycopg2.extensions import make_dsn, parse_dsn
 
 from greenline import deadline
 from greenline.errors import ConfigError, DeadlineExceeded, StoreDown
+from greenline.postgres import backlog
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import first_line, translate
 from greenline.postgres.limits import APPLICATION
@@ -101,12 +102,8 @@ def connect(
     begun: list[Connection] = []
     try:
         with gevent.Timeout(limit_s) as timeout:
-            conn: Connection = psycopg2.connect(
-                resolve(url),
-                connection_factory=partial(_begin, begun),
-                fallback_application_name=application,
-                **ours,
-            )
+            dsn = make_dsn(resolve(url), fallback_application_name=application, **ours)
+            conn: Connection = backlog.connect(dsn, partial(_begin, begun))
             conn.settle()
             return conn
     except BaseException as error:
@@ -127,6 +124,6 @@ def connect(
 def _begin(begun: list[Connection], dsn: str) -> Connection:
     """Show the connection before it is connected: psycopg2 drops one that it cannot connect."""
     conn = Connection.__new__(Connection)
-    begun.append(conn)
+    begun[:] = [conn]  # what was begun before failed by itself: there is no backend
     conn.__init__(dsn)  # type: ignore[misc]
     return conn

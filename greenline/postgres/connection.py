@@ -17,7 +17,34 @@ from greenline.ledger import Slot
 READ, WRITE = 1, 2  # libev's events
 
 
-class Connection(PsycopgConnection):
+class WatchedConnection(PsycopgConnection):
+    """
+    A connection that keeps its watchers: making one for each wait costs as much as a statement.
+
+    ``settled`` is true when it is connected: from then on the socket stays the same.
+    """
+
+    settled: bool = False
+    _watchers: dict[int, Any] | None = None
+
+    def watcher(self, events: int) -> Any:
+        """Return what the main thread's hub waits on, one for each direction."""
+        if self._watchers is None:
+            self._watchers = {}
+        found = self._watchers.get(events)
+        if found is None:
+            found = self._watchers[events] = gevent.get_hub().loop.io(self.fileno(), events)
+        return found
+
+    def drop_watchers(self) -> None:
+        """Close them: the number of the socket may be another's soon."""
+        watchers, self._watchers = self._watchers, None
+        for watcher in (watchers or {}).values():
+            with suppress(ValueError):  # a forked child has destroyed the parent's loop
+                watcher.close()
+
+
+class Connection(WatchedConnection):
     """
     What :func:`greenline.postgres.connect.connect` returns.
 
@@ -30,7 +57,6 @@ class Connection(PsycopgConnection):
     pid: int = 0
     farewell: int | None = None
     busy: bool = False
-    settled: bool = False
     slot: Slot | None = None
     made_s: float = 0.0
     lent_s: float = 0.0
@@ -38,7 +64,6 @@ class Connection(PsycopgConnection):
     expires_s: float = 0.0
     prepared: dict[str, str]
     on_close: Callable[["Connection"], None] | None = None
-    _watchers: dict[int, Any] | None = None
 
     def settle(self) -> None:
         """Be connected: from now on the socket stays the same."""
@@ -71,26 +96,17 @@ class Connection(PsycopgConnection):
         except (DeadlineExceeded, PoolClosed, deadline.Interrupt) as error:
             raise OutcomeUnknown from error
 
-    def watcher(self, events: int) -> Any:
-        """Return what the hub waits on, one for each direction."""
-        if self._watchers is None:
-            self._watchers = {}
-        found = self._watchers.get(events)
-        if found is None:
-            found = self._watchers[events] = gevent.get_hub().loop.io(self.fileno(), events)
-        return found
-
     def break_off(self) -> None:
         """Keep the socket for a look at the backend's end: psycopg2 closes its own now."""
         self.busy = self.settled
         with suppress(psycopg2.Error, OSError):  # libpq has no socket after a loss
             if self.farewell is None:
                 self.farewell = os.dup(self.fileno())
-        self._drop_watchers()
+        self.drop_watchers()
 
     def close(self) -> None:
         """Close. Only the greenlet that uses the connection may, or nobody else uses it."""
-        self._drop_watchers()
+        self.drop_watchers()
         on_close, self.on_close = self.on_close, None
         if on_close is not None and self.farewell is None and not self.closed:
             self.farewell = os.dup(self.fileno())
@@ -107,8 +123,3 @@ class Connection(PsycopgConnection):
             self.close()
         if self.farewell is not None:
             os.close(self.farewell)
-
-    def _drop_watchers(self) -> None:
-        watchers, self._watchers = self._watchers, None
-        for watcher in (watchers or {}).values():
-            watcher.close()

@@ -1,12 +1,31 @@
 """Resolve the host names of a connection string in the hub: libpq would block every greenlet."""
 
 import socket
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
+from typing import NamedTuple
 
 import gevent.socket
 from psycopg2.extensions import make_dsn, parse_dsn
 
+from greenline import deadline
 from greenline.errors import StoreDown
+
+
+class Endpoint(NamedTuple):
+    """One of the servers that libpq tries in turn; an empty field is libpq's default."""
+
+    host: str
+    hostaddr: str
+    port: str
+
+
+class Unresolved(Exception):
+    """No name of a connection string resolves: its names, each with the resolver's reason."""
+
+    def __init__(self, reasons: Sequence[tuple[str, str]]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
 
 
 def resolve(url: str) -> str:
@@ -21,31 +40,59 @@ def resolve(url: str) -> str:
         StoreDown: no name resolves.
     """
     given = parse_dsn(url)
+    try:
+        return with_endpoints(url, endpoints(given)) if has_names(given) else url
+    except Unresolved as error:
+        name, reason = error.reasons[-1]
+        raise StoreDown(f"Postgres: {name} does not resolve: {reason}") from error
+
+
+def has_names(given: Mapping[str, str]) -> bool:
+    """Return whether libpq would have to ask for an address that *given* names."""
+    return not given.get("hostaddr") and any(map(_is_name, given.get("host", "").split(",")))
+
+
+def endpoints(given: Mapping[str, str]) -> list[Endpoint]:
+    """
+    Return what libpq would try for the parameters *given*, with the addresses of all names.
+
+    :raises Unresolved: no name resolves.
+    """
+    addresses = given.get("hostaddr", "").split(",")
     hosts = given.get("host", "").split(",")
-    if "hostaddr" in given or all(not _is_name(host) for host in hosts):
-        return url
     ports = given.get("port", "").split(",")
-    ports = ports * len(hosts) if len(ports) == 1 else ports
-    found: list[tuple[str, str, str]] = []
-    problem: OSError | UnicodeError | None = None
-    for host, port in zip(hosts, ports, strict=False):
-        if not _is_name(host):
-            found.append((host, "" if _is_path(host) else host, port))
+    count = max(len(addresses), len(hosts))
+    rows = zip(*(each * count if len(each) == 1 else each for each in (hosts, addresses, ports)))  # noqa: B905  (libpq refuses lists of different lengths)
+    found: list[Endpoint] = []
+    reasons: list[tuple[str, str]] = []
+    for host, address, port in rows:
+        if address or not _is_name(host):
+            is_ip = bool(host) and not address and not _is_path(host)
+            found.append(Endpoint(host, host if is_ip else address, port))
             continue
         try:
-            found += [(host, address, port) for address in _addresses(host)]
+            found += [Endpoint(host, each, port) for each in _addresses(host)]
         except (OSError, UnicodeError) as error:
-            problem = error
+            reasons.append((host, _reason(error)))
     if not found:
-        raise StoreDown(f"Postgres: {hosts[0]} does not resolve: {problem}") from problem
-    named, addresses, numbers = (",".join(column) for column in zip(*found, strict=True))
-    return str(make_dsn(url, host=named, hostaddr=addresses, port=numbers))
+        raise Unresolved(reasons)
+    return found
+
+
+def with_endpoints(url: str, these: Sequence[Endpoint]) -> str:
+    """Return *url* as a connection string that names *these* servers."""
+    hosts, addresses, ports = (",".join(column) for column in zip(*these, strict=True))
+    return str(make_dsn(url, host=hosts, hostaddr=addresses, port=ports))
 
 
 def _addresses(host: str) -> list[str]:
     ascii_host = host.encode("idna").decode()  # here, not in gevent's thread: that logs a failure
-    answers = gevent.socket.getaddrinfo(ascii_host, None, type=socket.SOCK_STREAM)
+    answers = deadline.wait_in(gevent.socket.getaddrinfo, ascii_host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in answers))
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _is_name(host: str) -> bool:

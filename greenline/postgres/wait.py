@@ -19,7 +19,7 @@ from psycopg2.extensions import POLL_OK, POLL_READ, POLL_WRITE
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline import deadline
-from greenline.postgres.connection import READ, WRITE, Connection
+from greenline.postgres.connection import READ, WRITE, Connection, WatchedConnection
 
 Callback = Callable[[PsycopgConnection], None]
 EVENTS = {POLL_READ: READ, POLL_WRITE: WRITE}
@@ -34,11 +34,14 @@ def wait(conn: PsycopgConnection) -> None:
     """
     try:
         with deadline.spending("postgres"):
+            # Native threads have loops of their own, which end before the connection does.
+            is_main = gevent.get_hub().main_hub
+            watched = conn if isinstance(conn, WatchedConnection) and is_main else None
             while (state := conn.poll()) != POLL_OK:
                 if state not in EVENTS:
                     raise psycopg2.OperationalError(f"psycopg2 polls {state}")
-                if isinstance(conn, Connection) and conn.settled:
-                    deadline.wait_for(conn.watcher(EVENTS[state]))
+                if watched is not None and watched.settled:
+                    deadline.wait_for(watched.watcher(EVENTS[state]))
                 else:
                     _wait_once(conn, EVENTS[state])
     except BaseException:
@@ -64,6 +67,8 @@ def keeping_promises(callback: Callback) -> Callback:
 def _break_off(conn: PsycopgConnection) -> None:
     if isinstance(conn, Connection):
         conn.break_off()
+    elif isinstance(conn, WatchedConnection):
+        conn.drop_watchers()
 
 
 def _wait_once(conn: PsycopgConnection, events: int) -> None:

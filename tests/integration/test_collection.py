@@ -222,6 +222,7 @@ def test_a_batch_that_cannot_be_undone_is_of_unknown_outcome(
     with pytest.raises(OutcomeUnknown) as caught:
         states.change([Change(one.id, edit) for one, edit in zip(made, edits, strict=True)])
     assert isinstance(caught.value.__cause__, StoreDown)
+    assert "could not be undone" in str(caught.value)
 
 
 def test_batches_of_changes_at_once_are_all_made(states: States) -> None:
@@ -275,7 +276,7 @@ def test_an_undo_that_is_interrupted_is_of_unknown_outcome(
         undo(*args)
 
     monkeypatch.setattr(client, "_swap_back", slow)
-    with pytest.raises(OutcomeUnknown), deadline.limit(1):
+    with pytest.raises(OutcomeUnknown, match="is being undone"), deadline.limit(1):
         states.change(changes)
     wait_until(lambda: {one["version"] for one in everything(client)} == {1}, "the undoing")
 

@@ -1,0 +1,202 @@
+"""
+Let checkouts of SQLAlchemy's QueuePool nest without a deadlock.
+
+A request that holds one connection of the pool and asks for another waits for the other requests.
+If those do the same, each of them waits for the pool's timeout. Threads are fewer than connections,
+usually; greenlets are not. So a greenlet that holds none takes its first connection only while one
+more is left, which is for those that hold one already: of two connections a request, one request
+at least can always go on.
+
+The first place is given in the order of arrival. A pool of which no greenlet has ever taken two
+gives its last connection to anyone, after some time.
+"""
+
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+import gevent
+from gevent import getcurrent
+from gevent.hub import Waiter
+
+from greenline import deadline
+from greenline.hub.lock_waits import LockWait
+from greenline.turn import wake
+
+MODULE = "sqlalchemy.pool.impl"
+# After so many checkouts, none of them nested, a pool is one whose checkouts do not nest.
+TRIAL = 1000
+
+# How many greenlets of this process wait for their first connection of a pool.
+waiting = 0
+# Called with that number when it changes. They must not wait.
+on_waiting: list[Callable[[int], object]] = []
+
+
+def install() -> None:
+    """Wrap SQLAlchemy's QueuePool, now or as soon as it is imported."""
+    if MODULE in sys.modules:
+        wrap(sys.modules[MODULE].QueuePool)
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Wraps the pool when the application imports it."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            run = loader.exec_module
+
+            def run_and_wrap(module: Any) -> None:
+                run(module)
+                wrap(module.QueuePool)
+
+            loader.exec_module = run_and_wrap
+        return spec
+
+
+def wrap(pool_class: Any) -> None:
+    """Let *pool_class*, SQLAlchemy's QueuePool, ask for admission before each checkout."""
+    get, give_back = pool_class._do_get, pool_class._do_return_conn
+    if hasattr(get, "__wrapped__"):
+        return
+
+    def do_get(self: Any) -> Any:
+        admission = self.__dict__.get("_greenline_admission") or _admission_of(self)
+        if not admission.is_needed or not gevent.get_hub().main_hub:
+            return get(self)
+        me = weakref.ref(getcurrent())
+        if me in admission.entering:  # it calls itself
+            return get(self)
+        if not admission.enter(me, self._timeout):
+            raise _timeout_of(self)
+        admission.entering.add(me)
+        try:
+            record = get(self)
+        except BaseException:
+            admission.leave(me)
+            raise
+        finally:
+            admission.entering.discard(me)
+        record._greenline_holder = me
+        return record
+
+    def do_return_conn(self: Any, record: Any) -> None:
+        holder = record.__dict__.pop("_greenline_holder", None)
+        try:
+            give_back(self, record)
+        finally:
+            # Whichever greenlet gives it back: it was counted for the one that took it.
+            if holder is not None:
+                self._greenline_admission.leave(holder)
+
+    do_get.__wrapped__ = get  # type: ignore[attr-defined]
+    pool_class._do_get, pool_class._do_return_conn = do_get, do_return_conn
+
+
+def _admission_of(pool: Any) -> "_Admission":
+    is_limited = pool._max_overflow > -1 and not getattr(pool, "_is_asyncio", False)
+    capacity = pool._pool.maxsize + pool._max_overflow if is_limited else 0
+    pool._greenline_admission = _Admission(capacity)
+    return pool._greenline_admission  # type: ignore[no-any-return]
+
+
+def _timeout_of(pool: Any) -> Exception:
+    """Return what SQLAlchemy raises when no connection became free in time."""
+    from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+    return PoolTimeoutError(
+        f"QueuePool limit of size {pool.size()} overflow {pool.overflow()} reached, "
+        f"connection timed out, timeout {pool._timeout:0.2f}",
+        code="3o7r",
+    )
+
+
+class _Admission:
+    """Who may take a connection of one pool."""
+
+    def __init__(self, capacity: int) -> None:
+        self.is_needed = capacity > 1
+        self.entering: set[Any] = set()  # greenlets in SQLAlchemy's own checkout
+        self._capacity = capacity
+        # Connections that greenlets have, and those that holders of one wait for: nested checkouts
+        # come before first ones.
+        self._taken = 0
+        self._held: dict[Any, int] = {}  # by weak references: a thread-local may end a checkout
+        self._line: deque[tuple[Any, Waiter[None]]] = deque()
+        self._checkouts = 0
+        self._is_nested = False
+
+    def enter(self, me: Any, timeout_s: float) -> bool:
+        """
+        Count a connection for the greenlet *me*; return whether it may take one.
+
+        :param timeout_s: seconds to wait for the first one.
+        :raises DeadlineExceeded: the request's time is over.
+        """
+        self._checkouts += 1
+        if me in self._held:
+            self._is_nested = True
+            self._count(me)
+            return True
+        if not self._line and self._has_room():
+            self._count(me)
+            return True
+        return self._wait(me, timeout_s)
+
+    def leave(self, me: Any) -> None:
+        """Count a connection less for *me*, and let those in that there is room for."""
+        self._taken -= 1
+        self._held[me] -= 1
+        if not self._held[me]:
+            del self._held[me]
+        while self._line and self._has_room():
+            first, waiter = self._line.popleft()
+            self._count(first)  # now, so that no other takes its place before it runs
+            wake(waiter)
+
+    def _has_room(self) -> bool:
+        is_one_left = self._is_nested or self._checkouts < TRIAL
+        return self._taken < self._capacity - is_one_left
+
+    def _count(self, me: Any) -> None:
+        self._taken += 1
+        self._held[me] = self._held.get(me, 0) + 1
+
+    def _wait(self, me: Any, timeout_s: float) -> bool:
+        waiter: Waiter[None] = Waiter()
+        entry = (me, waiter)
+        self._line.append(entry)
+        _report(1)
+        try:
+            with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
+                deadline.wait_in(waiter.get)
+        except BaseException:
+            if me in self._held:  # it was let in in the same moment
+                self.leave(me)
+            else:
+                self._line.remove(entry)
+            raise
+        finally:
+            _report(-1)
+        if me in self._held:
+            return True
+        self._line.remove(entry)
+        return False
+
+
+def _report(by: int) -> None:
+    global waiting
+    waiting += by
+    for report in on_waiting:
+        report(waiting)

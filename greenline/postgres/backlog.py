@@ -1,0 +1,44 @@
+"""Connect through libpq, and try again where the server's backlog is full."""
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any
+
+import gevent
+import psycopg2
+from psycopg2 import _psycopg
+
+from greenline import deadline
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.002, 0.05
+
+# What psycopg2.connect() calls with the connection string that it has put together. The name is
+# private; ``greenline.postgres.foreign`` puts another function in its place.
+psycopg2_connect: Callable[..., Any] = _psycopg._connect
+
+
+def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float = inf) -> Any:
+    """
+    Return a new connection.
+
+    A unix socket whose backlog is full answers EAGAIN to a connect that does not block, which in
+    green mode is every one, where a blocking one would wait. It is tried again until *until_s*, by
+    ``time.monotonic()``.
+
+    :raises psycopg2.OperationalError: the connect failed, or the backlog stayed full.
+    :raises DeadlineExceeded: the request's time is over.
+    """
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return psycopg2_connect(dsn, connection_factory=connection_factory)
+        except psycopg2.OperationalError as error:
+            # Neither psycopg2 nor libpq keeps the number.
+            if os.strerror(errno.EAGAIN) not in str(error) or monotonic() >= until_s:
+                raise
+        deadline.wait_in(gevent.sleep, random.uniform(pause_s / 2, pause_s))  # noqa: S311
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)

@@ -1,0 +1,355 @@
+"""
+Connect an application that calls ``psycopg2.connect`` itself, as it would be under threads.
+
+psycopg2 connects in another way in green mode, and an application would notice:
+
+1. libpq ignores ``connect_timeout``, and it looks names up by itself, which blocks the hub.
+2. Threads never want more connections than there are threads; greenlets do. Those that the server
+   refuses for want of a connection slot wait until this worker gives one back.
+3. Connections are shared by threads: :mod:`greenline.postgres.serialize`.
+"""
+
+import os
+import random
+import socket
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import gevent
+import psycopg2
+from gevent.event import Event
+from psycopg2.extensions import connection as PsycopgConnection
+from psycopg2.extensions import get_wait_callback
+from psycopg2.extras import LogicalReplicationConnection, PhysicalReplicationConnection
+
+from greenline import deadline
+from greenline.hub.lock_waits import LockWait
+from greenline.postgres import backlog
+from greenline.postgres.connection import Connection as PooledConnection
+from greenline.postgres.parameters import connect_timeout_s, parameters
+from greenline.postgres.resolve import Endpoint, Unresolved, endpoints, has_names, with_endpoints
+from greenline.postgres.serialize import SerializedConnection, adopt, connection_class
+
+# For so long a greenlet waits for a connection slot unless connect_timeout says something else.
+SLOT_TIMEOUT_S = 30.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 0.2
+# For so long after its client's close the server may count a backend.
+LINGER_S = 6.0
+# The texts of SQLSTATE 53300: psycopg2 keeps no SQLSTATE of a failed connect.
+NO_SLOT = (
+    "too many clients already",
+    "remaining connection slots are reserved",
+    "too many connections for role",
+    "too many connections for database",
+)
+UNTOUCHED = (LogicalReplicationConnection, PhysicalReplicationConnection, PooledConnection)
+
+# How many greenlets of this process wait for a connection slot of a server.
+waiting = 0
+# Called with that number when it changes. They must not wait.
+on_waiting: list[Callable[[int], object]] = []
+
+
+def install() -> None:
+    """Put :func:`connect` under every name by which an application may know psycopg2's."""
+    psycopg2._connect = connect  # type: ignore[attr-defined]  # psycopg2.connect() calls it
+
+
+def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
+    """
+    Connect as ``psycopg2.connect`` does, and wait in the hub only.
+
+    Asynchronous and replication connections, and those of our own pool, are psycopg2's own.
+
+    :param dsn: the connection string, put together from all arguments of the application.
+    :param connection_factory: the application's, None for psycopg2's class.
+    :returns: a connection of that class which greenlets may share.
+    :raises psycopg2.OperationalError: as libpq words it.
+    :raises DeadlineExceeded: the request's time is over.
+    """
+    factory = connection_factory or PsycopgConnection
+    is_own = isinstance(factory, type) and issubclass(factory, UNTOUCHED)
+    if is_own or any(is_async.values()) or get_wait_callback() is None:
+        return backlog.psycopg2_connect(dsn, connection_factory=connection_factory, **is_async)
+    given = parameters(dsn)
+    timeout_s = connect_timeout_s(given)
+    until_s = monotonic() + (timeout_s or SLOT_TIMEOUT_S)
+    attempt = partial(_connect, dsn, given, factory, timeout_s, until_s)
+    conn = _connect_in_turn(dsn, attempt, until_s)
+    _note_open(conn)
+    return conn
+
+
+class ForeignConnection(SerializedConnection):
+    """A connection that an application made."""
+
+    _reference: Any = None
+
+    def close(self) -> None:
+        """Close, and let a greenlet that waits for a connection slot try again."""
+        SerializedConnection.close(self)
+        _note_closed(self._reference)
+
+
+# ---- One connect: names, and connect_timeout
+
+
+class _Expired(Exception):
+    """The timeout of one address is over."""
+
+
+def _connect(
+    dsn: str, given: dict[str, str], factory: Any, timeout_s: float | None, until_s: float
+) -> Any:
+    """Connect to the first server that answers; *timeout_s* is for each address, as in libpq."""
+    servers: list[Endpoint] = []
+    if has_names(given):
+        servers = _look_up(given, timeout_s)
+        target = with_endpoints(dsn, servers)
+    else:
+        target = dsn
+    if timeout_s is None:
+        return backlog.connect(target, partial(_make, factory), until_s)
+    servers = servers or endpoints(given)
+    late = ""
+    while True:
+        attempt = _Attempt(servers, timeout_s)
+        try:
+            return attempt.connect(target, factory)
+        except _Expired:
+            # libpq cannot be made to go on with the next address: it begins anew without this one.
+            late += _describe(servers.pop(attempt.current))
+            if not servers:
+                raise psycopg2.OperationalError(late) from None
+            target = with_endpoints(dsn, servers)
+        except psycopg2.OperationalError as error:
+            if late:
+                raise psycopg2.OperationalError(f"{late}{error}") from error
+            raise
+
+
+def _look_up(given: dict[str, str], timeout_s: float | None) -> list[Endpoint]:
+    with gevent.Timeout(timeout_s) as timeout:
+        try:
+            return endpoints(given)
+        except Unresolved as error:
+            reasons = error.reasons
+        except gevent.Timeout as error:
+            if error is not timeout:
+                raise
+            reasons = [(given["host"], "timeout expired")]
+    raise psycopg2.OperationalError(
+        "".join(
+            f'could not translate host name "{host}" to address: {why}\n' for host, why in reasons
+        )
+    )
+
+
+class _Attempt:
+    """One call of libpq, which tries *servers* in turn, each for *timeout_s* seconds."""
+
+    def __init__(self, servers: Sequence[Endpoint], timeout_s: float) -> None:
+        self.current = 0  # the index of the server that it tries now
+        self._families = [_family(server) for server in servers]
+        self._timeout_s = timeout_s
+        self._inode = 0
+        self._conn: Any = None
+
+    def connect(self, dsn: str, factory: Any) -> Any:
+        """
+        Return the connection.
+
+        :raises _Expired: the server ``current`` did not answer in time.
+        """
+        self._timer = gevent.Timeout.start_new(self._timeout_s)
+        try:
+            return backlog.connect(dsn, partial(self._make, factory))
+        except gevent.Timeout as error:
+            if error is not self._timer:
+                raise
+            raise _Expired from None
+        finally:
+            self._timer.close()
+            if self._conn is not None:
+                del self._conn.poll
+                self._conn = None
+
+    def _make(self, factory: Any, dsn: str) -> Any:
+        if len(self._families) == 1 or not isinstance(factory, type):
+            return _make(factory, dsn)
+        made: Any = connection_class(factory, ForeignConnection)
+        conn = self._conn = made.__new__(made, dsn)
+        # Every wait callback polls: so it is seen that libpq goes on to the next address.
+        conn.poll = partial(self._poll, conn, conn.poll)
+        conn.__init__(dsn)
+        return conn
+
+    def _poll(self, conn: PsycopgConnection, poll: Callable[[], int]) -> int:
+        state = poll()
+        inode = os.fstat(conn.fileno()).st_ino
+        if inode != self._inode:
+            with socket.socket(fileno=os.dup(conn.fileno())) as same:
+                family = same.family
+            first = self.current + 1 if self._inode else 0
+            later = [at for at in range(first, len(self._families)) if self._families[at] == family]
+            self.current = later[0] if later else self.current
+            self._inode = inode
+            self._timer.close()
+            self._timer = gevent.Timeout.start_new(self._timeout_s)
+        return state
+
+
+def _make(factory: Any, dsn: str) -> Any:
+    """Return the connection that *factory* makes, of a class that greenlets may share."""
+    if isinstance(factory, type):
+        return connection_class(factory, ForeignConnection)(dsn)
+    return adopt(factory(dsn), connection_class, ForeignConnection)
+
+
+def _family(server: Endpoint) -> int:
+    if not server.hostaddr:
+        return socket.AF_UNIX
+    return socket.AF_INET6 if ":" in server.hostaddr else socket.AF_INET
+
+
+def _describe(server: Endpoint) -> str:
+    """Return what libpq says of a server that did not answer in time."""
+    if not server.hostaddr:
+        where = (
+            f'on socket "{server.host}/.s.PGSQL.{server.port}"' if server.host else "on its socket"
+        )
+    elif server.host in ("", server.hostaddr):
+        where = f'at "{server.hostaddr}", port {server.port}'
+    else:
+        where = f'at "{server.host}" ({server.hostaddr}), port {server.port}'
+    return f"connection to server {where} failed: timeout expired\n"
+
+
+# ---- The wait for a connection slot of the server
+
+_open: set["weakref.ref[PsycopgConnection]"] = set()
+_closed_s = float("-inf")  # when the last one was closed
+_queues: dict[str, "_SlotQueue"] = {}
+
+
+def _note_open(conn: PsycopgConnection) -> None:
+    reference = weakref.ref(conn, _note_closed)
+    _open.add(reference)
+    if isinstance(conn, ForeignConnection):
+        conn._reference = reference
+        conn.settled = True
+
+
+def _note_closed(reference: Any) -> None:
+    """Count a connection that was closed, or dropped without that, once."""
+    global _closed_s
+    if reference in _open:
+        _open.discard(reference)
+        _closed_s = monotonic()
+        for queue in list(_queues.values()):
+            queue.free()
+
+
+def _may_get_a_slot() -> bool:
+    """Return whether this process has connections that it may close, or just closed one."""
+    if monotonic() - _closed_s < LINGER_S:
+        return True
+    return any(conn is not None and not conn.closed for conn in (each() for each in _open))
+
+
+def _has_no_slot(error: psycopg2.OperationalError) -> bool:
+    return any(text in str(error) for text in NO_SLOT)
+
+
+def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> Any:
+    """Return what *attempt* connects; if there is no slot for it, wait for one until *until_s*."""
+    refused = None
+    if dsn not in _queues:  # else it would overtake those that wait
+        try:
+            return attempt()
+        except psycopg2.OperationalError as error:
+            if not _has_no_slot(error) or not _may_get_a_slot():
+                raise
+            refused = error
+    queue = _queues.get(dsn)
+    if queue is None:
+        queue = _queues[dsn] = _SlotQueue()
+    try:
+        return queue.connect(attempt, until_s, refused)
+    finally:
+        if queue.is_empty():
+            _queues.pop(dsn, None)
+
+
+class _SlotQueue:
+    """Greenlets that wait for a slot of one server: the first tries, the others wait."""
+
+    def __init__(self) -> None:
+        self._line: deque[Event] = deque()
+        self._free = 0  # connections closed since, for which nobody has tried yet
+
+    def is_empty(self) -> bool:
+        return not self._line
+
+    def free(self) -> None:
+        """Let the first try: this process has closed a connection."""
+        self._free += 1
+        if self._line:
+            self._line[0].set()
+
+    def connect(self, attempt: Callable[[], Any], until_s: float, refused: Exception | None) -> Any:
+        """
+        Return what *attempt* connects.
+
+        :param refused: the error of an attempt of the same greenlet before this.
+        :raises psycopg2.OperationalError: *attempt* failed, the last time by *until_s*.
+        :raises DeadlineExceeded: the request's time is over.
+        """
+        turn = Event()
+        self._line.append(turn)
+        _count(1)
+        try:
+            with deadline.spending("queued"), LockWait():
+                return self._connect(turn, attempt, until_s, refused)
+        finally:
+            self._line.remove(turn)
+            _count(-1)
+            if self._line:
+                self._line[0].set()
+
+    def _connect(
+        self, turn: Event, attempt: Callable[[], Any], until_s: float, refused: Exception | None
+    ) -> Any:
+        pause_s = FIRST_PAUSE_S
+        is_refused = refused is not None
+        while (left_s := until_s - monotonic()) > 0:
+            turn.clear()
+            if self._line[0] is not turn:
+                deadline.wait_in(turn.wait, left_s)
+                continue
+            if is_refused or not self._free:
+                # The backend of what was closed lives on for a moment: not at once again.
+                jitter_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311
+                deadline.wait_in(turn.wait, min(left_s, jitter_s))
+                pause_s = FIRST_PAUSE_S if self._free else min(2 * pause_s, MAX_PAUSE_S)
+            self._free = max(self._free - 1, 0)
+            try:
+                return attempt()
+            except psycopg2.OperationalError as error:
+                if not _has_no_slot(error) or not _may_get_a_slot():
+                    raise
+                refused, is_refused = error, True
+        if refused is not None:
+            raise refused
+        return attempt()
+
+
+def _count(by: int) -> None:
+    global waiting
+    waiting += by
+    for report in on_waiting:
+        report(waiting)

@@ -1,0 +1,275 @@
+"""
+Serialize what greenlets do on one psycopg2 connection, as psycopg2 does it for threads.
+
+psycopg2 holds a mutex of the connection while it talks to the server. In green mode it holds the
+mutex through the wait callback: a second greenlet gets "execute cannot be used while an
+asynchronous query is underway", or, in ``commit()``, blocks the hub in which the first one waits.
+The methods that take the mutex take the greenlets in turn here, first come, first served.
+
+The classes are mixed in below an application's own: :func:`connection_class`, :func:`cursor_class`.
+"""
+
+import types
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any
+
+import gevent
+from gevent import getcurrent
+from gevent.hub import Waiter
+from psycopg2.extensions import STATUS_BEGIN, cursor
+from psycopg2.extensions import connection as PsycopgConnection
+
+from greenline import deadline
+from greenline.hub.lock_waits import LockWait
+from greenline.postgres.connection import WatchedConnection
+from greenline.turn import give_way, wake
+
+_execute = cursor.execute
+_cursor = PsycopgConnection.cursor
+_commit = PsycopgConnection.commit
+_close = PsycopgConnection.close
+
+
+def _connection_in_turn(name: str) -> Any:
+    """Return the connection's method *name*, which waits for its turn."""
+    method = getattr(PsycopgConnection, name)
+
+    @wraps(method)
+    def in_turn(self: "SerializedConnection", *args: Any, **kwargs: Any) -> Any:
+        is_outer = self._acquire()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            if is_outer:
+                self._release()
+
+    return in_turn
+
+
+def _property_in_turn(name: str) -> Any:
+    """Return the connection's property *name*, which waits for its turn to be set."""
+    attribute: Any = getattr(PsycopgConnection, name)
+
+    def set_in_turn(self: "SerializedConnection", value: Any) -> None:
+        is_outer = self._acquire()
+        try:
+            attribute.__set__(self, value)
+        finally:
+            if is_outer:
+                self._release()
+
+    return property(attribute.__get__, set_in_turn, doc=attribute.__doc__)
+
+
+def _cursor_in_turn(name: str) -> Any:
+    """Return the cursor's method *name*, which waits for the connection's turn."""
+    method = getattr(cursor, name)
+
+    @wraps(method)
+    def in_turn(self: "SerializedCursor", *args: Any, **kwargs: Any) -> Any:
+        conn: SerializedConnection = self.connection  # type: ignore[assignment]
+        is_outer = conn._acquire()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            if is_outer:
+                conn._release()
+
+    return in_turn
+
+
+class SerializedConnection(WatchedConnection):
+    """A connection that may be shared by greenlets."""
+
+    # Both are instance attributes once they are set; without a second greenlet there is no deque.
+    _owner: Any = None
+    _waiters: Any = ()
+
+    def cursor(
+        self,
+        name: Any = None,
+        cursor_factory: Any = None,
+        withhold: Any = False,
+        scrollable: Any = None,
+    ) -> Any:
+        """Return a cursor of the class asked for, which may be used beside others."""
+        factory: Any = cursor_factory or self.cursor_factory
+        if factory is None:
+            factory = cursor
+        if factory is cursor and name is None:
+            return _cursor(self, None, SerializedCursor, withhold, scrollable)
+        is_named = name is not None
+        if isinstance(factory, type):
+            made = cursor_class(factory, is_named)
+            return _cursor(self, name, made, withhold, scrollable)
+        return adopt(_cursor(self, name, factory, withhold, scrollable), cursor_class, is_named)
+
+    def commit(self) -> None:
+        """Commit; let other greenlets run if there is nothing to send."""
+        is_outer = self._acquire()
+        try:
+            is_sent = self.status == STATUS_BEGIN
+            _commit(self)
+        finally:
+            if is_outer:
+                self._release()
+        # Threads change over here, because psycopg2 releases the interpreter's lock.
+        if not is_sent and getcurrent() is not gevent.get_hub():
+            give_way()
+
+    def close(self) -> None:
+        """Close, after the statement in progress."""
+        is_outer = self._acquire()
+        try:
+            self.drop_watchers()
+            _close(self)
+        finally:
+            if is_outer:
+                self._release()
+
+    rollback = _connection_in_turn("rollback")
+    reset = _connection_in_turn("reset")
+    set_session = _connection_in_turn("set_session")
+    set_isolation_level = _connection_in_turn("set_isolation_level")
+    set_client_encoding = _connection_in_turn("set_client_encoding")
+    tpc_begin = _connection_in_turn("tpc_begin")
+    tpc_prepare = _connection_in_turn("tpc_prepare")
+    tpc_commit = _connection_in_turn("tpc_commit")
+    tpc_rollback = _connection_in_turn("tpc_rollback")
+    tpc_recover = _connection_in_turn("tpc_recover")
+    autocommit = _property_in_turn("autocommit")
+    isolation_level = _property_in_turn("isolation_level")
+    readonly = _property_in_turn("readonly")
+    deferrable = _property_in_turn("deferrable")
+
+    def _acquire(self) -> bool:
+        """
+        Wait until no other greenlet uses the connection; return whether to release it.
+
+        :raises DeadlineExceeded: the request's time is over.
+        """
+        me = getcurrent()
+        owner = self._owner
+        # No call stands between the look and the store: native threads do not change over there.
+        if owner is None:
+            self._owner = me
+            return True
+        if owner is me:  # an adapter that asks the database on its part
+            return False
+        self._wait(me)
+        return True
+
+    def _wait(self, me: Any) -> None:
+        """Wait for the turn of *me*, the current greenlet."""
+        hub = gevent.get_hub()
+        # A native thread's hub has nothing else to wait for: it would say that it waits for ever.
+        alarm = None if hub.main_hub else hub.loop.async_()
+        waiter: Waiter[None] = Waiter()
+        if alarm is not None:
+            alarm.start(waiter.switch, None)
+        entry = (me, waiter, alarm)
+        if not self._waiters:
+            self._waiters = deque()
+        self._waiters.append(entry)
+        try:
+            if self._owner is None:  # a native thread has released it meanwhile
+                self._waiters.remove(entry)
+                self._owner = me
+                return
+            with deadline.spending("queued"), LockWait():
+                deadline.wait_in(waiter.get)
+        except BaseException:
+            if self._owner is me:  # its turn came in the same moment
+                self._release()
+            else:
+                self._waiters.remove(entry)
+            raise
+        finally:
+            if alarm is not None:
+                alarm.close()
+
+    def _release(self) -> None:
+        """Hand the connection to the greenlet that has waited longest, if there is one."""
+        if not self._waiters:
+            self._owner = None
+            return
+        # The owner is set here and not by the woken greenlet: the current one, which may go on
+        # with its next statement at once, stands at the end of the queue then.
+        self._owner, waiter, alarm = self._waiters.popleft()
+        if alarm is None:
+            wake(waiter)
+        else:
+            alarm.send()
+
+
+class SerializedCursor(cursor):
+    """A cursor of a :class:`SerializedConnection`. Its rows are here after ``execute``."""
+
+    def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002  (psycopg2's name)
+        """Execute a statement, when the connection is free."""
+        # What _acquire() and _release() do, without two calls: every statement passes here.
+        conn: Any = self.connection
+        me = getcurrent()
+        owner = conn._owner
+        if owner is None:
+            conn._owner = me
+        elif owner is me:
+            return _execute(self, query, vars)
+        else:
+            conn._wait(me)
+        try:
+            return _execute(self, query, vars)
+        finally:
+            if conn._waiters:
+                conn._release()
+            else:
+                conn._owner = None
+
+    executemany = _cursor_in_turn("executemany")
+    callproc = _cursor_in_turn("callproc")
+
+
+class SerializedNamedCursor(SerializedCursor):
+    """A cursor on the server's side: each fetch asks the server."""
+
+    fetchone = _cursor_in_turn("fetchone")
+    fetchmany = _cursor_in_turn("fetchmany")
+    fetchall = _cursor_in_turn("fetchall")
+    scroll = _cursor_in_turn("scroll")
+    close = _cursor_in_turn("close")
+    __next__ = _cursor_in_turn("__next__")
+
+
+def connection_class(base: type, mixin: type = SerializedConnection) -> type:
+    """Return *base*, a class of connections, with the methods of *mixin* under its own."""
+    return mixin if base is PsycopgConnection else _mixed(base, mixin)
+
+
+def cursor_class(base: type, is_named: bool) -> type:
+    """Return *base*, a class of cursors, whose cursors of one connection take turns."""
+    mixin = SerializedNamedCursor if is_named else SerializedCursor
+    return mixin if base is cursor else _mixed(base, mixin)
+
+
+@lru_cache(maxsize=256)
+def _mixed(base: type, mixin: type) -> type:
+    if issubclass(base, mixin):
+        return base
+    # An application finds the class that it asked for under its name, in logs for instance.
+    names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
+    try:
+        return types.new_class(
+            base.__name__, (base, mixin), exec_body=lambda body: body.update(names)
+        )
+    except TypeError:  # it cannot be subclassed, or not in this way: one greenlet alone may use it
+        return base
+
+
+def adopt(made: Any, to_class: Callable[..., type], *args: Any) -> Any:
+    """Give *made*, which an application's function returned, the class that takes turns."""
+    base = type(made)
+    if base not in (PsycopgConnection, cursor):  # the class of these two cannot be replaced
+        made.__class__ = to_class(base, *args)
+    return made

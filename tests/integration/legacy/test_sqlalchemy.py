@@ -1,0 +1,246 @@
+"""SQLAlchemy's QueuePool, whose checkouts nest."""
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import gevent
+import gevent.threadpool
+import pytest
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import NullPool, StaticPool
+
+from embedded.postgres import Postgres
+from greenline import deadline
+from greenline.errors import DeadlineExceeded
+from greenline.legacy import sqlalchemy as legacy
+from tests.support import CHECKOUT, wait_until
+
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def engines(postgres: Postgres) -> Iterator[Any]:
+    """Makes engines as an application does, and disposes of them."""
+    made: list[Engine] = []
+
+    def make(**arguments: Any) -> Engine:
+        url = postgres.url.replace("postgresql://", "postgresql+psycopg2://")
+        made.append(create_engine(url, **arguments))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.dispose()
+
+
+def nested(engine: Engine, pause_s: float = 0.01) -> int:
+    """Ask over one connection, and over another one before the first is given back."""
+    with engine.connect() as outer:
+        outer.execute(text(f"select pg_sleep({pause_s})"))
+        with engine.connect() as inner:
+            return int(inner.execute(text("select 42")).scalar_one())
+
+
+def joined(running: "list[gevent.Greenlet[..., Any]]") -> list[Any]:
+    """Return what the greenlets return."""
+    with gevent.Timeout(LIMIT_S):
+        gevent.joinall(running, raise_error=True)
+    return [one.value for one in running]
+
+
+def idle(engine: Engine) -> bool:
+    """Return whether all that was counted was given back."""
+    admission = engine.pool._greenline_admission  # type: ignore[attr-defined]
+    return (admission._taken, admission._held, len(admission._line)) == (0, {}, 0)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{}, {"pool_size": 2, "max_overflow": 0}, {"pool_size": 1, "max_overflow": 2}],
+    ids=["default", "two", "one and overflow"],
+)  # fmt: skip
+def test_fifty_greenlets_take_two_connections_each(engines: Any, sizes: dict[str, int]) -> None:
+    """All are answered, although the pool has far fewer, and none waits for a timeout."""
+    engine = engines(pool_timeout=LIMIT_S, **sizes)
+    assert joined([gevent.spawn(nested, engine) for _ in range(50)]) == [42] * 50
+    assert idle(engine)
+    assert legacy.waiting == 0
+
+
+def test_they_are_counted_and_served_in_turn(engines: Any) -> None:
+    """What waits is known to the worker."""
+    engine, order, reports = engines(pool_size=2, max_overflow=0), [], []
+    legacy.on_waiting.append(reports.append)
+
+    def work(number: int) -> None:
+        nested(engine)
+        order.append(number)
+
+    joined([gevent.spawn(work, number) for number in range(6)])
+    legacy.on_waiting.remove(reports.append)
+    assert order == list(range(6))
+    assert (reports[:5], reports[-1]) == ([1, 2, 3, 4, 5], 0)
+
+
+def test_the_last_connection_is_given_where_checkouts_do_not_nest(
+    engines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a trial, the pool is as large as it was made."""
+    monkeypatch.setattr(legacy, "TRIAL", 3)
+    engine = engines(pool_size=2, max_overflow=0)
+    for _ in range(3):
+        engine.connect().close()
+    with engine.connect():
+        other = gevent.spawn(lambda: engine.connect().close())
+        other.get(timeout=LIMIT_S)
+    nested(engine)
+    with engine.connect():
+        other = gevent.spawn(lambda: engine.connect().close())
+        wait_until(lambda: legacy.waiting == 1, "it to wait again")
+    other.get(timeout=LIMIT_S)
+
+
+def test_the_timeout_is_the_pools(engines: Any) -> None:
+    """And so is the error."""
+    engine = engines(pool_size=1, max_overflow=1, pool_timeout=0.1)
+    with engine.connect():
+        waiting = gevent.spawn(engine.connect)
+        with pytest.raises(PoolTimeoutError, match="QueuePool limit of size 1 overflow 0 reached"):
+            waiting.get(timeout=LIMIT_S)
+    assert idle(engine)
+
+
+def test_interrupted_greenlets_leave_the_line(engines: Any) -> None:
+    """Killed, late, or killed in the moment in which they are let in."""
+    engine = engines(pool_size=1, max_overflow=1)
+
+    def be_late() -> None:
+        with deadline.limit(0.05), pytest.raises(DeadlineExceeded):
+            engine.connect()
+
+    with engine.connect():
+        killed, late, served, last = [
+            gevent.spawn(work) for work in (engine.connect, be_late, engine.connect, engine.connect)
+        ]
+        wait_until(lambda: legacy.waiting == 4, "all to wait")
+        killed.kill()
+        late.get(timeout=LIMIT_S)
+        served.kill(block=False)
+    with last.get(timeout=LIMIT_S):
+        pass
+    assert idle(engine)
+
+
+def test_whichever_greenlet_gives_it_back(engines: Any) -> None:
+    """The connection was counted for the one that took it."""
+    engine = engines(pool_size=1, max_overflow=1)
+    taken = gevent.spawn(engine.connect).get(timeout=LIMIT_S)
+    taken.close()
+    assert idle(engine)
+
+
+def test_what_is_dropped_detached_or_broken_is_given_back(engines: Any) -> None:
+    """SQLAlchemy finds out, and so do we."""
+    engine = engines(pool_size=1, max_overflow=1)
+    gevent.spawn(lambda: engine.connect() and None).get(timeout=LIMIT_S)
+    wait_until(lambda: idle(engine), "the dropped one to be found")
+    detached = engine.connect()
+    detached.detach()
+    assert idle(engine)
+    detached.close()
+    with engine.connect() as broken:
+        broken.invalidate()
+    assert idle(engine)
+
+
+def test_a_connect_that_fails_is_not_counted(engines: Any) -> None:
+    """The pool reserves a place before it connects."""
+    engine = engines(pool_size=1, max_overflow=1, connect_args={"dbname": "nowhere"})
+    for _ in range(4):
+        with pytest.raises(OperationalError):
+            engine.connect()
+    assert idle(engine)
+
+
+def test_a_pool_that_is_disposed_of_meanwhile(engines: Any) -> None:
+    """What was taken before goes back to the old pool."""
+    engine = engines(pool_size=1, max_overflow=1)
+    with engine.connect():
+        engine.dispose()
+        with engine.connect() as conn:
+            assert conn.execute(text("select 1")).scalar_one() == 1
+    assert idle(engine)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"max_overflow": -1}, {"pool_size": 0}, {"pool_size": 1, "max_overflow": 0},
+     {"poolclass": NullPool}, {"poolclass": StaticPool}],
+    ids=["no limit", "size 0", "one", "NullPool", "StaticPool"],
+)  # fmt: skip
+def test_other_pools_are_left_alone(engines: Any, arguments: dict[str, Any]) -> None:
+    """They have no last connection, or nothing that could nest."""
+    engine = engines(**arguments)
+    with ExitStack() as stack:
+        for _ in range(1 if arguments.get("max_overflow") == 0 else 3):
+            stack.enter_context(engine.connect())
+    admission = getattr(engine.pool, "_greenline_admission", None)
+    assert admission is None or not admission.is_needed
+
+
+def test_native_threads_are_left_alone(engines: Any) -> None:
+    """They wait in SQLAlchemy's own queue."""
+    engine = engines(pool_size=2, max_overflow=0)
+    pool = gevent.threadpool.ThreadPool(3)
+    with gevent.Timeout(LIMIT_S):
+        pool.apply(lambda: engine.connect().close())
+    assert idle(engine)
+    pool.kill()
+
+
+def test_events_of_the_pool_may_ask_it(engines: Any) -> None:
+    """The wrapper takes what the pool itself does for no checkout of its own."""
+    engine = engines(pool_size=2, max_overflow=0)
+    seen = []
+
+    @event.listens_for(engine, "checkout")
+    def ask(dbapi: Any, *_: Any) -> None:
+        seen.append(dbapi)
+
+    assert joined([gevent.spawn(nested, engine) for _ in range(9)]) == [42] * 9
+    assert len(seen) == 18
+
+
+@pytest.mark.parametrize("first", ["install", "import"])
+def test_it_does_not_matter_which_is_imported_first(first: str) -> None:
+    """An application imports SQLAlchemy when it likes; until then nothing of it is imported."""
+    lines = ["import sys, greenline.legacy.sqlalchemy as legacy", "legacy.install()"]
+    if first == "install":
+        lines += ["assert 'sqlalchemy' not in sys.modules"]
+    else:
+        lines.insert(1, "import sqlalchemy.pool")
+    lines += [
+        "legacy.install()",
+        "from sqlalchemy.pool import QueuePool",
+        "assert QueuePool._do_get.__wrapped__.__module__ == 'sqlalchemy.pool.impl'",
+        "assert not hasattr(QueuePool._do_get.__wrapped__, '__wrapped__')",
+        "assert not any(type(one) is legacy._Finder for one in sys.meta_path)",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        cwd=CHECKOUT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_private_names_are_there() -> None:
+    """Those of SQLAlchemy that the wrapper needs."""
+    queue_pool = importlib.import_module(legacy.MODULE).QueuePool
+    assert hasattr(queue_pool._do_get, "__wrapped__")
+    for name in ("_max_overflow", "_timeout", "_pool"):
+        assert hasattr(queue_pool(lambda: None), name)

@@ -1,0 +1,282 @@
+"""``psycopg2.connect`` of an application: its timeout, names, and the wait for a slot."""
+
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import gevent
+import gevent.socket
+import psycopg2
+import pytest
+from psycopg2.extensions import connection
+
+from embedded.postgres import Postgres
+from greenline import deadline
+from greenline.errors import DeadlineExceeded
+from greenline.postgres import backlog, foreign
+from greenline.postgres.connect import connect as connect_our_own
+from tests.integration.pools import Watch, limited, through
+from tests.proxy import Proxy
+from tests.support import wait_until
+
+LIMIT_S = 30.0
+SLACK_S = 1.5
+
+
+@pytest.fixture
+def deaf(proxy: Proxy) -> Proxy:
+    """A server that accepts and says nothing."""
+    proxy.deafen()
+    return proxy
+
+
+def ask(url: str, statement: str = "select 1", **more: Any) -> Any:
+    """Return the first value of the answer, from a connection of its own."""
+    with closing(psycopg2.connect(url, **more)) as conn, conn.cursor() as cursor:
+        cursor.execute(statement)
+        return (cursor.fetchone() or (None,))[0]
+
+
+def at_once(*works: Callable[[], Any]) -> list[Any]:
+    """Return what *works* return, each in a greenlet of its own."""
+    with gevent.Timeout(LIMIT_S):
+        running = [gevent.spawn(work) for work in works]
+        gevent.joinall(running, raise_error=True)
+    return [one.value for one in running]
+
+
+def test_connect_timeout_counts(deaf: Proxy) -> None:
+    """It is libpq's error, and other greenlets run meanwhile."""
+    started = monotonic()
+    failing = gevent.spawn(psycopg2.connect, through(deaf), connect_timeout=1)
+    ticks = 0
+    while not failing.ready():
+        gevent.sleep(0.05)
+        ticks += 1
+    assert 0.9 < monotonic() - started < 1 + SLACK_S
+    assert ticks > 2
+    assert isinstance(failing.exception, psycopg2.OperationalError)
+    assert str(failing.exception) == (
+        f'connection to server at "127.0.0.1", port {deaf.port} failed: timeout expired\n'
+    )
+
+
+def test_connect_timeout_is_for_each_host(deaf: Proxy, postgres: Postgres) -> None:
+    """One that does not answer is given up, whichever libpq tried before, and the next is tried."""
+    first = f"postgresql://greenline@127.0.0.1:1,localhost:{deaf.port}"
+    rest = "/greenline?sslmode=disable&connect_timeout=1"
+    with Proxy(postgres.socket) as healthy:
+        started = monotonic()
+        found = gevent.spawn(ask, f"{first},127.0.0.1:{healthy.port}{rest}")
+        with pytest.raises(psycopg2.OperationalError) as caught:
+            psycopg2.connect(f"{first}{rest}")
+        assert found.get(timeout=LIMIT_S) == 1
+        assert monotonic() - started < 2 + SLACK_S
+    assert f"port {deaf.port} failed: timeout expired" in str(caught.value)
+    assert "Connection refused" in str(caught.value)
+
+
+def test_the_deadline_ends_a_connect(deaf: Proxy) -> None:
+    """However much time ``connect_timeout`` leaves."""
+    with deadline.limit(0.2), pytest.raises(DeadlineExceeded):
+        psycopg2.connect(through(deaf), connect_timeout=20)
+
+
+def spellings(port: int, folder: Path) -> dict[str, tuple[dict[str, str], dict[str, Any]]]:
+    """Return environments and arguments that all name the host db.example."""
+    service = folder / "pg_service.conf"
+    service.write_text(f"# ours\n[other]\nhost=/tmp\n[green]\nhost=db.example\nport={port}\n")
+    rest = {"user": "greenline", "dbname": "greenline"}
+    return {
+        "keywords": ({}, {"host": "db.example", "port": port, **rest}),
+        "string": ({}, {"dsn": f"host=db.example port={port} user=greenline dbname=greenline"}),
+        "URL": ({}, {"dsn": f"postgresql://greenline@db.example:{port}/greenline"}),
+        "environment": ({"PGHOST": "db.example", "PGPORT": str(port)}, rest),
+        "service": ({"PGSERVICEFILE": str(service)}, {"service": "green", **rest}),
+    }
+
+
+@pytest.mark.parametrize("spelling", ["keywords", "string", "URL", "environment", "service"])
+def test_names_are_looked_up_in_the_hub(
+    spelling: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the host is named; libpq gets its address, and the name for TLS."""
+    asked = []
+    look_up = gevent.socket.getaddrinfo
+
+    def slowly(host: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(host)
+        gevent.sleep(0.1)
+        return look_up("127.0.0.1", *args, **kwargs)
+
+    monkeypatch.setattr(gevent.socket, "getaddrinfo", slowly)
+    environ, arguments = spellings(proxy.port, tmp_path)[spelling]
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    connecting = gevent.spawn(psycopg2.connect, **arguments)
+    ticks = 0
+    while not connecting.ready():
+        gevent.sleep(0.01)
+        ticks += 1
+    with closing(connecting.get()) as conn:
+        assert conn.info.host == "db.example"
+        assert conn.info.dsn_parameters["hostaddr"] == "127.0.0.1"
+    assert ticks > 1
+    assert asked == ["db.example"]
+
+
+def test_a_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is psycopg2's, in libpq's words."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(gevent.socket, "getaddrinfo", fail)
+    with pytest.raises(psycopg2.OperationalError) as caught:
+        psycopg2.connect("host=nowhere.example")
+    assert str(caught.value) == (
+        'could not translate host name "nowhere.example" to address: Name or service not known\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("dsn", "words"),
+    [
+        ("host=127.0.0.1 connect_timeout=soon", 'invalid integer value "soon"'),
+        ("service=nowhere", 'service "nowhere" not found'),
+        ("host=127.0.0.1,127.0.0.1 port=1,2,3", "3 port numbers to 2 hosts"),
+    ],
+    ids=["timeout", "service", "ports"],
+)
+def test_what_libpq_refuses_it_still_refuses(dsn: str, words: str) -> None:
+    """With the same words."""
+    with pytest.raises(psycopg2.OperationalError, match=words):
+        psycopg2.connect(dsn)
+
+
+def test_a_burst_of_five_hundred_connects(postgres: Postgres) -> None:
+    """Neither the full backlog of the unix socket nor the server's limit is an error."""
+    answers = at_once(*[lambda: ask(postgres.url)] * 500)
+    assert answers == [1] * 500
+    assert foreign.waiting == 0
+
+
+def test_our_own_connect_waits_for_a_full_backlog(postgres: Postgres) -> None:
+    """The pool's connect is subject to it like any other."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Proxy(postgres.socket) as proxy,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        path = f"{folder}/.s.PGSQL.5432"
+        listener.bind(path)
+        listener.listen(0)
+        filling = []
+        with suppress(BlockingIOError):
+            while True:
+                filling.append(socket.socket(socket.AF_UNIX))
+                filling[-1].setblocking(False)
+                filling[-1].connect(path)
+        connecting = gevent.spawn(
+            connect_our_own, f"postgresql://greenline@/greenline?host={folder}", LIMIT_S
+        )
+        gevent.sleep(0.05)
+        assert not connecting.ready()
+        for one in filling:
+            one.close()
+        accepting = gevent.spawn(proxy._accept, listener)
+        with closing(connecting.get(timeout=LIMIT_S)) as conn:
+            assert conn.pid
+        accepting.kill()
+
+
+@pytest.fixture
+def reports() -> Iterator[list[int]]:
+    """What is reported of the greenlets that wait for a slot."""
+    seen: list[int] = []
+    foreign.on_waiting.append(seen.append)
+    yield seen
+    foreign.on_waiting.remove(seen.append)
+
+
+def test_more_connects_than_the_server_has_slots(watch: Watch, reports: list[int]) -> None:
+    """They are served in turn, as connections are closed, and those that wait are counted."""
+    url = limited(watch, 3)
+    held = [psycopg2.connect(url) for _ in range(3)]
+    served: list[int] = []
+
+    def work(number: int) -> None:
+        with closing(psycopg2.connect(url)) as conn, conn.cursor() as cursor:
+            served.append(number)
+            cursor.execute("select pg_sleep(0.01)")
+
+    running = []
+    for number in range(20):
+        running.append(gevent.spawn(work, number))
+        wait_until(lambda: foreign.waiting == len(running), "the greenlet to wait")
+    for conn in held:
+        conn.close()
+    with gevent.Timeout(LIMIT_S):
+        gevent.joinall(running, raise_error=True)
+    assert served == list(range(20))
+    assert reports[:20] == list(range(1, 21))
+    assert (max(reports), reports[-1], foreign.waiting) == (20, 0, 0)
+
+
+def test_a_connection_that_is_dropped_frees_its_slot(watch: Watch) -> None:
+    """Not every application closes what it opens."""
+    url = limited(watch, 1)
+    held: list[connection] = [psycopg2.connect(url)]
+    waiting = gevent.spawn(ask, url)
+    wait_until(lambda: foreign.waiting == 1, "the greenlet to wait")
+    held.clear()
+    assert waiting.get(timeout=LIMIT_S) == 1
+
+
+def test_connect_timeout_ends_the_wait_for_a_slot(watch: Watch) -> None:
+    """The error is the server's."""
+    url = limited(watch, 1)
+    with closing(psycopg2.connect(url)):
+        started = monotonic()
+        with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
+            psycopg2.connect(url, connect_timeout=1)
+        assert 0.9 < monotonic() - started < 1 + SLACK_S
+    assert ask(url) == 1
+
+
+def test_without_connections_of_its_own_a_worker_does_not_wait(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that it does would free a slot."""
+    monkeypatch.setattr(foreign, "_open", set())
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    url = limited(watch, 1)
+    with closing(backlog.psycopg2_connect(url)):
+        with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
+            psycopg2.connect(url)
+
+
+def test_a_greenlet_that_is_killed_leaves_the_queue(watch: Watch) -> None:
+    """The first as well as one that stands behind it."""
+    url = limited(watch, 1)
+    with closing(psycopg2.connect(url)):
+        first, second, third = (gevent.spawn(ask, url) for _ in range(3))
+        wait_until(lambda: foreign.waiting == 3, "all to wait")
+        gevent.killall([first, second])
+        assert foreign.waiting == 1
+        with deadline.limit(0.1), pytest.raises(DeadlineExceeded):
+            psycopg2.connect(url)
+    assert third.get(timeout=LIMIT_S) == 1
+    assert foreign.waiting == 0
+
+
+def test_connections_that_are_left_alone(postgres: Postgres) -> None:
+    """Asynchronous ones are psycopg2's own, and so is everything without the hook."""
+    with closing(psycopg2.connect(postgres.url, async_=1)) as conn:
+        assert type(conn) is connection
+    with closing(connect_our_own(postgres.url, LIMIT_S)) as ours:
+        assert not isinstance(ours, foreign.ForeignConnection)

@@ -1,0 +1,1 @@
+"""psycopg2's own test suite, run in green mode."""

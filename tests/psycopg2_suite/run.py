@@ -1,0 +1,52 @@
+"""
+Run psycopg2's tests in green mode: run.py CHECKOUT RESULT, in a copy of the sdist.
+
+A process of its own: the suite turns warnings into errors, and its package is called ``tests``.
+"""
+
+# ruff: noqa: E402  (patching comes first)
+
+import json
+import os
+import sys
+from pathlib import Path
+
+CHECKOUT, RESULT = sys.argv[1:]
+sys.path[0] = CHECKOUT
+
+from greenline import patching
+
+patching.patch_all()
+
+sys.path[0] = os.getcwd()
+
+import unittest
+
+import tests
+
+outcomes: dict[str, str] = {}
+
+
+class Recorder(unittest.TextTestResult):
+    """Keeps each test's outcome."""
+
+    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
+        super().startTest(test)
+        outcomes[test.id()] = "passed"
+
+    def addError(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802
+        super().addError(test, err)  # type: ignore[arg-type]
+        outcomes[test.id()] = "failed"
+
+    def addFailure(self, test: unittest.TestCase, err: object) -> None:  # noqa: N802
+        super().addFailure(test, err)  # type: ignore[arg-type]
+        outcomes[test.id()] = "failed"
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
+        super().addSkip(test, reason)
+        outcomes[test.id()] = "skipped"
+
+
+unittest.TextTestRunner(resultclass=Recorder).run(tests.test_suite())  # type: ignore[attr-defined]
+Path(RESULT).write_text(json.dumps(outcomes))
+os._exit(0)  # without the warnings about what the suite leaves open
