@@ -35,6 +35,7 @@ from greenline.client import Client
 from greenline.connection import Connection
 from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
+from greenline.hub.request_timeout import RequestTimeouts
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
 from greenline.patching import hook_psycopg2
@@ -130,6 +131,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._post_request = self._hook("post_request")
         self._gate = gate(settings.admission())
         counters.gauges["gate"] = self._gate.stats
+        self._limit_requests()
         self._watch_hub()
         # What is there now stays: no collection needs to look at it again.
         gc.collect()
@@ -312,6 +314,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         hook = getattr(self.cfg, name)
         is_own = hook is not self.cfg.settings[name].default
         return hook if is_own or self.log.error_log.isEnabledFor(logging.DEBUG) else None
+
+    def _limit_requests(self) -> None:
+        """Give each request REQUEST_TIMEOUT, unless the application does it by itself."""
+        timeout_s = settings.request_timeout_s()
+        if timeout_s is None or getattr(self.wsgi, "limits_requests", False):
+            return
+        modules = {each.__module__ for each in (Client, PlainClient, TlsClient)}
+        timeouts = RequestTimeouts(timeout_s, self.log, modules)
+        self._respond = timeouts.limited(self._respond)  # type: ignore[method-assign]
+        timeouts.start()
 
     def _watch_hub(self) -> None:
         limit_s = settings.blocked_hub_s()

@@ -1,0 +1,1 @@
+"""What the runtime needs of gevent's hub and of the greenlets that run in it."""
