@@ -2,9 +2,10 @@
 ``REQUEST_TIMEOUT`` for an application that has no deadline of its own.
 
 At the deadline the wait in which the request is (a socket, a lock, a queue, a sleep, a thread's
-result) fails with a TimeoutError, which libraries know and clean up after. A request that goes on
-all the same, and does not clean up, is interrupted by an exception that ``except Exception`` does
-not catch. Code that computes and never waits cannot be interrupted: its answer is late.
+result) fails with a TimeoutError, which libraries know and clean up after; so does the next wait of
+one that tries again. A request that goes on all the same, and does not clean up, is interrupted by
+an exception that ``except Exception`` does not catch. Code that computes and never waits cannot be
+interrupted: its answer is late.
 
 The requests in progress are looked at ten times a second: a timer for each costs more.
 """
@@ -26,7 +27,8 @@ from greenline.deadline import Interrupt
 from greenline.hub.unwinding import frames, is_unwinding
 
 SWEEP_S = 0.1
-GRACE_S = 0.5  # for an answer of the application's own after the TimeoutError
+GRACE_S = 0.25  # for what comes after a TimeoutError: an answer of the application's own
+FAILED_WAITS = 2  # many a library tries again once, and cleans up better after an OSError
 REASON = "504 Gateway Timeout"
 
 Respond = Callable[..., None]
@@ -133,10 +135,10 @@ class RequestTimeouts:
                 self._expire(timed, now)
 
     def _expire(self, timed: "_TimedRequest", now: float) -> None:
-        if timed.thrown is None:
-            self._fail_wait(timed, now)
-        elif is_unwinding(timed.greenlet, timed.thrown):
+        if timed.thrown is not None and is_unwinding(timed.greenlet, timed.thrown):
             self._complain(timed, now, "cleans up and is not interrupted again")
+        elif timed.failed_waits < FAILED_WAITS:
+            self._fail_wait(timed, now)
         else:
             self._complain(timed, now, "goes on and is interrupted")
             timed.until_s = now + GRACE_S
@@ -148,14 +150,17 @@ class RequestTimeouts:
             timed.until_s = now + self._timeout_s
             return
         error = _error_of_wait(stack)
-        if error is not None:
+        if error is None:
+            return
+        if timed.thrown is None:
             self._log.warning(
                 "%s: not answered within %g s; its wait fails with a TimeoutError:\n%s",
                 timed, self._timeout_s, _text(timed.greenlet),
             )  # fmt: skip
-            timed.until_s = now + GRACE_S
             timed.deadline_s = now
-            timed.throw(error(f"the request took longer than {self._timeout_s:g} s"))
+        timed.failed_waits += 1
+        timed.until_s = now + GRACE_S
+        timed.throw(error(f"the request took longer than {self._timeout_s:g} s"))
 
     def _complain(self, timed: "_TimedRequest", now: float, what: str) -> None:
         """Log it after 0.5, 1, 2, 4 and so on seconds."""
@@ -174,7 +179,7 @@ class _TimedRequest:
 
     __slots__ = (
         "_application", "_request", "_response", "_sent", "complain_at_s", "deadline_s",
-        "greenlet", "thrown", "until_s",
+        "failed_waits", "greenlet", "thrown", "until_s",
     )  # fmt: skip
 
     def __init__(
@@ -183,6 +188,7 @@ class _TimedRequest:
         self.greenlet = me
         self.until_s = self.deadline_s = until_s
         self.thrown: ReferenceType[BaseException] | None = None
+        self.failed_waits = 0
         self.complain_at_s = 0.0
         self._application = application
         self._request = request

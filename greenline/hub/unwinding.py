@@ -51,8 +51,8 @@ def _handles(frame: FrameType) -> bool:
     Return whether *frame* is in a block that an exception has entered.
 
     By the compiler's table of handlers: the instructions of a handler are protected by its own
-    clean-up, ``COPY 3; POP_EXCEPT; RERAISE 1``, which follows them, or by something in between. What
-    is put there but runs after the handler is protected by neither.
+    clean-up, ``COPY 3; POP_EXCEPT; RERAISE 1``, which follows them, or by something in between.
+    What is put there but runs after the handler is protected by neither.
     """
     code, at = frame.f_code, frame.f_lasti
     begins: dict[int, int] = {}

@@ -1,5 +1,5 @@
 """
-Cancel the statement of a connection that psycopg2 is about to close, because its wait was broken off.
+Cancel the statement of a connection that psycopg2 is about to close: its wait was broken off.
 
 Without it the server goes on until it has something to send. The pool cancels over its control
 connection; hosted code that calls ``psycopg2.connect`` has none. psycopg2's own ``cancel()`` blocks

@@ -85,10 +85,15 @@ def interrupt(call: Call) -> None:
             except RequestTimeout:
                 count["interrupted"] += 1
 
+    workers: list[gevent.Greenlet[..., None]] = []
     timeouts.start()
     try:
-        workers = [gevent.spawn(work) for _ in range(GREENLETS)]
-        gevent.joinall(workers, timeout=LIMIT_S, raise_error=True)
+        # A third or fourth try may be interrupted while it connects. Libraries close that socket
+        # after an OSError alone, and leave it to the collector otherwise.
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            workers = [gevent.spawn(work) for _ in range(GREENLETS)]
+            gevent.joinall(workers, timeout=LIMIT_S, raise_error=True)
+            gc.collect()
         assert all(worker.successful() for worker in workers), f"it hangs: {count}"
     finally:
         timeouts.stop()
@@ -137,11 +142,7 @@ def test_urllib3(http_port: int, is_blocking: bool, retries: bool | None) -> Non
     def call(number: int) -> int:
         return int(pool.request("GET", f"/{number}", retries=retries).data[1:])
 
-    # A second try may be interrupted while it connects: urllib3 closes that socket after an
-    # OSError alone, and leaves it to the collector otherwise.
-    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        interrupt(call)
-        gc.collect()
+    interrupt(call)
     assert pool.pool is not None
     assert pool.pool.qsize() == PLACES
     call_side_by_side(call)

@@ -63,7 +63,7 @@ def in_except_with_a_name() -> None:
     try:
         wait()
     except TimeoutError as error:
-        assert error
+        kept.extend([error] * 0)
         for _ in range(1):
             wait()
 
