@@ -10,6 +10,7 @@ interrupted: its answer is late.
 The requests in progress are looked at ten times a second: a timer for each costs more.
 """
 
+import dis
 import logging
 import queue
 import traceback
@@ -28,6 +29,7 @@ from greenline.hub.unwinding import frames, is_unwinding
 
 SWEEP_S = 0.1
 GRACE_S = 0.25  # for what comes after a TimeoutError: an answer of the application's own
+WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
 FAILED_WAITS = 2  # many a library tries again once, and cleans up better after an OSError
 REASON = "504 Gateway Timeout"
 
@@ -52,6 +54,7 @@ class FullTimeout(WaitTimeout, queue.Full):
 
 # Code that waits for a queue with a limit expects these: urllib3 adds a place to its pool when the
 # wait for one ends in any other way.
+LOADS = "LOAD_ATTR", "LOAD_METHOD"
 OF_QUEUES = {"get": EmptyTimeout, "put": FullTimeout}
 
 
@@ -229,15 +232,29 @@ class _TimedRequest:
 
 def _error_of_wait(stack: list[FrameType]) -> type[WaitTimeout] | None:
     """Return what the wait fails with, None where it must not fail."""
-    for frame in stack[:3]:
-        name = frame.f_code.co_name
-        # A Condition takes its lock back after each wait, and the block around it releases the
-        # lock: without having it, it would release another's.
-        if name == "_acquire_restore":
-            return None
-        if name in OF_QUEUES and frame.f_globals.get("__name__") == queue.__name__:
-            return OF_QUEUES[name]
-    return WaitTimeout
+    # A Condition takes its lock back after each wait, and the block around it releases the lock:
+    # without having it, it would release another's.
+    if any(frame.f_code.co_name == "_acquire_restore" for frame in stack[:WAIT_DEPTH]):
+        return None
+    return OF_QUEUES.get(_called(stack[0]), WaitTimeout)
+
+
+def _called(frame: FrameType) -> str:
+    """
+    Return the name of the method that *frame* calls now, empty if it is none.
+
+    gevent's queues are compiled and have no frame. ``a.b.get(c)`` begins where ``a.b.get`` does.
+    """
+    done = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]
+    begin = _begin(done[-1])
+    names = [one.argval for one in done if one.opname in LOADS and _begin(one) == begin]
+    return str(names[-1]) if names else ""
+
+
+def _begin(instruction: dis.Instruction) -> tuple[int | None, int | None]:
+    """Return the line and the column at which its expression begins."""
+    at = instruction.positions
+    return (at.lineno, at.col_offset) if at is not None else (None, None)
 
 
 def _text(waiting: greenlet) -> str:
