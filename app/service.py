@@ -17,6 +17,8 @@ from greenline.flask import Flask, environ
 class Service(Flask):
     """Flask with a deadline around each handler, but for those of health: they have their own."""
 
+    limits_requests = True  # for the worker, whose own deadline it does not need
+
     def __init__(self, *args: Any, request_timeout_s: float, **kwargs: Any) -> None:
         self._request_timeout_s = request_timeout_s
         super().__init__(*args, **kwargs)

@@ -4,7 +4,7 @@ One deadline a request; what remains of it is passed down.
 1. The deadline is one absolute monotonic time in a context variable.
 2. Whoever waits asks ``remaining()`` and gives up by itself, or waits in ``wait_for()``.
 3. What did not give up is interrupted ``GRACE_S`` later wherever it waits, and again every
-   ``GRACE_S`` when it went on, with its stack in the log.
+   ``GRACE_S`` when it went on, with its stack in the log; never while it cleans up after that.
 4. One timer does both: a driver waits several times a request, and a timer for each wait costs
    more than the wait.
 5. Where the time went is counted on the way, and told by the error.
@@ -18,12 +18,14 @@ from functools import wraps
 from itertools import chain, islice
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
+from weakref import ReferenceType, ref
 
 import gevent
 from gevent.hub import Hub
 from greenlet import greenlet
 
 from greenline.errors import DeadlineExceeded
+from greenline.hub.unwinding import is_unwinding
 
 GRACE_S = 0.25
 
@@ -36,7 +38,7 @@ log = logging.getLogger(__name__)
 class Interrupt(BaseException):
     """Thrown into a greenlet that goes on after its deadline; no ``except Exception`` sees it."""
 
-    def __init__(self, source: "_Limit") -> None:
+    def __init__(self, source: object) -> None:
         self.source = source
 
 
@@ -68,6 +70,7 @@ class _Limit:
             self.spent_s = outer.spent_s
         self._token = _current.set(self)
         self._fired = 0
+        self._thrown: ReferenceType[BaseException] | None = None
         self.waiting: set[greenlet] = set()  # in wait_for(): several, where the context was copied
         self.hub: Hub | None = gevent.get_hub()  # whose timer ends the waits; None after the block
         self._late = gevent.getcurrent()
@@ -96,11 +99,15 @@ class _Limit:
             while self.waiting:
                 self.waiting.pop().throw(DeadlineExceeded())
             return
+        if self._thrown is not None and is_unwinding(self._late, self._thrown):
+            return
         if self._fired > 2 and self._late.gr_frame is not None:
             late_s = (self._fired - 1) * GRACE_S
             stack = "".join(traceback.format_stack(self._late.gr_frame))
             log.error("a handler goes on %.1f s after its deadline:\n%s", late_s, stack)
-        self._late.throw(Interrupt(self))
+        error = Interrupt(self)
+        self._thrown = ref(error)
+        self._late.throw(error)
 
 
 _current: ContextVar[_Limit | None] = ContextVar("deadline", default=None)

@@ -20,6 +20,7 @@ from greenline.client import (
     WriteTimeout,
 )
 from greenline.connection import Connection
+from greenline.hub.request_timeout import RequestTimeout
 from greenline.journal import Journal
 from greenline.response import Response
 
@@ -28,6 +29,7 @@ REFUSALS: dict[type, tuple[int, str]] = {
     HeadTimeout: (408, "Request Timeout"),
     BodyTimeout: (408, "Request Timeout"),
     BodyTooLarge: (413, "Content Too Large"),
+    RequestTimeout: (504, "Gateway Timeout"),
 }
 
 
@@ -50,7 +52,7 @@ class Refusals:
             self._log.debug("Refusing a request. %s", cause)
             status, reason = REFUSALS[type(cause)]
             self._refuse(connection, status, reason, str(cause))
-        elif cause is client.error or isinstance(cause, IdleTimeout):
+        elif cause is client.error or isinstance(cause, IdleTimeout | RequestTimeout):
             self._log.debug("Closing connection. %r", cause)
             if isinstance(cause, WriteTimeout):
                 client.reset()

@@ -89,7 +89,9 @@ MONGODB_URI = Variable("MONGODB_URI", "", "MongoDB")
 WORKERS = Variable("WEB_CONCURRENCY", "", "workers; unset: as many as the CPU limit, or 2")
 POSTGRES_POOL_SIZE = Variable("POSTGRES_POOL_SIZE", "", "what a worker's pool holds at most")
 MONGODB_MAX_POOL_SIZE = Variable("MONGODB_MAX_POOL_SIZE", "", "the same for MongoDB")
-REQUEST_TIMEOUT = Variable("REQUEST_TIMEOUT", "", "seconds that the application gives a request")
+REQUEST_TIMEOUT = Variable(
+    "REQUEST_TIMEOUT", "", "seconds that the application may take for a request; then 504"
+)
 
 MAX_SECONDS = 86_400.0
 
@@ -229,6 +231,7 @@ def check() -> None:
     for read in (
         pg_wait, limits, admission, drain_delay_s, proxy_keepalive_s, blocked_hub_s, logs_json,
         requires_host,
+        request_timeout_s,
     ):  # fmt: skip
         read()
 
@@ -256,7 +259,7 @@ def proxy_keepalive_s() -> float | None:
 
 def request_timeout_s() -> float | None:
     """
-    Return how long the application lets a request take, None when nobody told.
+    Return how long the application may take for a request, None where nothing limits it.
 
     Raises:
         ConfigError: no number of seconds.

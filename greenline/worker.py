@@ -39,6 +39,7 @@ from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
 from greenline.hub import lock_waits
 from greenline.hub.handlers import Handlers
+from greenline.hub.request_timeout import RequestTimeouts
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
 from greenline.offload import fork
@@ -146,6 +147,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         learnt = self._counters.inherited.get(("limiter", "limit"), 0)
         self._limiter = limiter(settings.admission(), learnt, self._is_full)
         counters.gauges["limiter"] = self._limiter.stats
+        self._limit_requests()
         self._watch_hub()
         # What is there now stays: no collection needs to look at it again.
         gc.collect()
@@ -388,6 +390,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         hook = getattr(self.cfg, name)
         is_own = hook is not self.cfg.settings[name].default
         return hook if is_own or self.log.error_log.isEnabledFor(logging.DEBUG) else None
+
+    def _limit_requests(self) -> None:
+        """Give each request REQUEST_TIMEOUT, unless the application does it by itself."""
+        timeout_s = settings.request_timeout_s()
+        if timeout_s is None or getattr(self.wsgi, "limits_requests", False):
+            return
+        modules = {each.__module__ for each in (Client, PlainClient, TlsClient)}
+        timeouts = RequestTimeouts(timeout_s, self.log, modules)
+        self._respond = timeouts.limited(self._respond)  # type: ignore[method-assign]
+        timeouts.start()
 
     def _watch_hub(self) -> None:
         limit_s = settings.blocked_hub_s()

@@ -43,7 +43,7 @@ def check_worker(facts: Facts) -> Iterator[Finding]:
             "nobody tells how long a request may take (REQUEST_TIMEOUT)",
             "gunicorn's timeout is a heartbeat and ends no request: after proxy_read_timeout nginx "
             "answers 504 and the worker goes on; nor can the order be checked",
-            "a limit in the application, told as REQUEST_TIMEOUT",
+            "REQUEST_TIMEOUT=30 in the environment, which the worker keeps",
         )
 
 

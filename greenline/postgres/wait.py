@@ -7,7 +7,8 @@ psycopg2's wait callback: wait in the hub, and no longer than the request may.
 2. While connecting there is a new watcher for each wait: libpq's next address is another socket
    under the same number, and an old watcher would wait for the first one for ever.
 3. Whatever is raised here, the deadline or a kill, makes psycopg2 close the connection. Its
-   socket is kept for the pool, which waits for the backend's end.
+   socket is kept for the pool, which waits for the backend's end. Of a connection that no pool
+   has made the statement is cancelled.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from psycopg2.extensions import POLL_OK, POLL_READ, POLL_WRITE
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline import deadline
+from greenline.postgres.cancel import cancel_statement
 from greenline.postgres.connection import READ, WRITE, Connection, WatchedConnection
 
 Callback = Callable[[PsycopgConnection], None]
@@ -67,7 +69,9 @@ def keeping_promises(callback: Callback) -> Callback:
 def _break_off(conn: PsycopgConnection) -> None:
     if isinstance(conn, Connection):
         conn.break_off()
-    elif isinstance(conn, WatchedConnection):
+        return
+    cancel_statement(conn)
+    if isinstance(conn, WatchedConnection):
         conn.drop_watchers()
 
 

@@ -1,0 +1,261 @@
+"""
+``REQUEST_TIMEOUT`` for an application that has no deadline of its own.
+
+At the deadline the wait in which the request is (a socket, a lock, a queue, a sleep, a thread's
+result) fails with a TimeoutError, which libraries know and clean up after; so does the next wait of
+one that tries again. A request that goes on all the same, and does not clean up, is interrupted by
+an exception that ``except Exception`` does not catch. Code that computes and never waits cannot be
+interrupted: its answer is late.
+
+The requests in progress are looked at ten times a second: a timer for each costs more.
+"""
+
+import dis
+import logging
+import queue
+import traceback
+from collections.abc import Callable, Collection
+from time import monotonic
+from types import FrameType
+from typing import Any
+from weakref import ReferenceType, ref
+
+import gevent
+from gevent import GreenletExit
+from greenlet import getcurrent, greenlet
+
+from greenline.deadline import Interrupt
+from greenline.hub.unwinding import frames, is_unwinding
+
+SWEEP_S = 0.1
+GRACE_S = 0.25  # for what comes after a TimeoutError: an answer of the application's own
+WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
+FAILED_WAITS = 2  # many a library tries again once, and cleans up better after an OSError
+REASON = "504 Gateway Timeout"
+
+Respond = Callable[..., None]
+
+
+class RequestTimeout(Exception):
+    """The request took longer than REQUEST_TIMEOUT."""
+
+
+class WaitTimeout(TimeoutError):
+    """A wait took longer than its request may."""
+
+
+class EmptyTimeout(WaitTimeout, queue.Empty):
+    """A wait for an item of a queue did."""
+
+
+class FullTimeout(WaitTimeout, queue.Full):
+    """A wait for a place in a queue did."""
+
+
+# Code that waits for a queue with a limit expects these: urllib3 adds a place to its pool when the
+# wait for one ends in any other way.
+LOADS = "LOAD_ATTR", "LOAD_METHOD"
+OF_QUEUES = {"get": EmptyTimeout, "put": FullTimeout}
+
+
+class RequestTimeouts:
+    """
+    The deadlines of one worker's requests.
+
+    :param timeout_s: seconds for the application's answer, or for the next part of a streamed one.
+    :param log: where the requests that took longer are named, with their stacks.
+    :param client_modules: names of the modules whose waits are for the client. They have limits
+        of their own, and do not count as the application's time.
+    """
+
+    def __init__(
+        self, timeout_s: float, log: logging.Logger, client_modules: Collection[str] = ()
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._log = log
+        self._client_modules = client_modules
+        self._requests: set[_TimedRequest] = set()
+
+    def start(self) -> None:
+        """Look at the requests in progress from now on."""
+        self._timer = gevent.get_hub().loop.timer(SWEEP_S, SWEEP_S, ref=False)
+        self._timer.start(self._sweep)
+
+    def stop(self) -> None:
+        """Look at them no more."""
+        self._timer.close()
+
+    def limited(self, respond: Respond) -> Respond:
+        """
+        Return *respond* with a deadline around each call.
+
+        It is called with the application, the environ, the response and so on, in the greenlet that
+        runs the application. It raises RequestTimeout in place of what it raised, and of an answer
+        with a 5xx, after the deadline had passed.
+        """
+        requests = self._requests
+
+        def respond_in_time(
+            application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
+        ) -> None:
+            until_s = monotonic() + self._timeout_s
+            timed = _TimedRequest(getcurrent(), application, request, response, until_s)
+            requests.add(timed)
+            try:
+                respond(timed, environ, response, started, request)
+            except (GreenletExit, KeyboardInterrupt, SystemExit):
+                raise  # the worker's own end
+            except BaseException as error:
+                if timed.thrown is None:
+                    raise
+                if not response.headers_sent:
+                    response.status, response.status_code = REASON, 504
+                raise RequestTimeout(f"no answer within {self._timeout_s:g} s") from error
+            finally:
+                requests.discard(timed)
+                late_s = monotonic() - timed.until_s
+                if late_s > GRACE_S and timed.thrown is None:
+                    self._log.warning(
+                        "%s: answered %.1f s after its deadline; it computes and does not wait, "
+                        "so it could not be interrupted",
+                        timed, late_s,
+                    )  # fmt: skip
+
+        return respond_in_time
+
+    def _sweep(self) -> None:
+        """Run in the hub, where every request waits."""
+        now = monotonic()
+        late = []
+        for timed in self._requests:
+            if timed.has_sent_more():
+                timed.until_s = now + self._timeout_s
+            elif timed.until_s <= now:
+                late.append(timed)
+        for timed in late:
+            # The end of one lets others run: this one may be over by now.
+            if timed in self._requests and timed.greenlet.gr_frame is not None:
+                self._expire(timed, now)
+
+    def _expire(self, timed: "_TimedRequest", now: float) -> None:
+        if timed.thrown is not None and is_unwinding(timed.greenlet, timed.thrown):
+            self._complain(timed, now, "cleans up and is not interrupted again")
+        elif timed.failed_waits < FAILED_WAITS:
+            self._fail_wait(timed, now)
+        else:
+            self._complain(timed, now, "goes on and is interrupted")
+            timed.until_s = now + GRACE_S
+            timed.throw(Interrupt(timed))
+
+    def _fail_wait(self, timed: "_TimedRequest", now: float) -> None:
+        stack = list(frames(timed.greenlet))
+        if any(map(self._is_for_client, stack)):
+            timed.until_s = now + self._timeout_s
+            return
+        error = _error_of_wait(stack)
+        if error is None:
+            return
+        if timed.thrown is None:
+            self._log.warning(
+                "%s: not answered within %g s; its wait fails with a TimeoutError:\n%s",
+                timed, self._timeout_s, _text(timed.greenlet),
+            )  # fmt: skip
+            timed.deadline_s = now
+        timed.failed_waits += 1
+        timed.until_s = now + GRACE_S
+        timed.throw(error(f"the request took longer than {self._timeout_s:g} s"))
+
+    def _complain(self, timed: "_TimedRequest", now: float, what: str) -> None:
+        """Log it after 0.5, 1, 2, 4 and so on seconds."""
+        late_s = now - timed.deadline_s
+        if late_s >= timed.complain_at_s:
+            timed.complain_at_s = 2 * late_s
+            text = _text(timed.greenlet)
+            self._log.error("%s %s, %.1f s after its deadline:\n%s", timed, what, late_s, text)
+
+    def _is_for_client(self, frame: FrameType) -> bool:
+        return frame.f_globals.get("__name__") in self._client_modules
+
+
+class _TimedRequest:
+    """A request in progress, and the application that answers it."""
+
+    __slots__ = (
+        "_application", "_request", "_response", "_sent", "complain_at_s", "deadline_s",
+        "failed_waits", "greenlet", "thrown", "until_s",
+    )  # fmt: skip
+
+    def __init__(
+        self, me: greenlet, application: Any, request: Any, response: Any, until_s: float
+    ) -> None:
+        self.greenlet = me
+        self.until_s = self.deadline_s = until_s
+        self.thrown: ReferenceType[BaseException] | None = None
+        self.failed_waits = 0
+        self.complain_at_s = 0.0
+        self._application = application
+        self._request = request
+        self._response = response
+        self._sent = 0
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        """
+        Return what the application returns.
+
+        Raises:
+            RequestTimeout: it made a 5xx of the TimeoutError.
+        """
+        result = self._application(environ, start_response)
+        if self.thrown is not None and not self._response.headers_sent:
+            code = self._response.status_code
+            if code is not None and code >= 500 and code != 504:
+                if hasattr(result, "close"):
+                    result.close()
+                raise RequestTimeout
+        return result
+
+    def __str__(self) -> str:
+        return f"{self._request.method} {self._request.uri}"
+
+    def throw(self, error: BaseException) -> None:
+        """Raise *error* where the request waits; return when it waits again, or is over."""
+        self.thrown = ref(error)
+        self.greenlet.throw(error)
+
+    def has_sent_more(self) -> bool:
+        """Return whether a part of the answer was sent since the last time."""
+        if self._sent == self._response.sent:
+            return False
+        self._sent = self._response.sent
+        return True
+
+
+def _error_of_wait(stack: list[FrameType]) -> type[WaitTimeout] | None:
+    """Return what the wait fails with, None where it must not fail."""
+    # A Condition takes its lock back after each wait, and the block around it releases the lock:
+    # without having it, it would release another's.
+    if any(frame.f_code.co_name == "_acquire_restore" for frame in stack[:WAIT_DEPTH]):
+        return None
+    return OF_QUEUES.get(_called(stack[0]), WaitTimeout)
+
+
+def _called(frame: FrameType) -> str:
+    """
+    Return the name of the method that *frame* calls now, empty if it is none.
+
+    gevent's queues are compiled and have no frame. ``a.b.get(c)`` begins where ``a.b.get`` does.
+    """
+    done = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]
+    begin = _begin(done[-1])
+    names = [one.argval for one in done if one.opname in LOADS and _begin(one) == begin]
+    return str(names[-1]) if names else ""
+
+
+def _begin(instruction: dis.Instruction) -> tuple[int | None, int | None]:
+    """Return the line and the column at which its expression begins."""
+    at = instruction.positions
+    return (at.lineno, at.col_offset) if at is not None else (None, None)
+
+
+def _text(waiting: greenlet) -> str:
+    return "".join(traceback.format_stack(waiting.gr_frame))

@@ -1,0 +1,116 @@
+"""greenline.hub.request_timeout: what a wait fails with, and which waits do not fail."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import gevent
+import pytest
+
+from greenline.hub import request_timeout
+from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
+from tests.support import wait_until
+
+REQUEST = SimpleNamespace(method="GET", uri="/")
+
+
+@pytest.fixture
+def within() -> Iterator[Callable[[Callable[[], object]], object]]:
+    """Return a function that calls another one as a request that may take 50 ms."""
+    timeouts = RequestTimeouts(0.05, logging.getLogger("test"))
+
+    def respond(application: Any, environ: Any, response: Any, *_: object) -> None:
+        environ["result"] = application(environ, None)
+
+    def call(work: Callable[[], object]) -> object:
+        environ: dict[str, Any] = {}
+        response = SimpleNamespace(sent=0, headers_sent=False, status_code=None)
+        limited = timeouts.limited(respond)
+        limited(lambda *_: work(), environ, response, 0.0, REQUEST)
+        return environ["result"]
+
+    timeouts.start()
+    with gevent.Timeout(10):
+        yield call
+    timeouts.stop()
+
+
+def error_of(wait: Callable[[], object]) -> Exception:
+    try:
+        wait()
+    except Exception as error:
+        return error
+    raise AssertionError("it did not fail")
+
+
+@pytest.mark.parametrize(
+    ("wait", "kind"),
+    [
+        pytest.param(lambda: gevent.sleep(60), TimeoutError, id="sleep"),
+        pytest.param(lambda: queue.Queue[int]().get(timeout=60), queue.Empty, id="item of a queue"),
+        pytest.param(lambda: put_two(queue.LifoQueue(1)), queue.Full, id="place in a queue"),
+    ],
+)
+def test_a_wait_fails_with_what_its_callers_know(
+    within: Callable[..., Any], wait: Callable[[], object], kind: type[Exception]
+) -> None:
+    """Each is a TimeoutError; a queue's is its own error as well."""
+    error = within(lambda: error_of(wait))
+    assert isinstance(error, TimeoutError)
+    assert isinstance(error, kind)
+
+
+def put_two(one: "queue.Queue[int]") -> None:
+    for item in range(2):
+        one.put(item)
+
+
+def test_a_condition_has_its_lock_back_before_its_wait_fails(within: Callable[..., Any]) -> None:
+    """Else the block around the wait would release the lock that another one holds."""
+    lock = threading.Lock()
+    condition = threading.Condition(lock)
+
+    def wait() -> None:
+        with condition:
+            condition.wait()
+
+    request = gevent.spawn(error_of, lambda: within(wait))
+    wait_until(lambda: condition._waiters, "the wait")  # type: ignore[attr-defined]
+    with condition:
+        condition.notify()
+        gevent.sleep(0.05 + 5 * request_timeout.SWEEP_S)
+        assert lock.locked()
+        assert not request.ready()
+    with pytest.raises(AssertionError, match="did not fail"):
+        request.get()
+
+
+def test_an_error_before_the_deadline_stays_what_it_is(within: Callable[..., Any]) -> None:
+    """It is the application's."""
+    with pytest.raises(ZeroDivisionError):
+        within(lambda: 1 / 0)
+
+
+def test_whatever_a_request_makes_of_the_timeout_it_ends_as_one(
+    within: Callable[..., Any],
+) -> None:
+    """An error of a library, or another wait each time."""
+
+    def wrap() -> None:
+        try:
+            gevent.sleep(60)
+        except TimeoutError as error:
+            raise ValueError("not reachable") from error
+
+    def swallow() -> None:
+        while True:
+            with suppress(TimeoutError):
+                gevent.sleep(60)
+
+    for work in (wrap, swallow):
+        with pytest.raises(RequestTimeout):
+            within(work)

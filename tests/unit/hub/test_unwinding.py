@@ -1,0 +1,241 @@
+"""greenline.hub.unwinding: clean-up after an exception is told from going on."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from weakref import ref
+
+import gevent
+import pytest
+
+from greenline.hub.unwinding import is_unwinding
+
+kept: list[BaseException] = []
+
+
+class Thrown(TimeoutError):
+    """What is thrown in these tests."""
+
+
+def wait() -> None:
+    gevent.sleep(60)
+
+
+class SlowExit:
+    """A context manager whose end waits."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        wait()
+
+
+@contextmanager
+def slow_end() -> Iterator[None]:
+    """Wait at the end of the block."""
+    try:
+        yield
+    finally:
+        wait()
+
+
+def wrapping() -> None:
+    try:
+        wait()
+    except TimeoutError as error:
+        raise ValueError("wrapped") from error
+
+
+def in_finally() -> None:
+    try:
+        wait()
+    finally:
+        wait()
+
+
+def in_except() -> None:
+    try:
+        wait()
+    except TimeoutError:
+        wait()
+
+
+def in_except_with_a_name() -> None:
+    try:
+        wait()
+    except TimeoutError as error:
+        kept.extend([error] * 0)
+        for _ in range(1):
+            wait()
+
+
+def in_the_second_except() -> None:
+    try:
+        wait()
+    except ValueError:
+        raise
+    except (KeyError, TimeoutError):
+        if kept is not None:
+            wait()
+
+
+def in_a_try_of_an_except() -> None:
+    try:
+        wait()
+    except TimeoutError:
+        try:
+            wait()
+        finally:
+            kept.clear()
+
+
+def in_a_handler_of_another_error() -> None:
+    try:
+        wait()
+    except TimeoutError:
+        try:
+            raise KeyError
+        except KeyError:
+            wait()
+
+
+def in_an_exit() -> None:
+    with SlowExit():
+        wait()
+
+
+def in_a_managers_generator() -> None:
+    with slow_end():
+        wait()
+
+
+def in_a_generator() -> None:
+    def parts() -> Iterator[int]:
+        try:
+            wait()
+            yield 1
+        finally:
+            wait()
+
+    list(parts())
+
+
+def in_a_caller() -> None:
+    try:
+        in_nothing()
+    finally:
+        wait()
+
+
+def in_nothing() -> None:
+    wait()
+
+
+def in_a_caller_after_it_was_wrapped() -> None:
+    with SlowExit():
+        wrapping()
+
+
+def in_a_loop_with_a_return() -> None:
+    while True:
+        try:
+            wait()
+        except TimeoutError as error:
+            if error is not None:
+                wait()
+            return
+
+
+def after_an_except() -> None:
+    with suppress(TimeoutError):
+        wait()
+    wait()
+
+
+def after_an_except_that_kept_it() -> None:
+    try:
+        wait()
+    except TimeoutError as error:
+        kept.append(error)
+    wait()
+
+
+def in_a_finally_after_it_was_swallowed() -> None:
+    try:
+        with suppress(TimeoutError):
+            wait()
+    finally:
+        wait()
+
+
+def again_in_a_loop() -> None:
+    for _ in range(2):
+        try:
+            wait()
+        except TimeoutError as error:
+            kept.append(error)
+
+
+def again_within_an_older_handler() -> None:
+    try:
+        raise KeyError
+    except KeyError:
+        after_an_except_that_kept_it()
+
+
+def again_in_an_else() -> None:
+    try:
+        after = suppress(TimeoutError)
+        with after:
+            wait()
+    except ValueError:
+        raise
+    else:
+        wait()
+
+
+def look(code: Callable[[], None]) -> bool:
+    """Throw into *code* where it waits, and return whether it unwinds where it waits then."""
+    kept.clear()
+    working = gevent.spawn(code)
+    gevent.sleep(0)
+    gevent.sleep(0)
+    error = Thrown("thrown")
+    thrown = ref(error)
+    holder = [error]
+    del error
+    gevent.get_hub().loop.run_callback(lambda: working.throw(holder.pop()))
+    gevent.sleep(0)
+    gevent.sleep(0)
+    assert not holder
+    assert working, "it ended"
+    try:
+        return is_unwinding(working, thrown)
+    finally:
+        working.kill()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        in_finally, in_except, in_except_with_a_name, in_the_second_except, in_a_try_of_an_except,
+        in_a_handler_of_another_error, in_an_exit, in_a_managers_generator, in_a_generator,
+        in_a_caller, in_a_caller_after_it_was_wrapped, in_a_loop_with_a_return,
+    ],
+    ids=lambda code: code.__name__,
+)  # fmt: skip
+def test_clean_up_unwinds(code: Callable[[], None]) -> None:
+    """A handler that the exception has entered waits, or something that it calls does."""
+    assert look(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        after_an_except, after_an_except_that_kept_it, in_a_finally_after_it_was_swallowed,
+        again_in_a_loop, again_within_an_older_handler, again_in_an_else,
+    ],
+    ids=lambda code: code.__name__,
+)  # fmt: skip
+def test_code_that_swallowed_the_exception_goes_on(code: Callable[[], None]) -> None:
+    """It waits again, whether or not something keeps the exception."""
+    assert not look(code)
