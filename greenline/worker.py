@@ -51,6 +51,7 @@ from greenline.tls_client import TlsClient
 from greenline.watchdog import Watchdog
 from greenline.wire import Lane, Rules, split_head
 
+RETIRE_EVERY_S = 0.5
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
 
 
@@ -61,6 +62,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     is_over = False
     early_signals: Any  # a queue
     _servers: Sequence[Listener] = ()
+    _retired_s = -RETIRE_EVERY_S
     shared_fd = -1  # of the memory for all workers' counts
 
     @classmethod
@@ -148,6 +150,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._limiter = limiter(settings.admission(), learnt, self._is_full)
         counters.gauges["limiter"] = self._limiter.stats
         self._limit_requests()
+        if (foreign := sys.modules.get("greenline.postgres.foreign")) is not None:  # has psycopg2
+            foreign.on_waiting.append(self._note_slot_wait)
         self._watch_hub()
         # What is there now stays: no collection needs to look at it again.
         gc.collect()
@@ -375,6 +379,23 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             idle.sort(key=itemgetter(0), reverse=True)
             for _, each in idle[:missing]:
                 each.close_if_idle()
+
+    def _note_slot_wait(self, waiting: int) -> None:
+        """
+        End idle handlers while requests wait for a connection slot of Postgres.
+
+        An idle handler may keep a connection, as a thread of Django's does. It goes with the
+        handler, and its slot is free for a request that waits.
+        """
+        now = monotonic()
+        if waiting and self._handlers.stats()["idle"] and now - self._retired_s >= RETIRE_EVERY_S:
+            self._retired_s = now
+            gevent.spawn(self._retire_handlers)
+
+    def _retire_handlers(self) -> None:
+        if self._handlers.retire_idle():
+            gevent.sleep(0)  # they end
+            gc.collect()  # what they kept may be in reference cycles, as Django's connections are
 
     def _is_full(self) -> bool:
         """Return whether clients wait in the backlog because no more can be accepted."""

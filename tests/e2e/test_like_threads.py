@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
+from embedded.postgres import Postgres
 from tests.e2e.test_hosting import hosting
 from tests.load import Load
 from tests.support import Answer, Service, wait_until
@@ -50,6 +51,33 @@ def test_what_is_kept_per_thread_is_kept_and_bounded() -> None:
     assert load.statuses == {200: len(load.answered)}
     assert found["threads"] <= found["highest"] < connections
     assert found["count"] > requests / found["threads"] / 4
+
+
+def test_django_keeps_a_connection_per_thread_and_no_more(postgres: Postgres) -> None:
+    """CONN_MAX_AGE: as many backends as requests in progress, and they are used again."""
+    connections, requests = (500, 10_000) if IS_LONG else (60, 600)
+    with hosting_django(postgres) as running:
+        with asking(running, "/sleep/2", connections) as load:
+            wait_until(lambda: len(load.answered) >= requests, "the requests", 120)
+        assert load.statuses == {200: len(load.answered)}
+        found = [running.get("/sleep/0").json for _ in range(20)]
+    assert len({each["pid"] for each in found}) == 1
+    assert found[-1]["backends"] <= 1.5 * INITIAL < connections
+
+
+def test_more_requests_than_connection_slots_are_all_served(postgres: Postgres) -> None:
+    """Twice as many at once as Postgres has slots, each with a connection that is kept."""
+    with hosting_django(postgres) as running:
+        for _ in range(2):
+            answers, _ = at_once(running, "/sleep/300", 200)
+            assert [each.status for each in answers] == [200] * 200
+
+
+@contextmanager
+def hosting_django(postgres: Postgres) -> Iterator[Service]:
+    target = "tests.e2e.threaded_django:application"
+    with hosting(target, DATABASE_URL=postgres.url) as running:
+        yield running
 
 
 def test_an_idle_connection_holds_no_thread() -> None:

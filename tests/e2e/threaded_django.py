@@ -1,0 +1,46 @@
+"""A Django project in one file that keeps its connection to Postgres per thread."""
+
+import os
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+from django.db import connection
+from django.http import JsonResponse
+from django.urls import path
+
+url = urlsplit(os.environ["DATABASE_URL"])
+query = {name: values[0] for name, values in parse_qs(url.query).items()}
+settings.configure(
+    ROOT_URLCONF=__name__,
+    ALLOWED_HOSTS=["*"],
+    SECRET_KEY="for this test only",  # noqa: S106
+    MIDDLEWARE=["django.middleware.common.CommonMiddleware"],  # it sets Content-Length
+    DATABASES={
+        "default": {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": url.path.lstrip("/"),
+            "USER": url.username,
+            "PASSWORD": url.password or "",
+            "HOST": url.hostname or query["host"],
+            "PORT": url.port or query.get("port", ""),
+            "CONN_MAX_AGE": 60,
+            "OPTIONS": {"application_name": "threaded"},
+        }
+    },
+)
+
+
+def sleep(request: Any, milliseconds: int) -> JsonResponse:
+    """Sleep in Postgres; answer with the number of this application's backends."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_sleep(%s)", [milliseconds / 1000])
+        cursor.execute("select count(*), pg_backend_pid() from pg_stat_activity "
+                       "where application_name = 'threaded'")  # fmt: skip
+        backends, pid = cursor.fetchone()
+    return JsonResponse({"backends": backends, "pid": pid})
+
+
+urlpatterns = [path("sleep/<int:milliseconds>", sleep)]
+application = get_wsgi_application()
