@@ -318,7 +318,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if limit_s is not None:
             stuck_s = self.cfg.timeout / 2 or STUCK_S
             blocked = partial(self._counters.count, ("hub_blocked",))
-            Watchdog(limit_s, stuck_s=stuck_s, on_blocked=blocked).start()
+            Watchdog(
+                limit_s, stuck_s=stuck_s, on_blocked=blocked, progress=lambda: int(self.nr)
+            ).start()
 
     def _listen(self, listener: Any) -> Listener:
         """Accept clients, at most worker_connections of them."""
