@@ -44,17 +44,19 @@ class PlainClient(Client):
 
     def recv_request(self, idle_s: float) -> bytes:
         # Every request comes through here: the short way of recv().
-        try:
-            self._wait(self._reading, monotonic() + idle_s)
-            data: bytes = self._raw.recv(RECV_BYTES)
-        except BlockingIOError:
-            return self.recv_request(idle_s)
-        except Over:
-            raise IdleTimeout(f"no request came in {idle_s:g} s") from None
-        except OSError as error:
-            self.error = error
-            raise
-        return data
+        until = monotonic() + idle_s
+        while True:
+            try:
+                self._wait(self._reading, until)
+                data: bytes = self._raw.recv(RECV_BYTES)
+            except BlockingIOError:
+                continue  # within the same time
+            except Over:
+                raise IdleTimeout(f"no request came in {idle_s:g} s") from None
+            except OSError as error:
+                self.error = error
+                raise
+            return data
 
     def _recv(self, size: int, timeout_s: float) -> bytes:
         until = monotonic() + timeout_s
