@@ -29,7 +29,7 @@ from gunicorn.http2 import negotiation
 from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from greenline import counters, defeats, hangup, master, proxied, settings
+from greenline import counters, defeats, hangup, master, proxied, settings, signals
 from greenline.admission import gate, refuse
 from greenline.client import Client
 from greenline.connection import Connection
@@ -74,6 +74,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def patch(self) -> None:
         super().patch()
         hook_psycopg2()
+        signals.keep_to_main_greenlet()
 
     def run(self) -> None:
         self.prepare()
@@ -84,7 +85,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         while self.alive and not master.is_stopping():
             self.notify()
             self._counters.read_gauges()
-            gevent.sleep(TICK_S)
+            try:
+                gevent.sleep(TICK_S)
+            except SystemError:  # of the event loop
+                raise
+            except Exception:
+                # gevent raises here what a handler raises while no greenlet runs.
+                self.log.exception("a signal handler raised an exception")
         self.alive = False
         Response.is_ending = True
         drain = Drain(self.cfg.graceful_timeout, self.notify)
@@ -241,7 +248,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def handle_quit(self, sig: Any, frame: Any) -> None:
         """End at once, and once: a Ctrl-C comes from the terminal and from the master."""
         for each in (signal.SIGINT, signal.SIGQUIT):
-            signal.signal(each, _do_nothing)  # Python complains where it is SIG_IGN by now
+            signals.set_handler(each, _do_nothing)  # Python complains where it is SIG_IGN by now
         gevent.spawn(self._quit)
 
     def _quit(self) -> None:
