@@ -18,8 +18,9 @@ process crashes. ``faulthandler`` writes the stacks, with limits of its own:
 - Greenlets have no names in it. One that blocks and a thousand that take a millisecond each are
   told apart by what the loop did between two looks.
 - A call into C that keeps the interpreter's lock is seen when it ends, where it was called.
-  ``dump_traceback_later`` would see it, but crashes a process that was stopped or starved for so
-  long, and there is one such timer in a process, which may be the application's.
+  ``dump_traceback_later`` would see it, but reads the frames without that lock, even where the
+  process was only stopped for so long; and a process has one such timer, which may be the
+  application's.
 """
 
 import faulthandler
@@ -31,7 +32,7 @@ import re
 import traceback
 from array import array
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any, NamedTuple
 
 import gevent
@@ -41,7 +42,7 @@ from gevent.monkey import get_original
 LOG_EVERY_S = 10.0
 LOOKS = 4  # for each limit
 NUMBERS = 6  # of a look, in the notes
-MAX_SHARE = 0.01  # of the time, for looks: one takes 5 us for each frame of each thread
+MAX_SHARE = 0.01  # of the CPU, for looks: one takes 5 us for each frame of each thread
 MAX_RECORDED_BYTES = 1024 * 1024
 STDERR = 2
 HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
@@ -204,6 +205,7 @@ class Watchdog:
             # Critical section: nothing between here and the look gives the interpreter's lock
             # away. The hub would run on, where it was in a call into C that kept the lock.
             looked_s = beat_s
+            started_s = thread_time()  # not of the clock: on a busy machine this thread waits, too
             notes.append(beat_s)
             notes.append(gap_s)
             notes.append(self._progress())
@@ -211,7 +213,7 @@ class Watchdog:
             notes.append(len(self._loop._callbacks))
             notes.append(self._head())
             dump(*arguments)
-            took_s = monotonic() - now
+            took_s = thread_time() - started_s
             recorded_bytes = os.lseek(fd, 0, os.SEEK_CUR)
             if gap_s >= self._stuck_s and reported_s != beat_s:
                 reported_s = beat_s
