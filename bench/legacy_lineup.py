@@ -24,9 +24,9 @@ THREADS = (8, 16, 32)
 MAX_CONNECTIONS = 100
 # Postgres keeps three for superusers.
 CONNECTIONS = MAX_CONNECTIONS - 3
-# The promises: our req/s over those of the best gthread, by clients. AIM is the promise where the
-# work is CPU or database, and FLOOR what a busy machine may make of it.
-AIM, FLOOR = 0.95, 0.85
+# The promises: our req/s over those of the best gthread. BUSY where the work is CPU or database,
+# EXPLAINED where a profile says why that is not reached, WAITS by clients where it waits.
+BUSY, EXPLAINED = 0.95, 0.85
 WAITS = {20: 0.95, 50: 1.4, 200: 5.0}
 # Where the number of connections bounds both, this part of what they allow is promised.
 CEILING_PART = 0.9
@@ -82,6 +82,7 @@ class Work:
 
     *waits*: a request waits for 200 ms or longer, and uses next to nothing meanwhile.
     *connections*: so many requests can be worked on at once, None: as many as there are.
+    *explained*: why BUSY is not reached, where that is known; EXPLAINED is promised then.
     """
 
     name: str
@@ -92,11 +93,12 @@ class Work:
     body: str | None = None
     waits: bool = False
     connections: int | None = None
+    explained: str | None = None
 
     def promised(self, clients: int, threads: int) -> float:
         """Return the least of our req/s over those of gthread with *threads*, for *clients*."""
         if not self.waits:
-            return AIM
+            return EXPLAINED if self.explained else BUSY
         ceiling = self.ceiling(clients, threads)
         wanted = at_waits(clients)
         return wanted if wanted <= ceiling else CEILING_PART * ceiling
