@@ -101,7 +101,7 @@ class Work:
             return EXPLAINED if self.explained else BUSY
         ceiling = self.ceiling(clients, threads)
         wanted = at_waits(clients)
-        return wanted if wanted <= ceiling else CEILING_PART * ceiling
+        return wanted if wanted <= ceiling else round(CEILING_PART * ceiling, 2)
 
     def ceiling(self, clients: int, threads: int) -> float:
         """Return what the number of connections lets us reach, over gthread with *threads*."""

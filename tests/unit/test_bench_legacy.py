@@ -94,7 +94,7 @@ def test_the_runtimes_pins_are_the_services() -> None:
         pytest.param(SLEEPING, 50, 32, 1.4, id="waits-50"),
         pytest.param(SLEEPING, 200, 32, 5.0, id="waits-200"),
         pytest.param(CONNECTING, 50, 32, 1.4, id="connects-50"),
-        pytest.param(CONNECTING, 200, 32, 0.9 * 97 / 32, id="connects-200"),
+        pytest.param(CONNECTING, 200, 32, 2.73, id="connects-200"),
         pytest.param(CONNECTING, 200, 16, 5.0, id="connects-200-sixteen-threads"),
         pytest.param(POOLED, 20, 32, 0.95, id="pooled-20"),
         pytest.param(POOLED, 200, 32, 0.9, id="pooled-200"),
