@@ -80,6 +80,9 @@ def ratios(rows: Sequence[Row], promised: Mapping[tuple[str, int], float], path:
     axes.invert_yaxis()
     axes.axvline(1.0, color="grey", linestyle=":")
     axes.set_xscale("log")
+    ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10)
+    axes.set_xlim(ticks[0], ticks[-1])
+    axes.set_xticks(ticks, map(str, ticks))
     axes.set_title("our req/s over the best gthread's, by work and clients; a mark: the promise")
     return _save(figure, path)
 
