@@ -12,7 +12,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .PHONY: help serve dev test test-long test-deploy check pins bench-article bench-postgres bench-api bench-http \
 	bench-overload bench-soak bench-burst bench-hot-worker \
-	bench-slow-clients clean \
+	bench-slow-clients bench-legacy clean \
 	have-python have-ferretdb setup-serve setup-dev setup-bench
 
 help: ## show this list
@@ -71,6 +71,9 @@ bench-hot-worker: setup-dev ## compare one busy worker of four with what an even
 
 bench-slow-clients: setup-dev ## measure the others while 500 clients are slow, with nginx and without
 	@exec .venv/bin/python -m bench.slow_clients $(ARGS)
+
+bench-legacy: setup-bench ## compare unmodified applications on our worker and on threads
+	@exec .venv/bin/python -m bench.legacy $(ARGS)
 
 clean: ## remove everything that the other targets made
 	@exec $(or $(wildcard .venv/bin/python),$(PYTHON)) -B -m embedded.clean

@@ -5,12 +5,13 @@ Run ``load``, a closed loop of our own: several clients, each over a connection 
    the same; and it cannot ask for what it just created. This one can.
 2. An operation is a GET, or with a body a POST and the GET of what that made: an insert and a find.
    It is a 200 when both went well and the found is what was inserted.
-3. It is built once from ``bench/load``, of Go's standard library alone.
+3. It may ask for a time instead of a number; then it also looks for a text in each answer.
+4. It is built once from ``bench/load``, of Go's standard library alone.
 """
 
 import hashlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,11 +60,32 @@ def run(
     command = [find(), "-n", str(operations), "-c", str(clients), "-t", f"{timeout_s}s"]
     if body is not None:
         command += ["-body", body]
-    limit_s = 2 * timeout_s * (operations // clients + 1) + 60
-    done = subprocess.run([*command, *urls], capture_output=True, text=True, timeout=limit_s)
-    if done.returncode:
-        raise LoadError(f"load ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    return parse(done.stdout)
+    return _run([*command, *urls], 2 * timeout_s * (operations // clients + 1) + 60)
+
+
+def run_for(
+    urls: Sequence[str],
+    seconds: float,
+    clients: int,
+    *,
+    marker: str,
+    headers: Mapping[str, str],
+    body: str | None = None,
+    timeout_s: int = 60,
+) -> Run:
+    """
+    Ask *urls* in turn for *seconds* from *clients* at once, and wait for what is in progress then.
+
+    An answer without *marker* in its body is "differs". ``{client}`` in a header is the number of
+    the client. With a *body* it is posted, and nothing is asked for what that made.
+    """
+    command = [find(), "-for", f"{seconds}s", "-c", str(clients), "-t", f"{timeout_s}s"]
+    command += ["-marker", marker]
+    for name, value in headers.items():
+        command += ["-H", f"{name}: {value}"]
+    if body is not None:
+        command += ["-alone", "-body", body]
+    return _run([*command, *urls], seconds + timeout_s + 60)
 
 
 def parse(text: str) -> Run:
@@ -82,3 +104,10 @@ def together(runs: Sequence[Run], clients: int) -> Result:
     """Return what came of all *runs*, as if they had been one."""
     answers = [each for run in runs for each in run.answers]
     return split_by_status(answers, clients, round(sum(run.seconds for run in runs), 4))
+
+
+def _run(command: Sequence[str], limit_s: float) -> Run:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    if done.returncode:
+        raise LoadError(f"load ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    return parse(done.stdout)

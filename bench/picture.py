@@ -64,6 +64,33 @@ def curves(
     return _save(figure, path)
 
 
+def ratios(rows: Sequence[Row], promised: Mapping[tuple[str, int], float], path: Path) -> Path:
+    """Draw our req/s over the best peer's for each work and clients, and what is *promised*."""
+    figure = _figure(10, 1.5 + 0.3 * len(promised))
+    axes = figure.subplots()
+    ours = [row for row in rows if row.who == OURS]
+    many = sorted({row.clients for row in ours})
+    for place, row in enumerate(ours):
+        peers = [each for each in rows if each.who != OURS and _cell(each) == _cell(row)]
+        best = max(each.req_s for each in peers)
+        colour = OURS_COLOURS[many.index(row.clients) % len(OURS_COLOURS)]
+        axes.barh(place, row.req_s / best if best else 0.0, color=colour)
+        axes.plot([promised[_cell(row)]] * 2, [place - 0.45, place + 0.45], color="black")
+    axes.set_yticks(range(len(ours)), [f"{row.work}, {row.clients}" for row in ours])
+    axes.invert_yaxis()
+    axes.axvline(1.0, color="grey", linestyle=":")
+    axes.set_xscale("log")
+    ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10)
+    axes.set_xlim(ticks[0], ticks[-1])
+    axes.set_xticks(ticks, map(str, ticks))
+    axes.set_title("our req/s over the best gthread's, by work and clients; a mark: the promise")
+    return _save(figure, path)
+
+
+def _cell(row: Row) -> tuple[str, int]:
+    return row.work, row.clients
+
+
 def _figure(width: float, height: float) -> "Figure":
     # Not by pyplot, which looks for a screen.
     from matplotlib.figure import Figure

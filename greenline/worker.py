@@ -31,7 +31,7 @@ from gunicorn.http2 import negotiation
 from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from greenline import counters, defeats, hangup, master, proxied, settings
+from greenline import counters, defeats, hangup, master, proxied, settings, signals
 from greenline.admission.limiter import limiter, refuse
 from greenline.client import Client
 from greenline.connection import Connection, Outcome
@@ -86,6 +86,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         hook_sqlalchemy()
         keep_running_loops()
         fork.install()
+        signals.keep_to_main_greenlet()
 
     def run(self) -> None:
         if fork.is_child:  # of the application, made while it was loaded
@@ -99,7 +100,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self.notify()
             self._counters.read_gauges()
             self._close_idle()
-            gevent.sleep(TICK_S)
+            try:
+                gevent.sleep(TICK_S)
+            except SystemError:  # of the event loop
+                raise
+            except Exception:
+                # gevent raises here what a handler raises while no greenlet runs.
+                self.log.exception("a signal handler raised an exception")
         self.alive = False
         Response.is_ending = True
         drain = Drain(self.cfg.graceful_timeout, self.notify)
@@ -272,7 +279,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def handle_quit(self, sig: Any, frame: Any) -> None:
         """End at once, and once: a Ctrl-C comes from the terminal and from the master."""
         for each in (signal.SIGINT, signal.SIGQUIT):
-            signal.signal(each, _do_nothing)  # Python complains where it is SIG_IGN by now
+            signals.set_handler(each, _do_nothing)  # Python complains where it is SIG_IGN by now
         gevent.spawn(self._quit)
 
     def _quit(self) -> None:
@@ -427,7 +434,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if limit_s is not None:
             stuck_s = self.cfg.timeout / 2 or STUCK_S
             blocked = partial(self._counters.count, ("hub_blocked",))
-            Watchdog(limit_s, stuck_s=stuck_s, on_blocked=blocked).start()
+            Watchdog(
+                limit_s, stuck_s=stuck_s, on_blocked=blocked, progress=lambda: int(self.nr)
+            ).start()
 
     def _listen(self, listener: Any) -> Listener:
         """Accept clients, at most worker_connections of them."""

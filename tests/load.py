@@ -41,12 +41,17 @@ class Load:
         self.answered: dict[int, int] = {}
         self.failures: dict[int, str] = {}
         self.refused = 0
-        self._clients = [gevent.spawn(self._serve) for _ in range(clients)]
+        self._clients: list[gevent.Greenlet[..., None]] = []
+        self.start(clients)
 
     @property
     def statuses(self) -> Counter[int]:
         """How many answers there were of each status."""
         return Counter(self.answered.values())
+
+    def start(self, clients: int) -> None:
+        """Add *clients*."""
+        self._clients += [gevent.spawn(self._serve) for _ in range(clients)]
 
     def stop(self) -> None:
         """Let each client finish its request."""

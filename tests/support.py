@@ -179,13 +179,14 @@ def service(
     target: str = "app.wsgi:app",
     config: str = "gunicorn.conf.py",
     python: Sequence[str] = (),
+    executable: str = sys.executable,
     cwd: Path = CHECKOUT,
     wait: bool = True,
 ) -> Iterator[Service]:
-    """Run gunicorn with the service; *wait* until it is ready. *python* are interpreter options."""
+    """Run gunicorn; *wait* until it is ready. *python* are options of *executable*."""
     port = free_port()
     log = Path(tempfile.mkstemp(prefix="greenline-log-")[1])
-    command = [sys.executable, *python, str(BIN / "gunicorn"), "-c", config]
+    command = [executable, *python, str(BIN / "gunicorn"), "-c", config]
     command += ["--bind", f"127.0.0.1:{port}", *arguments, target]
     with log.open("wb") as output:
         process = subprocess.Popen(

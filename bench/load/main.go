@@ -7,6 +7,10 @@
 // status: 200, that of the answer that failed, "differs" or "error". All connect before the first
 // begins. Of HTTP it knows what the servers here speak, and no more: net/http costs several times
 // as much.
+//
+// With -for it asks for that long instead of -n times, with -alone an operation is the POST alone,
+// and with -marker an answer whose body lacks that text "differs". A header (-H) may have "{client}"
+// in it, for the number of the client in four digits.
 package main
 
 import (
@@ -17,10 +21,12 @@ import (
 	"io"
 	"log"
 	"net"
+	"net/http/httputil"
 	"net/textproto"
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,23 +92,36 @@ func (c *client) ask(request []byte) (status int, location string, body []byte, 
 	if err != nil {
 		return
 	}
-	length, err := strconv.Atoi(headers.Get("Content-Length"))
-	if err != nil { // the servers here all tell it
-		return
+	if headers.Get("Transfer-Encoding") == "chunked" {
+		if body, err = io.ReadAll(httputil.NewChunkedReader(c.reader)); err != nil {
+			return
+		}
+		if _, err = text.ReadLine(); err != nil { // the empty line after the last chunk
+			return
+		}
+	} else {
+		var length int
+		length, err = strconv.Atoi(headers.Get("Content-Length"))
+		if err != nil {
+			return
+		}
+		body = make([]byte, length)
+		if _, err = io.ReadFull(c.reader, body); err != nil {
+			return
+		}
 	}
-	body = make([]byte, length)
-	if _, err = io.ReadFull(c.reader, body); err != nil {
-		return
-	}
-	if headers.Get("Connection") == "close" {
+	if strings.EqualFold(headers.Get("Connection"), "close") {
 		c.close()
 	}
 	return status, headers.Get("Location"), body, nil
 }
 
-// find asks for something and tells the status.
-func (c *client) find(request []byte) string {
-	status, _, _, err := c.ask(request)
+// find asks for something and tells the status, or that the marker is not in the answer.
+func (c *client) find(request, marker []byte) string {
+	status, _, body, err := c.ask(request)
+	if err == nil && status == ok200 && !bytes.Contains(body, marker) {
+		return "differs"
+	}
 	return told(status, err)
 }
 
@@ -136,6 +155,14 @@ func main() {
 	operations := flag.Int("n", 1, "operations in all")
 	timeout := flag.Duration("t", 20*time.Second, "for an answer")
 	body := flag.String("body", "", "JSON to POST")
+	alone := flag.Bool("alone", false, "do not ask for what a POST made")
+	lasting := flag.Duration("for", 0, "how long to ask, instead of -n")
+	marker := flag.String("marker", "", "text that an answer must have in it")
+	var headers string
+	flag.Func("H", "a header, as often as wanted", func(text string) error {
+		headers += text + "\r\n"
+		return nil
+	})
 	flag.Parse()
 	if flag.NArg() == 0 {
 		log.Fatal("no URL")
@@ -149,13 +176,13 @@ func main() {
 			log.Fatal(err)
 		}
 		address = target.Host
-		head = " HTTP/1.1\r\nHost: " + address + "\r\n\r\n"
+		head = " HTTP/1.1\r\nHost: " + address + "\r\n" + headers + "\r\n"
 		request := "GET " + target.RequestURI() + head
 		if *body != "" {
 			request = fmt.Sprintf(
 				"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"+
-					"Content-Length: %d\r\n\r\n%s",
-				target.RequestURI(), address, len(*body), *body)
+					"Content-Length: %d\r\n%s\r\n%s",
+				target.RequestURI(), address, len(*body), headers, *body)
 		}
 		requests = append(requests, []byte(request))
 	}
@@ -172,19 +199,27 @@ func main() {
 			defer done.Done()
 			one := client{address: address, timeout: *timeout}
 			defer one.close()
+			its := requests
+			if strings.Contains(headers, "{client}") {
+				its = nil
+				for _, each := range requests {
+					name := fmt.Sprintf("%04d", number)
+					its = append(its, bytes.ReplaceAll(each, []byte("{client}"), []byte(name)))
+				}
+			}
 			one.connect() // what fails now fails again at the first request
 			ready.Done()
 			<-start
 			for {
 				n := int(turn.Add(1)) - 1
-				if n >= *operations {
+				from := time.Now()
+				if *lasting > 0 && from.Sub(began) >= *lasting || *lasting == 0 && n >= *operations {
 					return
 				}
-				request := requests[n%len(requests)]
+				request := its[n%len(its)]
 				var status string
-				from := time.Now()
-				if *body == "" {
-					status = one.find(request)
+				if *body == "" || *alone {
+					status = one.find(request, []byte(*marker))
 				} else {
 					status = one.insertAndFind(request, head)
 				}

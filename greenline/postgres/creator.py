@@ -1,5 +1,6 @@
 """Let another library's pool draw from the host's slots: SQLAlchemy's ``creator``, for instance."""
 
+import sys
 from collections.abc import Callable
 
 import gevent
@@ -33,7 +34,10 @@ def creator(
     sharer = ledger.sharers.join()
 
     def on_close(conn: Connection) -> None:
-        gevent.spawn(leave, conn)
+        # A connection that is left at the interpreter's end is closed when greenlets no longer run;
+        # the process's end gives its slot back.
+        if not sys.is_finalizing():
+            gevent.spawn(leave, conn)
 
     def leave(conn: Connection) -> None:
         try:

@@ -18,7 +18,12 @@ def children(pid: int) -> set[int]:
 
 def lives(pid: int) -> bool:
     """Return whether there is such a process, and no zombie."""
+    return state(pid) not in ("", "Z")
+
+
+def state(pid: int) -> str:
+    """Return the letter of the process's state (see proc_pid_stat.txt), "" without one."""
     try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
     except FileNotFoundError:
-        return False
+        return ""

@@ -33,6 +33,7 @@ from tests.deploy.traffic import (
     Traffic,
     deployed,
     failed,
+    stopped,
 )  # fmt: skip
 from tests.support import Databases, wait_until
 
@@ -121,13 +122,19 @@ def one_of_two_killed(place: Deployed, databases: Databases, notes: Notes) -> It
     """
     Kill a worker with requests of both kinds in progress, and answer the others.
 
+    Each of the two has half of them, of both kinds: whichever accepts first would take any number.
     None of them came over a connection that nginx had kept: it would ask again after its failure.
     """
+    victim, other = place.running.workers()
     with notes.held():
-        traffic = Traffic(place, databases, clients=2 * EACH)
-        wait_until(lambda: len(notes.begun()) == 2 * EACH, "all of them to be begun")
+        with stopped(other):
+            traffic = Traffic(place, databases, clients=EACH)
+            wait_until(lambda: len(notes.begun()) == EACH, "the victim to begin with its half")
+        with stopped(victim):
+            traffic.add(EACH)
+            wait_until(lambda: len(notes.begun()) == 2 * EACH, "all of them to be begun")
         begun = notes.begun()
-        [(victim, _)] = Counter(each.pid for each in begun).most_common(1)
+        assert Counter(each.pid for each in begun) == {victim: EACH, other: EACH}
         ends = [gevent.spawn(load.stop) for load in (traffic.reads, traffic.adds)]
         killed(place, victim)
     with traffic:

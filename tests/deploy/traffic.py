@@ -24,7 +24,7 @@ from typing import Any
 import psycopg2
 
 from tests.deploy.behind import Behind, behind
-from tests.deploy.processes import children, pid_in
+from tests.deploy.processes import children, pid_in, state
 from tests.load import Load
 from tests.support import Databases, Service, service, wait_until
 
@@ -125,6 +125,11 @@ class Traffic:
         """How many requests were answered."""
         return len(self.reads.answered) + len(self.adds.answered)
 
+    def add(self, clients: int) -> None:
+        """Add *clients*, half of them for each kind of request."""
+        self.reads.start(clients // 2)
+        self.adds.start(clients // 2)
+
     def await_some(self, count: int = 100) -> None:
         """Wait for *count* answers more."""
         end = self.count + count
@@ -194,11 +199,18 @@ def held_up(front: Behind) -> Iterator[None]:
     """Let nginx do nothing, as on a machine that is busy with something else."""
     master = pid_in(front.nginx.folder / "pid")
     assert master is not None
-    workers = children(master)
+    with stopped(*children(master)):
+        yield
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """Let the processes do nothing, from the beginning of the block on."""
     try:
-        for pid in workers:
+        for pid in pids:
             os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: all(state(pid) == "T" for pid in pids), "them to stop")
         yield
     finally:
-        for pid in workers:
+        for pid in pids:
             os.kill(pid, signal.SIGCONT)

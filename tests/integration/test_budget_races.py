@@ -4,6 +4,8 @@ import gc
 import os
 import resource
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -14,6 +16,7 @@ from typing import Any
 import gevent
 import pytest
 
+from embedded.postgres import Postgres
 from greenline import deadline
 from greenline.errors import (
     DeadlineExceeded,
@@ -33,7 +36,7 @@ from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
 from tests.integration.pools import Watch, limited, run, through
 from tests.proxy import Proxy
-from tests.support import wait_until
+from tests.support import CHECKOUT, wait_until
 
 Opener = Callable[..., Connection]
 Opened = Callable[[int, int], Ledger]
@@ -190,6 +193,40 @@ def test_a_created_connection_that_is_dropped_gives_its_slot_back(
     del conn
     gc.collect()
     wait_until(lambda: ledger.stats()["held"] == 0, "slot", 2)
+
+
+EXIT = """
+import sys
+from functools import partial
+from pathlib import Path
+from greenline.patching import patch_all
+patch_all()
+from greenline.ledger import Ledger
+from greenline.postgres.connect import connect
+from greenline.postgres.creator import creator
+ledger = Ledger(Path(sys.argv[1]))
+ledger.resize(2)
+conn = creator(partial(connect, sys.argv[2], 5.0), ledger)()
+cycle = [conn]
+cycle.append(cycle)
+if sys.argv[3] == "in a cycle":
+    del conn, cycle
+"""
+
+
+@pytest.mark.parametrize("left", ["in a module", "in a cycle"])
+def test_a_created_connection_that_is_left_at_exit_is_closed_without_a_word(
+    tmp_path: Path, postgres: Postgres, left: str
+) -> None:
+    """No greenlet can close it then."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT, str(tmp_path / "ledger"), postgres.url, left],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_nobody_connects_in_a_slot_that_is_over_by_now(

@@ -6,17 +6,21 @@ import sys
 
 import pytest
 
+from greenline.watchdog import _sections, _stack
 from tests.support import CHECKOUT, environ
 
 BEGIN = """
-import sys, time, logging, json, gevent
+import sys, time, logging, json, ctypes, gevent
 from gevent.monkey import get_original
 from greenline.patching import patch_all
 if {patched}: patch_all()
 from greenline import watchdog
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 told = []
-dog = watchdog.Watchdog({limit_s}, stuck_s={stuck_s}, on_blocked=lambda: told.append(1))
+begun = 0
+dog = watchdog.Watchdog(
+    {limit_s}, stuck_s={stuck_s}, on_blocked=lambda: told.append(1), progress=lambda: begun
+)
 dog.start()
 
 def report():
@@ -36,14 +40,16 @@ def in_c(seconds):
     list(iter(lambda: sum(range(3_000_000)) and time.monotonic() > end, True))
 
 def one_call_into_c(seconds):
-    calibrated = time.perf_counter()
-    sum(range(1_000_000))
-    rate = 1_000_000 / (time.perf_counter() - calibrated)
-    sum(range(int(rate * seconds)))
+    # Of a PyDLL, so the interpreter's lock is kept; of a certain length, however busy the CPU is.
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
 
 def handler(how, seconds):
     how(seconds)
 """
+
+
+# On a busy machine what a test does before its block takes longer than 0.1 s.
+SHORT_S = 0.3
 
 
 def run(script: str, *, patched: bool = True, limit_s: float = 0.1, stuck_s: float = 30.0) -> str:
@@ -130,15 +136,151 @@ def test_many_greenlets_in_turn_are_not_taken_for_one_that_blocks() -> None:
         "def serve(sock):\n"
         "    sock.recv(1)\n"
         "    in_python(0.01)\n"
-        "pairs = [socket.socketpair() for _ in range(60)]\n"
+        "pairs = [socket.socketpair() for _ in range(90)]\n"
         "serving = [gevent.spawn(serve, pair[0]) for pair in pairs]\n"
         "gevent.sleep(0.1)\n"
         "for _, end in pairs: end.send(b'x')\n"
         "gevent.joinall(serving)\n"
-        "report()"
+        "report()",
+        limit_s=SHORT_S,
     )
     assert "ms late: too many greenlets had work to do, for instance here:" in said
     assert "was blocked" not in said
+
+
+def test_greenlets_that_others_made_ready_are_not_taken_for_one_that_blocks() -> None:
+    """The loop runs them in one go, without a watcher of their own."""
+    said = run(
+        "gevent.joinall([gevent.spawn(in_python, 0.02) for _ in range(40)])\nreport()",
+        limit_s=SHORT_S,
+    )
+    assert "ms late: too many greenlets had work to do, for instance here:" in said
+    assert "was blocked" not in said
+
+
+def test_requests_that_a_greenlet_serves_in_turn_are_not_taken_for_one_that_blocks() -> None:
+    """The loop does nothing between them, but they are counted."""
+    said = run(
+        "def serve():\n"
+        "    global begun\n"
+        "    for begun in range(1, 50):\n"
+        "        in_python(0.02)\n"
+        "gevent.spawn(serve).join(); report()",
+        limit_s=SHORT_S,
+    )
+    assert "ms late: too many greenlets had work to do, for instance here:" in said
+
+
+def test_one_that_blocks_after_others_have_worked_is_named() -> None:
+    """A crowd that ran before it, in the same turn of the loop, does not hide it."""
+    said = run(
+        "def spawn_more():\n"
+        "    # What the greenlet itself adds is no sign that another one ran.\n"
+        "    for _ in range(40):\n"
+        "        gevent.spawn(len, ()); in_python(0.02)\n"
+        "crowd = [gevent.spawn(in_python, 0.02) for _ in range(10)]\n"
+        "crowd += [gevent.spawn(spawn_more)]\n"
+        "crowd += [gevent.spawn(in_python, 0.02) for _ in range(10)]\n"
+        "gevent.joinall(crowd); report()",
+        limit_s=SHORT_S,
+    )
+    assert "WARNING the hub was blocked for" in said
+    assert "in spawn_more" in said
+
+
+def test_names_beyond_ascii_are_logged_as_they_are() -> None:
+    """faulthandler writes their characters as numbers."""
+    said = run(
+        "code = 'def größe_ж(): in_sleep(0.4)'\n"
+        "exec(compile(code, '/größe €.py', 'exec'))\n"
+        "gevent.spawn(größe_ж).join(); report()"
+    )
+    assert 'File "/größe €.py", line 1, in größe_ж' in said
+
+
+def test_a_thread_that_ended_is_logged_and_replaced() -> None:
+    """Whatever ends it: what blocks later is named again."""
+    said = run(
+        "watchdog.LOG_EVERY_S = 0.0\n"
+        "dog._progress = lambda: 1 / 0\n"
+        "in_sleep(0.5)\n"
+        "gevent.sleep(0.01)\n"
+        "dog._progress = lambda: 0\n"
+        "while 'ZeroDivisionError' in dog._failure: gevent.sleep(0.01)\n"
+        "gevent.spawn(handler, in_sleep, 0.5).join(); report()"
+    )
+    assert said.count("ERROR the watchdog's thread ended, another one is started:") == 1
+    assert "ZeroDivisionError: division by zero" in said
+    assert "in handler" in said
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] == (3, 12),
+    reason="a collection that is due begins in whatever thread runs next",
+)
+def test_no_collection_begins_in_the_thread_that_watches() -> None:
+    """A destructor there would touch the hub's objects from outside; and what it makes is none."""
+    said = run(
+        "import gc\n"
+        "gc.set_threshold(1)\n"
+        "threads = set()\n"
+        "ident = get_original('_thread', 'get_ident')\n"
+        "gc.callbacks.append(lambda *_: threads.add(ident()))\n"
+        "def more(): gevent.spawn(len, ())\n"
+        "for _ in range(20):\n"
+        "    more(); gevent.spawn(handler, in_sleep, 0.05).join()\n"
+        "report(); print(threads == {dog._thread})",
+        limit_s=0.01,
+    )
+    assert said.endswith("True\n")
+
+
+def test_with_more_threads_than_faulthandler_shows_there_is_no_stack() -> None:
+    """The block is logged all the same."""
+    said = run(
+        "start = get_original('_thread', 'start_new_thread')\n"
+        "import os\n"
+        "for _ in range(110): start(in_sleep, (30,))\n"
+        "while len(os.listdir('/proc/self/task')) < 111: gevent.sleep(0.01)\n"
+        "watchdog.LOG_EVERY_S = 0.0\n"
+        "gevent.sleep(1.0)\n"
+        "print('all')\n"
+        "gevent.spawn(handler, in_sleep, 0.8).join(); report()",
+    )
+    said = said.partition("all\n")[2]
+    assert re.search(r"^WARNING the hub was blocked for \d+ ms$", said, re.M)
+    assert "in handler" not in said
+
+
+def test_the_applications_own_faulthandler_goes_on() -> None:
+    """Its timer fires, and it is as enabled as it was."""
+    said = run(
+        "import faulthandler\n"
+        "assert not faulthandler.is_enabled()\n"
+        "faulthandler.dump_traceback_later(0.6)\n"
+        "gevent.spawn(handler, in_sleep, 1.2).join(); report()"
+    )
+    assert "Timeout (0:00:00.600000)!" in said
+    assert "WARNING the hub was blocked for" in said
+
+
+@pytest.mark.parametrize("name", ["", " [gunicorn]"], ids=["up to 3.13", "from 3.14 on"])
+def test_finds_the_hubs_thread_among_others(name: str) -> None:
+    """By its number, in each of the looks."""
+    look = (
+        f"Thread 0x00007f00000012ab{name} (most recent call first):\n"
+        '  File "other.py", line 1 in other\n\n'
+        f"Current thread 0x00000000000012ac{name} (most recent call first):\n"
+        '  File "watchdog.py", line 2 in _record\n\n'
+        f"Thread 0x00000000000012ab{name} (most recent call first):\n"
+        '  File "inner.py", line 4 in inner\n'
+        "  File ???, line ??? in ???\n"
+        "  ...\n\n"
+    )
+    sections = _sections((look * 2).encode(), 0x12AB)
+    assert [_stack(section) for section in sections] == [
+        [("", 0, "???"), ("inner.py", 4, "inner")]
+    ] * 2
 
 
 def test_a_hub_that_never_comes_back_is_told_of_all_the_same() -> None:

@@ -1,0 +1,231 @@
+"""
+The applications of ``bench.legacy``, what is asked of them, and the servers that host them.
+
+All come from the package index as they are. Each has one worker: ours without any setting, or
+gunicorn's gthread with a number of threads, in the same environment of its own.
+"""
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import legacy_environments
+from bench.http_lineup import GREEN
+from bench.report import OURS
+from bench.servers import ROOT, Gunicorn, ServerError
+from greenline import settings
+from greenline.settings import Variable
+
+THREADS = (8, 16, 32)
+MAX_CONNECTIONS = 100
+# Postgres keeps three for superusers.
+CONNECTIONS = MAX_CONNECTIONS - 3
+# The promises: our req/s over those of the best gthread. BUSY where the work is CPU or database,
+# EXPLAINED where a profile says why that is not reached, WAITS by clients where it waits.
+BUSY, EXPLAINED = 0.95, 0.85
+WAITS = {20: 0.95, 50: 1.4, 200: 5.0}
+# Where the number of connections bounds both, this part of what they allow is promised.
+CEILING_PART = 0.9
+PINNED = ("--workers", "1", "--log-level", "warning", "--no-control-socket")
+
+
+@dataclass(frozen=True)
+class Application:
+    """
+    An application in the environment *name*, that gunicorn imports as *target*.
+
+    *fill* is a module that makes its tables; None: it has none. ``{url}`` in a value of *env* is
+    the address of its database, ``{sqlalchemy}`` the same with the driver named, because psycopg2
+    is not SQLAlchemy's own choice any more, and ``{folder}`` a folder.
+    """
+
+    name: str
+    target: str
+    ready: str
+    fill: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def environ(self, database_url: str, folder: Path) -> dict[str, str]:
+        """Return the variables of its own."""
+        known = {
+            "url": database_url,
+            "sqlalchemy": database_url.replace("postgresql:", "postgresql+psycopg2:"),
+            "folder": folder,
+        }
+        filled = {name: value.format_map(known) for name, value in self.env.items()}
+        return {"PYTHONPATH": str(ROOT), **filled}
+
+    def make_tables(self, database_url: str, folder: Path) -> None:
+        """Fill its database; raise ServerError when that fails."""
+        if self.fill is None:
+            return
+        done = subprocess.run(
+            [str(legacy_environments.find(self.name) / "bin" / "python"), "-m", self.fill],
+            env={**os.environ, **self.environ(database_url, folder)},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ServerError(f"{self.fill}: {done.stderr.strip()[-3000:]}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """
+    What is asked of an *application*: a GET of *path*, or with a *body* a POST.
+
+    *waits*: a request waits for 200 ms or longer, and uses next to nothing meanwhile.
+    *connections*: so many requests can be worked on at once, None: as many as there are.
+    *explained*: why BUSY is not reached, where that is known; EXPLAINED is promised then.
+    """
+
+    name: str
+    application: Application
+    path: str
+    marker: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | None = None
+    waits: bool = False
+    connections: int | None = None
+    explained: str | None = None
+
+    def promised(self, clients: int, threads: int) -> float:
+        """Return the least of our req/s over those of gthread with *threads*, for *clients*."""
+        if not self.waits:
+            return EXPLAINED if self.explained else BUSY
+        ceiling = self.ceiling(clients, threads)
+        wanted = at_waits(clients)
+        return wanted if wanted <= ceiling else round(CEILING_PART * ceiling, 2)
+
+    def ceiling(self, clients: int, threads: int) -> float:
+        """Return what the number of connections lets us reach, over gthread with *threads*."""
+        limit = self.connections or clients
+        return min(clients, limit) / min(clients, limit, threads)
+
+
+class Hosted(Gunicorn):
+    """The gunicorn of the environment *name*, without settings of ours that *env* does not have."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        ready: str,
+        env: Mapping[str, str],
+        log: Path,
+        cwd: Path,
+    ) -> None:
+        super().__init__(arguments, ready=ready, env=env, log=log, cwd=cwd)
+        self.command[0] = str(legacy_environments.find(name) / "bin" / "gunicorn")
+        ours = {each.name for each in vars(settings).values() if isinstance(each, Variable)}
+        self.env = {
+            name: value for name, value in self.env.items() if name in env or name not in ours
+        }
+
+
+def at_waits(clients: int) -> float:
+    """Return what is promised where requests wait, for the next known number of *clients*."""
+    return WAITS[min(WAITS, key=lambda known: abs(known - clients))]
+
+
+DATABASE = {"DATABASE_URL": "{url}"}
+SHOP = "bench.peers.legacy.shop"
+MLFLOW = Application(
+    "mlflow",
+    "mlflow.server:app",
+    "/health",
+    "bench.peers.legacy.mlflow_fill",
+    # What `mlflow server --backend-store-uri ... --gunicorn-opts ...` hands to its gunicorn.
+    {
+        "_MLFLOW_SERVER_FILE_STORE": "{sqlalchemy}",
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": "{folder}/artifacts",
+        "_MLFLOW_SGI_NAME": "gunicorn",
+    },
+)
+DJANGO = Application("django", f"{SHOP}.wsgi:application", "/", f"{SHOP}.fill", DATABASE)
+DJANGO_60 = Application(
+    "django", f"{SHOP}.wsgi:application", "/", f"{SHOP}.fill", {**DATABASE, "CONN_MAX_AGE": "60"}
+)
+FLASK = Application(
+    "flask",
+    "bench.peers.legacy.flask_app:app",
+    "/",
+    "bench.peers.legacy.flask_app",
+    {**DATABASE, "SQLALCHEMY_DATABASE_URI": "{sqlalchemy}"},
+)
+HTTPBIN = Application("httpbin", "httpbin:app", "/json")
+KINTO = Application(
+    "kinto",
+    "bench.peers.legacy.kinto_app:app",
+    "/v1/",
+    "bench.peers.legacy.kinto_app",
+    {"DATABASE_URL": "{sqlalchemy}"},
+)
+SIGNED_IN = {"Cookie": "sessionid=benchsession{client}"}
+BASIC = {"Authorization": "Basic " + base64.b64encode(b"bench:bench").decode()}
+API = "/api/2.0/mlflow/runs"
+WORKS = (
+    Work(
+        "mlflow-runs", MLFLOW, f"{API}/create", '"run_id"',
+        body=json.dumps({"experiment_id": "2", "start_time": 1, "run_name": "bench"}),
+    ),
+    Work(
+        "mlflow-search", MLFLOW, f"{API}/search", '"param4"',
+        body=json.dumps({"experiment_ids": ["1"], "max_results": 10}),
+    ),
+    Work("django-orders", DJANGO, "/orders/17", "Order N-0016 of Customer 16", SIGNED_IN),
+    Work("django-orders-60", DJANGO_60, "/orders/17", "Order N-0016 of Customer 16", SIGNED_IN),
+    Work("django-admin-60", DJANGO_60, "/admin/shop/order/", "N-0999", SIGNED_IN),
+    Work("flask-orders", FLASK, "/orders", '"Customer 0"'),
+    Work("flask-nested", FLASK, "/nested", "42"),
+    Work("flask-pool-sleep", FLASK, "/pool-sleep", "slept", waits=True, connections=15),
+    Work(
+        "flask-connect-sleep", FLASK, "/connect-sleep", "slept",
+        waits=True, connections=CONNECTIONS,
+    ),
+    Work("httpbin-json", HTTPBIN, "/json", "Sample Slide Show"),
+    Work("httpbin-delay", HTTPBIN, "/delay/0.2", "/delay/0.2", waits=True),
+    Work("kinto-records", KINTO, "/v1/buckets/bench/collections/orders/records", "N-019", BASIC),
+)  # fmt: skip
+
+
+def gthread(threads: int) -> str:
+    """Return what gthread with *threads* is called."""
+    return f"gthread-{threads}"
+
+
+def server(
+    who: str,
+    application: Application,
+    database_url: str,
+    folder: Path,
+    experiment: Mapping[str, str],
+) -> Hosted:
+    """
+    Return the server *who* of *application*, to be entered.
+
+    :param experiment: environment variables for ours; a run that counts has none.
+    """
+    worker: Sequence[str] = GREEN
+    if who != OURS:
+        worker = ("--worker-class", "gthread", "--threads", who.removeprefix("gthread-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return Hosted(
+        application.name,
+        [*PINNED, *worker, application.target],
+        ready=application.ready,
+        env={
+            **application.environ(database_url, folder),
+            **(experiment if who == OURS else {}),
+        },
+        log=folder / f"{application.name}-{who}.log",
+        # Not the checkout: gunicorn would read its gunicorn.conf.py.
+        cwd=folder,
+    )

@@ -1,0 +1,65 @@
+"""greenline.plain_client on a pair of sockets."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from time import monotonic
+from typing import Any
+
+import gevent
+import pytest
+
+from greenline import settings
+from greenline.client import IdleTimeout
+from greenline.plain_client import PlainClient, Sweep
+
+IDLE_S = 1.0
+
+
+class Deceptive:
+    """A socket that is readable and has nothing to read, as after a wrong checksum."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def recv(self, size: int) -> bytes:
+        self.asked += 1
+        self._raw.recv(size)
+        raise BlockingIOError
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[PlainClient, socket.socket]]:
+    """A client, and its end of the connection."""
+    sweep = Sweep()
+    sweep.start()
+    ours, theirs = socket.socketpair()
+    with closing(theirs), closing(PlainClient(ours, settings.limits(), sweep)) as client:
+        yield client, theirs
+
+
+def test_the_time_for_a_request_goes_on_while_there_is_nothing_to_read(
+    pair: tuple[PlainClient, socket.socket],
+) -> None:
+    """However often the socket becomes readable, the client is given up."""
+    client, theirs = pair
+    client._raw = deceptive = Deceptive(client._raw)
+
+    def tease() -> None:
+        while True:
+            theirs.send(b"x")
+            gevent.sleep(0.05)
+
+    teasing = gevent.spawn(tease)
+    started = monotonic()
+    try:
+        with gevent.Timeout(10 * IDLE_S), pytest.raises(IdleTimeout):
+            client.recv_request(IDLE_S)
+    finally:
+        teasing.kill()
+    assert monotonic() - started >= IDLE_S
+    assert deceptive.asked > 2
