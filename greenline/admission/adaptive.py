@@ -25,7 +25,8 @@ from time import monotonic
 from typing import NamedTuple, Protocol
 
 INITIAL, MINIMUM, MAXIMUM = 16, 2, 1000
-STALL_S = 0.05  # nothing ends for so long, and for two latencies, while the CPU is idle
+STALL_S = 0.05  # nothing ends for so long, and in so many times the usual pause between two ends
+STALL_ENDS = 8
 STANDSTILL_S = 1.0  # all wait for locks: perhaps for something that a waiting request brings
 SMOOTHING_S = 0.1  # of the shares of blocked requests and idle time
 SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each other
@@ -173,7 +174,7 @@ class Adaptive:
             self._decay(past_s, now)
         elif not waiting:
             self._restart(now)
-        elif stalled_s >= max(STALL_S, 2 * self._latency_s) and self._blocked < PLENTY:
+        elif stalled_s >= self._stall_s(in_progress) and self._blocked < PLENTY:
             self._grow(in_progress, now)
         elif self._is_measured(now):
             self._judge(now)
@@ -264,7 +265,7 @@ class Adaptive:
     def _is_measured(self, now: float) -> bool:
         """Return whether enough has ended under the present limit to tell what it serves."""
         if not self._settled:
-            if self._ended >= self.value or now - self._window_s >= self._longest_s():
+            if self._ended >= self.value or now - self._window_s >= self._latency_s:
                 self._ended = self._ended_before = self._ok = 0
                 self._settled, self._window_s = True, now
             return False
@@ -274,6 +275,10 @@ class Adaptive:
         # An idle hub waits for timers and far servers, and those are regular.
         enough = MIN_ENDED_IDLE if self._idle >= STALLED else MIN_ENDED
         return window_s >= MIN_WINDOW_S and self._ended >= max(self.value, enough)
+
+    def _stall_s(self, in_progress: int) -> float:
+        """Return after which time in which nothing ends the requests do not end one by one."""
+        return max(STALL_S, STALL_ENDS * self._latency_s / max(in_progress, 1))
 
     def _longest_s(self) -> float:
         return min(max(WINDOW_LATENCIES * self._latency_s, LONG_WINDOW_S), MAX_WINDOW_S)
