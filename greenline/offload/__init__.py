@@ -1,0 +1,1 @@
+"""Calls that block in C, kept away from the hub."""
