@@ -74,6 +74,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def patch(self) -> None:
         super().patch()
         hook_psycopg2()
+        from greenline.offload import sqlite; import os; os.environ.get("NOOFF") or sqlite.patch()
 
     def run(self) -> None:
         self.prepare()

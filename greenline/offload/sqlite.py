@@ -2,10 +2,14 @@
 sqlite3 for greenlets: its work is done in native threads, and its locks are waited for in the hub.
 
 sqlite's own wait for a lock would block the hub, and with it the greenlet that is to release the
-lock. Here sqlite never waits: a statement that finds the database locked is tried again from the
-hub until the timeout of its connection. Each connection has a thread for its calls. Rows are read
-there, some ahead, and row factories run in the caller's greenlet; the application's other callbacks
-(functions, adapters, converters) run in the thread, with the caller's context variables.
+lock. Here sqlite does not wait: a statement that finds the database locked is tried again from the
+hub until the timeout of its connection.
+
+Each connection has a thread for its calls. Rows are read there, some ahead, and row factories run
+in the caller's greenlet; the application's other callbacks (functions, adapters, converters) run in
+the thread, with the caller's context variables. A hand-over costs more than a quick query, so a
+query that took little time in the thread is run in the caller's greenlet the next time, with a
+limit: beyond it, it is begun again in the thread.
 """
 
 import os
@@ -17,13 +21,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from math import fabs
-from time import monotonic
+from resource import RUSAGE_THREAD, getrusage
+from time import monotonic, thread_time
+from types import BuiltinFunctionType
 from typing import Any
 
 from gevent.event import Event
 
 from greenline.deadline import wait_in
 from greenline.offload.threads import OwnThread, can_wait, get_ident, native_sleep
+from greenline.turn import give_way
 
 # The originals: this module is imported before sqlite3's names are replaced.
 _Connection: Any = sqlite3.Connection
@@ -35,6 +42,14 @@ RETRIES_PER_S = 400  # of all connections that wait for one database
 AHEAD_ROWS = 100
 AHEAD_S = 0.001
 CHUNK_ROWS = 1000
+
+QUICK_S = 0.0005  # of the CPU, without reading from the disk
+MIN_QUICK_RUNS = 2  # in the thread, one after the other, before a query runs in the greenlet
+SLOW_RUNS = 100  # in the thread, after a slow one
+MAX_HERE_S = 0.002  # of a query in the greenlet
+OPERATIONS = 1000  # of sqlite's machine between two looks at the time
+YIELD_EVERY_S = 0.005
+MAX_QUERIES = 1000  # whose pace is known, for each database
 
 SQLITE_BUSY = 5
 SQLITE_BUSY_SNAPSHOT = 517
@@ -48,11 +63,32 @@ PARAMETERS = (
 )  # fmt: skip
 FACTORY_POSITION = 5
 
+CONNECT, CLOSE = "connect", "close"  # beside the queries whose pace is known
+
 # The connections that wait for a lock, by database, the first one first.
 _waiting: dict[str, list[Event]] = {}
+# By database and query: how often it was quick, or below 0 how often it is to run in the thread.
+_paces: dict[str, dict[str, int]] = {}
+
+
+class _Guard:
+    """Called by sqlite now and then while a query runs in a greenlet: ends one that is slow."""
+
+    # It does not know its connection: that would be a cycle, which the collector alone would close.
+
+    def __init__(self) -> None:
+        self.until_s = 0.0
+        self.has_tripped = False
+
+    def __call__(self) -> bool:
+        self.has_tripped = monotonic() > self.until_s
+        return self.has_tripped
+
 
 
 def _keyword(sql: Any) -> str:
+    if isinstance(sql, str) and sql[:7] in ("SELECT ", "select "):
+        return "SELECT"
     found = KEYWORD.match(sql) if isinstance(sql, str) else None
     return found[1].upper() if found else ""
 
@@ -65,17 +101,28 @@ class Connection(_Connection):  # type: ignore[misc]
     _is_closed = False
     _has_read = False  # in this transaction, so that sqlite does not wait for the lock to write
     _checks_thread = True
+    _owner = 0
+    _may_run_here = True  # no callback of the application's that might wait
+    _is_guarded = False
+    _yielded_s = 0.0
 
-    def __init__(self, database: Any, /, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, database: Any, *args: Any, **kwargs: Any) -> None:
         kwargs.update(zip(PARAMETERS, args, strict=False))
-        self._timeout_s = max(fabs(kwargs.get("timeout", 5.0)), 0.0)
-        self._checks_thread = bool(kwargs.get("check_same_thread", True))
-        self._owner = get_ident()
-        self._database = _name(database)
-        self._own = own = OwnThread()
-        self._is_closed = False
+        timeout_s = max(fabs(kwargs.get("timeout", 5.0)), 0.0)
+        checks_thread = bool(kwargs.get("check_same_thread", True))
         kwargs.update(timeout=0, check_same_thread=False)
-        own.call(_initialize, self, database, kwargs)
+        own = OwnThread()
+        name = _name(database)
+        _run_or_hand_over(own, name, CONNECT, _initialize, self, database, kwargs)
+        # Not before: a second call of sqlite3's __init__ clears the attributes.
+        self._own = own
+        self._timeout_s = timeout_s
+        self._checks_thread = checks_thread
+        self._owner = get_ident()
+        self._database = name
+        # Databases in memory have no name of their own.
+        self._paces = {} if "memory" in name else _paces.setdefault(name, {})
+        self._guard = _Guard()
 
     @property
     def row_factory(self) -> Any:
@@ -106,10 +153,12 @@ class Connection(_Connection):  # type: ignore[misc]
         def autocommit(self, value: Any) -> None:
             self._run(_Connection.autocommit.__set__, self, value)
 
-    def cursor(self, factory: Any = None) -> Any:
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
         """Return a cursor."""
         self._check_thread()
-        cursor = _Connection.cursor(self, Cursor if factory is None else factory)
+        if not args and not kwargs:
+            args = (Cursor,)
+        cursor = _Connection.cursor(self, *args, **kwargs)
         if self._row_factory is not None:
             cursor.row_factory = self._row_factory
         return cursor
@@ -143,7 +192,14 @@ class Connection(_Connection):  # type: ignore[misc]
         if own is None:
             _Connection.close(self)
             return
-        own.call(_Connection.close, self)
+        if self._is_closed or self.total_changes:
+            own.call(_Connection.close, self)  # it may move what was written into the database
+        else:
+            if can_wait():
+                # Another request may open the database meanwhile: to close the last connection of
+                # a database with a write-ahead log, and to open the first one, costs the most.
+                give_way()
+            _run_or_hand_over(own, self._database, CLOSE, _Connection.close, self)
         self._is_closed = True
         own.release()
         self._let_next_try()
@@ -167,12 +223,42 @@ class Connection(_Connection):  # type: ignore[misc]
         """Open a blob."""
         return self._run(_with_keywords, _Connection.blobopen, self, args, kwargs)
 
+    def create_function(self, name: Any, narg: Any, func: Any, **kwargs: Any) -> None:
+        """Create a function; what is neither built in nor deterministic might wait."""
+        if not (kwargs.get("deterministic") or isinstance(func, BuiltinFunctionType)):
+            self._run_in_thread_only()
+        self._briefly(lambda: _Connection.create_function(self, name, narg, func, **kwargs))
+
+    def set_authorizer(self, *args: Any, **kwargs: Any) -> None:
+        """Set the function that allows or denies access."""
+        self._run_in_thread_only()
+        self._briefly(lambda: _Connection.set_authorizer(self, *args, **kwargs))
+
+    def set_progress_handler(self, *args: Any, **kwargs: Any) -> None:
+        """Set the function that is called while a statement runs."""
+        self._run_in_thread_only()
+        self._briefly(lambda: _Connection.set_progress_handler(self, *args, **kwargs))
+
+    def set_trace_callback(self, *args: Any, **kwargs: Any) -> None:
+        """Set the function that is called with each statement."""
+        self._run_in_thread_only()
+        self._briefly(lambda: _Connection.set_trace_callback(self, *args, **kwargs))
+
+    def _run_in_thread_only(self) -> None:
+        self._may_run_here = False
+        if self._is_guarded:
+            self._set_guard(None)
+
+    def _set_guard(self, guard: _Guard | None) -> None:
+        _Connection.set_progress_handler(self, guard, OPERATIONS)
+        self._is_guarded = guard is not None
+
     def _check_thread(self) -> None:
         """Refuse a foreign native thread, as sqlite3 does; all greenlets of one are the same."""
-        if not self._checks_thread:
+        if not self._checks_thread or self._own is None:
             return
         ident = get_ident()
-        if ident != self._owner and not (self._own is not None and self._own.is_current()):
+        if ident != self._owner and not self._own.is_current():
             raise sqlite3.ProgrammingError(
                 "SQLite objects created in a thread can only be used in that same thread. "
                 f"The object was created in thread id {self._owner} and this is thread id {ident}."
@@ -196,6 +282,9 @@ class Connection(_Connection):  # type: ignore[misc]
         own = self._own
         if own is None or self._is_closed:
             return func(*args)  # which says what is wrong
+        if self._is_guarded and own.is_idle:
+            self._set_guard(None)  # in the thread it would only wait for the interpreter
+        self._yielded_s = monotonic()
         # The end of a transaction is short and its result matters: it is waited for.
         interrupt = None if keyword == "COMMIT" else self._interrupt
         try:
@@ -259,6 +348,34 @@ def _pragma(conn: Any, text: str) -> Any:
     return _Cursor.execute(_Cursor(conn), f"PRAGMA {text}").fetchone()[0]
 
 
+def _run_or_hand_over(
+    own: OwnThread, database: str, what: str, func: Callable[..., Any], *args: Any
+) -> None:
+    """Open or close a connection: in the caller's greenlet if it was quick before."""
+    paces = _paces.setdefault(database, {})
+    if paces.get(what, 0) < MIN_QUICK_RUNS or not own.is_idle:
+        own.call(_measured, paces, what, func, *args)
+        return
+    started_s = monotonic()
+    func(*args)
+    if monotonic() - started_s > MAX_HERE_S:
+        paces[what] = -SLOW_RUNS
+
+
+def _measured(paces: dict[str, int], what: str, func: Callable[..., Any], *args: Any) -> None:
+    """Run in a thread: call *func*, and note whether it was quick."""
+    read = getrusage(RUSAGE_THREAD).ru_inblock
+    started_s = thread_time()
+    func(*args)
+    is_quick = thread_time() - started_s < QUICK_S
+    if not is_quick or getrusage(RUSAGE_THREAD).ru_inblock != read:
+        paces[what] = -SLOW_RUNS
+    elif len(paces) < MAX_QUERIES:
+        paces[what] = paces.get(what, 0) + 1
+    else:
+        paces.clear()
+
+
 def _initialize(conn: Connection, database: Any, kwargs: dict[str, Any]) -> None:
     _Connection.__init__(conn, database, **kwargs)
 
@@ -281,9 +398,8 @@ def _brief(name: str) -> Any:
 
 
 for _method in (
-    "create_aggregate", "create_collation", "create_function", "create_window_function",
-    "deserialize", "enable_load_extension", "getlimit", "load_extension", "serialize",
-    "set_authorizer", "set_progress_handler", "set_trace_callback", "setlimit",
+    "create_aggregate", "create_collation", "create_window_function", "deserialize",
+    "enable_load_extension", "getlimit", "load_extension", "serialize", "setlimit",
 ):  # fmt: skip
     if hasattr(_Connection, _method):
         setattr(Connection, _method, _brief(_method))
@@ -318,7 +434,11 @@ class Cursor(_Cursor):  # type: ignore[misc]
     def execute(self, sql: Any, parameters: Any = (), /) -> "Cursor":
         """Execute a statement."""
         keyword = _keyword(sql)
-        self._connection()._run(self._execute, sql, parameters, keyword, keyword=keyword)
+        conn = self._connection()
+        if keyword != "SELECT":
+            conn._run(self._execute, sql, parameters, keyword, keyword=keyword)
+        elif not self._execute_here(conn, sql, parameters):
+            conn._run(self._execute_measured, sql, parameters, keyword=keyword)
         return self
 
     def executemany(self, sql: Any, parameters: Any, /) -> "Cursor":
@@ -378,11 +498,10 @@ class Cursor(_Cursor):  # type: ignore[misc]
         self._is_closed = True
 
     def _connection(self) -> Connection:
-        try:
-            conn: Connection = self.connection
-        except AttributeError:
+        conn: Connection | None = self.connection
+        if conn is None:
             _Cursor.fetchone(self)  # which says what is wrong
-            raise
+        assert conn is not None
         return conn
 
     def _made(self, rows: list[Any]) -> list[Any]:
@@ -415,8 +534,49 @@ class Cursor(_Cursor):  # type: ignore[misc]
                     del error
         return bool(ahead)
 
+    def _execute_here(self, conn: Connection, sql: str, parameters: Any) -> bool:
+        """Execute a query in the caller's greenlet; return False if the thread is to do it."""
+        own = conn._own
+        if (
+            conn._paces.get(sql, 0) < MIN_QUICK_RUNS
+            or not conn._may_run_here
+            or conn._is_closed
+            or self._is_closed
+            or own is None
+            or not own.is_idle
+        ):
+            return False
+        conn._check_thread()
+        started_s = monotonic()
+        if started_s - conn._yielded_s > YIELD_EVERY_S and can_wait():
+            give_way()
+            conn._yielded_s = started_s = monotonic()
+            if not own.is_idle:
+                return False
+        # No switch of greenlets from here on.
+        if not conn._is_guarded:
+            conn._set_guard(conn._guard)
+        guard = conn._guard
+        guard.has_tripped = False
+        guard.until_s = started_s + MAX_HERE_S
+        try:
+            self._execute(sql, parameters, "SELECT")
+        except sqlite3.OperationalError as error:
+            if not guard.has_tripped and error.sqlite_errorcode & 0xFF != SQLITE_BUSY:
+                raise
+            return False
+        finally:
+            if guard.has_tripped or monotonic() - started_s > MAX_HERE_S:
+                conn._paces[sql] = 0  # perhaps not its own fault: the thread measures it
+        conn._let_next_try()
+        return not guard.has_tripped
+
+    def _execute_measured(self, sql: Any, parameters: Any) -> None:
+        """Run in the thread: execute a query, and note whether it was quick."""
+        _measured(self._connection()._paces, sql, self._execute, sql, parameters, "SELECT")
+
     def _execute(self, sql: Any, parameters: Any, keyword: str) -> None:
-        """Run in the thread: execute, and read the first rows."""
+        """Execute, and read the first rows."""
         self._forget_rows()
         conn = self._connection()
         was_in_transaction = conn.in_transaction
