@@ -60,6 +60,11 @@ BLOCKED_HUB_MS = Variable(
 ACCESS_LOG = Variable(
     "GREENLINE_ACCESS_LOG", "gunicorn", "`json` for lines of ours; `gunicorn` for its settings"
 )
+OFFLOAD = Variable(
+    "GREENLINE_OFFLOAD",
+    "",
+    "what runs in threads besides sqlite3: `mysqlclient`, `package.module:function`; `off`: nothing",
+)
 HOSTS = Variable("GREENLINE_HOSTS", "1", "hosts that share the databases; `auto` has them counted")
 SURGE_HOSTS = Variable("GREENLINE_SURGE_HOSTS", "1", "hosts more while a deploy rolls")
 PGBOUNCER_POOL_SIZE = Variable(
@@ -71,7 +76,7 @@ MONGODB_MAX_CONNECTIONS = Variable(
 VARIABLES = (
     PG_WAIT, HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, ACCESS_LOG, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE, MONGODB_MAX_CONNECTIONS,
+    BLOCKED_HUB_MS, ACCESS_LOG, OFFLOAD, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE, MONGODB_MAX_CONNECTIONS,
 )  # fmt: skip
 # What whoever hosts an application sets anyway: only the console script reads them here.
 DATABASE_URL = Variable("DATABASE_URL", "", "Postgres")
@@ -200,6 +205,26 @@ def logs_json() -> bool:
     return _choice(ACCESS_LOG, "gunicorn", "json") == "json"
 
 
+def offload() -> tuple[str, ...] | None:
+    """
+    Return the names of what runs in threads besides what always does; None: nothing does.
+
+    Raises:
+        ConfigError: a name is neither ``mysqlclient`` nor ``package.module:function``.
+    """
+    text = _text(OFFLOAD)
+    if text.lower() == "off":
+        return None
+    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    for name in names:
+        if name != "mysqlclient" and not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):
+            raise ConfigError(
+                f"{OFFLOAD.name}: {name!r} is neither mysqlclient nor package.module:function, "
+                "nor off alone"
+            )
+    return names
+
+
 def check() -> None:
     """
     Read every variable, so that a wrong one is told before a worker starts.
@@ -209,6 +234,7 @@ def check() -> None:
     """
     for read in (
         pg_wait, limits, admission, drain_delay_s, proxy_keepalive_s, blocked_hub_s, logs_json,
+        offload,
     ):  # fmt: skip
         read()
 

@@ -29,7 +29,7 @@ from gunicorn.http2 import negotiation
 from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from greenline import counters, defeats, hangup, master, proxied, settings
+from greenline import counters, defeats, hangup, master, offload, proxied, settings
 from greenline.admission import gate, refuse
 from greenline.client import Client
 from greenline.connection import Connection
@@ -74,7 +74,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def patch(self) -> None:
         super().patch()
         hook_psycopg2()
-        from greenline.offload import sqlite; import os; os.environ.get("NOOFF") or sqlite.patch()
+        offload.patch()
 
     def run(self) -> None:
         self.prepare()

@@ -14,7 +14,6 @@ limit: beyond it, it is begun again in the thread.
 
 import os
 import re
-import sqlite3
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from contextlib import suppress
 from itertools import islice
 from math import fabs
 from resource import RUSAGE_THREAD, getrusage
+from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from time import monotonic, thread_time
 from types import BuiltinFunctionType
 from typing import Any
@@ -96,6 +96,7 @@ def _keyword(sql: Any) -> str:
 class Connection(_Connection):  # type: ignore[misc]
     """A connection whose calls run in a thread of its own."""
 
+    __module__ = "sqlite3"  # some libraries look at it
     _own: OwnThread | None = None
     _row_factory: Any = None
     _is_closed = False
@@ -408,6 +409,7 @@ for _method in (
 class Cursor(_Cursor):  # type: ignore[misc]
     """A cursor of :class:`Connection`, which reads some rows ahead."""
 
+    __module__ = "sqlite3"
     _row_factory: Any = None
     _ahead: deque[Any] = deque()  # replaced by execute()
     _error: BaseException | None = None  # of the row after those that were read ahead
