@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
+from multiprocessing.util import spawnv_passfds
 from typing import Any
 
 FOLDER = os.environ["LOCKING"]
@@ -65,9 +66,9 @@ def run_a_command(number: int, hold_s: float) -> str:
 
 
 def wait_for_a_child(number: int, hold_s: float) -> str:
-    """Start a child and wait for it."""
-    arguments = ["sh", "-c", f"sleep {hold_s}; exit {number}"]
-    pid = os.posix_spawn("/bin/sh", arguments, dict(os.environ))
+    """Start a child, as multiprocessing does with its method "spawn", and wait for it."""
+    arguments = [b"sh", b"-c", f"sleep {hold_s}; exit {number}".encode()]
+    pid = spawnv_passfds(b"/bin/sh", arguments, [])
     return str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
