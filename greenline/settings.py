@@ -63,7 +63,7 @@ ACCESS_LOG = Variable(
 OFFLOAD = Variable(
     "GREENLINE_OFFLOAD",
     "",
-    "what runs in threads besides sqlite3: `mysqlclient`, `package.module:function`; `off`: nothing",
+    "runs in threads, too: `mysqlclient`, `package.module:function`; `off`: nothing does",
 )
 HOSTS = Variable("GREENLINE_HOSTS", "1", "hosts that share the databases; `auto` has them counted")
 SURGE_HOSTS = Variable("GREENLINE_SURGE_HOSTS", "1", "hosts more while a deploy rolls")
@@ -76,7 +76,8 @@ MONGODB_MAX_CONNECTIONS = Variable(
 VARIABLES = (
     PG_WAIT, HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, ACCESS_LOG, OFFLOAD, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE, MONGODB_MAX_CONNECTIONS,
+    BLOCKED_HUB_MS, ACCESS_LOG, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE, MONGODB_MAX_CONNECTIONS,
+    OFFLOAD,
 )  # fmt: skip
 # What whoever hosts an application sets anyway: only the console script reads them here.
 DATABASE_URL = Variable("DATABASE_URL", "", "Postgres")

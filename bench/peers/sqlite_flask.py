@@ -1,4 +1,4 @@
-"""A Flask application with its data in sqlite, as unmodified code has it: five statements a view."""
+"""A Flask application with its data in sqlite, unmodified: five statements a view."""
 
 import os
 import sqlite3

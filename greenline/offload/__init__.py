@@ -28,9 +28,9 @@ def patch() -> None:
         return
     from greenline.offload import locks, processes  # they note what gevent has put in place
 
-    fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_  # type: ignore[assignment]
+    fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
-    os.system, os.waitpid, os.wait = processes.system, processes.waitpid, processes.wait  # type: ignore[assignment]
+    os.system, os.waitpid, os.wait = processes.system, processes.waitpid, processes.wait
     names.after_import("sqlite3.dbapi2", _patch_sqlite3)
     for name in wanted:
         if name == MYSQLCLIENT:

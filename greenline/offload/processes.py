@@ -45,7 +45,7 @@ def waitpid(pid: int, options: int, /) -> tuple[int, int]:
     """Wait for a child process as :func:`os.waitpid` does, in the hub."""
     if options & os.WNOHANG or not can_wait():
         return _waitpid(pid, options)
-    loop = gevent.get_hub().loop
+    loop: Any = gevent.get_hub().loop
     if options or pid == 0 or pid < ANY_CHILD or not loop.default:
         return _look_again(pid, options)
     # The watcher is made first: from then on no child ends without libev's noticing. It is started

@@ -29,7 +29,7 @@ from typing import Any
 from gevent.event import Event
 
 from greenline.deadline import wait_in
-from greenline.offload.threads import OwnThread, can_wait, get_ident, native_sleep
+from greenline.offload.threads import OwnThread, can_wait, get_ident, native
 from greenline.turn import give_way
 
 # The originals: this module is imported before sqlite3's names are replaced.
@@ -83,7 +83,6 @@ class _Guard:
     def __call__(self) -> bool:
         self.has_tripped = monotonic() > self.until_s
         return self.has_tripped
-
 
 
 def _keyword(sql: Any) -> str:
@@ -205,7 +204,7 @@ class Connection(_Connection):  # type: ignore[misc]
         own.release()
         self._let_next_try()
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:
             try:
                 Connection.commit(self)
@@ -214,7 +213,6 @@ class Connection(_Connection):  # type: ignore[misc]
                 raise
         else:
             Connection.rollback(self)
-        return False
 
     def backup(self, *args: Any, **kwargs: Any) -> None:
         """Copy the database into another connection's."""
@@ -411,12 +409,16 @@ class Cursor(_Cursor):  # type: ignore[misc]
 
     __module__ = "sqlite3"
     _row_factory: Any = None
-    _ahead: deque[Any] = deque()  # replaced by execute()
+    _ahead: deque[Any]
     _error: BaseException | None = None  # of the row after those that were read ahead
     _is_closed = False
     _is_finished = True  # no row is left but those read ahead
     _writes = False
     _earlier_rows = 0  # counted by the chunks before the last one
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ahead = deque()
 
     @property
     def row_factory(self) -> Any:
@@ -500,10 +502,9 @@ class Cursor(_Cursor):  # type: ignore[misc]
         self._is_closed = True
 
     def _connection(self) -> Connection:
-        conn: Connection | None = self.connection
+        conn: Connection = self.connection
         if conn is None:
             _Cursor.fetchone(self)  # which says what is wrong
-        assert conn is not None
         return conn
 
     def _made(self, rows: list[Any]) -> list[Any]:
@@ -589,9 +590,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
         self._note_read(conn, was_in_transaction, keyword)
         self._is_finished = self.description is None
         # What writes is finished with its last row, which may find the database locked.
-        self._writes = keyword not in READING or (
-            keyword == "WITH" and "RETURNING" in sql.upper()
-        )
+        self._writes = keyword not in READING or (keyword == "WITH" and "RETURNING" in sql.upper())
         if not self._is_finished and not self._writes:
             self._read_ahead(1)
 
@@ -665,7 +664,7 @@ class _Retries:
             wait_in(self._event.wait, delay_s)
             self._event.clear()
         else:
-            native_sleep(delay_s)
+            native.sleep(delay_s)
 
 
 def _wake(database: str) -> None:

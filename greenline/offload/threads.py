@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
 import gevent
@@ -31,9 +32,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 get_ident: Callable[[], int] = get_original("_thread", "get_ident")
-native_sleep: Callable[[float], None] = get_original("time", "sleep")
-_allocate_lock = get_original("_thread", "allocate_lock")
-_start_new_thread = get_original("_thread", "start_new_thread")
+# In an instance: greenline.patching takes an original among the globals for an accident.
+native = SimpleNamespace(
+    allocate_lock=get_original("_thread", "allocate_lock"),
+    start_new_thread=get_original("_thread", "start_new_thread"),
+    sleep=get_original("time", "sleep"),
+)
 _local = get_original("threading", "local")()
 _main_ident = get_ident()  # of the thread that imports this, which patches
 
@@ -104,7 +108,7 @@ class _Job:
         self.outbox = outbox
         # Callbacks of the application see the caller's context variables.
         self.context: Context = copy_context()
-        self.waiter = Waiter(outbox.hub)
+        self.waiter: Any = Waiter(outbox.hub)
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_done = False
@@ -135,7 +139,7 @@ class _Job:
                 # Again and again: it has no effect before sqlite has begun with the statement.
                 with suppress(Exception):
                     interrupt()
-            with gevent.Timeout(INTERRUPT_EVERY_S, False):
+            with gevent.Timeout(INTERRUPT_EVERY_S, False):  # type: ignore[arg-type]
                 self.waiter.get()
 
 
@@ -148,11 +152,11 @@ class Thread:
         self._jobs: deque[_Job] = deque()
         self._current: _Job | None = None
         self._is_asleep = False
-        self._lock = _allocate_lock()  # held for a few lines, never while anything waits
-        self._wake = _allocate_lock()
+        self._lock = native.allocate_lock()  # held for a few lines, never while anything waits
+        self._wake = native.allocate_lock()
         self._wake.acquire()
         _alive.add(self)
-        _start_new_thread(self._work, ())
+        native.start_new_thread(self._work, ())
 
     def __repr__(self) -> str:
         return f"<Thread {self.ident} jobs={len(self._jobs)} idle={self.is_idle}>"
@@ -187,7 +191,7 @@ class Thread:
 
     def after_fork(self) -> None:
         """In a child no thread but the one that forked lives on, and any lock may be held."""
-        self._lock = _allocate_lock()
+        self._lock = native.allocate_lock()
         self.is_over = True
 
     def _rouse(self) -> None:
@@ -198,8 +202,7 @@ class Thread:
     def _work(self) -> None:
         self.ident = get_ident()
         while self._next():
-            job = self._current
-            assert job is not None
+            job: Any = self._current
             job.run()
             # Idle before the greenlet runs, which may then use what the job used without a thread.
             self._current = None
