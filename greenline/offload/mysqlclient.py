@@ -1,5 +1,5 @@
 """
-mysqlclient (``MySQLdb``) for greenlets: what talks to the server runs in a thread of its connection.
+mysqlclient (``MySQLdb``) for greenlets: calls to the server run in a thread of the connection.
 
 Chosen by ``GREENLINE_OFFLOAD=mysqlclient``. A query that waits for a lock occupies the thread of
 its own connection, which the holder of the lock does not need.
@@ -55,7 +55,7 @@ def patch(module: ModuleType) -> None:
     """Replace the connection of ``MySQLdb._mysql``, before ``MySQLdb.connections`` takes it."""
     base: Any = module.connection
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def connect(self: Any, *args: Any, **kwargs: Any) -> None:
         self._own = OwnThread()
         self._own.call(_with_keywords, base.__init__, (self, *args), kwargs)
 
@@ -64,5 +64,5 @@ def patch(module: ModuleType) -> None:
         return result and _Rows(result, self._own)
 
     methods = {name: _in_its_thread(base, name) for name in CALLS if hasattr(base, name)}
-    body = {"__init__": __init__, "use_result": use_result, "__module__": base.__module__}
+    body = {"__init__": connect, "use_result": use_result, "__module__": base.__module__}
     module.connection = module.connect = type("connection", (base,), {**methods, **body})  # type: ignore[attr-defined]

@@ -77,7 +77,7 @@ def test_a_name_of_nothing_is_told(tmp_path: Path, value: str) -> None:
 def test_a_value_that_is_no_name_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """Before a worker starts, with the part that is wrong."""
     monkeypatch.setenv("GREENLINE_OFFLOAD", value)
-    with pytest.raises(ConfigError, match="GREENLINE_OFFLOAD: '.*' is neither"):
+    with pytest.raises(ConfigError, match=r"GREENLINE_OFFLOAD: '.*' is neither"):
         settings.check()
 
 

@@ -107,7 +107,7 @@ def test_the_wait_ends_at_the_timeout(
     other.execute("begin immediate")
     with closing(sqlite3.connect(path, timeout=0.3)) as conn:
         started_s = time.monotonic()
-        with pytest.raises(sqlite3.OperationalError, match="^database is locked$"):
+        with pytest.raises(sqlite3.OperationalError, match=r"^database is locked$"):
             conn.execute(statement)
         assert 0.25 < time.monotonic() - started_s < 3
 
