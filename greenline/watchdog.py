@@ -34,6 +34,8 @@ import gevent
 from gevent.hub import Hub
 from gevent.monkey import get_original
 
+from greenline import offload
+
 LOG_EVERY_S = 10.0
 LOOKS = 4  # for each limit
 STDERR = 2
@@ -166,7 +168,8 @@ def _log(late_s: float, seen: Stack, several: bool, unlogged: int) -> None:
     if unlogged:
         head += f" (and {unlogged} more times since the last entry)"
     where = f", {'for instance ' * several}here:\n{_formatted(seen)}" if seen else ""
-    log.warning("%s%s", head, where)
+    advice = None if several else offload.advice_for(seen)
+    log.warning("%s%s%s", head, where, f"\n{advice}" if advice else "")
 
 
 def _formatted(stack: Stack) -> str:

@@ -8,6 +8,7 @@ and so does what ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` not
 import fcntl
 import os
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 
 from greenline import settings
@@ -74,4 +75,17 @@ def advice(file: str, function: str) -> str | None:
             return f"{what} waits in C: use {instead}"
     if package in sys.stdlib_module_names or package in {"greenline", "gevent", "gunicorn"}:
         return None
-    return f"if it waits there, {settings.OFFLOAD.name}={module}:{function} runs it in a thread"
+    return (
+        f"if it waits below Python: {settings.OFFLOAD.name}={module}:{function} runs it in a "
+        "thread, where it is called by that name"
+    )
+
+
+def advice_for(stack: Iterable[tuple[str, int, str]]) -> str | None:
+    """
+    Return the advice for the innermost function of *stack* that has one.
+
+    :param stack: file, line and function of each frame, the outermost first.
+    """
+    found = (advice(file, function) for file, _, function in reversed(list(stack)))
+    return next(filter(None, found), None)

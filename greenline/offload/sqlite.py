@@ -104,6 +104,7 @@ class Connection(_Connection):  # type: ignore[misc]
     _owner = 0
     _may_run_here = True  # no callback of the application's that might wait
     _is_guarded = False
+    _trace: Any = None
     _yielded_s = 0.0
 
     def __init__(self, database: Any, *args: Any, **kwargs: Any) -> None:
@@ -242,6 +243,7 @@ class Connection(_Connection):  # type: ignore[misc]
         """Set the function that is called with each statement."""
         self._run_in_thread_only()
         self._briefly(lambda: _Connection.set_trace_callback(self, *args, **kwargs))
+        self._trace = next(iter((*args, *kwargs.values())), None)
 
     def _run_in_thread_only(self) -> None:
         self._may_run_here = False
@@ -344,7 +346,14 @@ class Connection(_Connection):  # type: ignore[misc]
 
 
 def _pragma(conn: Any, text: str) -> Any:
-    return _Cursor.execute(_Cursor(conn), f"PRAGMA {text}").fetchone()[0]
+    """Execute a statement of ours, which the application's trace callback does not see."""
+    if conn._trace is not None:
+        _Connection.set_trace_callback(conn, None)
+    try:
+        return _Cursor.execute(_Cursor(conn), f"PRAGMA {text}").fetchone()[0]
+    finally:
+        if conn._trace is not None:
+            _Connection.set_trace_callback(conn, conn._trace)
 
 
 def _run_or_hand_over(
