@@ -183,7 +183,7 @@ class Connection(_Connection):  # type: ignore[misc]
 
     def rollback(self) -> None:
         """Roll the transaction back."""
-        self._run(_Connection.rollback, self)
+        self._run(_Connection.rollback, self, keyword="ROLLBACK")
         self._has_read = False
 
     def close(self) -> None:
@@ -193,14 +193,17 @@ class Connection(_Connection):  # type: ignore[misc]
         if own is None:
             _Connection.close(self)
             return
-        if self._is_closed or self.total_changes:
-            own.call(_Connection.close, self)  # it may move what was written into the database
-        else:
+        try:
             if can_wait():
                 # Another request may open the database meanwhile: to close the last connection of
                 # a database with a write-ahead log, and to open the first one, costs the most.
                 give_way()
-            _run_or_hand_over(own, self._database, CLOSE, _Connection.close, self)
+        finally:
+            if self._is_closed or self.total_changes:
+                # It may move what was written into the database, or say that it was closed.
+                own.call(_Connection.close, self, is_cleanup=True)
+            else:
+                _run_or_hand_over(own, self._database, CLOSE, _Connection.close, self)
         self._is_closed = True
         own.release()
         self._let_next_try()
@@ -271,7 +274,7 @@ class Connection(_Connection):  # type: ignore[misc]
         own = self._own
         if own is None or own.is_idle:
             return func(*args)
-        return own.call(func, *args)
+        return own.call(func, *args, is_cleanup=True)
 
     def _run(self, func: Callable[..., Any], *args: Any, keyword: str = "COMMIT") -> Any:
         """
@@ -287,9 +290,10 @@ class Connection(_Connection):  # type: ignore[misc]
             self._set_guard(None)  # in the thread it would only wait for the interpreter
         self._yielded_s = monotonic()
         # The end of a transaction is short and its result matters: it is waited for.
-        interrupt = None if keyword == "COMMIT" else self._interrupt
+        interrupt = None if keyword in ("COMMIT", "ROLLBACK") else self._interrupt
+        is_cleanup = keyword == "ROLLBACK"
         try:
-            result = own.call(func, *args, interrupt=interrupt)
+            result = own.call(func, *args, interrupt=interrupt, is_cleanup=is_cleanup)
         except sqlite3.OperationalError as error:
             if self._timeout_s == 0 or not self._would_wait(error, keyword):
                 raise
@@ -362,7 +366,7 @@ def _run_or_hand_over(
     """Open or close a connection: in the caller's greenlet if it was quick before."""
     paces = _paces.setdefault(database, {})
     if paces.get(what, 0) < MIN_QUICK_RUNS or not own.is_idle:
-        own.call(_measured, paces, what, func, *args)
+        own.call(_measured, paces, what, func, *args, is_cleanup=what == CLOSE)
         return
     started_s = monotonic()
     func(*args)

@@ -120,9 +120,12 @@ class _Job:
         except BaseException as error:
             self.error = error
 
-    def wait(self) -> Any:
+    def wait(self, has_deadline: bool = True) -> Any:
         """Wait in the hub; return the call's result or raise its error."""
-        wait_in(self.waiter.get)
+        if has_deadline:
+            wait_in(self.waiter.get)
+        else:
+            self.waiter.get()
         if self.error is None:
             return self.result
         error, self.error = self.error, None  # else the error's traceback holds the job: a cycle
@@ -313,7 +316,11 @@ class OwnThread:
         return thread is not None and thread.ident == get_ident()
 
     def call(
-        self, func: Callable[..., T], *args: Any, interrupt: Callable[[], object] | None = None
+        self,
+        func: Callable[..., T],
+        *args: Any,
+        interrupt: Callable[[], object] | None = None,
+        is_cleanup: bool = False,
     ) -> T:
         """
         Call *func* in the thread, after the calls before it, while this greenlet waits in the hub.
@@ -322,6 +329,7 @@ class OwnThread:
         at most ``ABANDON_S`` for its end: nothing else may use the object meanwhile.
 
         :param interrupt: asks the call to end; called in this greenlet.
+        :param is_cleanup: the call is made after the request's deadline, too. Default False.
         :returns: what *func* returns.
         :raises DeadlineExceeded: the request's deadline passed first.
         """
@@ -334,7 +342,7 @@ class OwnThread:
             thread = self._thread = _take()
         outbox.expect()
         try:
-            return job.wait()  # type: ignore[no-any-return]
+            return job.wait(not is_cleanup)  # type: ignore[no-any-return]
         except BaseException:
             if not job.is_done and not thread.withdraw(job):
                 job.wait_until_abandoned(interrupt)

@@ -15,6 +15,8 @@ from typing import Any
 import gevent
 import pytest
 
+from greenline import deadline
+from greenline.errors import DeadlineExceeded
 from greenline.offload import sqlite, threads
 from tests.support import CHECKOUT, wait_until
 
@@ -190,6 +192,20 @@ def test_a_statement_is_interrupted_with_its_greenlet(conn: sqlite3.Connection) 
         pytest.fail("it ended")
     assert conn._own.is_idle  # type: ignore[attr-defined]
     assert rows(conn) == [1]
+
+
+def test_what_cleans_up_runs_after_the_deadline(
+    conn: sqlite3.Connection, other: sqlite3.Connection
+) -> None:
+    """Otherwise the lock would be held by a request that is over."""
+    with pytest.raises(DeadlineExceeded), deadline.limit(0.2):
+        conn.execute("begin immediate")
+        try:
+            conn.execute(FOREVER)
+        finally:
+            conn.rollback()
+            conn.close()
+    other.execute("begin immediate")
 
 
 def test_rows_are_made_in_the_callers_greenlet(conn: sqlite3.Connection) -> None:
