@@ -76,13 +76,24 @@ class _Guard:
 
     # It does not know its connection: that would be a cycle, which the collector alone would close.
 
-    def __init__(self) -> None:
-        self.until_s = 0.0
+    def begin(self) -> None:
+        """Watch from now on."""
         self.has_tripped = False
+        self._until_s = monotonic() + MAX_HERE_S
+        self._before = getrusage(RUSAGE_THREAD)
 
     def __call__(self) -> bool:
-        self.has_tripped = monotonic() > self.until_s
+        self.has_tripped = self.is_late()
         return self.has_tripped
+
+    def is_late(self) -> bool:
+        """Return whether the query has taken too long; not if only the machine was busy."""
+        if monotonic() < self._until_s:
+            return False
+        before, now = self._before, getrusage(RUSAGE_THREAD)
+        used_s = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
+        # A thread that gave the processor away by itself waited for the disk or a lock.
+        return used_s > MAX_HERE_S or now.ru_nvcsw != before.ru_nvcsw
 
 
 def _keyword(sql: Any) -> str:
@@ -566,15 +577,14 @@ class Cursor(_Cursor):  # type: ignore[misc]
         started_s = monotonic()
         if started_s - conn._yielded_s > YIELD_EVERY_S and can_wait():
             give_way()
-            conn._yielded_s = started_s = monotonic()
+            conn._yielded_s = monotonic()
             if not own.is_idle:
                 return False
         # No switch of greenlets from here on.
         if not conn._is_guarded:
             conn._set_guard(conn._guard)
         guard = conn._guard
-        guard.has_tripped = False
-        guard.until_s = started_s + MAX_HERE_S
+        guard.begin()
         try:
             self._execute(sql, parameters, "SELECT")
         except sqlite3.OperationalError as error:
@@ -582,7 +592,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
                 raise
             return False
         finally:
-            if guard.has_tripped or monotonic() - started_s > MAX_HERE_S:
+            if guard.has_tripped or guard.is_late():
                 conn._paces[sql] = 0  # perhaps not its own fault: the thread measures it
         conn._let_next_try()
         return not guard.has_tripped
