@@ -66,7 +66,7 @@ FACTORY_POSITION = 5
 CONNECT, CLOSE = "connect", "close"  # beside the queries whose pace is known
 
 # The connections that wait for a lock, by database, the first one first.
-_waiting: dict[str, list[Event]] = {}
+_waiting: dict[str, list["_Retries"]] = {}
 # By database and query: how often it was quick, or below 0 how often it is to run in the thread.
 _paces: dict[str, dict[str, int]] = {}
 
@@ -312,7 +312,7 @@ class Connection(_Connection):  # type: ignore[misc]
             self._let_next_try()
             return result
         until_s = monotonic() + self._timeout_s
-        with _Retries(self._database) as retries:
+        with _Retries(self._database, keyword not in ("SELECT", "COMMIT")) as retries:
             while True:
                 retries.wait(until_s)
                 try:
@@ -663,19 +663,24 @@ class Cursor(_Cursor):  # type: ignore[misc]
 class _Retries:
     """The place of a connection among those that wait for the locks of a database."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, is_writer: bool) -> None:
+        self.is_writer = is_writer
         self._database = database
         self._event = Event()
         self._delay_s = FIRST_RETRY_S
 
     def __enter__(self) -> "_Retries":
-        _waiting.setdefault(self._database, []).append(self._event)
+        waiting = _waiting.setdefault(self._database, [])
+        if self.is_writer:
+            # Those before it are woken first: it need not look so often.
+            self._delay_s = max(FIRST_RETRY_S, len(waiting) / RETRIES_PER_S)
+        waiting.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        events = _waiting[self._database]
-        events.remove(self._event)
-        if not events:
+        waiting = _waiting[self._database]
+        waiting.remove(self)
+        if not waiting:
             del _waiting[self._database]
 
     def wait(self, until_s: float) -> None:
@@ -689,12 +694,18 @@ class _Retries:
         else:
             native.sleep(delay_s)
 
+    def wake(self) -> None:
+        """End the wait, or the next one."""
+        self._event.set()
+
 
 def _wake(database: str) -> None:
-    for event in _waiting.get(database, ()):
-        if not event.is_set():
-            event.set()
-            return
+    """Wake those that may have what was released: one that begins to write, and all others."""
+    has_writer = False
+    for retries in _waiting.get(database, ()):
+        if not (retries.is_writer and has_writer):
+            retries.wake()
+        has_writer |= retries.is_writer
 
 
 def _name(database: Any) -> str:
