@@ -217,7 +217,7 @@ class Connection(_Connection):  # type: ignore[misc]
                 _run_or_hand_over(own, self._database, CLOSE, _Connection.close, self)
         self._is_closed = True
         own.release()
-        self._let_next_try()
+        self._let_next_try("ROLLBACK")
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:
@@ -309,10 +309,10 @@ class Connection(_Connection):  # type: ignore[misc]
             if self._timeout_s == 0 or not self._would_wait(error, keyword):
                 raise
         else:
-            self._let_next_try()
+            self._let_next_try(keyword)
             return result
         until_s = monotonic() + self._timeout_s
-        with _Retries(self._database, keyword not in ("SELECT", "COMMIT")) as retries:
+        with _Retries(self._database, keyword) as retries:
             while True:
                 retries.wait(until_s)
                 try:
@@ -322,13 +322,13 @@ class Connection(_Connection):  # type: ignore[misc]
                         raise
                 else:
                     break
-        self._let_next_try()
+        self._let_next_try(keyword)
         return result
 
-    def _let_next_try(self) -> None:
+    def _let_next_try(self, keyword: str) -> None:
         """Wake a connection that waits for a lock of this one, if it may have been released."""
         if _waiting and (self._is_closed or not self.in_transaction):
-            _wake(self._database)
+            _wake(self._database, was_reader=keyword == "SELECT")
 
     def _would_wait(self, error: sqlite3.OperationalError, keyword: str) -> bool:
         """Return whether sqlite itself would have waited for the lock."""
@@ -594,7 +594,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
         finally:
             if guard.has_tripped or guard.is_late():
                 conn._paces[sql] = 0  # perhaps not its own fault: the thread measures it
-        conn._let_next_try()
+        conn._let_next_try("SELECT")
         return not guard.has_tripped
 
     def _execute_measured(self, sql: Any, parameters: Any) -> None:
@@ -663,8 +663,9 @@ class Cursor(_Cursor):  # type: ignore[misc]
 class _Retries:
     """The place of a connection among those that wait for the locks of a database."""
 
-    def __init__(self, database: str, is_writer: bool) -> None:
-        self.is_writer = is_writer
+    def __init__(self, database: str, keyword: str) -> None:
+        self.commits = keyword == "COMMIT"
+        self.is_writer = keyword not in ("SELECT", "COMMIT")
         self._database = database
         self._event = Event()
         self._delay_s = FIRST_RETRY_S
@@ -699,11 +700,12 @@ class _Retries:
         self._event.set()
 
 
-def _wake(database: str) -> None:
-    """Wake those that may have what was released: one that begins to write, and all others."""
+def _wake(database: str, was_reader: bool) -> None:
+    """Wake those that may have what was released."""
     has_writer = False
     for retries in _waiting.get(database, ()):
-        if not (retries.is_writer and has_writer):
+        # A reader is in the way of a commit alone. Of those that want to write only one may.
+        if retries.commits or not (was_reader or (retries.is_writer and has_writer)):
             retries.wake()
         has_writer |= retries.is_writer
 
