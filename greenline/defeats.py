@@ -12,9 +12,14 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from greenline import settings
+
 # A C module that blocks whenever it waits: the driver, and what to use instead.
 BLOCKING_DRIVERS = {
-    "MySQLdb._mysql": ("mysqlclient", "PyMySQL with pymysql.install_as_MySQLdb()"),
+    "MySQLdb._mysql": (
+        "mysqlclient",
+        "PyMySQL with pymysql.install_as_MySQLdb(), or name it in GREENLINE_OFFLOAD",
+    ),
     "_mysql_connector": ("mysql.connector's C extension", "connect(use_pure=True)"),
     "cx_Oracle": ("cx_Oracle", "oracledb in thin mode"),
     "pyodbc": ("pyodbc", "a process or gevent's thread pool"),
@@ -33,7 +38,7 @@ def found() -> list[tuple[str, str]]:
 
 def _drivers() -> Iterator[tuple[str, str]]:
     for module, (name, instead) in BLOCKING_DRIVERS.items():
-        if module in sys.modules:
+        if module in sys.modules and name not in (settings.offload() or ()):
             yield name, f"it waits in C and blocks the whole worker meanwhile; use {instead}"
     for module, name, yields, cure in DRIVERS_WITH_A_SWITCH:
         loaded = sys.modules.get(module)

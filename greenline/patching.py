@@ -17,7 +17,7 @@ from typing import Any
 
 import gevent.monkey
 
-from greenline import settings
+from greenline import offload, settings
 from greenline.errors import LatePatching
 
 # What blocks the hub when it stays unpatched, where it lives.
@@ -34,11 +34,12 @@ BLOCKING = {
 
 
 def patch_all() -> None:
-    """Patch the standard library and psycopg2: for scripts, tests and servers without a worker."""
+    """Patch what would block the hub: for scripts, tests and servers without a worker."""
     gevent.monkey.patch_all()
     hook_psycopg2()
     hook_sqlalchemy()
     keep_running_loops()
+    offload.patch()
 
 
 def keep_running_loops() -> None:

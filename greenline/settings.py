@@ -69,6 +69,11 @@ ACCESS_LOG = Variable(
 REQUIRE_HOST = Variable(
     "GREENLINE_REQUIRE_HOST", "1", "0 accepts a request of HTTP/1.1 without a valid Host header"
 )
+OFFLOAD = Variable(
+    "GREENLINE_OFFLOAD",
+    "",
+    "runs in threads, too: `mysqlclient`, `package.module:function`; `off`: nothing does",
+)
 HOSTS = Variable("GREENLINE_HOSTS", "1", "hosts that share the databases; `auto` has them counted")
 SURGE_HOSTS = Variable("GREENLINE_SURGE_HOSTS", "1", "hosts more while a deploy rolls")
 PGBOUNCER_POOL_SIZE = Variable(
@@ -80,7 +85,7 @@ MONGODB_MAX_CONNECTIONS = Variable(
 VARIABLES = (
     PG_WAIT, HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE,
+    BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE,
     MONGODB_MAX_CONNECTIONS,
 )  # fmt: skip
 # What whoever hosts an application sets anyway: only the console script reads them here.
@@ -221,6 +226,26 @@ def requires_host() -> bool:
     return _choice(REQUIRE_HOST, "0", "1") == "1"
 
 
+def offload() -> tuple[str, ...] | None:
+    """
+    Return the names of what runs in threads besides what always does; None: nothing does.
+
+    Raises:
+        ConfigError: a name is neither ``mysqlclient`` nor ``package.module:function``.
+    """
+    text = _text(OFFLOAD)
+    if text.lower() == "off":
+        return None
+    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    for name in names:
+        if name != "mysqlclient" and not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):
+            raise ConfigError(
+                f"{OFFLOAD.name}: {name!r} is neither mysqlclient nor package.module:function, "
+                "nor off alone"
+            )
+    return names
+
+
 def check() -> None:
     """
     Read every variable, so that a wrong one is told before a worker starts.
@@ -232,6 +257,7 @@ def check() -> None:
         pg_wait, limits, admission, drain_delay_s, proxy_keepalive_s, blocked_hub_s, logs_json,
         requires_host,
         request_timeout_s,
+        offload,
     ):  # fmt: skip
         read()
 

@@ -39,6 +39,8 @@ import gevent
 from gevent.hub import Hub
 from gevent.monkey import get_original
 
+from greenline import offload
+
 LOG_EVERY_S = 10.0
 LOOKS = 4  # for each limit
 NUMBERS = 6  # of a look, in the notes
@@ -317,7 +319,8 @@ def _log(late_s: float, looks: list[Look], limit_s: float, unlogged: int) -> Non
         head += f" (and {unlogged} more times since the last entry)"
     stack = run[-1].stack if run else []
     where = f", {'for instance ' * several}here:\n{_formatted(stack)}" if stack else ""
-    log.warning("%s%s", head, where)
+    advice = None if several else offload.advice_for(stack)
+    log.warning("%s%s%s", head, where, f"\n{advice}" if advice else "")
 
 
 def _formatted(stack: Stack) -> str:

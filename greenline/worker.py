@@ -31,7 +31,7 @@ from gunicorn.http2 import negotiation
 from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from greenline import counters, defeats, hangup, master, proxied, settings, signals
+from greenline import counters, defeats, hangup, master, offload, proxied, settings, signals
 from greenline.admission.limiter import limiter, refuse
 from greenline.client import Client
 from greenline.connection import Connection, Outcome
@@ -87,6 +87,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         keep_running_loops()
         fork.install()
         signals.keep_to_main_greenlet()
+        offload.patch()
 
     def run(self) -> None:
         if fork.is_child:  # of the application, made while it was loaded

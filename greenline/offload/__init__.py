@@ -1,1 +1,91 @@
-"""What would block the hub in C, or would take it with it, kept away from it."""
+"""
+Calls that block below Python, kept away from the hub.
+
+``sqlite3``, file locks, ``os.system`` and ``os.waitpid`` wait in the hub or work in native threads,
+and so does what ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is replaced.
+"""
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+
+from greenline import settings
+from greenline.defeats import BLOCKING_DRIVERS
+from greenline.offload import names
+
+MYSQLCLIENT = "mysqlclient"
+
+
+def patch() -> None:
+    """
+    Replace what blocks; after gevent has patched, and before the application is imported.
+
+    :raises ConfigError: ``GREENLINE_OFFLOAD`` names what there is not.
+    """
+    wanted = settings.offload()
+    if wanted is None:
+        return
+    from greenline.offload import locks, processes  # they note what gevent has put in place
+
+    fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
+    os.lockf = locks.os_lockf
+    os.system, os.waitpid, os.wait = processes.system, processes.waitpid, processes.wait
+    names.after_import("sqlite3.dbapi2", _patch_sqlite3)
+    for name in wanted:
+        if name == MYSQLCLIENT:
+            names.after_import("MySQLdb._mysql", _patch_mysqlclient)
+        else:
+            names.require_package(name)
+            names.wrap(name)
+
+
+def _patch_sqlite3(_: ModuleType) -> None:
+    from greenline.offload import sqlite
+
+    sqlite.patch()
+
+
+def _patch_mysqlclient(module: ModuleType) -> None:
+    from greenline.offload import mysqlclient
+
+    mysqlclient.patch(module)
+
+
+def advice(file: str, function: str) -> str | None:
+    """
+    Say how a function that blocked the hub is kept from it.
+
+    :param file: the path of its module, as it stands in a stack.
+    :param function: its name, as it stands in a stack.
+    :returns: a sentence, None where nothing is known.
+    """
+    module = next(
+        (name for name, one in list(sys.modules.items()) if getattr(one, "__file__", 0) == file),
+        None,
+    )
+    if module is None or module == "__main__":
+        return None
+    package = module.partition(".")[0]
+    if package == "MySQLdb":
+        return f"{settings.OFFLOAD.name}={MYSQLCLIENT} runs it in threads"
+    for driver, (what, instead) in BLOCKING_DRIVERS.items():
+        if package == driver.partition(".")[0]:
+            return f"{what} waits in C: use {instead}"
+    if package in sys.stdlib_module_names or package in {"greenline", "gevent", "gunicorn"}:
+        return None
+    return (
+        f"if it waits below Python: {settings.OFFLOAD.name}={module}:{function} runs it in a "
+        "thread, where it is called by that name"
+    )
+
+
+def advice_for(stack: Iterable[tuple[str, int, str]]) -> str | None:
+    """
+    Return the advice for the innermost function of *stack* that has one.
+
+    :param stack: file, line and function of each frame, the outermost first.
+    """
+    found = (advice(file, function) for file, _, function in reversed(list(stack)))
+    return next(filter(None, found), None)

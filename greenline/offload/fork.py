@@ -56,11 +56,11 @@ def install() -> None:
     # Not at the head: imported in the master, these would keep what is not patched yet.
     import gevent.subprocess
 
-    from greenline.offload import processes
+    from greenline.offload import multiprocess
 
     subprocess: Any = gevent.subprocess
     subprocess.fork = partial(_fork_for_exec, subprocess.fork)
-    processes.install()
+    multiprocess.install()
 
 
 def end(error: BaseException | None) -> NoReturn:

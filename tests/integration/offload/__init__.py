@@ -1,0 +1,1 @@
+"""The room that keeps blocking calls away from the hub, with servers."""

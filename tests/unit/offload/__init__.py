@@ -1,0 +1,1 @@
+"""Tests of the room that keeps blocking calls away from the hub."""

@@ -1,4 +1,4 @@
-"""greenline.offload.processes: waiting for another process lets the greenlets run."""
+"""greenline.offload.multiprocess: waiting for another process lets the greenlets run."""
 
 import pytest
 

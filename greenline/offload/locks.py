@@ -1,0 +1,91 @@
+"""
+File locks for greenlets: a lock that is held is tried again from the hub.
+
+The holder may be another greenlet, which would never come to release a lock that the hub waits for.
+Neither does a thread wait: there would be as many as waiters.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import gevent
+
+from greenline.deadline import wait_in
+from greenline.offload.threads import can_wait
+
+FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05
+HELD = {errno.EAGAIN, errno.EACCES}
+# What waits, and what does the same without waiting.
+COMMANDS = {fcntl.F_SETLKW: fcntl.F_SETLK}
+if hasattr(fcntl, "F_OFD_SETLKW"):
+    COMMANDS[fcntl.F_OFD_SETLKW] = fcntl.F_OFD_SETLK
+
+T = TypeVar("T")
+
+_fcntl: Callable[..., Any] = fcntl.fcntl
+_flock: Callable[..., None] = fcntl.flock
+_lockf: Callable[..., None] = fcntl.lockf
+_os_lockf: Callable[..., None] = os.lockf
+
+
+def pauses() -> "Pauses":
+    """Return what waits between two attempts, longer each time."""
+    return Pauses()
+
+
+class Pauses:
+    """The pauses between attempts: a millisecond at first, twice as long each time, at most 50."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_RETRY_S
+
+    def wait(self) -> None:
+        """Wait in the hub for the next one."""
+        wait_in(gevent.sleep, self._next_s)
+        self._next_s = min(self._next_s * 2, LAST_RETRY_S)
+
+
+def _until_free(attempt: Callable[..., T], *args: Any) -> T:
+    """Call *attempt* until the lock is not held by another one."""
+    pauses = Pauses()
+    while True:
+        try:
+            return attempt(*args)
+        except OSError as error:
+            if error.errno not in HELD:
+                raise
+        pauses.wait()
+
+
+def flock(fd: Any, operation: int, /) -> None:
+    """Lock a file as :func:`fcntl.flock` does; wait in the hub."""
+    if operation & (fcntl.LOCK_NB | fcntl.LOCK_UN) or not can_wait():
+        _flock(fd, operation)
+    else:
+        _until_free(_flock, fd, operation | fcntl.LOCK_NB)
+
+
+def lockf(fd: Any, cmd: int, len: int = 0, start: int = 0, whence: int = 0, /) -> None:  # noqa: A002
+    """Lock a range of a file as :func:`fcntl.lockf` does; wait in the hub."""
+    if cmd & (fcntl.LOCK_NB | fcntl.LOCK_UN) or not can_wait():
+        _lockf(fd, cmd, len, start, whence)
+    else:
+        _until_free(_lockf, fd, cmd | fcntl.LOCK_NB, len, start, whence)
+
+
+def fcntl_(fd: Any, cmd: int, arg: Any = 0, /) -> Any:
+    """Do what :func:`fcntl.fcntl` does; wait for a lock in the hub."""
+    if cmd not in COMMANDS or not can_wait():
+        return _fcntl(fd, cmd, arg)
+    return _until_free(_fcntl, fd, COMMANDS[cmd], arg)
+
+
+def os_lockf(fd: int, command: int, length: int, /) -> None:
+    """Lock a range of a file as :func:`os.lockf` does; wait in the hub."""
+    if command != os.F_LOCK or not can_wait():
+        _os_lockf(fd, command, length)
+    else:
+        _until_free(_os_lockf, fd, os.F_TLOCK, length)

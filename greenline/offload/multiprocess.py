@@ -1,0 +1,158 @@
+"""
+Wait in the hub for other processes: ``multiprocessing`` waits for them in C, and in system calls.
+
+A wait that blocks the hub is a deadlock where the other process waits for a greenlet: the thread of
+a queue or a pool, for instance.
+"""
+
+import _multiprocessing  # type: ignore[import-not-found]
+import multiprocessing.connection
+import multiprocessing.util
+import os
+import select
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import gevent
+
+# Private names of gevent's; those of multiprocessing stand in install().
+from gevent._hub_local import get_hub_if_exists
+from gevent.monkey import get_original
+from gevent.os import _closing_fd_to_event, fork_and_watch, fork_gevent  # type: ignore[attr-defined]
+from greenlet import getcurrent
+
+from greenline import poll
+
+READ, WRITE = 1, 2  # libev's events
+POLL_EVENTS = {READ: select.POLLIN, WRITE: select.POLLOUT}
+# What a pipe that can be written to takes without blocking; O_NONBLOCK would be the other
+# process's mode as well.
+WRITE_BYTES = 4096
+MIN_PAUSE_S, MAX_PAUSE_S = 0.0005, 0.02  # between two attempts to acquire a semaphore
+RECURSIVE_LOCK = 0  # a SemLock's kind
+
+
+def install() -> None:
+    """Change the waits of this process, whose standard library is patched; once."""
+    connection: Any = multiprocessing.connection.Connection
+    connection.__init__ = _blocking(connection.__init__)
+    connection._recv.__defaults__ = (_read,)
+    connection._send.__defaults__ = (_write,)
+    _multiprocessing.SemLock = SemLock
+    util: Any = multiprocessing.util
+    util.spawnv_passfds = partial(_watched, util.spawnv_passfds)
+    os.fork = partial(_fork, os.fork)
+    os.close = partial(_close, os.close)
+    connection._close.__defaults__ = (os.close,)
+
+
+def _watched(spawn: Callable[..., int], *args: Any) -> int:
+    """Start a process by *spawn* that ``os.waitpid`` waits for in the hub."""
+    if not _watches_children():
+        return spawn(*args)
+    pid: int = fork_and_watch(fork=partial(spawn, *args))
+    return pid
+
+
+def _fork(watched: Callable[[], int]) -> int:
+    return watched() if _watches_children() else fork_gevent()
+
+
+def _watches_children() -> bool:
+    """Return whether this thread's hub can: in a native thread gevent would raise an error."""
+    return bool(gevent.get_hub().loop.default)
+
+
+def _blocking(init: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Any, handle: int, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        init(self, handle, *args, **kwargs)
+        # gevent's sockets do not block, and the mode is shared with the process at the other end.
+        os.set_blocking(self._handle, True)
+
+    return __init__
+
+
+def _read(number: int, size: int) -> bytes:
+    _wait(number, READ)
+    return os.read(number, size)
+
+
+def _write(number: int, data: Any) -> int:
+    _wait(number, WRITE)
+    return os.write(number, data[:WRITE_BYTES])
+
+
+def _hub() -> Any:
+    """Return the hub to wait in; None in a native thread without one, and in the hub itself."""
+    hub = get_hub_if_exists()
+    return None if hub is getcurrent() else hub
+
+
+def _wait(number: int, event: int) -> None:
+    """Return when *number* is ready; at once where there is no hub: what follows blocks there."""
+    hub = _hub()
+    if hub is None or poll.which([number], POLL_EVENTS[event]):
+        return
+    watcher = hub.loop.io(number, event)
+    try:
+        hub.wait(watcher)
+    finally:
+        watcher.close()
+
+
+class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
+    """A semaphore of multiprocessing that is waited for in the hub."""
+
+    _owner: Any = None
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Acquire it, as ``multiprocessing.Lock.acquire`` does."""
+        if _hub() is None:
+            return bool(super().acquire(block, timeout))
+        until = None if timeout is None else monotonic() + timeout
+        pause_s = MIN_PAUSE_S
+        while not self._try():
+            if not block or (until is not None and monotonic() >= until):
+                return False
+            gevent.sleep(pause_s)
+            pause_s = min(pause_s * 2, MAX_PAUSE_S)
+        return True
+
+    def release(self) -> None:
+        """Release it, as ``multiprocessing.Lock.release`` does."""
+        if self.kind == RECURSIVE_LOCK and self._is_mine():
+            if self._owner not in (None, getcurrent()):
+                raise AssertionError("attempt to release recursive lock not owned by thread")
+            if self._count() == 1:
+                self._owner = None
+        super().release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def _try(self) -> bool:
+        if self.kind == RECURSIVE_LOCK:
+            # In C its owner is a native thread, which all greenlets share.
+            if self._is_mine() and self._owner is not getcurrent():
+                return False
+            if super().acquire(False):
+                self._owner = getcurrent()
+                return True
+            return False
+        return bool(super().acquire(False))
+
+
+def _close(later: Callable[[int], None], number: int) -> None:
+    """
+    Close *number* at once.
+
+    gevent's own way, *later*, is for a descriptor that a greenlet waits for. Every other time it
+    would be a deadlock for a parent that closes its end of a pipe and reads until the child's end.
+    """
+    hub = get_hub_if_exists()
+    is_waited_for = hub is not None and (
+        number in _closing_fd_to_event or hub.loop.closing_fd(number)
+    )
+    (later if is_waited_for else get_original("os", "close"))(number)

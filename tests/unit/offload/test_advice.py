@@ -1,0 +1,25 @@
+"""The watchdog's entry says what to do about the function that blocked the hub."""
+
+import gevent
+import pytest
+from gevent.monkey import get_original
+
+from greenline.watchdog import Watchdog
+from tests.support import wait_until
+
+
+def test_the_entry_ends_with_the_setting(caplog: pytest.LogCaptureFixture) -> None:
+    """With the name of the innermost function that is not the standard library's."""
+    watchdog = Watchdog(0.05)
+    watchdog.start()
+    try:
+        gevent.sleep(0.1)
+        wait_below_python()
+        wait_until(lambda: "the hub was blocked" in caplog.text, "the entry")
+    finally:
+        watchdog.stop()
+    assert f"GREENLINE_OFFLOAD={__name__}:wait_below_python" in caplog.text
+
+
+def wait_below_python() -> None:
+    get_original("time", "sleep")(0.5)

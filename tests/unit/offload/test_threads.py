@@ -1,0 +1,89 @@
+"""Calls in native threads: side by side, in turn for one owner, and left by who is interrupted."""
+
+from typing import Any
+
+import gevent
+import pytest
+from gevent.monkey import get_original
+
+from greenline import deadline
+from greenline.errors import DeadlineExceeded
+from greenline.offload import threads
+
+sleep = get_original("time", "sleep")
+
+
+def test_calls_run_side_by_side() -> None:
+    """Thirty that block are more than gevent's pool has threads, and resolve no names less."""
+    with gevent.Timeout(5):
+        calls = [gevent.spawn(threads.run, sleep, 0.5) for _ in range(30)]
+        gevent.sleep(0)
+        gevent.get_hub().threadpool.apply(int)
+        assert not any(call.ready() for call in calls)
+        gevent.joinall(calls, raise_error=True)
+
+
+def test_errors_and_keywords_pass() -> None:
+    """The call is as if it were made here."""
+    assert threads.run(int, "ff", base=16) == 255
+    with pytest.raises(ValueError, match="invalid literal"):
+        threads.run(int, "x")
+
+
+def test_an_owner_has_one_thread_and_its_calls_run_in_turn() -> None:
+    """What runs there may call again, at once."""
+    own = threads.OwnThread()
+    seen: list[Any] = []
+
+    def note(number: int) -> None:
+        sleep(0.01)
+        seen.append((number, own.call(threads.get_ident)))
+
+    gevent.joinall([gevent.spawn(own.call, note, number) for number in range(5)], raise_error=True)
+    assert [number for number, _ in seen] == list(range(5))
+    assert len({ident for _, ident in seen}) == 1
+
+
+def test_who_is_interrupted_takes_back_a_call_that_has_not_begun() -> None:
+    """And waits for the end of one that has, which is asked to end."""
+    own = threads.OwnThread()
+    ended: list[str] = []
+    stop = get_original("_thread", "allocate_lock")()
+    stop.acquire()
+
+    def work() -> None:
+        stop.acquire()
+        ended.append("work")
+
+    def release() -> None:
+        if not ended and stop.locked():
+            stop.release()
+
+    working = gevent.spawn(own.call, work, interrupt=release)
+    gevent.sleep(0.05)
+    waiting = gevent.spawn(own.call, ended.append, "waiting")
+    gevent.sleep(0)
+    waiting.kill(timeout=5)
+    working.kill(timeout=5)
+    assert ended == ["work"]
+    assert own.is_idle
+    assert own.call(int) == 0
+
+
+def test_the_deadline_ends_the_wait() -> None:
+    """The call itself goes on."""
+    with pytest.raises(DeadlineExceeded), deadline.limit(0.1):
+        threads.run(sleep, 0.5)
+
+
+def test_an_idle_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner has another one for the next call."""
+    monkeypatch.setattr(threads, "IDLE_S", 0.05)
+    own = threads.OwnThread()
+    for _ in range(3):
+        assert own.call(int) == 0
+        thread = own._thread
+        assert thread is not None
+        with gevent.Timeout(5):
+            while not thread.is_over or thread in threads._alive:
+                gevent.sleep(0.01)
