@@ -172,12 +172,10 @@ class Adaptive:
             self._set(min(self._limit * (1 + past_s / RECOVERY_S), float(self.initial)), now)
         elif self._idle < BUSY and self._limit > self.initial:
             self._decay(past_s, now)
-        elif not waiting:
-            self._restart(now)
-        elif stalled_s >= self._stall_s(in_progress) and self._blocked < PLENTY:
+        elif waiting and self._blocked < PLENTY and stalled_s >= self._stall_s(in_progress):
             self._grow(in_progress, now)
         elif self._is_measured(now):
-            self._judge(now)
+            self._judge(in_progress, waiting, now)
 
     def _begin_at_pool_size(self) -> None:
         size = min(self._pool_size(), self._maximum)
@@ -190,7 +188,8 @@ class Adaptive:
         """Double: nothing ends, and nothing is busy."""
         self._set(max(self._limit, in_progress) * 2, now)
         self._stalled_since_s = now
-        self._lower_at_s = now  # it was not compared with anything: a lower one may do as well
+        # It was not compared with anything: a lower one may do as well.
+        self._lower_at_s = max(self._lower_at_s, now + self._lower_hold_s)
 
     def _shrink(self, in_progress: int, blocked: int, now: float) -> None:
         """Let those in progress be the ones that do not wait for each other, and a few."""
@@ -204,7 +203,7 @@ class Adaptive:
     def _decay(self, past_s: float, now: float) -> None:
         self._set(max(self._limit * (1 - past_s / DECAY_S), self.initial), now)
 
-    def _judge(self, now: float) -> None:
+    def _judge(self, in_progress: int, waiting: int, now: float) -> None:
         """Compare what was measured with what the limit before served, and decide on the next."""
         base, found = self._base, self._measured(now)
         if base is not None and self._is_trial:
@@ -216,10 +215,9 @@ class Adaptive:
                     self._forbid(found.limit, now)
             else:
                 is_better = found.rate >= base.rate * (1 - LOSS)
-                self._lower_hold_s = (
-                    HOLD_S if is_better else min(2 * self._lower_hold_s, MAX_HOLD_S)
-                )
-                self._lower_at_s = now + self._lower_hold_s * (not is_better)
+                hold_s = HOLD_S if is_better else min(2 * self._lower_hold_s, MAX_HOLD_S)
+                self._lower_hold_s = hold_s
+                self._lower_at_s = now if is_better else now + hold_s
             if not is_better:
                 self._set(base.limit, now)
                 return
@@ -228,9 +226,10 @@ class Adaptive:
         self._base, self._is_trial = found, False
         up = 2.0 if self._idle >= STALLED else UP
         higher = min(max(self._limit * up, self._limit + 1), self._maximum)
-        lower = max(self._limit * DOWN, self.initial)
+        lower = max(min(self._limit, in_progress) * DOWN, self.initial)
         if (
-            self._idle >= IDLE
+            waiting
+            and self._idle >= IDLE
             and self._blocked < PLENTY
             and higher > self._limit
             and (higher < self._ceiling or now >= self._ceiling_until_s)
