@@ -46,7 +46,8 @@ def serving(folder: Path, target: str, **environ: str) -> Iterator[Served]:
     """Run the worker with few places, and none to wait in."""
     tls, trust = certify(folder)
     with service(
-        {**environ, "GREENLINE_MAX_IN_PROGRESS": str(PLACES)}, *WORKER, *tls,
+        {**environ, "GREENLINE_MAX_IN_PROGRESS": str(PLACES), "GREENLINE_MAX_WAITING": "0"},
+        *WORKER, *tls,
         target=target, config="tests/e2e/plain_conf.py", wait=False,
     ) as running:  # fmt: skip
         served = Served(running, trust)
