@@ -23,7 +23,7 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 
 def _crash(_: object) -> None:
     """Let the worker itself fail."""
-    gevent.get_hub().parent.throw(RuntimeError("on purpose"))
+    gevent.get_hub().parent.throw(SystemError("on purpose"))  # others may be a signal handler's
 
 
 SAY: dict[str, Callable[[dict[str, Any]], object]] = {

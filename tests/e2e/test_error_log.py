@@ -87,7 +87,7 @@ def test_the_stack_of_a_worker_that_fails_is_written() -> None:
             running.get("/?crash")
         wait_until(lambda: running.workers() not in ([], [worker]), "another worker")
         assert "Exception in worker process" in running.log
-        assert "RuntimeError: on purpose" in running.log
+        assert "SystemError: on purpose" in running.log
 
 
 @pytest.mark.parametrize(
