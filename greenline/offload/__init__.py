@@ -14,6 +14,7 @@ from types import ModuleType
 from greenline import settings
 from greenline.defeats import BLOCKING_DRIVERS
 from greenline.offload import names
+from greenline.offload.imports import after_import
 
 MYSQLCLIENT = "mysqlclient"
 
@@ -32,10 +33,10 @@ def patch() -> None:
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
     os.system, os.waitpid, os.wait = processes.system, processes.waitpid, processes.wait
-    names.after_import("sqlite3.dbapi2", _patch_sqlite3)
+    after_import("sqlite3.dbapi2", _patch_sqlite3)
     for name in wanted:
         if name == MYSQLCLIENT:
-            names.after_import("MySQLdb._mysql", _patch_mysqlclient)
+            after_import("MySQLdb._mysql", _patch_mysqlclient)
         else:
             names.require_package(name)
             names.wrap(name)
