@@ -31,11 +31,6 @@ _lockf: Callable[..., None] = fcntl.lockf
 _os_lockf: Callable[..., None] = os.lockf
 
 
-def pauses() -> "Pauses":
-    """Return what waits between two attempts, longer each time."""
-    return Pauses()
-
-
 class Pauses:
     """The pauses between attempts: a millisecond at first, twice as long each time, at most 50."""
 

@@ -18,6 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from math import fabs
 from resource import RUSAGE_THREAD, getrusage
@@ -231,11 +232,12 @@ class Connection(_Connection):  # type: ignore[misc]
 
     def backup(self, *args: Any, **kwargs: Any) -> None:
         """Copy the database into another connection's."""
-        self._run(_with_keywords, _Connection.backup, self, args, kwargs)
+        self._run(self._waiting_in_sqlite, partial(_Connection.backup, self, *args, **kwargs))
 
     def blobopen(self, *args: Any, **kwargs: Any) -> Any:
         """Open a blob."""
-        return self._run(_with_keywords, _Connection.blobopen, self, args, kwargs)
+        opened = partial(_Connection.blobopen, self, *args, **kwargs)
+        return self._run(self._waiting_in_sqlite, opened)
 
     def create_function(self, name: Any, narg: Any, func: Any, **kwargs: Any) -> None:
         """Create a function; what is neither built in nor deterministic might wait."""
@@ -403,10 +405,6 @@ def _initialize(conn: Connection, database: Any, kwargs: dict[str, Any]) -> None
     _Connection.__init__(conn, database, **kwargs)
 
 
-def _with_keywords(func: Any, conn: Connection, args: Any, kwargs: Any) -> Any:
-    return conn._waiting_in_sqlite(lambda: func(conn, *args, **kwargs))
-
-
 def _brief(name: str) -> Any:
     """Return a method of a connection that only notes something."""
     original = getattr(_Connection, name)
@@ -444,14 +442,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._ahead = deque()
 
-    @property
-    def row_factory(self) -> Any:
-        """Makes a row of a tuple: called in the caller's greenlet."""
-        return self._row_factory
-
-    @row_factory.setter
-    def row_factory(self, factory: Any) -> None:
-        self._row_factory = factory
+    row_factory = Connection.row_factory
 
     @property
     def rowcount(self) -> int:

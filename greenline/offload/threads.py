@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
@@ -266,7 +267,7 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     if not can_wait():
         return func(*args, **kwargs)
     outbox = _outbox()
-    job = _Job(_with_keywords, (func, args, kwargs), outbox) if kwargs else _Job(func, args, outbox)
+    job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox)
     thread = _take()
     while not thread.submit(job):
         thread = _take()
@@ -276,10 +277,6 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     finally:
         outbox.forget()
         _give_back(thread)
-
-
-def _with_keywords(func: Callable[..., T], args: Any, kwargs: Any) -> T:
-    return func(*args, **kwargs)
 
 
 class OwnThread:
