@@ -77,7 +77,7 @@ class Parts:
             "yield until something came, and read it": _each(lambda: next(readers).recv_request(5)),
             "parse": _each(lambda: split_head(ASK)),
             "environ": _each(lambda: lane.read(ASK)),
-            "gate, counts, log": _each(self._account),
+            "limiter, counts, log": _each(self._account),
             "Flask": _each(lambda: b"".join(worker.wsgi(next(environs), self._start))),
             "response": _each(self._respond),
             "write": _each(lambda: next(writers).sendall(self._sent[0])),
@@ -92,9 +92,9 @@ class Parts:
 
     def _account(self) -> None:
         request, worker = self._request, self._worker
-        admitted = worker._gate.enter(request.environ, self._clients[0].sock)
+        admitted = worker._limiter.acquire(request.environ, self._clients[0].sock)
         worker._journal.tell(request.environ, request, self._response, 0.001)
-        worker._gate.leave(admitted)
+        worker._limiter.release(admitted)
 
     def _respond(self) -> None:
         self._response, _ = self._connection.respond(self._request)

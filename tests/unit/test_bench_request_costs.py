@@ -6,7 +6,7 @@ import sys
 
 from tests.support import CHECKOUT, environ
 
-PARTS = ("parse", "environ", "gate, counts, log", "Flask", "response", "write")
+PARTS = ("parse", "environ", "limiter, counts, log", "Flask", "response", "write")
 
 
 def test_each_part_has_a_cost_and_all_of_them_are_summed_up() -> None:
