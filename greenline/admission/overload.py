@@ -2,11 +2,11 @@
 Tell an overload from a long queue. Arithmetic only; the clock is injected.
 
 Two hundred clients that each wait for their answer before they ask again make a queue that is
-long but does not grow: each request has its turn, and to refuse one only brings it back. Clients
-that come whether or not others were answered make a queue that grows as long as more come than
-are served; first come, first served, all of them are served too late in the end. So what counts
-is whether the queue grows. When it has grown for two seconds and a request would wait ``LATE_S``,
-the queue is held to ``KEEP_S`` of work: the oldest are refused, and so are those that come on top,
+long but does not grow: each request has its turn, and a client that is refused only asks again.
+Clients that come whether or not others were answered make a queue that grows as long as more come
+than are served; served in order, all requests are late in the end. So the queue is judged by its
+growth. When it has grown for two seconds and a request would wait ``LATE_S``, it is held to
+``KEEP_S`` of work: the oldest requests are refused, and so are those that come when it is full,
 until no more come than are served.
 """
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 WINDOW_S, WINDOWS = 0.25, 8
 LATE_S, KEEP_S = 1.0, 0.25
-MORE = 1.1  # so many times as many come as end
+MORE = 1.1  # in an overload, so many times as many requests come as end
 MIN_GROWTH = 2  # in a second
 MIN_QUEUE = 8  # a queue that is never too long
 
@@ -49,7 +49,7 @@ class Overload:
 
     def observe(self, waiting: int, *, is_full: bool = False) -> None:
         """
-        Look whether the queue grows: call it every few hundredths of a second while it is there.
+        Check whether the queue grows: call it every few hundredths of a second.
 
         :param waiting: how many requests wait.
         :param is_full: whether clients wait that cannot even be accepted: their queue grows unseen.

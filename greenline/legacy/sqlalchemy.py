@@ -65,7 +65,7 @@ def wrap(pool_class: Any) -> None:
         try:
             give_back(self, record)
         finally:
-            # Whichever greenlet gives it back: it was counted for the one that took it.
+            # Any greenlet may return it: it was counted for the one that took it.
             if holder is not None:
                 self._greenline_admission.leave(holder)
 
@@ -92,7 +92,7 @@ def _timeout_of(pool: Any) -> Exception:
 
 
 class _Admission:
-    """Who may take a connection of one pool."""
+    """Decides which greenlet may take a connection of one pool."""
 
     def __init__(self, capacity: int) -> None:
         self.is_needed = capacity > 1
@@ -124,7 +124,7 @@ class _Admission:
         return self._wait(me, timeout_s)
 
     def leave(self, me: Any) -> None:
-        """Count a connection less for *me*, and let those in that there is room for."""
+        """Uncount a connection of *me*, and admit the greenlets for which there is room."""
         self._taken -= 1
         self._held[me] -= 1
         if not self._held[me]:
@@ -150,7 +150,7 @@ class _Admission:
             with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
                 deadline.wait_in(waiter.get)
         except BaseException:
-            if me in self._held:  # it was let in in the same moment
+            if me in self._held:  # it was admitted in the same moment
                 self.leave(me)
             else:
                 self._line.remove(entry)

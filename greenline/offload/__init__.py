@@ -21,9 +21,9 @@ MYSQLCLIENT = "mysqlclient"
 
 def patch() -> None:
     """
-    Replace what blocks; after gevent has patched, and before the application is imported.
+    Replace the calls that block: after gevent's patches, and before the application is imported.
 
-    :raises ConfigError: ``GREENLINE_OFFLOAD`` names what there is not.
+    :raises ConfigError: ``GREENLINE_OFFLOAD`` names a package that does not exist.
     """
     wanted = settings.offload()
     if wanted is None:
@@ -56,7 +56,7 @@ def _patch_mysqlclient(module: ModuleType) -> None:
 
 def advice(file: str, function: str) -> str | None:
     """
-    Say how a function that blocked the hub is kept from it.
+    Return how to keep a function that blocked the hub away from it.
 
     :param file: the path of its module, as it stands in a stack.
     :param function: its name, as it stands in a stack.

@@ -33,7 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 get_ident: Callable[[], int] = get_original("_thread", "get_ident")
-# In an instance: greenline.patching takes an original among the globals for an accident.
+# In an instance: greenline.patching reports an original among the globals as late patching.
 native = SimpleNamespace(
     allocate_lock=get_original("_thread", "allocate_lock"),
     start_new_thread=get_original("_thread", "start_new_thread"),
@@ -47,7 +47,7 @@ def can_wait() -> bool:
     """
     Return whether the caller may wait in a hub.
 
-    The hub itself may not, and a native thread that has no hub is better off blocked.
+    The hub itself may not, and a native thread without a hub blocks instead.
     """
     hub = get_hub_if_exists()
     if hub is None:
