@@ -183,13 +183,15 @@ WORKS = (
     Work("django-orders", DJANGO, "/orders/17", "Order N-0016 of Customer 16", SIGNED_IN),
     Work("django-orders-60", DJANGO_60, "/orders/17", "Order N-0016 of Customer 16", SIGNED_IN),
     Work("django-admin-60", DJANGO_60, "/admin/shop/order/", "N-0999", SIGNED_IN),
+    Work(
+        "django-sleep-60", DJANGO_60, "/sleep", "slept", SIGNED_IN,
+        waits=True, connections=CONNECTIONS,
+    ),
     Work("flask-orders", FLASK, "/orders", '"Customer 0"'),
     Work("flask-nested", FLASK, "/nested", "42"),
     Work("flask-pool-sleep", FLASK, "/pool-sleep", "slept", waits=True, connections=15),
-    Work(
-        "flask-connect-sleep", FLASK, "/connect-sleep", "slept",
-        waits=True, connections=CONNECTIONS,
-    ),
+    # Each request makes Postgres fork: that is work, and the processor bounds it.
+    Work("flask-connect-sleep", FLASK, "/connect-sleep", "slept"),
     Work("httpbin-json", HTTPBIN, "/json", "Sample Slide Show"),
     Work("httpbin-delay", HTTPBIN, "/delay/0.2", "/delay/0.2", waits=True),
     Work("kinto-records", KINTO, "/v1/buckets/bench/collections/orders/records", "N-019", BASIC),

@@ -51,7 +51,6 @@ from greenline.tls_client import TlsClient
 from greenline.watchdog import Watchdog
 from greenline.wire import Lane, Rules, split_head
 
-RETIRE_EVERY_S = 0.5
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
 
 
@@ -62,7 +61,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     is_over = False
     early_signals: Any  # a queue
     _servers: Sequence[Listener] = ()
-    _retired_s = -RETIRE_EVERY_S
     shared_fd = -1  # of the memory for all workers' counts
 
     @classmethod
@@ -101,6 +99,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self.notify()
             self._counters.read_gauges()
             self._close_idle()
+            self._free_slots()
             try:
                 gevent.sleep(TICK_S)
             except SystemError:  # of the event loop
@@ -155,11 +154,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._pre_request = self._hook("pre_request")
         self._post_request = self._hook("post_request")
         learnt = self._counters.inherited.get(("limiter", "limit"), 0)
-        self._limiter = limiter(settings.admission(), learnt, self._is_full)
+        self._limiter = limiter(
+            settings.admission(), learnt, starved=_slot_waits, is_full=self._is_full
+        )
         counters.gauges["limiter"] = self._limiter.stats
         self._limit_requests()
-        if (foreign := sys.modules.get("greenline.postgres.foreign")) is not None:  # has psycopg2
-            foreign.on_waiting.append(self._note_slot_wait)
         self._watch_hub()
         # What is there now stays: no collection needs to look at it again.
         gc.collect()
@@ -388,20 +387,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             for _, each in idle[:missing]:
                 each.close_if_idle()
 
-    def _note_slot_wait(self, waiting: int) -> None:
+    def _free_slots(self) -> None:
         """
         End idle handlers while requests wait for a connection slot of Postgres.
 
         An idle handler may keep a connection, as a thread of Django's does. It goes with the
         handler, and its slot is free for a request that waits.
         """
-        now = monotonic()
-        if waiting and self._handlers.stats()["idle"] and now - self._retired_s >= RETIRE_EVERY_S:
-            self._retired_s = now
-            gevent.spawn(self._retire_handlers)
-
-    def _retire_handlers(self) -> None:
-        if self._handlers.retire_idle():
+        if _slot_waits() and self._handlers.retire_idle():
             gevent.sleep(0)  # they end
             gc.collect()  # what they kept may be in reference cycles, as Django's connections are
 
@@ -453,6 +446,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             server.max_accept = 1
         server.start()
         return server
+
+
+def _slot_waits() -> int:
+    """Return how many requests wait for a connection slot of Postgres; 0 without psycopg2."""
+    foreign = sys.modules.get("greenline.postgres.foreign")
+    return 0 if foreign is None else int(foreign.waiting)
 
 
 def _do_nothing(sig: int, frame: Any) -> None:

@@ -6,7 +6,8 @@ all wait, with more they compete for the locks and pools of the application. So 
 at 16 and changes only while requests wait for it, by what the requests in progress wait for:
 
 - A lock or a place in a pool that others in progress hold is scarcity: more in progress make it
-  worse. The limit falls to those that do not wait for it, and a few.
+  worse. The limit falls to those that do not wait for it, and a few; or to those alone, where what
+  they wait for is a connection that the server refuses.
 - The network or a timer, while the CPU is idle and nothing ends: more in progress cost nothing.
   The limit doubles, every ``STALL_S``.
 - Otherwise, while the CPU has time left, a higher limit is tried and kept only if the throughput
@@ -28,6 +29,7 @@ INITIAL, MINIMUM, MAXIMUM = 16, 2, 1000
 STALL_S = 0.05  # nothing ends for so long, and in so many times the usual pause between two ends
 STALL_ENDS = 8
 STANDSTILL_S = 1.0  # all wait for locks: perhaps for something that a waiting request brings
+STARVED_S = 0.5  # after that a limit that was lowered has had its effect
 SMOOTHING_S = 0.1  # of the shares of blocked requests and idle time
 SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each other
 IDLE, BUSY, STALLED = 0.2, 0.1, 0.8  # shares of time in which the hub has nothing to do
@@ -52,7 +54,9 @@ class Limit(Protocol):
     def record(self, took_s: float, ok: bool) -> None:
         """Learn that a request took *took_s* seconds; *ok* is whether it was answered below 500."""
 
-    def observe(self, in_progress: int, waiting: int, blocked: int, idle: float) -> None:
+    def observe(
+        self, in_progress: int, waiting: int, blocked: int, starved: int, idle: float
+    ) -> None:
         """Learn what the requests in progress do."""
 
 
@@ -68,7 +72,9 @@ class Fixed:
     def record(self, took_s: float, ok: bool) -> None:
         """Learn nothing."""
 
-    def observe(self, in_progress: int, waiting: int, blocked: int, idle: float) -> None:
+    def observe(
+        self, in_progress: int, waiting: int, blocked: int, starved: int, idle: float
+    ) -> None:
         """Learn nothing."""
 
 
@@ -118,6 +124,9 @@ class Adaptive:
         self._ended_before = 0  # at the last look
         self._settled = False
         self._stalled_since_s = self._window_s = 0.0
+        # The highest limit without a connection that is refused, for some time.
+        self._starved_s, self._served = -inf, inf
+        self._served_until_s, self._served_hold_s = 0.0, HOLD_S
 
     def __repr__(self) -> str:
         return (
@@ -135,7 +144,9 @@ class Adaptive:
         self._ok += ok
         self._latency_s += (took_s - self._latency_s) / 16
 
-    def observe(self, in_progress: int, waiting: int, blocked: int, idle: float) -> None:
+    def observe(
+        self, in_progress: int, waiting: int, blocked: int, starved: int, idle: float
+    ) -> None:
         """
         Learn what the requests in progress do.
 
@@ -144,6 +155,7 @@ class Adaptive:
         :param in_progress: how many requests are worked on.
         :param waiting: how many requests wait for the limit; if none does, it does not grow.
         :param blocked: how many of them wait for what others of them hold: a lock, a pool.
+        :param starved: how many of those wait for a connection that a server refuses.
         :param idle: the share of the time since the last call in which the hub had nothing to do.
         """
         now = self._clock()
@@ -155,6 +167,7 @@ class Adaptive:
             self._restart(now)
             self._stalled_since_s = now
             past_s = 0.0
+        blocked -= min(starved, blocked)  # these have a rule of their own
         weight = past_s / (past_s + SMOOTHING_S)
         self._blocked += weight * (blocked / max(in_progress, 1) - self._blocked)
         self._idle += weight * (idle - self._idle)
@@ -162,7 +175,16 @@ class Adaptive:
             self._ended_before = self._ended
             self._stalled_since_s = now
         stalled_s = now - self._stalled_since_s
-        if self._blocked > SCARCE and blocked > 1:
+        has_effect = in_progress <= self.value and now - self._starved_s >= STARVED_S
+        if starved and waiting and has_effect:
+            # What is refused is not queued for, so it is not shared either: some requests would
+            # wait for ever while others use what is there. None of them may be too many.
+            self._starved_s = now
+            self._served = float(in_progress - starved)
+            self._served_until_s = now + self._served_hold_s
+            self._served_hold_s = min(2 * self._served_hold_s, MAX_HOLD_S)
+            self._set(self._served, now)
+        elif self._blocked > SCARCE and blocked > 1:
             if not waiting or stalled_s < STANDSTILL_S:
                 self._shrink(in_progress, blocked, now)
             else:
@@ -232,6 +254,7 @@ class Adaptive:
             and self._idle >= IDLE
             and self._blocked < PLENTY
             and higher > self._limit
+            and now >= self._served_until_s
             and (higher < self._ceiling or now >= self._ceiling_until_s)
         ):
             self._try(higher, found, now)
@@ -250,6 +273,8 @@ class Adaptive:
         self._ceiling_hold_s = min(2 * self._ceiling_hold_s, MAX_HOLD_S)
 
     def _set(self, limit: float, now: float) -> None:
+        if now < self._served_until_s:
+            limit = min(limit, self._served)
         self._limit = min(max(limit, float(self._minimum)), float(self._maximum))
         self.value = round(self._limit)
         self._base, self._is_trial = None, False

@@ -62,6 +62,7 @@ class ConcurrencyLimiter:
     :param max_wait_s: seconds that one of them waits at most; None: as long as it takes.
     :param exempt: the exact paths that always pass.
     :param blocked: returns how many requests in progress wait for what others in progress hold.
+    :param starved: returns how many of those wait for a connection that a server refuses.
     :param is_full: returns whether clients wait that cannot be accepted.
     """
 
@@ -73,6 +74,7 @@ class ConcurrencyLimiter:
         max_wait_s: float | None = 0.1,
         exempt: Collection[str] = ("/healthz", "/readyz"),
         blocked: Callable[[], int] = lambda: 0,
+        starved: Callable[[], int] = lambda: 0,
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._limit = limit
@@ -80,6 +82,7 @@ class ConcurrencyLimiter:
         self._max_wait_s = max_wait_s
         self._exempt = frozenset(exempt)
         self._blocked = blocked
+        self._starved = starved
         self._is_full = is_full
         self._in_progress = 0
         self._refused = 0
@@ -214,22 +217,31 @@ class ConcurrencyLimiter:
             self._timer = None
             self._idle_time.stop()
             return
-        self._limit.observe(self._in_progress, len(self._waiting), self._blocked(), idle)
+        self._limit.observe(
+            self._in_progress, len(self._waiting), self._blocked(), self._starved(), idle
+        )
         if not self._waiting:
             return
-        self._overload.observe(len(self._waiting), is_full=self._is_full())
+        self._overload.observe(len(self._waiting), self._in_progress, is_full=self._is_full())
         while len(self._waiting) > self._overload.max_waiting:
             self._refused += 1
             self._waiting.popleft().admission.set_exception(Overloaded())
         self._admit()
 
 
-def limiter(settings: Admission, learnt: int, is_full: Callable[[], bool]) -> ConcurrencyLimiter:
+def limiter(
+    settings: Admission,
+    learnt: int,
+    *,
+    starved: Callable[[], int],
+    is_full: Callable[[], bool],
+) -> ConcurrencyLimiter:
     """
     Return the limiter that the settings ask for.
 
     :param settings: of the environment.
     :param learnt: the limit that other workers of the host have found, int; 0: none has.
+    :param starved: returns how many requests wait for a connection that a server refuses.
     :param is_full: returns whether clients wait that cannot be accepted.
     """
     limit: Limit
@@ -245,6 +257,7 @@ def limiter(settings: Admission, learnt: int, is_full: Callable[[], bool]) -> Co
         max_wait_s=settings.max_wait_s,
         exempt=settings.health_paths,
         blocked=lock_waits.waiting,
+        starved=starved,
         is_full=is_full,
     )
 

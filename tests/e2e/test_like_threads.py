@@ -50,7 +50,7 @@ def test_what_is_kept_per_thread_is_kept_and_bounded() -> None:
         found = running.get("/").json
     assert load.statuses == {200: len(load.answered)}
     assert found["threads"] <= found["highest"] < connections
-    assert found["count"] > requests / found["threads"] / 4
+    assert found["count"] >= requests / found["threads"]
 
 
 def test_django_keeps_a_connection_per_thread_and_no_more(postgres: Postgres) -> None:

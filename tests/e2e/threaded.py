@@ -13,10 +13,11 @@ kept = threading.local()
 lock = threading.Lock()
 idents: set[int] = set()
 progress = {"now": 0, "highest": 0}
+counts = {"highest": 0}
 
 
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """Do as the path says, and tell what this thread has counted."""
+    """Do as the path says; answer with what the threads have counted."""
     path = environ["PATH_INFO"]
     if path == "/limit":
         return answer(start_response, counters.totals().get(("limiter", "limit"), 0))
@@ -24,6 +25,7 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     progress["highest"] = max(progress.values())
     try:
         kept.count = getattr(kept, "count", 0) + 1
+        counts["highest"] = max(counts["highest"], kept.count)
         idents.add(threading.get_ident())
         if path.startswith("/sleep/"):
             time.sleep(float(path.removeprefix("/sleep/")))
@@ -34,7 +36,7 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             start_response,
             {
                 "pid": os.getpid(),
-                "count": kept.count,
+                "count": counts["highest"],
                 "threads": len(idents),
                 "highest": progress["highest"],
             },

@@ -19,7 +19,7 @@ from greenline import settings
 OURS = report.OURS
 BY_NAME = {work.name: work for work in WORKS}
 BUSY, SLEEPING = BY_NAME["django-orders"], BY_NAME["httpbin-delay"]
-CONNECTING, POOLED = BY_NAME["flask-connect-sleep"], BY_NAME["flask-pool-sleep"]
+CONNECTING, POOLED = BY_NAME["django-sleep-60"], BY_NAME["flask-pool-sleep"]
 
 
 def row(who: str, req_s: float, clients: int = 50, **answers: int) -> report.Row:

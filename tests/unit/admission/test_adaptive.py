@@ -111,7 +111,7 @@ class Worker:
         self._cpu_used = max(0.0, self._cpu_used - OBSERVE_S)
         if self._came or self._in_progress > INITIAL:
             blocked = len(self._for_slot) if self._is_lock else 0
-            self.limit.observe(self._in_progress, len(self._came), blocked, idle)
+            self.limit.observe(self._in_progress, len(self._came), blocked, 0, idle)
         self._admit()
         self._at(self.now + OBSERVE_S, self._observe)
 
@@ -121,7 +121,7 @@ def test_a_number_stays_what_it_is() -> None:
     limit = Fixed(7)
     for _ in range(100):
         limit.record(1.0, False)
-        limit.observe(7, 7, 7, 1.0)
+        limit.observe(7, 7, 7, 7, 1.0)
     assert limit.value == 7
 
 
@@ -196,6 +196,17 @@ def test_a_limit_that_was_raised_in_vain_comes_down() -> None:
     assert worker.limit.value <= 4 * INITIAL
 
 
+def test_what_a_server_refuses_is_none_too_many() -> None:
+    """Three of twenty wait for a connection that is refused: seventeen, and no more for a while."""
+    now = 0.0
+    limit = Adaptive(clock=lambda: now)
+    limit.begin_at(100)
+    for _ in range(round(1 / OBSERVE_S)):
+        now += OBSERVE_S
+        limit.observe(20, 5, 3, 3, 0.9)
+    assert limit.value == 17
+
+
 def test_errors_that_come_with_a_higher_limit_take_it_back() -> None:
     """Above thirty in progress half of the answers are errors: the limit does not stay there."""
     worker = Worker(about(0.05))
@@ -226,7 +237,7 @@ def test_a_standstill_in_which_all_wait_for_each_other_raises_the_limit() -> Non
     limit = Adaptive(clock=lambda: now)
     while limit.value <= INITIAL and now < 5:
         now += OBSERVE_S
-        limit.observe(INITIAL, 10, INITIAL, 1.0)
+        limit.observe(INITIAL, 10, INITIAL, 0, 1.0)
     assert limit.value == 2 * INITIAL
     assert 1.0 <= now < 2.0
 
@@ -237,7 +248,7 @@ def test_what_another_worker_has_learnt_is_where_it_begins() -> None:
     limit.begin_at(200)
     assert limit.value == 200
     limit = Adaptive(pool_size=lambda: 40)
-    limit.observe(16, 1, 0, 0.5)
+    limit.observe(16, 1, 0, 0, 0.5)
     assert limit.value == 40
 
 
@@ -277,6 +288,6 @@ def test_whatever_happens_the_limit_stays_within_its_bounds(
         now += pause_s
         for _ in range(30):
             limit.record(took_s, ok)
-        limit.observe(in_progress, waiting, min(blocked, in_progress), idle)
+        limit.observe(in_progress, waiting, min(blocked, in_progress), blocked % 7, idle)
         assert minimum <= limit.value <= maximum
     assert repr(limit).startswith(f"<Adaptive {limit.value} ")
