@@ -51,8 +51,6 @@ UNTOUCHED = (LogicalReplicationConnection, PhysicalReplicationConnection, Pooled
 
 # How many greenlets of this process wait for a connection slot of a server.
 waiting = 0
-# Called with that number when it changes. They must not wait.
-on_waiting: list[Callable[[int], object]] = []
 
 
 def install() -> None:
@@ -352,5 +350,3 @@ class _SlotQueue:
 def _count(by: int) -> None:
     global waiting
     waiting += by
-    for report in on_waiting:
-        report(waiting)
