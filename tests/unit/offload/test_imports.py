@@ -1,10 +1,7 @@
 """greenline.offload.imports: an action is done as soon as its module is imported."""
 
-import subprocess
-import sys
-
 from greenline.offload.imports import after_import
-from tests.support import CHECKOUT
+from tests.support import run
 
 SCRIPT = """
 import sys
@@ -28,7 +25,5 @@ def test_a_module_that_is_imported_already_is_acted_on_at_once() -> None:
 
 def test_another_one_right_after_its_import() -> None:
     """It is executed by then, and not imported before."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
-    )
+    done = run(["python", "-c", SCRIPT], {})
     assert (done.stderr, done.stdout) == ("", "before\ncolorsys rgb_to_hsv\nafter\n")
