@@ -57,7 +57,7 @@ bench-api: setup-bench ## compare the API on both databases with other ways to s
 bench-http: setup-bench ## compare a small JSON answer with other servers and frameworks
 	@exec .venv/bin/python -m bench.http $(ARGS)
 
-bench-overload: setup-bench ## offer up to three times what is taken, with and without the gate
+bench-overload: setup-bench ## offer up to three times what is taken, with the defaults and without a limit
 	@exec .venv/bin/python -m bench.overload $(ARGS)
 
 bench-offload: setup-bench ## compare a view with five statements of sqlite with gunicorn's threads

@@ -103,7 +103,11 @@ def create_app(settings: Settings) -> Flask:
 
 
 def counts_path(database_url: str) -> Path:
-    """Return the file of a host's counts: those of all services on one database, and its keys."""
+    """
+    Return the path of a host's counts of requests: one file for all services on one database.
+
+    :param database_url: the address of the database, which holds the keys.
+    """
     return host_path(f"rate limit of {server_of(database_url)}{urlsplit(database_url).path}")
 
 
@@ -112,7 +116,7 @@ def _access(settings: Settings, app: Flask, keys_store: Keys, resources: Resourc
     find = keys_store.find if settings.auth else None
     if settings.rate_limit is None:
         return Access(find)
-    # What counts takes a third of a second to import.
+    # The library takes a third of a second to import.
     from app.api import rate_limit
     from app.api.host_counts import HostCounts
 

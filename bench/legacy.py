@@ -202,7 +202,7 @@ def address(postgres: Postgres, application: Application) -> str:
 def prepared(
     applications: Sequence[Application], who: Sequence[str], folder: Path
 ) -> Iterator[dict[str, Postgres]]:
-    """Lend a Postgres for each of *who*, all with the same data of *applications*."""
+    """Run a Postgres for each server of *who*, all with the same data of *applications*."""
     with ExitStack() as stack:
         first = stack.enter_context(temporary(legacy_lineup.MAX_CONNECTIONS))
         for application in {each.name: each for each in applications}.values():
@@ -232,7 +232,7 @@ def make_database(postgres: Postgres, application: Application) -> None:
 
 @contextmanager
 def copy(stopped: Postgres) -> Iterator[Postgres]:
-    """Lend a Postgres that begins with the data of one that was *stopped*."""
+    """Run a Postgres that begins with the data of one that is *stopped*."""
     folder = Path(tempfile.mkdtemp(prefix="greenline-data-", dir=stopped.folder.parent))
     folder.chmod(0o755)
     made = Postgres(folder, stopped.max_connections, durable=False)

@@ -14,25 +14,24 @@ START_TIMEOUT_S = 20
 
 
 class Redis:
-    """A redis-server on a free port of 127.0.0.1."""
+    """A redis-server on a free port of 127.0.0.1, which it keeps when it is started again."""
 
     def __init__(self) -> None:
         self._child = Child("redis")
         self._folder: Path | None = None
-        self.port = 0
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
 
     def start(self) -> None:
         """
         Start, and return when it listens.
 
-        :raises ConfigError: there is none, and none can be fetched; or it does not start.
+        :raises ConfigError: no redis-server can be fetched, or it does not start.
         """
         unpacked = debian.unpacked("redis-tools")
         folder = self._folder = Path(tempfile.mkdtemp(prefix="greenline-redis-", dir=TMP))
         try:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
             # One program with three names, of which this one serves.
             program = folder / "redis-server"
             program.symlink_to(unpacked / "usr/bin/redis-check-rdb")
@@ -49,7 +48,7 @@ class Redis:
             raise
 
     def stop(self) -> None:
-        """End it; a stopped one stays as it is."""
+        """End it, if it runs."""
         self._child.stop()
         if self._folder is not None:
             shutil.rmtree(self._folder)

@@ -26,7 +26,7 @@ from greenline.wire import CHUNKED, Lane, Unusual, is_valid_host
 
 
 class Outcome(NamedTuple):
-    """How a request ended that was served without the connection's own greenlet."""
+    """The end of a request that a handler served instead of the connection's own greenlet."""
 
     stays: bool = False
     error: BaseException | None = None
@@ -114,7 +114,7 @@ class Connection:
         return request
 
     def wait_for_next(self, idle_s: float) -> bool:
-        """Be idle again, for *idle_s* seconds at most; return False when more was sent already."""
+        """Wait for the next request for *idle_s* seconds; return False if data is there already."""
         if self._data:
             return False
         self._is_idle = True

@@ -83,7 +83,7 @@ def _loop() -> "_Loop":
 
 
 class _Selector(GeventSelector):
-    """Waits in the hub, for the hub's turn alone without a timer."""
+    """Waits in the hub; with a timeout of 0 for one turn of it, without a timer."""
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout == 0:

@@ -63,7 +63,7 @@ class Counters:
         self._memory = mmap.mmap(fd, ROWS * ROW_BYTES)
         self._cells = memoryview(self._memory).cast("q")
         self._row = self._take_row()
-        # What all workers found, those that have ended included, before this row begins anew.
+        # The highest values of all workers, ended ones included, read before this row is cleared.
         self.inherited = self._highest_values()
         self._cell_of: dict[Key, int] = {}
         self._used = 0

@@ -114,7 +114,7 @@ _current: ContextVar[_Limit | None] = ContextVar("deadline", default=None)
 
 
 def forget() -> None:
-    """Limit what follows no longer: in a child process, whose parent's hub holds the timer."""
+    """Remove the current limit: in a child process, whose parent's hub has the timer."""
     _current.set(None)
 
 

@@ -40,9 +40,6 @@ class Guest:
     def __init__(self) -> None:
         self._greenlet = gevent.getcurrent()
 
-    def idle_s(self) -> None:
-        """Return None: it is not known whether it is idle."""
-
     def close_if_idle(self) -> None:
         """Leave it: nobody knows whether it is idle."""
 

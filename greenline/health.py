@@ -4,7 +4,7 @@ Tell whether the service can work: ask each dependency, side by side, within a l
 1. A check raises what is wrong. One that does not answer within ``CHECK_TIMEOUT_S`` fails.
 2. All together take at most ``TOTAL_TIMEOUT_S``.
 3. The answer is remembered for ``REMEMBERED_S``; who asks meanwhile waits for the same one.
-4. What is wrong is logged when it changes: an answer to a stranger need not have it.
+4. Problems are logged when they change, because an answer may leave them out.
 """
 
 import logging

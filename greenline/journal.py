@@ -99,7 +99,7 @@ class Journal:
 
     def _relieve_error_files(self) -> None:
         for handler, writer in self._error_files:
-            # An application that configures logging has closed it: it opens at its next line.
+            # An application that configures logging has closed the file: it is opened again.
             handler.setStream(LineStream(handler.stream or handler._open(), writer))
 
     def _relieve_standard(self, stream: Any) -> None:

@@ -38,6 +38,6 @@ class LineStream:
             self.write(line)
 
     def flush(self) -> None:
-        """Leave that to the writer, while there is one."""
+        """Leave that to the writer, unless it has ended."""
         if self._writer.has_ended():
             self._stream.flush()

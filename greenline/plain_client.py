@@ -70,7 +70,7 @@ class PlainClient(Client):
         except BlockingIOError:
             return
         except OSError:
-            data = None  # the greenlet that waits reads again, and finds the same
+            data = None  # the greenlet that waits reads again, and gets the same error
         wait = self._reading
         wait.watcher.stop()
         wait.until = NEVER

@@ -138,7 +138,7 @@ def pg_wait() -> str:
 
 
 class Admission(NamedTuple):
-    """How many requests a worker works on, and how many wait; None is found out, or no limit."""
+    """How many requests a worker works on, and how many wait; None: found, or no limit."""
 
     max_in_progress: int | None
     max_waiting: int | None
@@ -230,8 +230,7 @@ def offload() -> tuple[str, ...] | None:
     """
     Return the names of what runs in threads besides what always does; None: nothing does.
 
-    Raises:
-        ConfigError: a name is neither ``mysqlclient`` nor ``package.module:function``.
+    :raises ConfigError: a name is neither ``mysqlclient`` nor ``package.module:function``.
     """
     text = _text(OFFLOAD)
     if text.lower() == "off":

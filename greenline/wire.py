@@ -188,7 +188,7 @@ class Lane(HeaderPolicy):  # type: ignore[misc]
         host = headers.get("HTTP_HOST")
         if host != self._valid_host and rules.requires_host:
             if not is_valid_host(host, minor):
-                raise Unusual  # a 400, which the other lane answers
+                raise Unusual  # gunicorn's parser answers 400
             self._valid_host = host or ""
         environ.update(headers)
         request = FastRequest(self, head, environ, consumed, minor)

@@ -88,7 +88,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         offload.patch()
 
     def run(self) -> None:
-        if fork.is_child:  # of the application, made while it was loaded
+        if fork.is_child:  # forked by the application while it was loaded
             fork.end(None)
         self.prepare()
         servers = self._servers = [self._listen(listener) for listener in self.sockets]

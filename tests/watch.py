@@ -15,6 +15,12 @@ def backends(postgres: Postgres, name: str, *, asleep: bool = False) -> int:
     return count(postgres, query, name)
 
 
+def statements(postgres: Postgres, text: str) -> int:
+    """Return how many statements with *text* in them are in progress."""
+    query = "select count(*) from pg_stat_activity where query like %s and state = 'active'"
+    return count(postgres, f"{query} and pid <> pg_backend_pid()", f"%{text}%")
+
+
 def count(postgres: Postgres, query: str, *values: object) -> int:
     """Return the one number that *query* asks for, as a superuser."""
     conn = psycopg2.connect(postgres.superuser_url)

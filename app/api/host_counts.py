@@ -27,17 +27,18 @@ ENDS, COUNTS, GROUP_CELLS = WAYS, 2 * WAYS, 3 * WAYS
 HEADER_BYTES = 64
 SIZE = HEADER_BYTES + 8 * GROUPS * GROUP_CELLS
 RETRY_S, PATIENCE_S = 0.001, 1.0
-LOOK_S = 1.0
+CHECK_FILE_S = 1.0
 
-# Record locks belong to the process: between its threads this one decides.
+# Record locks belong to the process: this one excludes its other threads.
 _threads = Lock()
 
 
 class HostCounts(Storage):
     """
-    The counts in the file at *path*, which is made when there is none.
+    The counts in a file, which is made if it does not exist.
 
-    :raises ConfigError: the file cannot be used; names it.
+    :param path: of the file, Path.
+    :raises ConfigError: the file cannot be used.
     """
 
     STORAGE_SCHEME = None
@@ -45,7 +46,7 @@ class HostCounts(Storage):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._look_at = 0.0
+        self._check_file_at = 0.0
         self._open()
 
     def __repr__(self) -> str:
@@ -69,7 +70,7 @@ class HostCounts(Storage):
         until = 0.0
         while True:
             with _threads:
-                self._follow()
+                self._reopen_if_removed()
                 # Not for ever: a process may have been stopped (SIGSTOP) inside.
                 if self._try_lock(group) or (until and monotonic() >= until):
                     try:
@@ -99,7 +100,7 @@ class HostCounts(Storage):
         self._memory[HEADER_BYTES:] = bytes(SIZE - HEADER_BYTES)
 
     def check(self) -> bool:
-        """Return whether it can count."""
+        """Return True: the file is there while this object is."""
         return True
 
     def close(self) -> None:
@@ -140,18 +141,18 @@ class HostCounts(Storage):
         return cell, self._times[cell + ENDS]
 
     def _try_lock(self, group: int) -> bool:
-        """Lock *group* and return whether no other process had; the kernel frees a killed one's."""
+        """Lock *group*; return False if another process has. The kernel unlocks a killed one's."""
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, SIZE + group)
         except (BlockingIOError, PermissionError):
             return False
         return True
 
-    def _follow(self) -> None:
-        """Open the file anew when it was removed, as systemd's RemoveIPC does at a logout."""
-        if monotonic() < self._look_at:
+    def _reopen_if_removed(self) -> None:
+        """Open the file anew if it was removed, as systemd's RemoveIPC does at a logout."""
+        if monotonic() < self._check_file_at:
             return
-        self._look_at = monotonic() + LOOK_S
+        self._check_file_at = monotonic() + CHECK_FILE_S
         try:
             is_in_place = os.path.samestat(os.stat(self._path), os.fstat(self._fd))
         except FileNotFoundError:
@@ -172,7 +173,7 @@ class HostCounts(Storage):
         self._memory = mmap.mmap(self._fd, SIZE)
         cells = memoryview(self._memory)[HEADER_BYTES:]
         self._cells, self._times = cells.cast("q"), cells.cast("d")
-        self._look_at = monotonic() + LOOK_S
+        self._check_file_at = monotonic() + CHECK_FILE_S
 
 
 def _is_sound(fd: int) -> bool:
@@ -181,6 +182,6 @@ def _is_sound(fd: int) -> bool:
 
 @lru_cache(1024)
 def _located(key: str) -> tuple[int, int]:
-    """Return the number of the group of *key*, and what tells it from other keys there."""
+    """Return the number of the group of *key*, and the digest that identifies it there."""
     digest = blake2b(key.encode(), digest_size=16).digest()
     return int.from_bytes(digest[:8]) % GROUPS, int.from_bytes(digest[8:], signed=True)

@@ -26,7 +26,7 @@ class Alive(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """What one check found; the error is for those who have the token of the operators."""
+    """The result of one check; the error is shown to a request with the token of the operators."""
 
     status: Literal["ok", "failed"]
     error: str | UnsetType = UNSET
@@ -57,8 +57,8 @@ def add_health(
     """
     Serve ``/healthz``, which touches nothing, and ``/readyz``, which asks both servers.
 
-    A service that *is_stopping* is not ready, at once, whatever the servers say. Why a check fails
-    names addresses: it is in the log, and in the answer to a request with *token*.
+    A service that *is_stopping* is not ready, at once, whatever the servers say. The reason
+    of a failure names addresses: it is in the log, and in the answer to a request with *token*.
     """
 
     def healthz() -> Response:

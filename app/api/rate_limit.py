@@ -1,5 +1,5 @@
 """
-How much one client may ask: the library ``limits`` counts, for the host or in a shared store.
+Limit how much one client may ask: the library ``limits`` counts, for the host or in a shared store.
 
 Where the shared store cannot be reached, each host goes on by its own counts: a limit is no reason
 to refuse everything.
@@ -70,7 +70,7 @@ class RateLimit:
         else:
             if counter is self._shared and self._shared_failed_until is not None:
                 self._shared_failed_until = None
-                log.info("RATE_LIMIT_STORAGE: it counts again")
+                log.info("RATE_LIMIT_STORAGE: the store answers again")
 
     def _counter(self, shared: FixedWindowRateLimiter) -> FixedWindowRateLimiter:
         until = self._shared_failed_until
@@ -105,7 +105,7 @@ def shared_storage(url: str) -> Storage:
     Return the store that several hosts share; it is not asked yet.
 
     :param url: an address as ``limits`` takes it, like ``redis://cache.example:6379``.
-    :raises ConfigError: there is no such kind of store, or its library is not installed.
+    :raises ConfigError: the kind of store is unknown, or its library is not installed.
     """
     scheme = urlsplit(url).scheme
     options: dict[str, Any] = REDIS if scheme in ("redis", "rediss", "redis+unix") else {}

@@ -1,8 +1,8 @@
 """
 Writes that happen once, in Postgres: the answer is kept with the write, in its transaction.
 
-1. A duplicate that comes while the first is at work is told so, by an advisory lock of the
-   transaction: it never waits, and a process that dies leaves no lock and no answer.
+1. A duplicate of a request in progress is refused, by an advisory lock of the transaction: it
+   never waits, and a process that dies leaves no lock and no answer.
 2. An answer is kept for a day.
 """
 
@@ -28,7 +28,7 @@ def first_answer(cursor: Cursor, once: Once) -> list[Stored] | None:
     """
     cursor.execute(_LOCK, {"key": once.key})
     is_locked = cursor.fetchone() == (True,)
-    # Without the lock as well: the one that has it may be another duplicate, of what is done.
+    # Also without the lock: its owner may be another duplicate of a request that is done.
     cursor.execute(_FIND, {"key": once.key})
     row = cursor.fetchone()
     if row is None:

@@ -1,7 +1,7 @@
 """
 A route that holds one of POOL_SIZE connections for SLEEP_S seconds, and nothing that says no.
 
-The pool lets as many wait as come, for half a minute: what is refused, the gate refused.
+The pool lets as many wait as come, for half a minute: a 503 is the limiter's.
 """
 
 import os

@@ -28,7 +28,7 @@ from greenline.hub.idle import IdleTime
 from greenline.settings import Admission
 
 OBSERVE_S = 0.02
-# A problem document (RFC 9457), made once: an overload is no time to make one for each.
+# A problem document (RFC 9457), made once: an overload leaves no time to make one for each.
 REFUSAL = msgspec.json.encode(
     {
         "type": "about:blank",
@@ -116,6 +116,8 @@ class ConcurrencyLimiter:
 
         How long it waited is added to ``environ["greenline.spent"]`` as ``queued``, in seconds.
 
+        :param environ: of the request, dict.
+        :param sock: the client's socket, which is watched while the request waits.
         :returns: when it was admitted, for :meth:`release`; None: it is exempt.
         :raises Overloaded: it may not wait, or not any longer.
         :raises ClientGone: the client hung up while it waited.
@@ -175,7 +177,7 @@ class ConcurrencyLimiter:
         waiter.admission.get()
 
     def _admit(self) -> None:
-        """Admit those who waited longest and are still there."""
+        """Admit the requests that waited longest, except those whose clients have gone."""
         while self._waiting and self._in_progress < self._limit.value:
             waiter = self._waiting[0]
             if is_gone(waiter.sock):
@@ -202,7 +204,7 @@ class ConcurrencyLimiter:
             self._admit()
 
     def _start_observing(self) -> None:
-        """Look at what is in progress, as long as the limit matters."""
+        """Call :meth:`_observe` every ``OBSERVE_S`` while the limit matters."""
         self._idle_time.start()
         self._timer = gevent.get_hub().loop.timer(OBSERVE_S, OBSERVE_S, ref=False)
         self._timer.start(self._observe)
@@ -237,6 +239,7 @@ def limiter(
     """
     Return the limiter that the settings ask for.
 
+    :param settings: of the environment.
     :param learnt: the limit that other workers of the host have found, int; 0: none has.
     :param starved: returns how many requests wait for a connection that a server refuses.
     :param is_full: returns whether clients wait that cannot be accepted.
@@ -260,6 +263,6 @@ def limiter(
 
 
 def refuse(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-    """Answer that there is too much to do: a WSGI application."""
+    """Answer 503, as a WSGI application."""
     start_response("503 Service Unavailable", REFUSAL_HEAD)
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [REFUSAL]

@@ -64,7 +64,7 @@ def check_headers(facts: Facts) -> Iterator[Finding]:
 
 def _valued(name: str, told: Told[str], fix: str, route: Route) -> Iterator[Finding]:
     taken = CLIENTS.findall(told.value)
-    # A proxy before this one says who the client is; the name is in the request itself.
+    # A proxy before this one names the client; the host is named by the request itself.
     if name in BELIEVED and taken and (name == "Host" or not route.has_real_ip):
         level, why = BELIEVED[name]
         what = f"{name} is what the client sent ({', '.join(taken)})"

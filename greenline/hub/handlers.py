@@ -60,7 +60,10 @@ class Handlers:
         """
         Call *work* with *args* in a handler; return when it waits, or is done.
 
-        Call it in the hub. *work* handles its errors itself.
+        Call it in the hub.
+
+        :param work: handles its errors itself.
+        :param args: its arguments.
         """
         handler = self._idle.pop() if self._idle else self._new()
         handler.work, handler.arguments, handler.caller = work, args, self._hub
@@ -72,6 +75,7 @@ class Handlers:
 
         What is thrown into the calling greenlet meanwhile is thrown into the handler instead.
 
+        :param args: the arguments of *work*.
         :raises BaseException: what *work* raises.
         """
         handler = self._idle.pop() if self._idle else self._new()

@@ -11,8 +11,8 @@ class IdleTime:
 
     def __init__(self) -> None:
         loop: Any = gevent.get_hub().loop
-        # libev calls the one right before it waits for events, and the other right after: last and
-        # first of all that it calls then.
+        # libev calls a prepare watcher right before it waits for events, and a check watcher right
+        # after. The priorities make these the last and the first of all.
         self._watchers: tuple[Any, Any] = (
             loop.prepare(ref=False, priority=loop.MINPRI),
             loop.check(ref=False, priority=loop.MAXPRI),

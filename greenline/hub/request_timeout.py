@@ -30,7 +30,7 @@ from greenline.hub.unwinding import frames, is_unwinding
 SWEEP_S = 0.1
 GRACE_S = 0.25  # for what comes after a TimeoutError: an answer of the application's own
 WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
-FAILED_WAITS = 2  # many a library tries again once, and cleans up better after an OSError
+FAILED_WAITS = 2  # many libraries try again once, and clean up better after an OSError
 REASON = "504 Gateway Timeout"
 
 Respond = Callable[..., None]
@@ -45,11 +45,11 @@ class WaitTimeout(TimeoutError):
 
 
 class EmptyTimeout(WaitTimeout, queue.Empty):
-    """A wait for an item of a queue did."""
+    """A wait for an item of a queue took longer than its request may."""
 
 
 class FullTimeout(WaitTimeout, queue.Full):
-    """A wait for a place in a queue did."""
+    """A wait for a place in a queue took longer than its request may."""
 
 
 # Code that waits for a queue with a limit expects these: urllib3 adds a place to its pool when the
@@ -77,12 +77,12 @@ class RequestTimeouts:
         self._requests: set[_TimedRequest] = set()
 
     def start(self) -> None:
-        """Look at the requests in progress from now on."""
+        """Begin to check the requests in progress."""
         self._timer = gevent.get_hub().loop.timer(SWEEP_S, SWEEP_S, ref=False)
         self._timer.start(self._sweep)
 
     def stop(self) -> None:
-        """Look at them no more."""
+        """Stop checking them."""
         self._timer.close()
 
     def limited(self, respond: Respond) -> Respond:
@@ -133,7 +133,7 @@ class RequestTimeouts:
             elif timed.until_s <= now:
                 late.append(timed)
         for timed in late:
-            # The end of one lets others run: this one may be over by now.
+            # A throw lets other greenlets run: this request may be over by now.
             if timed in self._requests and timed.greenlet.gr_frame is not None:
                 self._expire(timed, now)
 
@@ -166,7 +166,7 @@ class RequestTimeouts:
         timed.throw(error(f"the request took longer than {self._timeout_s:g} s"))
 
     def _complain(self, timed: "_TimedRequest", now: float, what: str) -> None:
-        """Log it after 0.5, 1, 2, 4 and so on seconds."""
+        """Log that the request is still there, after 0.5, 1, 2, 4 and so on seconds."""
         late_s = now - timed.deadline_s
         if late_s >= timed.complain_at_s:
             timed.complain_at_s = 2 * late_s
@@ -202,8 +202,7 @@ class _TimedRequest:
         """
         Return what the application returns.
 
-        Raises:
-            RequestTimeout: it made a 5xx of the TimeoutError.
+        :raises RequestTimeout: it answered the TimeoutError with a 5xx.
         """
         result = self._application(environ, start_response)
         if self.thrown is not None and not self._response.headers_sent:

@@ -3,11 +3,12 @@ Let each greenlet run an asyncio loop of its own, as each thread may.
 
 asyncio keeps the running loop in C, once for a thread, and all greenlets of a worker are in one
 thread: while a coroutine waits in one, ``asyncio.run`` in another one raises "cannot be called from
-a running event loop". Here the running loop belongs to its greenlet: it is none as soon as that
-greenlet gives way to the hub, and is set again before the greenlet goes on. So C code sees it too.
+a running event loop". Here the running loop belongs to its greenlet: it is unset as soon as that
+greenlet switches to the hub, and set again before the greenlet goes on. So C code sees it too.
 
-Only a greenlet that runs a loop pays for it. gevent calls ``switch_out`` of a greenlet that gives
-way, and looks up ``switch`` and ``throw`` of the greenlet that it resumes, both on the instance.
+Only a greenlet that runs a loop pays for it. gevent calls ``switch_out`` of a greenlet that
+switches to the hub, and looks up ``switch`` and ``throw`` of the greenlet that it resumes, both on
+the instance.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ _set_in_thread = events._set_running_loop
 
 
 def install() -> None:
-    """Do it for all loops of the process, whoever makes them; call it again and nothing happens."""
+    """Do so for all loops of the process. A second call changes nothing."""
     events._set_running_loop = asyncio._set_running_loop = _set_running_loop
     # Each greenlet has its own current loop, also where asyncio was imported before the patching.
     policy: Any = getattr(events, "BaseDefaultEventLoopPolicy", None)
@@ -35,7 +36,7 @@ def install() -> None:
 
 
 def _set_running_loop(loop: Any) -> None:
-    """Say that *loop* runs in this greenlet, or none."""
+    """Note that *loop* runs in this greenlet; None: no loop does."""
     _set_in_thread(loop)
     hooks = getcurrent().__dict__
     if loop is None:

@@ -11,12 +11,8 @@ The first place is given in the order of arrival. A pool of which no greenlet ha
 gives its last connection to anyone, after some time.
 """
 
-import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 import gevent
@@ -25,44 +21,17 @@ from gevent.hub import Waiter
 
 from greenline import deadline
 from greenline.hub.lock_waits import LockWait
+from greenline.offload.imports import after_import
 from greenline.turn import wake
 
 MODULE = "sqlalchemy.pool.impl"
 # After so many checkouts, none of them nested, a pool is one whose checkouts do not nest.
 TRIAL = 1000
 
-# How many greenlets of this process wait for their first connection of a pool.
-waiting = 0
-# Called with that number when it changes. They must not wait.
-on_waiting: list[Callable[[int], object]] = []
-
 
 def install() -> None:
     """Wrap SQLAlchemy's QueuePool, now or as soon as it is imported."""
-    if MODULE in sys.modules:
-        wrap(sys.modules[MODULE].QueuePool)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(MetaPathFinder):
-    """Wraps the pool when the application imports it."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name != MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            run = loader.exec_module
-
-            def run_and_wrap(module: Any) -> None:
-                run(module)
-                wrap(module.QueuePool)
-
-            loader.exec_module = run_and_wrap
-        return spec
+    after_import(MODULE, lambda module: wrap(module.QueuePool))
 
 
 def wrap(pool_class: Any) -> None:
@@ -96,7 +65,7 @@ def wrap(pool_class: Any) -> None:
         try:
             give_back(self, record)
         finally:
-            # Whichever greenlet gives it back: it was counted for the one that took it.
+            # Any greenlet may return it: it was counted for the one that took it.
             if holder is not None:
                 self._greenline_admission.leave(holder)
 
@@ -123,7 +92,7 @@ def _timeout_of(pool: Any) -> Exception:
 
 
 class _Admission:
-    """Who may take a connection of one pool."""
+    """Decides which greenlet may take a connection of one pool."""
 
     def __init__(self, capacity: int) -> None:
         self.is_needed = capacity > 1
@@ -155,7 +124,7 @@ class _Admission:
         return self._wait(me, timeout_s)
 
     def leave(self, me: Any) -> None:
-        """Count a connection less for *me*, and let those in that there is room for."""
+        """Uncount a connection of *me*, and admit the greenlets for which there is room."""
         self._taken -= 1
         self._held[me] -= 1
         if not self._held[me]:
@@ -177,26 +146,16 @@ class _Admission:
         waiter: Waiter[None] = Waiter()
         entry = (me, waiter)
         self._line.append(entry)
-        _report(1)
         try:
             with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
                 deadline.wait_in(waiter.get)
         except BaseException:
-            if me in self._held:  # it was let in in the same moment
+            if me in self._held:  # it was admitted in the same moment
                 self.leave(me)
             else:
                 self._line.remove(entry)
             raise
-        finally:
-            _report(-1)
         if me in self._held:
             return True
         self._line.remove(entry)
         return False
-
-
-def _report(by: int) -> None:
-    global waiting
-    waiting += by
-    for report in on_waiting:
-        report(waiting)

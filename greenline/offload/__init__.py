@@ -14,15 +14,16 @@ from types import ModuleType
 from greenline import settings
 from greenline.defeats import BLOCKING_DRIVERS
 from greenline.offload import names
+from greenline.offload.imports import after_import
 
 MYSQLCLIENT = "mysqlclient"
 
 
 def patch() -> None:
     """
-    Replace what blocks; after gevent has patched, and before the application is imported.
+    Replace the calls that block: after gevent's patches, and before the application is imported.
 
-    :raises ConfigError: ``GREENLINE_OFFLOAD`` names what there is not.
+    :raises ConfigError: ``GREENLINE_OFFLOAD`` names a package that does not exist.
     """
     wanted = settings.offload()
     if wanted is None:
@@ -32,10 +33,10 @@ def patch() -> None:
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
     os.system, os.waitpid, os.wait = processes.system, processes.waitpid, processes.wait
-    names.after_import("sqlite3.dbapi2", _patch_sqlite3)
+    after_import("sqlite3.dbapi2", _patch_sqlite3)
     for name in wanted:
         if name == MYSQLCLIENT:
-            names.after_import("MySQLdb._mysql", _patch_mysqlclient)
+            after_import("MySQLdb._mysql", _patch_mysqlclient)
         else:
             names.require_package(name)
             names.wrap(name)
@@ -55,7 +56,7 @@ def _patch_mysqlclient(module: ModuleType) -> None:
 
 def advice(file: str, function: str) -> str | None:
     """
-    Say how a function that blocked the hub is kept from it.
+    Return how to keep a function that blocked the hub away from it.
 
     :param file: the path of its module, as it stands in a stack.
     :param function: its name, as it stands in a stack.

@@ -1,11 +1,11 @@
 """
-What a process is that an application forks off a worker, by ``os.fork`` or ``multiprocessing``.
+Separate a child process that an application forks off a worker from that worker.
 
-It computes and ends; it never serves. It has a hub of its own in which none of the
-worker's greenlets run, default signal handlers, and no connection of the worker's: neither a
-listening socket nor a client's nor a database's. It ends when its worker does, wherever it stands
-among the worker's descendants, unless it has called ``os.setsid()``; a program that it executes in
-its own place is on its own, as it is under threads.
+A child of ``os.fork`` or ``multiprocessing`` computes and ends; it never serves. It has a hub of
+its own in which none of the worker's greenlets run, default signal handlers, and no connection of
+the worker's: neither a listening socket nor a client's nor a database's. It ends when its worker
+does, and so do its own children, unless one has called ``os.setsid()``. A program that it executes
+in its own place goes on, as it does under threads.
 """
 
 import _socket
@@ -53,7 +53,7 @@ def install() -> None:
     _worker_end, _worker_life = os.pipe()
     _worker_end_id = os.fstat(_worker_end).st_ino
     os.register_at_fork(after_in_child=_begin_child)
-    # Not at the head: imported in the master, these would keep what is not patched yet.
+    # Not at the top: imported in the arbiter, these would keep names that are not patched yet.
     import gevent.subprocess
 
     from greenline.offload import multiprocess
@@ -120,8 +120,8 @@ def _replace_sockets() -> None:
     """
     Put /dev/null in the place of each listening and each connected socket.
 
-    They are not closed: the objects that own them would close other files under their numbers. A
-    driver that says goodbye to its server when it is collected does so to /dev/null.
+    They are not closed: the objects that own them would close other files under their numbers. The
+    last message of a driver that is collected goes to /dev/null.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/dev/fd"):
@@ -132,7 +132,7 @@ def _replace_sockets() -> None:
 
 
 def _has_peers(number: int) -> bool:
-    """Return whether the socket serves others; pairs and datagrams (syslog's) are shared safely."""
+    """Return whether it listens or is connected; pairs and datagrams (syslog's) may be shared."""
     sock = _socket.socket(fileno=number)
     try:
         if sock.type != _socket.SOCK_STREAM:
@@ -183,7 +183,7 @@ def _replace_hub() -> None:
     old, current = get_hub_if_exists(), getcurrent()
     if old is None or current is old:
         return
-    # A greenlet that is collected is woken to clean up, which is its twin's affair in the parent.
+    # A greenlet that is collected is resumed to clean up: only the parent's may do that.
     gc.freeze()
     _abandoned.append((old, old.loop))
     old.__class__ = _AbandonedHub
@@ -191,7 +191,7 @@ def _replace_hub() -> None:
     set_loop(None)  # type: ignore[arg-type]
     hub = _Hub()
     set_hub(hub)
-    for _ in range(hub.loop.activecnt):  # libev forgets to, and would wait for them for ever
+    for _ in range(hub.loop.activecnt):  # libev keeps the count, and would wait for ever
         hub.loop.unref()
     for one, _ in _abandoned:
         one.loop = hub.loop
@@ -203,7 +203,7 @@ def _replace_hub() -> None:
         top = top.parent
         _own.add(top)
     if top.parent is old:
-        # Where this greenlet ends the process does, or when nothing is left to wake one.
+        # The process ends with this greenlet, or when nothing is left that resumes one.
         guard = greenlet(_guard, old)
         _own.add(guard)
         guard.switch(current, top)
@@ -224,16 +224,16 @@ def _guard(forking: greenlet, top: greenlet) -> NoReturn:
 
 def _park_others(event: str, switched: tuple[greenlet, greenlet]) -> None:
     """
-    Run in the greenlet that is switched to, before it goes on: not at all if it is the parent's.
+    Switch back from a greenlet of the parent's; run in the greenlet that is switched to.
 
-    It waits for a lock that was free again in the child, for instance, or for a greenlet's end.
+    Such a greenlet is resumed when a lock is released in the child, or when a greenlet ends.
     """
     origin, target = switched
     if target in _own:
         return
     try:
         sys._getframe(1)
-    except ValueError:  # it begins
+    except ValueError:  # it has not begun yet
         _own.add(target)
     else:
         (gevent.get_hub() if origin.dead else origin).switch()
@@ -246,7 +246,7 @@ def _end_with_worker() -> None:
             return
     except OSError:
         return  # this child's parent, itself a child, has closed all its files
-    os.read(_worker_end, 1)  # its end: the worker writes nothing
+    os.read(_worker_end, 1)  # until its end: the worker writes nothing
     for number in (signal.SIGTERM, signal.SIGKILL):
         if os.getsid(0) != _session:
             return

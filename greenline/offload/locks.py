@@ -2,7 +2,7 @@
 File locks for greenlets: a lock that is held is tried again from the hub.
 
 The holder may be another greenlet, which would never come to release a lock that the hub waits for.
-Neither does a thread wait: there would be as many as waiters.
+A thread does not wait either: there would be one for each waiter.
 """
 
 import errno
@@ -18,7 +18,7 @@ from greenline.offload.threads import can_wait
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05
 HELD = {errno.EAGAIN, errno.EACCES}
-# What waits, and what does the same without waiting.
+# The commands that wait, and those that do the same without waiting.
 COMMANDS = {fcntl.F_SETLKW: fcntl.F_SETLK}
 if hasattr(fcntl, "F_OFD_SETLKW"):
     COMMANDS[fcntl.F_OFD_SETLKW] = fcntl.F_OFD_SETLK
@@ -29,11 +29,6 @@ _fcntl: Callable[..., Any] = fcntl.fcntl
 _flock: Callable[..., None] = fcntl.flock
 _lockf: Callable[..., None] = fcntl.lockf
 _os_lockf: Callable[..., None] = os.lockf
-
-
-def pauses() -> "Pauses":
-    """Return what waits between two attempts, longer each time."""
-    return Pauses()
 
 
 class Pauses:

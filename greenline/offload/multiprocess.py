@@ -61,7 +61,7 @@ def _fork(watched: Callable[[], int]) -> int:
 
 
 def _watches_children() -> bool:
-    """Return whether this thread's hub can: in a native thread gevent would raise an error."""
+    """Return whether this thread's hub can watch children; another one's would raise an error."""
     return bool(gevent.get_hub().loop.default)
 
 

@@ -5,6 +5,7 @@ Chosen by ``GREENLINE_OFFLOAD=mysqlclient``. A query that waits for a lock occup
 its own connection, which the holder of the lock does not need.
 """
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -29,22 +30,18 @@ class _Rows:
 
     def fetch_row(self, *args: Any, **kwargs: Any) -> Any:
         """Return the next rows."""
-        return self._own.call(_with_keywords, self._result.fetch_row, args, kwargs)
+        return self._own.call(partial(self._result.fetch_row, *args, **kwargs))
 
     def discard(self) -> Any:
         """Read the rows that remain."""
         return self._own.call(self._result.discard)
 
 
-def _with_keywords(func: Any, args: Any, kwargs: Any) -> Any:
-    return func(*args, **kwargs)
-
-
 def _in_its_thread(base: Any, name: str) -> Any:
     original = getattr(base, name)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._own.call(_with_keywords, original, (self, *args), kwargs)
+        return self._own.call(partial(original, self, *args, **kwargs))
 
     call.__name__ = name
     call.__doc__ = original.__doc__
@@ -57,7 +54,7 @@ def patch(module: ModuleType) -> None:
 
     def connect(self: Any, *args: Any, **kwargs: Any) -> None:
         self._own = OwnThread()
-        self._own.call(_with_keywords, base.__init__, (self, *args), kwargs)
+        self._own.call(partial(base.__init__, self, *args, **kwargs))
 
     def use_result(self: Any) -> Any:
         result = self._own.call(base.use_result, self)

@@ -1,77 +1,29 @@
 """
-What ``GREENLINE_OFFLOAD`` names: the grammar, and what is done when a module is imported.
+Have the functions that ``GREENLINE_OFFLOAD`` names run in native threads.
 
-``off`` alone turns everything off. Otherwise there are names, with commas between them, of what is
-run in threads besides what always is: ``mysqlclient``, or ``package.module:function``, where the
-function may be a method (``package.module:Class.method``).
+A name is ``package.module:function``, where the function may be a method
+(``package.module:Class.method``).
 """
 
-import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial, update_wrapper
 from types import ModuleType
 from typing import Any
 
 from greenline.errors import ConfigError
 from greenline.offload import threads
+from greenline.offload.imports import after_import
 from greenline.settings import OFFLOAD
-
-Action = Callable[[ModuleType], None]
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds a module as the others do, and has actions done after it was executed."""
-
-    def __init__(self) -> None:
-        self.actions: dict[str, list[Action]] = {}
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in self.actions:
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
-            if spec is not None:
-                return self._acting(spec)
-        return None
-
-    def _acting(self, spec: importlib.machinery.ModuleSpec) -> importlib.machinery.ModuleSpec:
-        loader: Any = spec.loader
-        execute = loader.exec_module
-
-        def execute_and_act(module: ModuleType) -> None:
-            execute(module)
-            for action in self.actions.pop(spec.name, ()):
-                action(module)
-
-        # On the instance, so that all the rest is asked of the module's own loader.
-        loader.exec_module = execute_and_act
-        return spec
-
-
-_finder = _Finder()
-
-
-def after_import(module: str, action: Action) -> None:
-    """Call *action* with the module: now if it is imported, otherwise right after its import."""
-    if module in sys.modules or module in sys.builtin_module_names:
-        action(importlib.import_module(module))
-        return
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-    _finder.actions.setdefault(module, []).append(action)
 
 
 def require_package(name: str) -> None:
     """
-    Prove that the package of *name* can be imported; nothing is imported for it.
+    Prove that the package of *name* can be imported, without importing it.
 
-    :raises ConfigError: there is none.
+    :param name: ``package.module:function``.
+    :raises ConfigError: there is no such package.
     """
     package = name.partition(":")[0].partition(".")[0]
     if package not in sys.modules and importlib.util.find_spec(package) is None:

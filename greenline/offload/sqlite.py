@@ -18,6 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from math import fabs
 from resource import RUSAGE_THREAD, getrusage
@@ -63,7 +64,7 @@ PARAMETERS = (
 )  # fmt: skip
 FACTORY_POSITION = 5
 
-CONNECT, CLOSE = "connect", "close"  # beside the queries whose pace is known
+CONNECT, CLOSE = "connect", "close"  # keys of _paces, as queries are
 
 # The connections that wait for a lock, by database, the first one first.
 _waiting: dict[str, list["_Retries"]] = {}
@@ -74,7 +75,7 @@ _paces: dict[str, dict[str, int]] = {}
 class _Guard:
     """Called by sqlite now and then while a query runs in a greenlet: ends one that is slow."""
 
-    # It does not know its connection: that would be a cycle, which the collector alone would close.
+    # Without a reference to its connection: only the garbage collector would end such a cycle.
 
     def begin(self) -> None:
         """Watch from now on."""
@@ -211,7 +212,7 @@ class Connection(_Connection):  # type: ignore[misc]
                 give_way()
         finally:
             if self._is_closed or self.total_changes:
-                # It may move what was written into the database, or say that it was closed.
+                # It may move what was written from the log into the database, or raise an error.
                 own.call(_Connection.close, self, is_cleanup=True)
             else:
                 _run_or_hand_over(own, self._database, CLOSE, _Connection.close, self)
@@ -231,11 +232,12 @@ class Connection(_Connection):  # type: ignore[misc]
 
     def backup(self, *args: Any, **kwargs: Any) -> None:
         """Copy the database into another connection's."""
-        self._run(_with_keywords, _Connection.backup, self, args, kwargs)
+        self._run(self._waiting_in_sqlite, partial(_Connection.backup, self, *args, **kwargs))
 
     def blobopen(self, *args: Any, **kwargs: Any) -> Any:
         """Open a blob."""
-        return self._run(_with_keywords, _Connection.blobopen, self, args, kwargs)
+        opened = partial(_Connection.blobopen, self, *args, **kwargs)
+        return self._run(self._waiting_in_sqlite, opened)
 
     def create_function(self, name: Any, narg: Any, func: Any, **kwargs: Any) -> None:
         """Create a function; what is neither built in nor deterministic might wait."""
@@ -280,7 +282,7 @@ class Connection(_Connection):  # type: ignore[misc]
             )
 
     def _briefly(self, func: Callable[..., Any], *args: Any) -> Any:
-        """Call what neither waits nor takes long; in the thread if that is at work."""
+        """Call a function that neither waits nor takes long; in the thread if that is at work."""
         self._check_thread()
         own = self._own
         if own is None or own.is_idle:
@@ -296,7 +298,7 @@ class Connection(_Connection):  # type: ignore[misc]
         self._check_thread()
         own = self._own
         if own is None or self._is_closed:
-            return func(*args)  # which says what is wrong
+            return func(*args)  # it raises what is wrong
         if self._is_guarded and own.is_idle:
             self._set_guard(None)  # in the thread it would only wait for the interpreter
         self._yielded_s = monotonic()
@@ -403,10 +405,6 @@ def _initialize(conn: Connection, database: Any, kwargs: dict[str, Any]) -> None
     _Connection.__init__(conn, database, **kwargs)
 
 
-def _with_keywords(func: Any, conn: Connection, args: Any, kwargs: Any) -> Any:
-    return conn._waiting_in_sqlite(lambda: func(conn, *args, **kwargs))
-
-
 def _brief(name: str) -> Any:
     """Return a method of a connection that only notes something."""
     original = getattr(_Connection, name)
@@ -444,14 +442,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._ahead = deque()
 
-    @property
-    def row_factory(self) -> Any:
-        """Makes a row of a tuple: called in the caller's greenlet."""
-        return self._row_factory
-
-    @row_factory.setter
-    def row_factory(self, factory: Any) -> None:
-        self._row_factory = factory
+    row_factory = Connection.row_factory
 
     @property
     def rowcount(self) -> int:
@@ -528,7 +519,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
     def _connection(self) -> Connection:
         conn: Connection = self.connection
         if conn is None:
-            _Cursor.fetchone(self)  # which says what is wrong
+            _Cursor.fetchone(self)  # it raises what is wrong
         return conn
 
     def _made(self, rows: list[Any]) -> list[Any]:
@@ -547,7 +538,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
         conn._check_thread()
         ahead = self._ahead
         if self._is_closed or conn._is_closed:
-            _Cursor.fetchone(self)  # which says what is wrong
+            _Cursor.fetchone(self)  # it raises what is wrong
         if len(ahead) < count or count <= 0:
             if not self._is_finished and self._error is None:
                 conn._run(self._read, count, keyword="")
@@ -593,7 +584,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
             return False
         finally:
             if guard.has_tripped or guard.is_late():
-                conn._paces[sql] = 0  # perhaps not its own fault: the thread measures it
+                conn._paces[sql] = 0  # something else may have delayed it: the thread measures it
         conn._let_next_try("SELECT")
         return not guard.has_tripped
 
@@ -673,7 +664,7 @@ class _Retries:
     def __enter__(self) -> "_Retries":
         waiting = _waiting.setdefault(self._database, [])
         if self.is_writer:
-            # Those before it are woken first: it need not look so often.
+            # Those before it are woken first: it may try less often.
             self._delay_s = max(FIRST_RETRY_S, len(waiting) / RETRIES_PER_S)
         waiting.append(self)
         return self
@@ -714,7 +705,7 @@ def _name(database: Any) -> str:
     """Return what connections to the same database have in common."""
     try:
         return os.path.abspath(os.fsdecode(database))
-    except (TypeError, ValueError):  # sqlite3 says so
+    except (TypeError, ValueError):  # sqlite3 raises an error itself
         return ""
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
@@ -32,7 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 get_ident: Callable[[], int] = get_original("_thread", "get_ident")
-# In an instance: greenline.patching takes an original among the globals for an accident.
+# In an instance: greenline.patching reports an original among the globals as late patching.
 native = SimpleNamespace(
     allocate_lock=get_original("_thread", "allocate_lock"),
     start_new_thread=get_original("_thread", "start_new_thread"),
@@ -46,7 +47,7 @@ def can_wait() -> bool:
     """
     Return whether the caller may wait in a hub.
 
-    The hub itself may not, and a native thread that has no hub is better off blocked.
+    The hub itself may not, and a native thread without a hub blocks instead.
     """
     hub = get_hub_if_exists()
     if hub is None:
@@ -266,7 +267,7 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     if not can_wait():
         return func(*args, **kwargs)
     outbox = _outbox()
-    job = _Job(_with_keywords, (func, args, kwargs), outbox) if kwargs else _Job(func, args, outbox)
+    job = _Job(partial(func, **kwargs) if kwargs else func, args, outbox)
     thread = _take()
     while not thread.submit(job):
         thread = _take()
@@ -276,10 +277,6 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     finally:
         outbox.forget()
         _give_back(thread)
-
-
-def _with_keywords(func: Callable[..., T], args: Any, kwargs: Any) -> T:
-    return func(*args, **kwargs)
 
 
 class OwnThread:

@@ -26,9 +26,11 @@ def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float =
     Return a new connection.
 
     A unix socket whose backlog is full answers EAGAIN to a connect that does not block, which in
-    green mode is every one, where a blocking one would wait. It is tried again until *until_s*, by
-    ``time.monotonic()``.
+    green mode is every one, where a blocking one would wait. So it is tried again.
 
+    :param dsn: the connection string.
+    :param connection_factory: returns a connection for the connection string.
+    :param until_s: the ``time.monotonic()`` of the last attempt, float. Default: never the last.
     :raises psycopg2.OperationalError: the connect failed, or the backlog stayed full.
     :raises DeadlineExceeded: the request's time is over.
     """

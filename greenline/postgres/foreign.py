@@ -4,8 +4,9 @@ Connect an application that calls ``psycopg2.connect`` itself, as it would be un
 psycopg2 connects in another way in green mode, and an application would notice:
 
 1. libpq ignores ``connect_timeout``, and it looks names up by itself, which blocks the hub.
-2. Threads never want more connections than there are threads; greenlets do. Those that the server
-   refuses for want of a connection slot wait until this worker gives one back.
+2. Threads need at most as many connections as there are threads; greenlets may need more than the
+   server has. A connect that is refused for want of a connection slot waits until this worker
+   closes a connection.
 3. Connections are shared by threads: :mod:`greenline.postgres.serialize`.
 """
 
@@ -50,8 +51,6 @@ UNTOUCHED = (LogicalReplicationConnection, PhysicalReplicationConnection, Pooled
 
 # How many greenlets of this process wait for a connection slot of a server.
 waiting = 0
-# Called with that number when it changes. They must not wait.
-on_waiting: list[Callable[[int], object]] = []
 
 
 def install() -> None:
@@ -183,7 +182,7 @@ class _Attempt:
             return _make(factory, dsn)
         made: Any = connection_class(factory, ForeignConnection)
         conn = self._conn = made.__new__(made, dsn)
-        # Every wait callback polls: so it is seen that libpq goes on to the next address.
+        # Every wait callback polls: this shows when libpq goes on to the next address.
         conn.poll = partial(self._poll, conn, conn.poll)
         conn.__init__(dsn)
         return conn
@@ -245,7 +244,7 @@ def _note_open(conn: PsycopgConnection) -> None:
 
 
 def _note_closed(reference: Any) -> None:
-    """Count a connection that was closed, or dropped without that, once."""
+    """Note once that a connection was closed, or collected without a close."""
     global _closed_s
     if reference in _open:
         _open.discard(reference)
@@ -290,7 +289,7 @@ class _SlotQueue:
 
     def __init__(self) -> None:
         self._line: deque[Event] = deque()
-        self._free = 0  # connections closed since, for which nobody has tried yet
+        self._free = 0  # connections closed since, for which no attempt was made yet
 
     def is_empty(self) -> bool:
         return not self._line
@@ -332,7 +331,7 @@ class _SlotQueue:
                 deadline.wait_in(turn.wait, left_s)
                 continue
             if is_refused or not self._free:
-                # The backend of what was closed lives on for a moment: not at once again.
+                # The backend of a closed connection lives on for a moment: not at once.
                 jitter_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311
                 deadline.wait_in(turn.wait, min(left_s, jitter_s))
                 pause_s = FIRST_PAUSE_S if self._free else min(2 * pause_s, MAX_PAUSE_S)
@@ -351,5 +350,3 @@ class _SlotQueue:
 def _count(by: int) -> None:
     global waiting
     waiting += by
-    for report in on_waiting:
-        report(waiting)

@@ -94,7 +94,7 @@ class SerializedConnection(WatchedConnection):
         withhold: Any = False,
         scrollable: Any = None,
     ) -> Any:
-        """Return a cursor of the class asked for, which may be used beside others."""
+        """Return a cursor of the class asked for, which may be used together with others."""
         factory: Any = cursor_factory or self.cursor_factory
         if factory is None:
             factory = cursor
@@ -164,7 +164,7 @@ class SerializedConnection(WatchedConnection):
     def _wait(self, me: Any) -> None:
         """Wait for the turn of *me*, the current greenlet."""
         hub = gevent.get_hub()
-        # A native thread's hub has nothing else to wait for: it would say that it waits for ever.
+        # A native thread's hub has nothing else to wait for: it would raise LoopExit.
         alarm = None if hub.main_hub else hub.loop.async_()
         waiter: Waiter[None] = Waiter()
         if alarm is not None:
@@ -257,7 +257,7 @@ def cursor_class(base: type, is_named: bool) -> type:
 def _mixed(base: type, mixin: type) -> type:
     if issubclass(base, mixin):
         return base
-    # An application finds the class that it asked for under its name, in logs for instance.
+    # Logs, for instance, show the class under the name that the application knows.
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
     try:
         return types.new_class(

@@ -7,8 +7,8 @@ psycopg2's wait callback: wait in the hub, and no longer than the request may.
 2. While connecting there is a new watcher for each wait: libpq's next address is another socket
    under the same number, and an old watcher would wait for the first one for ever.
 3. Whatever is raised here, the deadline or a kill, makes psycopg2 close the connection. Its
-   socket is kept for the pool, which waits for the backend's end. Of a connection that no pool
-   has made the statement is cancelled.
+   socket is kept for the pool, which waits for the backend's end. The statement of a connection
+   that no pool has made is cancelled.
 """
 
 from collections.abc import Callable

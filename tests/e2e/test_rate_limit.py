@@ -2,20 +2,16 @@
 
 import os
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from app.factory import counts_path
-from embedded import debian
+from embedded.redis import Redis
 from greenline.errors import ConfigError
-from tests.support import Databases, Service, free_port, service, wait_until
+from tests.support import Databases, Service, service, wait_until
 
 WORKERS = 4 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 2
 ALLOWED, ASKED, CLIENTS = 100, 160, 8
@@ -51,61 +47,27 @@ def test_a_limit_is_exact_over_workers_and_reloads(limited: dict[str, str]) -> N
     assert statuses == {200: ALLOWED, 429: ASKED - ALLOWED}
 
 
-@dataclass
-class Redis:
-    """A redis-server of Debian's, which is stopped and started again."""
-
-    folder: Path
-    port: int
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Run it while the block lasts."""
-        import redis
-
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-        process = subprocess.Popen(
-            ["redis-server", *options],
-            executable=self.folder / "usr/bin/redis-check-rdb",  # one program with three names
-            env=debian.environment(self.folder),
-            stdout=subprocess.DEVNULL,
-        )
-        client = redis.Redis(port=self.port)
-
-        def answers() -> bool:
-            try:
-                return bool(client.ping())
-            except redis.RedisError:
-                return False
-
-        try:
-            wait_until(answers, "redis")
-            client.close()
-            yield
-        finally:
-            process.kill()
-            process.wait()
-
-
 @pytest.fixture
-def store() -> Redis:
+def store() -> Iterator[Redis]:
     """A redis-server, not running yet."""
     pytest.importorskip("redis")
     try:
-        return Redis(debian.unpacked("redis-tools"), free_port())
+        with Redis() as server:
+            server.stop()
+            yield server
     except ConfigError as error:
         pytest.skip(str(error))
 
 
 def test_two_hosts_count_together_in_a_shared_store(limited: dict[str, str], store: Redis) -> None:
     """While it is away each host counts by itself, and the log says so once."""
-    limited = {**limited, "RATE_LIMIT_STORAGE": store.url, "WEB_CONCURRENCY": "1"}
+    limited = {
+        **limited,
+        "RATE_LIMIT_STORAGE": f"redis://127.0.0.1:{store.port}",
+        "WEB_CONCURRENCY": "1",
+    }
     with service(limited) as one, service(limited) as other:
-        with store.running():
+        with store:
             statuses = asked(one, ALLOWED // 2) + asked(other, ASKED - ALLOWED // 2)
             assert statuses == {200: ALLOWED, 429: ASKED - ALLOWED}
         assert asked(one, ASKED) == {200: ALLOWED, 429: ASKED - ALLOWED}

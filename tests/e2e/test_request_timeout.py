@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-import psycopg2
 import pytest
 
 from embedded.postgres import Postgres
 from tests.e2e import overdue
 from tests.e2e.test_hosting import hosting
 from tests.support import Service, wait_until
+from tests.watch import statements
 
 TIMEOUT_S, SLACK_S = 1.0, 1.0
 APP = "tests.e2e.overdue:app"
@@ -30,8 +30,8 @@ OTHERS = [
 
 
 @dataclass
-class Told:
-    """What a client was told, and after how long."""
+class Reply:
+    """What a client received, and after how long."""
 
     status: int
     body: bytes
@@ -39,16 +39,16 @@ class Told:
     is_cut: bool = False
 
 
-def ask(running: Service, path: str) -> Told:
+def ask(running: Service, path: str) -> Reply:
     started = time.monotonic()
     try:
         answer = running.get(path)
     except http.client.IncompleteRead as error:
-        return Told(0, error.partial, time.monotonic() - started, is_cut=True)
-    return Told(answer.status, answer.body, time.monotonic() - started)
+        return Reply(0, error.partial, time.monotonic() - started, is_cut=True)
+    return Reply(answer.status, answer.body, time.monotonic() - started)
 
 
-def send_slowly(running: Service) -> Told:
+def send_slowly(running: Service) -> Reply:
     """Send a body in two seconds."""
     started = time.monotonic()
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as sock:
@@ -57,10 +57,10 @@ def send_slowly(running: Service) -> Told:
             time.sleep(0.4)
             sock.sendall(b"x")
         answer = sock.recv(65_536)
-    return Told(int(answer.split()[1]), answer[-1:], time.monotonic() - started)
+    return Reply(int(answer.split()[1]), answer[-1:], time.monotonic() - started)
 
 
-def read_slowly(running: Service) -> Told:
+def read_slowly(running: Service) -> Reply:
     """Begin to take the answer after two seconds."""
     started = time.monotonic()
     with socket.socket() as sock:
@@ -71,7 +71,7 @@ def read_slowly(running: Service) -> Told:
         sock.settimeout(10)
         answer = b"".join(iter(lambda: sock.recv(65_536), b""))
     body = answer.partition(b"\r\n\r\n")[2]
-    return Told(int(answer.split()[1]), body, time.monotonic() - started)
+    return Reply(int(answer.split()[1]), body, time.monotonic() - started)
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +85,9 @@ def running(postgres: Postgres) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def told(running: Service) -> dict[Callable[..., object], Told]:
+def replies(running: Service) -> dict[Callable[..., object], Reply]:
     """What each way was answered, all asked side by side."""
-    calls: dict[Callable[..., object], Callable[[], Told]] = {
+    calls: dict[Callable[..., object], Callable[[], Reply]] = {
         way: partial(ask, running, f"/{way.__name__}") for way in [*WAITS, *OTHERS]
     }
     calls |= {way: partial(way, running) for way in (send_slowly, read_slowly)}
@@ -103,80 +103,68 @@ def expect_line(running: Service, text: str) -> None:
 
 @pytest.mark.parametrize("way", WAITS, ids=lambda way: way.__name__)
 def test_whatever_a_request_waits_for_it_is_answered_504_in_time(
-    running: Service, told: dict[object, Told], way: Callable[[], None]
+    running: Service, replies: dict[object, Reply], way: Callable[[], None]
 ) -> None:
     """The log has the line at which it waited."""
-    answer = told[way]
+    answer = replies[way]
     assert (answer.status, answer.body) == (504, b"no answer within 1 s")
     assert TIMEOUT_S <= answer.took_s < TIMEOUT_S + SLACK_S
     expect_line(running, f"GET /{way.__name__}: not answered within 1 s")
     expect_line(running, f"in {way.__name__}\n")
 
 
-def test_no_statement_goes_on(told: dict[object, Told], postgres: Postgres) -> None:
-    """Postgres is told to cancel it."""
-    assert told[overdue.statement].status == 504
-    conn = psycopg2.connect(postgres.url)
-    conn.autocommit = True
-    with conn, conn.cursor() as cursor:
-
-        def is_over() -> bool:
-            cursor.execute(
-                "select count(*) from pg_stat_activity where query like '%overdue%' "
-                "and state = 'active' and pid <> pg_backend_pid()"
-            )
-            return cursor.fetchone() == (0,)
-
-        wait_until(is_over, "the statement to end", limit_s=3)
-    conn.close()
+def test_no_statement_goes_on(replies: dict[object, Reply], postgres: Postgres) -> None:
+    """Postgres cancels it."""
+    assert replies[overdue.statement].status == 504
+    wait_until(lambda: not statements(postgres, "overdue"), "the statement to end", 3)
 
 
 def test_what_swallows_the_timeout_and_goes_on_is_interrupted(
-    running: Service, told: dict[object, Told]
+    running: Service, replies: dict[object, Reply]
 ) -> None:
     """``except Exception`` in a loop, or a client that tries again, cannot hold the request."""
-    assert told[overdue.swallow].status == 504
+    assert replies[overdue.swallow].status == 504
     expect_line(running, "GET /swallow goes on and is interrupted")
     expect_line(running, "GET /http_request_that_is_tried_again goes on and is interrupted")
 
 
-def test_clean_up_is_not_interrupted(running: Service, told: dict[object, Told]) -> None:
+def test_clean_up_is_not_interrupted(running: Service, replies: dict[object, Reply]) -> None:
     """A ``finally`` that waits for a second for Postgres comes to its end; then it is a 504."""
-    assert told[overdue.clean_up].status == 504
+    assert replies[overdue.clean_up].status == 504
     assert "clean_up" in running.get("/done").body.decode()
     expect_line(running, "GET /clean_up cleans up and is not interrupted again")
 
 
 def test_an_application_may_answer_the_timeout_by_itself(
-    running: Service, told: dict[object, Told]
+    running: Service, replies: dict[object, Reply]
 ) -> None:
     """What it makes of the TimeoutError goes out, unless it is a 5xx."""
-    answer = told[overdue.answer_by_itself]
+    answer = replies[overdue.answer_by_itself]
     assert (answer.status, answer.body) == (200, b"done")
     assert "answer_by_itself" in running.get("/done").body.decode()
 
 
-def test_an_answer_that_has_begun_is_cut(running: Service, told: dict[object, Told]) -> None:
+def test_an_answer_that_has_begun_is_cut(running: Service, replies: dict[object, Reply]) -> None:
     """The client sees that the rest is missing; it gets no second answer."""
-    answer = told[overdue.stalled_stream]
+    answer = replies[overdue.stalled_stream]
     assert (answer.is_cut, answer.body) == (True, b"begun")
     assert answer.took_s < TIMEOUT_S + SLACK_S
     expect_line(running, "GET /stalled_stream: not answered within 1 s")
 
 
-def test_each_part_of_a_stream_has_the_time_anew(told: dict[object, Told]) -> None:
+def test_each_part_of_a_stream_has_the_time_anew(replies: dict[object, Reply]) -> None:
     """Two seconds of parts, each half a second after the one before."""
-    answer = told[overdue.slow_stream]
+    answer = replies[overdue.slow_stream]
     assert (answer.status, answer.body) == (200, b"part." * 4)
 
 
-def test_the_time_of_a_slow_client_does_not_count(told: dict[object, Told]) -> None:
+def test_the_time_of_a_slow_client_does_not_count(replies: dict[object, Reply]) -> None:
     """A body that comes in two seconds is read, and an answer taken in two seconds is whole."""
-    assert (told[send_slowly].status, told[send_slowly].body) == (200, b"5")
-    assert (told[read_slowly].status, len(told[read_slowly].body)) == (200, 8_000_000)
+    assert (replies[send_slowly].status, replies[send_slowly].body) == (200, b"5")
+    assert (replies[read_slowly].status, len(replies[read_slowly].body)) == (200, 8_000_000)
 
 
-def test_what_computes_is_late_and_named(running: Service, told: dict[object, Told]) -> None:
+def test_what_computes_is_late_and_named(running: Service, replies: dict[object, Reply]) -> None:
     """It cannot be interrupted, and its answer is true."""
     assert running.get("/compute").status == 200
     expect_line(running, "GET /compute: answered")

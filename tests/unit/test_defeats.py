@@ -1,13 +1,12 @@
 """greenline.defeats: what blocks is named, what yields is not."""
 
-import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from greenline import defeats
-from tests.support import CHECKOUT, environ
+from tests.support import run
 
 LATE = "import gevent.monkey\ngevent.monkey.patch_all()\n"
 TELL = "from greenline import defeats\nfor name, why in defeats.found(): print(name, '|', why)\n"
@@ -15,15 +14,7 @@ TELL = "from greenline import defeats\nfor name, why in defeats.found(): print(n
 
 def said(script: str) -> list[str]:
     """Return the names that a process finds after *script*."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script + TELL],
-        cwd=CHECKOUT,
-        env=environ({}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run(["python", "-W", "ignore", "-c", script + TELL], {})
     return [line.partition(" | ")[0] for line in done.stdout.splitlines()]
 
 

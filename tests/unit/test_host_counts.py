@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.api import host_counts
-from app.api.host_counts import GROUPS, LOOK_S, SIZE, WAYS, HostCounts
+from app.api.host_counts import CHECK_FILE_S, GROUPS, SIZE, WAYS, HostCounts
 from greenline.errors import ConfigError
 from tests.support import CHECKOUT, environ
 
@@ -141,7 +141,7 @@ def test_a_file_that_was_removed_is_made_anew(
     path.unlink()
     other = HostCounts(path)
     other.incr("a", 3600)
-    monkeypatch.setattr(host_counts, "monotonic", lambda: counts._look_at + LOOK_S)
+    monkeypatch.setattr(host_counts, "monotonic", lambda: counts._check_file_at + CHECK_FILE_S)
     assert counts.incr("a", 3600) == 2
     other.close()
 

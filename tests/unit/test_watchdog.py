@@ -1,13 +1,12 @@
 """greenline.watchdog on a real hub, in processes of its own."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 
 from greenline.watchdog import _sections, _stack
-from tests.support import CHECKOUT, environ
+from tests import support
 
 BEGIN = """
 import sys, time, logging, json, ctypes, gevent
@@ -57,15 +56,7 @@ def run(script: str, *, patched: bool = True, limit_s: float = 0.1, stuck_s: flo
     begin = BEGIN
     for name, value in (("patched", patched), ("limit_s", limit_s), ("stuck_s", stuck_s)):
         begin = begin.replace(f"{{{name}}}", str(value))
-    done = subprocess.run(
-        [sys.executable, "-c", begin + script],
-        cwd=CHECKOUT,
-        env=environ({}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    done = support.run(["python", "-c", begin + script], {})
     return done.stdout + done.stderr
 
 

@@ -35,6 +35,7 @@ from greenline.errors import ConfigError
 from greenline.hub import request_timeout
 from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
 from tests.support import wait_until
+from tests.watch import statements
 
 INTERRUPTIONS = 1_000 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 50
 PLACES, GREENLETS = 5, 8
@@ -200,7 +201,7 @@ def test_sqlalchemys_pool(postgres: Postgres) -> None:
     assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
     call_side_by_side(call)
     engine.dispose()
-    expect_idle(postgres)
+    wait_until(lambda: not statements(postgres, "pg_sleep"), "the statements to end", 10)
 
 
 def test_psycopg2(postgres: Postgres) -> None:
@@ -220,7 +221,7 @@ def test_psycopg2(postgres: Postgres) -> None:
     assert pool._used == {}
     call_side_by_side(call, times=GREENLETS)
     pool.closeall()
-    expect_idle(postgres)
+    wait_until(lambda: not statements(postgres, "pg_sleep"), "the statements to end", 10)
 
 
 def test_pymongo(empty_mongo: str) -> None:
@@ -302,20 +303,3 @@ def test_a_queue() -> None:
     interrupt(call)
     call_side_by_side(call)
     assert sorted(places.get() for _ in range(PLACES)) == list(range(PLACES))
-
-
-def expect_idle(postgres: Postgres) -> None:
-    """Wait until no statement with pg_sleep goes on."""
-    conn = psycopg2.connect(postgres.url)
-    conn.autocommit = True
-    with conn, conn.cursor() as cursor:
-
-        def is_idle() -> bool:
-            cursor.execute(
-                "select count(*) from pg_stat_activity where query like '%pg_sleep%' "
-                "and state = 'active' and pid <> pg_backend_pid()"
-            )
-            return cursor.fetchone() == (0,)
-
-        wait_until(is_idle, "the statements to end", limit_s=10)
-    conn.close()

@@ -54,6 +54,11 @@ def joined(running: "list[gevent.Greenlet[..., Any]]") -> list[Any]:
     return [one.value for one in running]
 
 
+def waiting_for(engine: Engine) -> int:
+    """Return how many greenlets wait for their first connection."""
+    return len(engine.pool._greenline_admission._line)  # type: ignore[attr-defined]
+
+
 def idle(engine: Engine) -> bool:
     """Return whether all that was counted was given back."""
     admission = engine.pool._greenline_admission  # type: ignore[attr-defined]
@@ -69,22 +74,18 @@ def test_fifty_greenlets_take_two_connections_each(engines: Any, sizes: dict[str
     engine = engines(pool_timeout=LIMIT_S, **sizes)
     assert joined([gevent.spawn(nested, engine) for _ in range(50)]) == [42] * 50
     assert idle(engine)
-    assert legacy.waiting == 0
 
 
-def test_they_are_counted_and_served_in_turn(engines: Any) -> None:
-    """What waits is known to the worker."""
-    engine, order, reports = engines(pool_size=2, max_overflow=0), [], []
-    legacy.on_waiting.append(reports.append)
+def test_they_are_served_in_turn(engines: Any) -> None:
+    """In the order in which they asked for their first connection."""
+    engine, order = engines(pool_size=2, max_overflow=0), []
 
     def work(number: int) -> None:
         nested(engine)
         order.append(number)
 
     joined([gevent.spawn(work, number) for number in range(6)])
-    legacy.on_waiting.remove(reports.append)
     assert order == list(range(6))
-    assert (reports[:5], reports[-1]) == ([1, 2, 3, 4, 5], 0)
 
 
 def test_the_last_connection_is_given_where_checkouts_do_not_nest(
@@ -101,7 +102,7 @@ def test_the_last_connection_is_given_where_checkouts_do_not_nest(
     nested(engine)
     with engine.connect():
         other = gevent.spawn(lambda: engine.connect().close())
-        wait_until(lambda: legacy.waiting == 1, "it to wait again")
+        wait_until(lambda: waiting_for(engine) == 1, "it to wait again")
     other.get(timeout=LIMIT_S)
 
 
@@ -127,7 +128,7 @@ def test_interrupted_greenlets_leave_the_line(engines: Any) -> None:
         killed, late, served, last = [
             gevent.spawn(work) for work in (engine.connect, be_late, engine.connect, engine.connect)
         ]
-        wait_until(lambda: legacy.waiting == 4, "all to wait")
+        wait_until(lambda: waiting_for(engine) == 4, "all to wait")
         killed.kill()
         late.get(timeout=LIMIT_S)
         served.kill(block=False)
@@ -229,7 +230,6 @@ def test_it_does_not_matter_which_is_imported_first(first: str) -> None:
         "from sqlalchemy.pool import QueuePool",
         "assert QueuePool._do_get.__wrapped__.__module__ == 'sqlalchemy.pool.impl'",
         "assert not hasattr(QueuePool._do_get.__wrapped__, '__wrapped__')",
-        "assert not any(type(one) is legacy._Finder for one in sys.meta_path)",
     ]
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(lines)],

@@ -1,9 +1,6 @@
 """greenline.offload.fork: what a forked child has, and what it has not."""
 
-import subprocess
-import sys
-
-from tests.support import CHECKOUT, environ
+from tests import support
 
 BEGIN = """
 from greenline.patching import patch_all
@@ -28,15 +25,8 @@ def in_child(work):
 
 def run(script: str) -> list[str]:
     """Return the lines that a worker's greenlet and its children wrote, as they came."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{BEGIN}{script}\nthreading.Thread(target=main).start()\n"],
-        cwd=CHECKOUT,
-        env=environ({}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    code = f"{BEGIN}{script}\nthreading.Thread(target=main).start()\n"
+    done = support.run(["python", "-c", code], {})
     assert done.stderr == ""
     return done.stdout.splitlines()
 

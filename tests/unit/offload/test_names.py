@@ -81,14 +81,6 @@ def test_a_value_that_is_no_name_is_refused(monkeypatch: pytest.MonkeyPatch, val
         settings.check()
 
 
-def test_an_imported_module_is_wrapped_at_once() -> None:
-    """And one that is built in, which has no loader of its own."""
-    seen: list[str] = []
-    for name in ("json", "_thread"):
-        names.after_import(name, lambda module: seen.append(module.__name__))
-    assert seen == ["json", "_thread"]
-
-
 def test_advice_names_the_setting_or_the_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     """For drivers what is known, for other code its own name, for the standard library nothing."""
     assert offload.advice(names.__file__, "wrap") is None

@@ -1,0 +1,60 @@
+"""Call something right after a module was imported; until then nothing of it is imported."""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Action = Callable[[ModuleType], None]
+
+
+class _Finder(MetaPathFinder):
+    """Finds a module as the others do, and has actions done after it was executed."""
+
+    def __init__(self) -> None:
+        self.actions: dict[str, list[Action]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.actions:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                return self._acting(spec)
+        return None
+
+    def _acting(self, spec: ModuleSpec) -> ModuleSpec:
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_act(module: ModuleType) -> None:
+            execute(module)
+            for action in self.actions.pop(spec.name, ()):
+                action(module)
+
+        # On the instance, so that all the rest is asked of the module's own loader.
+        loader.exec_module = execute_and_act
+        return spec
+
+
+_finder = _Finder()
+
+
+def after_import(module: str, action: Action) -> None:
+    """
+    Call *action* with a module: now if it is imported, otherwise right after its import.
+
+    :param module: the full name of the module, str.
+    :param action: called with the module, once.
+    """
+    if module in sys.modules or module in sys.builtin_module_names:
+        action(importlib.import_module(module))
+        return
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.actions.setdefault(module, []).append(action)
