@@ -34,10 +34,8 @@ SMOOTHING_S = 0.1  # of the shares of blocked requests and idle time
 SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each other
 IDLE, BUSY, STALLED = 0.2, 0.1, 0.8  # shares of time in which the hub has nothing to do
 UP, DOWN = 1.5, 0.75  # the limit that is tried, over the present one; twice where all is idle
-GAIN, LOSS = (
-    0.35,
-    0.07,
-)  # of the proportional gain a higher limit has to bring; a lower one may cost
+GAIN = 0.35  # the part of a proportional gain that a higher limit has to bring
+LOSS = 0.07  # what a lower one may cost
 ERRORS = 0.05  # by so much may the share of errors rise
 MIN_WINDOW_S, MAX_WINDOW_S, MIN_ENDED, MIN_ENDED_IDLE = 0.1, 5.0, 100, 30
 WINDOW_LATENCIES, LONG_WINDOW_S = 8, 0.5  # or so long, where fewer end

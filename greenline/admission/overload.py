@@ -2,12 +2,12 @@
 Tell an overload from a long queue. Arithmetic only; the clock is injected.
 
 Two hundred clients that each wait for their answer before they ask again make a queue that is
-long but does not grow: each request has its turn, and to refuse one only brings it back. Clients
-that come whether or not others were answered make a queue that grows as long as more come than
-are served; first come, first served, all of them are served too late in the end. So what counts
+long but does not grow. Each request has its turn there, and a client that is refused asks again.
+Clients that do not wait for each other make a queue that grows while more requests come than are
+served. In the order of arrival all of them are served too late in the end. So what counts
 is whether the requests in the worker, those in progress included, become more. When they have for
 two seconds and a request would wait ``LATE_S``, the queue is held to ``KEEP_S`` of work: the oldest
-are refused, and so are those that come on top, until no more come than are served. Refused clients
+are refused, and so are new ones beyond it, until no more come than are served. Refused clients
 that come back at once look the same, so every ``TRY_S`` the queue is let grow again.
 """
 
