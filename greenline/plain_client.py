@@ -42,6 +42,7 @@ class PlainClient(Client):
 
     def close(self) -> None:
         self._sweep.clients.discard(self)
+        self.on_request = None  # it refers to the connection: no cycle for the collector
         super().close()
 
     def recv_request(self, idle_s: float) -> Any:

@@ -32,6 +32,7 @@ from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
 from greenline import counters, defeats, hangup, master, offload, proxied, settings, signals
+from greenline.admission.adaptive import INITIAL
 from greenline.admission.limiter import limiter, refuse
 from greenline.client import Client
 from greenline.connection import Connection, Outcome
@@ -51,6 +52,7 @@ from greenline.tls_client import TlsClient
 from greenline.watchdog import Watchdog
 from greenline.wire import Lane, Rules, split_head
 
+RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
 
 
@@ -61,6 +63,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     is_over = False
     early_signals: Any  # a queue
     _servers: Sequence[Listener] = ()
+    _retired_s = 0.0
     shared_fd = -1  # of the memory for all workers' counts
 
     @classmethod
@@ -99,8 +102,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self.notify()
             self._counters.read_gauges()
             self._close_idle()
-            self._free_slots()
             try:
+                self._free_slots()
                 gevent.sleep(TICK_S)
             except SystemError:  # of the event loop
                 raise
@@ -159,10 +162,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         )
         counters.gauges["limiter"] = self._limiter.stats
         self._limit_requests()
-        self._watch_hub()
         # What is there now stays: no collection needs to look at it again.
         gc.collect()
         gc.freeze()
+        self._watch_hub()  # not before: that collection takes its time
         if self.age == 1:  # the others have the same application
             for name, why in defeats.found():
                 self.log.warning("%s: %s", name, why)
@@ -214,8 +217,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         environ: dict[str, Any] = {}
         response = None
         try:
-            if self._pre_request is not None:
-                self._pre_request(self, request)
             response, environ = connection.respond(request)
             if proxied.STARTED in environ:
                 proxied.note_queue(environ)
@@ -228,30 +229,38 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 self._counters.count(("refused",))
                 if connection.withholds_body():  # nobody can tell whether it comes after all
                     response.force_close()
-                self._respond(refuse, environ, response, started, request)
+                self._call(refuse, environ, response, started, request)
                 return not response.should_close()
             connection.client.limiter = self._limiter if admitted is not None else None
             try:
                 connection.ask_for_body()
                 if in_handler:
-                    self._respond(self.wsgi, environ, response, started, request)
+                    self._call(self.wsgi, environ, response, started, request)
                 else:
-                    self._handlers.run(
-                        self._respond, self.wsgi, environ, response, started, request
-                    )
+                    self._handlers.run(self._call, self.wsgi, environ, response, started, request)
             finally:
                 connection.client.limiter = None
                 self._limiter.release(admitted, (response.status_code or 500) < 500)
             # Without a head the application has handled the socket by itself.
             return not response.headers_sent or not response.should_close()
         finally:
+            # It holds the response, which holds the environ: the collector would have to find them.
+            environ.pop("wsgi.early_hints", None)
+
+    def _call(
+        self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
+    ) -> None:
+        """Answer with gunicorn's hooks around it; what they keep per thread is the request's."""
+        if self._pre_request is not None:
+            self._pre_request(self, request)
+        try:
+            self._respond(application, environ, response, started, request)
+        finally:
             if self._post_request is not None:
                 try:
                     self._post_request(self, request, environ, response)
                 except Exception:
                     self.log.exception("Exception in post_request hook")
-            # It holds the response, which holds the environ: the collector would have to find them.
-            environ.pop("wsgi.early_hints", None)
 
     def _respond(
         self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
@@ -389,12 +398,22 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _free_slots(self) -> None:
         """
-        End idle handlers while requests wait for a connection slot of Postgres.
+        End handlers that are not needed.
 
-        An idle handler may keep a connection, as a thread of Django's does. It goes with the
-        handler, and its slot is free for a request that waits.
+        An idle handler may keep a connection of Postgres, as a thread of Django's does. It goes
+        with the handler, and its slot is free: for a request that waits for one, or for another
+        process, when the burst is over that the handler was made for.
         """
-        if _slot_waits() and self._handlers.retire_idle():
+        now = monotonic()
+        self._handlers.note_idle()
+        ended = 0
+        if now - self._retired_s >= RETIRE_UNUSED_S:
+            self._retired_s = now
+            ended = self._handlers.retire_unused(keep=INITIAL)
+        elif now - self._retired_s >= RETIRE_EVERY_S and _slot_waits():
+            self._retired_s = now
+            ended = self._handlers.retire_idle()
+        if ended:
             gevent.sleep(0)  # they end
             gc.collect()  # what they kept may be in reference cycles, as Django's connections are
 

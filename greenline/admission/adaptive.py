@@ -6,8 +6,8 @@ all wait, with more they compete for the locks and pools of the application. So 
 at 16 and changes only while requests wait for it, by what the requests in progress wait for:
 
 - A lock or a place in a pool that others in progress hold is scarcity: more in progress make it
-  worse. The limit falls to those that do not wait for it, and a few; or to those alone, where what
-  they wait for is a connection that the server refuses.
+  worse. The limit falls to those that do not wait for it, and a few, but not below 16; or to those
+  alone, where what they wait for is a connection that the server refuses.
 - The network or a timer, while the CPU is idle and nothing ends: more in progress cost nothing.
   The limit doubles, every ``STALL_S``.
 - Otherwise, while the CPU has time left, a higher limit is tried and kept only if the throughput
@@ -25,7 +25,7 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple, Protocol
 
-INITIAL, MINIMUM, MAXIMUM = 16, 2, 1000
+INITIAL, MINIMUM, MAXIMUM = 16, 4, 1000
 STALL_S = 0.05  # nothing ends for so long, and in so many times the usual pause between two ends
 STALL_ENDS = 8
 STANDSTILL_S = 1.0  # all wait for locks: perhaps for something that a waiting request brings
@@ -177,6 +177,8 @@ class Adaptive:
         if starved and waiting and has_effect:
             # What is refused is not queued for, so it is not shared either: some requests would
             # wait for ever while others use what is there. None of them may be too many.
+            if now >= self._served_until_s + MAX_HOLD_S:
+                self._served_hold_s = HOLD_S
             self._starved_s = now
             self._served = float(in_progress - starved)
             self._served_until_s = now + self._served_hold_s
@@ -184,7 +186,7 @@ class Adaptive:
             self._set(self._served, now)
         elif self._blocked > SCARCE and blocked > 1:
             if not waiting or stalled_s < STANDSTILL_S:
-                self._shrink(in_progress, blocked, now)
+                self._shrink(in_progress, round(self._blocked * in_progress), now)
             else:
                 self._grow(in_progress, now)
         elif self._limit < self.initial and self._blocked < PLENTY:
@@ -214,10 +216,11 @@ class Adaptive:
     def _shrink(self, in_progress: int, blocked: int, now: float) -> None:
         """Let those in progress be the ones that do not wait for each other, and a few."""
         free = in_progress - blocked
-        limit = free + max(1.0, free * PLENTY)
+        # Below what threads have, a lower limit was not measured to serve more: other routes may
+        # be asked for beside the one that waits.
+        limit = max(free + max(1.0, free * PLENTY), float(self.initial))
         if limit < self._limit:
-            if limit >= self.initial:
-                self._forbid(limit + 1, now)
+            self._forbid(limit + 1, now)
             self._set(limit, now)
 
     def _decay(self, past_s: float, now: float) -> None:

@@ -8,7 +8,8 @@ served. In the order of arrival all of them are served too late in the end. So w
 is whether the requests in the worker, those in progress included, become more. When they have for
 two seconds and a request would wait ``LATE_S``, the queue is held to ``KEEP_S`` of work: the oldest
 are refused, and so are new ones beyond it, until no more come than are served. Refused clients
-that come back at once look the same, so every ``TRY_S`` the queue is let grow again.
+that come back look the same, so every ``TRY_S`` the queue may grow for ``PROBE_S``. Clients that
+wait for their answers are all in the queue soon, and come no faster than they are served then.
 """
 
 from collections import deque
@@ -17,8 +18,8 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple
 
-WINDOW_S, WINDOWS = 0.25, 8
-LATE_S, KEEP_S, TRY_S = 1.0, 0.25, 10.0
+WINDOW_S, WINDOWS, PROBE_WINDOWS = 0.25, 8, 2
+LATE_S, KEEP_S, TRY_S, PROBE_S = 1.0, 0.25, 2.0, 1.0
 MORE = 1.1  # so many times as many come as end
 MIN_GROWTH = 2  # in a second
 MIN_QUEUE = 8  # a queue that is never too long
@@ -29,6 +30,7 @@ class _Window(NamedTuple):
     ended: int
     present: int  # requests in the worker at its end
     is_full: bool
+    length_s: float
 
 
 class Overload:
@@ -40,11 +42,12 @@ class Overload:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self.max_waiting = inf
+        self.max_waiting: float = inf
         self.came = self.ended = 0  # requests that came, admitted or not; and that have ended
         self._windows: deque[_Window] = deque(maxlen=WINDOWS)
         self._window_s = clock()
         self._held_s = 0.0  # when the queue was held short
+        self._probed_s: float | None = None  # when it was let grow again
 
     def __repr__(self) -> str:
         return f"<Overload max_waiting={self.max_waiting}>"
@@ -63,20 +66,39 @@ class Overload:
             return
         windows = self._windows
         if past_s > 4 * WINDOW_S:  # there was no queue
-            windows.clear()
-        windows.append(_Window(self.came, self.ended, waiting + in_progress, is_full))
+            self._release()
+        windows.append(_Window(self.came, self.ended, waiting + in_progress, is_full, past_s))
         self.came = self.ended = 0
         self._window_s = now
-        came, ended = sum(each.came for each in windows), sum(each.ended for each in windows)
-        rate = ended / (len(windows) * WINDOW_S)
+        rate = sum(each.ended for each in windows) / sum(each.length_s for each in windows)
         if self.max_waiting < inf:
-            is_overload = (came > MORE * ended or is_full) and now - self._held_s < TRY_S
-        else:
-            is_overload = self._has_grown(rate) and waiting > rate * LATE_S
-            self._held_s = now
-        if not is_overload and self.max_waiting < inf:
-            windows.clear()
-        self.max_waiting = max(rate * KEEP_S, MIN_QUEUE) if is_overload else inf
+            if not self._comes_faster(WINDOWS):
+                self._release()
+            elif now - self._held_s >= TRY_S:
+                self.max_waiting, self._probed_s = inf, now
+        elif self._probed_s is None:
+            if self._has_grown(rate) and waiting > rate * LATE_S:
+                self._hold(now)
+        elif now - self._probed_s >= PROBE_S:
+            if self._comes_faster(PROBE_WINDOWS):
+                self._hold(now)
+            else:
+                self._release()
+        if self.max_waiting < inf:
+            self.max_waiting = max(rate * KEEP_S, MIN_QUEUE)
+
+    def _hold(self, now: float) -> None:
+        self.max_waiting, self._held_s, self._probed_s = MIN_QUEUE, now, None
+
+    def _release(self) -> None:
+        self.max_waiting, self._probed_s = inf, None
+        self._windows.clear()
+
+    def _comes_faster(self, count: int) -> bool:
+        """Return whether more came than ended in the last *count* windows."""
+        last = list(self._windows)[-count:]
+        came, ended = sum(each.came for each in last), sum(each.ended for each in last)
+        return came > MORE * ended or last[-1].is_full
 
     def _has_grown(self, rate: float) -> bool:
         """Return whether the queue grew in the last second, and in the one before it."""

@@ -19,6 +19,8 @@ from greenlet import getcurrent
 class Handler(gevent.Greenlet):  # type: ignore[type-arg]
     """A greenlet that runs one piece of work after the other; made and used by Handlers."""
 
+    awaits_work = False  # in a wait that no other request ends
+
     def __init__(self, idle: "list[Handler]") -> None:
         super().__init__()
         self._idle = idle
@@ -36,8 +38,16 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
                 self.failure = error
             self.work, self.arguments = None, ()
             idle.append(self)
-            # The handler is idle now: a throw ends it.
-            self.caller.switch()
+            caller, self.caller = self.caller, None
+            try:
+                caller.switch()
+                while self.work is None:  # what resumed it has no work for it
+                    gevent.get_hub().switch()
+            except BaseException:
+                # Something ended it while it was idle: a timeout that a request left behind.
+                if self in idle:
+                    idle.remove(self)
+                return
 
 
 class Handlers:
@@ -47,6 +57,7 @@ class Handlers:
         self._hub = gevent.get_hub()
         self._idle: list[Handler] = []  # the one used last is at the end
         self._size = 0
+        self._min_idle = 0  # since the last call of retire_unused()
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
@@ -95,15 +106,38 @@ class Handlers:
             finally:
                 del failure  # its traceback has this frame: no cycle for the collector
 
+    def note_idle(self) -> None:
+        """Look how many handlers are idle: call it several times before :meth:`retire_unused`."""
+        self._min_idle = min(self._min_idle, len(self._idle))
+
+    def retire_unused(self, keep: int) -> int:
+        """
+        End the handlers that were idle at each look since the last call.
+
+        :param keep: so many handlers stay in any case, int.
+        :returns: how many have ended.
+        """
+        count = max(min(self._min_idle, len(self._idle), self.stats()["size"] - keep), 0)
+        self._min_idle = len(self._idle) - count
+        return self._retire(count)
+
     def retire_idle(self) -> int:
         """
         End the idle handlers, which drops what code keeps per thread; return how many there were.
         """
-        retired, self._idle[:] = list(self._idle), []
-        self._size -= len(retired)
+        return self._retire(len(self._idle))
+
+    def _retire(self, count: int) -> int:
+        # Those idle for longest are at the beginning.
+        retired, self._idle[:count] = self._idle[:count], []
         gevent.killall(retired, block=False)
-        return len(retired)
+        return count
 
     def _new(self) -> Handler:
+        handler = Handler(self._idle)
         self._size += 1
-        return Handler(self._idle)
+        handler.rawlink(self._note_end)
+        return handler
+
+    def _note_end(self, _: object) -> None:
+        self._size -= 1

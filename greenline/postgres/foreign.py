@@ -257,7 +257,7 @@ def _may_get_a_slot() -> bool:
     """Return whether this process has connections that it may close, or just closed one."""
     if monotonic() - _closed_s < LINGER_S:
         return True
-    return any(conn is not None and not conn.closed for conn in (each() for each in _open))
+    return any(conn is not None and not conn.closed for conn in (each() for each in list(_open)))
 
 
 def _has_no_slot(error: psycopg2.OperationalError) -> bool:

@@ -177,7 +177,7 @@ def test_what_waits_for_a_pool_does_not_raise_the_limit(slots: int) -> None:
     worker = Worker(about(0.05), slots=slots)
     worker.run(30.0, 200)
     assert worker.rate(20.0) >= 0.9 * slots / 0.05
-    assert worker.limit.value <= 2 * slots + 1
+    assert worker.limit.value <= max(2 * slots + 1, INITIAL)
 
 
 def test_what_a_database_with_two_cores_cannot_serve_does_not_raise_the_limit() -> None:
@@ -224,7 +224,7 @@ def test_after_a_lock_that_all_wanted_the_limit_is_back_soon() -> None:
     """One at a time, then all sleep: four seconds later as many as without the lock."""
     worker = Worker(always(0.005), slots=1)
     worker.run(5.0, 200)
-    assert worker.limit.value <= 4
+    assert worker.limit.value == INITIAL
     worker.wait, worker._slots = always(0.2), 10**9
     worker.run(4.0)
     worker.run(2.0)

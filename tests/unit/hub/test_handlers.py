@@ -93,6 +93,35 @@ def test_work_started_in_the_hub_runs_at_once_until_it_waits(handlers: Handlers)
     assert handlers.stats() == {"size": 1, "idle": 1}
 
 
+def test_one_that_was_ended_while_it_was_idle_is_not_used_again(handlers: Handlers) -> None:
+    """A timeout that a request left behind, or a stray switch: the next request is served."""
+    done = []
+    handlers.run(lambda: gevent.Timeout(0.01).start())
+    gevent.sleep(0.05)
+    handlers.run(done.append, 1)
+    assert handlers.stats() == {"size": 1, "idle": 1}
+    left: list[gevent.Greenlet] = []
+    handlers.run(lambda: left.append(gevent.getcurrent()))
+    gevent.get_hub().loop.run_callback(left[0].switch)
+    gevent.sleep(0.01)
+    handlers.run(done.append, 2)
+    assert done == [1, 2]
+    assert handlers.stats() == {"size": 1, "idle": 1}
+
+
+def test_those_of_a_burst_end_when_it_is_over(handlers: Handlers) -> None:
+    """Thirty at once, then two at once for a while: those not needed end, but for ten."""
+    gevent.joinall([gevent.spawn(handlers.run, gevent.sleep, 0.05) for _ in range(30)])
+    handlers.retire_unused(10)
+    for _ in range(3):
+        gevent.joinall([gevent.spawn(handlers.run, gevent.sleep, 0.01) for _ in range(2)])
+        handlers.note_idle()
+    assert handlers.retire_unused(10) == 20
+    gevent.sleep(0.01)
+    assert handlers.stats() == {"size": 10, "idle": 10}
+    assert handlers.retire_unused(10) == 0
+
+
 def test_what_a_retired_handler_kept_is_dropped(handlers: Handlers) -> None:
     """As what a thread keeps is when it ends; one that works is left alone."""
 

@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future
+from contextlib import suppress
 
 import gevent
 import pytest
@@ -32,8 +34,18 @@ WAITS: dict[str, Callable[[], object]] = {
     "a lock": lambda: held().acquire(timeout=0.1),
     "a condition": lambda: in_condition(),
     "a semaphore": lambda: threading.Semaphore(0).acquire(timeout=0.1),
-    "a future": lambda: Future().result(timeout=0.1),
 }
+
+
+def in_future() -> None:
+    with suppress(TimeoutError):
+        Future().result(timeout=0.1)
+
+
+def joined() -> None:
+    thread = threading.Thread(target=time.sleep, args=(0.1,))
+    thread.start()
+    thread.join()
 
 
 def in_condition() -> None:
@@ -53,9 +65,19 @@ def test_a_handler_that_waits_for_another_is_counted(what: str) -> None:
     assert lock_waits.waiting() == 0
 
 
-@pytest.mark.parametrize("wait", [lambda: time.sleep(0.1), lambda: held().acquire(False)])
-def test_a_timer_and_an_attempt_are_not(wait: Callable[[], object]) -> None:
-    """More requests in progress cost them nothing."""
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda: time.sleep(0.1),
+        lambda: held().acquire(False),
+        lambda: futures.wait([Future()], timeout=0.1),
+        lambda: in_future(),
+        lambda: joined(),
+    ],
+    ids=["a timer", "an attempt", "futures", "a future", "a thread"],
+)
+def test_what_no_other_request_ends_is_not(wait: Callable[[], object]) -> None:
+    """More requests in progress cost it nothing."""
     handlers = Handlers()
     waiting = gevent.spawn(handlers.run, wait)
     gevent.sleep(0.02)
