@@ -3,7 +3,8 @@ Draw the limit that our worker finds without any setting, where threads would be
 
 1. ``nested``: requests that hold one connection of SQLAlchemy's pool of 15 and ask for a second
    one, 50 clients; compared, in turns, with a worker whose limit is fixed at 14. Each round has a
-   fresh worker, and counts from its first request on.
+   fresh worker, and counts from its first request on. A ratio that misses is measured once more,
+   with as many rounds again, and all of them count.
 2. ``sleep``: 100 requests at once that sleep a second, on a fresh worker; then quick ones for ten
    seconds; then 300 at once that sleep.
 3. ``connect``: 80 clients that each connect to a Postgres of 100 connections and sleep there.
@@ -46,7 +47,7 @@ FIXED = "limit 14"
 SETTINGS: dict[str, dict[str, str]] = {OURS: {}, FIXED: {settings.MAX_IN_PROGRESS.name: "14"}}
 NESTED, SLEEP, QUICK, AGAIN, CONNECT = "nested", "sleep", "quick", "sleep again", "connect"
 CLIENTS = {NESTED: 50, SLEEP: 100, QUICK: 20, AGAIN: 300, CONNECT: 80}
-NESTED_ROUNDS, NESTED_S, QUICK_S, CONNECT_S = 3, 3.0, 10.0, 6.0
+NESTED_ROUNDS, NESTED_S, QUICK_S, CONNECT_S = 3, 2.5, 10.0, 5.0
 PATIENCE_S = 15
 LOOK_S = 0.1
 MIN_RATIO, MAX_SLEEP_S, MAX_AGAIN_S = 0.9, 3.0, 2.0
@@ -142,12 +143,17 @@ class Situations:
     def nested(self) -> list[promises.Verdict]:
         """Compare the default with a fixed limit, where each request needs two connections."""
         rows: dict[str, list[report.Row]] = {who: [] for who in SETTINGS}
-        for _, who in interleaved(list(SETTINGS), NESTED_ROUNDS):
-            with self._watched("a pool of 15, two connections each", who) as course:
-                rows[who].append(course.for_a_time(NESTED, "/nested", NESTED_S, "42", who))
+        verdicts: list[promises.Verdict] = []
+        for _ in range(2):
+            for _, who in interleaved(list(SETTINGS), NESTED_ROUNDS):
+                with self._watched("a pool of 15, two connections each", who) as course:
+                    rows[who].append(course.for_a_time(NESTED, "/nested", NESTED_S, "42", who))
+            verdicts = judge_nested(rows)
+            if all(each.kept for each in verdicts):
+                break
         for row in together(rows):
             self._found.add(row)
-        return judge_nested(rows)
+        return verdicts
 
     def sleep(self) -> list[promises.Verdict]:
         """Sleep on a fresh worker, and on one that has had quick requests."""
