@@ -33,3 +33,11 @@ def test_two_hundred_at_once_have_a_connection_each(running: Service) -> None:
     assert Counter(answer.status for answer in answers) == {200: 200}
     assert max(answer.json for answer in answers) == before + 200
     assert "MaxConnectionsError" not in running.log
+
+
+def test_more_that_wait_in_redis_than_the_pool_has_connections(running: Service) -> None:
+    """The limit grows beyond the pool, because nothing is busy: they wait for it, none fails."""
+    for _ in range(3):
+        answers, _ = at_once(running, "/wait/0.2", 200)
+        assert Counter(answer.status for answer in answers) == {200: 200}
+    assert "MaxConnectionsError" not in running.log
