@@ -55,6 +55,7 @@ PICTURED = ("limit", "requests in progress", "answers 200 a second")
 BIN_S = 0.5  # of the answers a second in the picture
 NOTES = f"""
 each: one worker, {OURS} without any setting
+a row of {NESTED} is the middle round, with the answers of all, and those are what is judged
 first s: answers 200 in the first second; longest s: the slowest answer; limit: at the end
 the picture is beside the JSON, bench/results/limit.png; of {NESTED} it has the last round"""
 
