@@ -11,7 +11,7 @@ PINS = .venv/bin/uv pip compile - --quiet --python-version 3.11 --generate-hashe
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .PHONY: help serve dev test test-long test-deploy check pins bench-article bench-postgres bench-api bench-http \
-	bench-overload bench-offload bench-soak bench-burst bench-hot-worker \
+	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
 	bench-slow-clients bench-legacy clean \
 	have-python have-ferretdb setup-serve setup-dev setup-bench
 
@@ -59,6 +59,9 @@ bench-http: setup-bench ## compare a small JSON answer with other servers and fr
 
 bench-overload: setup-bench ## offer up to three times what is taken, with the defaults and without a limit
 	@exec .venv/bin/python -m bench.overload $(ARGS)
+
+bench-limit: setup-bench ## draw the limit of requests in progress that the worker finds, over time
+	@exec .venv/bin/python -m bench.limit
 
 bench-offload: setup-bench ## compare a view with five statements of sqlite with gunicorn's threads
 	@exec .venv/bin/python -m bench.offload $(ARGS)

@@ -124,10 +124,13 @@ class Hosted(Gunicorn):
     ) -> None:
         super().__init__(arguments, ready=ready, env=env, log=log, cwd=cwd)
         self.command[0] = str(legacy_environments.find(name) / "bin" / "gunicorn")
-        ours = {each.name for each in vars(settings).values() if isinstance(each, Variable)}
-        self.env = {
-            name: value for name, value in self.env.items() if name in env or name not in ours
-        }
+        self.env = without_settings(self.env, env)
+
+
+def without_settings(environ: Mapping[str, str], kept: Mapping[str, str]) -> dict[str, str]:
+    """Return *environ* without the settings of ours that *kept* does not have."""
+    ours = {each.name for each in vars(settings).values() if isinstance(each, Variable)}
+    return {name: value for name, value in environ.items() if name in kept or name not in ours}
 
 
 def at_waits(clients: int) -> float:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 OURS_COLOURS = ("#0b6e4f", "#3fa37c", "#9bd3bb")
 THEIR_COLOURS = ("#555555", "#8c8c8c", "#c4c4c4")
+Points = Sequence[tuple[float, float]]
+# The lines of a column of a picture: by the panel's title and by name.
+Panels = dict[str, dict[str, Points]]
 
 
 def bars(rows: Sequence[Row], path: Path) -> Path:
@@ -84,6 +87,25 @@ def ratios(rows: Sequence[Row], promised: Mapping[tuple[str, int], float], path:
     axes.set_xlim(ticks[0], ticks[-1])
     axes.set_xticks(ticks, map(str, ticks))
     axes.set_title("our req/s over the best gthread's, by work and clients; a mark: the promise")
+    return _save(figure, path)
+
+
+def over_time(columns: Mapping[str, Panels], path: Path) -> Path:
+    """Draw the panels of each column, one below the other; x is seconds."""
+    high = max(map(len, columns.values()))
+    figure = _figure(5 * len(columns), 3 * high)
+    axes = figure.subplots(high, len(columns), squeeze=False, sharex="col")
+    for nth, (title, panels) in enumerate(columns.items()):
+        axes[0][nth].set_title(title)
+        axes[-1][nth].set_xlabel("seconds")
+        for place, (name, lines) in enumerate(panels.items()):
+            axes[place][nth].set_ylabel(name)
+            for who, points in lines.items():
+                colour = OURS_COLOURS[0] if who == OURS else THEIR_COLOURS[1]
+                axes[place][nth].plot(*zip(*points, strict=True), color=colour, label=who)
+            axes[place][nth].set_ylim(bottom=0)
+        if any(len(lines) > 1 for lines in panels.values()):
+            axes[0][nth].legend()
     return _save(figure, path)
 
 

@@ -38,6 +38,7 @@ def patch_all() -> None:
     gevent.monkey.patch_all()
     hook_psycopg2()
     hook_sqlalchemy()
+    hook_redis()
     keep_running_loops()
     offload.patch()
 
@@ -77,6 +78,13 @@ def hook_sqlalchemy() -> None:
     from greenline.legacy import sqlalchemy
 
     sqlalchemy.install()
+
+
+def hook_redis() -> None:
+    """Let requests wait for redis-py's pool; nothing is imported before the application does."""
+    from greenline.legacy import redis_py
+
+    redis_py.install()
 
 
 def require_hook() -> None:

@@ -44,7 +44,7 @@ from greenline.hub.request_timeout import RequestTimeouts
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
 from greenline.offload import fork
-from greenline.patching import hook_psycopg2, hook_sqlalchemy, keep_running_loops
+from greenline.patching import hook_psycopg2, hook_redis, hook_sqlalchemy, keep_running_loops
 from greenline.plain_client import PlainClient, Sweep
 from greenline.refusals import Refusals
 from greenline.response import Response
@@ -85,6 +85,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         lock_waits.install()
         hook_psycopg2()
         hook_sqlalchemy()
+        hook_redis()
         keep_running_loops()
         fork.install()
         signals.keep_to_main_greenlet()
