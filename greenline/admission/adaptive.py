@@ -3,7 +3,7 @@ Find the number of requests in progress that serves best. Arithmetic only; the c
 
 A worker that was written for threads runs with some 16 of them. With fewer the CPU is idle while
 all wait, with more they compete for the locks and pools of the application. So the limit begins
-at 16 and changes only while requests wait for it, by what the requests in progress wait for:
+at 16 and changes by what the requests in progress wait for, while others wait or there are more:
 
 - A lock or a place in a pool that others in progress hold is scarcity: more in progress make it
   worse. The limit falls to those that do not wait for it, and a few, but not below 16; or to those
@@ -224,6 +224,7 @@ class Adaptive:
             self._set(limit, now)
 
     def _decay(self, past_s: float, now: float) -> None:
+        """Go back towards the limit to begin with: the CPU is busy."""
         self._set(max(self._limit * (1 - past_s / DECAY_S), self.initial), now)
 
     def _judge(self, in_progress: int, waiting: int, now: float) -> None:
