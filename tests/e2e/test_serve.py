@@ -28,6 +28,12 @@ SERVE = (sys.executable, "-m", "embedded.serve")
 READY = "/docs:"
 
 
+def _started(pid: int) -> int:
+    """Return when the process began, in clock ticks after the boot."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[19])
+
+
 class Run:
     """A ``serve`` on a data folder of its own, and everything that it started."""
 
@@ -69,8 +75,9 @@ class Run:
         return dict(started_with(f"GREENLINE_DATA={self.data}"))
 
     def find(self, wanted: str) -> list[int]:
-        """Return those of its processes with *wanted* in their arguments."""
-        return [pid for pid, arguments in self.processes().items() if wanted in arguments]
+        """Return those of its processes with *wanted* in their arguments, the oldest first."""
+        found = [pid for pid, arguments in self.processes().items() if wanted in arguments]
+        return sorted(found, key=_started)  # process ids begin anew at some point
 
     def sockets(self) -> Path:
         return Path((self.data / "postgres" / "sockets").read_text())
@@ -266,7 +273,7 @@ def test_make_serve_passes_the_signal_on(to_group: bool, data: Path) -> None:
 def test_a_child_that_dies_ends_everything(victim: str, data: Path) -> None:
     """No half of the service runs on: it says which part ended, and exits with 1."""
     with serve(data) as run:
-        os.kill(min(run.ready().find(victim)), signal.SIGKILL)
+        os.kill(run.ready().find(victim)[0], signal.SIGKILL)
         assert run.status() == 1
         run.assert_nothing_left()
         assert re.search("^serve: (gunicorn|Postgres|FerretDB): ended by itself", run.output, re.M)
