@@ -117,7 +117,7 @@ class Handlers:
         :param keep: so many handlers stay in any case, int.
         :returns: how many have ended.
         """
-        count = max(min(self._min_idle, len(self._idle), self.stats()["size"] - keep), 0)
+        count = max(min(self._min_idle, len(self._idle), self._size - keep), 0)
         self._min_idle = len(self._idle) - count
         return self._retire(count)
 
