@@ -24,6 +24,7 @@ import gevent
 from gevent import GreenletExit
 from gevent.pool import Pool
 from gevent.socket import socket as gevent_socket
+from greenlet import getcurrent
 from gunicorn.http.errors import NoMoreData
 from gunicorn.http.message import _check_fast_parser as has_fast_parser
 from gunicorn.http.wsgi import WSGIErrorsWrapper, base_environ
@@ -167,6 +168,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         )
         counters.gauges["limiter"] = self._limiter.stats
         self._limit_requests()
+        has_hooks = self._pre_request is not None or self._post_request is not None
+        self._run = self._respond_with_hooks if has_hooks else self._respond
         # What is there now stays: no collection needs to look at it again.
         gc.collect()
         gc.freeze()
@@ -234,15 +237,15 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 self._counters.count(("refused",))
                 if connection.withholds_body():  # nobody can tell whether it comes after all
                     response.force_close()
-                self._call(refuse, environ, response, started, request)
+                self._run(refuse, environ, response, started, request)
                 return not response.should_close()
             connection.client.limiter = self._limiter if admitted is not None else None
             try:
-                connection.ask_for_body()
                 if in_handler:
-                    self._call(self.wsgi, environ, response, started, request)
+                    self._run(self.wsgi, environ, response, started, request)
                 else:
-                    self._handlers.run(self._call, self.wsgi, environ, response, started, request)
+                    connection.ask_for_body()
+                    self._handlers.run(self._run, self.wsgi, environ, response, started, request)
             finally:
                 connection.client.limiter = None
                 self._limiter.release(admitted, (response.status_code or 500) < 500)
@@ -252,7 +255,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             # It holds the response, which holds the environ: the collector would have to find them.
             environ.pop("wsgi.early_hints", None)
 
-    def _call(
+    def _respond_with_hooks(
         self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
     ) -> None:
         """Answer with gunicorn's hooks around it; what they keep per thread is the request's."""
@@ -338,7 +341,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _handle(self, connection: Connection, request: Any) -> None:
         """Answer *request* in a handler; after the last one the connection's greenlet goes on."""
-        connection.handler = gevent.getcurrent()
+        connection.handler = getcurrent()
         try:
             stays = self.answer(connection, request, True) and connection.finish()
             if stays and connection.wait_for_next(self.keepalive_s):

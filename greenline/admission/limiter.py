@@ -127,11 +127,12 @@ class ConcurrencyLimiter:
         """
         if environ["PATH_INFO"] in self._exempt:
             return None
-        self._overload.came += 1
+        if self._timer is not None:
+            self._overload.came += 1
+        elif self._in_progress >= INITIAL:
+            self._start_observing()
         if self._in_progress < self._limit.value:
             self._in_progress += 1
-            if self._in_progress > INITIAL and self._timer is None:
-                self._start_observing()
             return monotonic()
         came = monotonic()
         self._wait(sock)
@@ -143,8 +144,9 @@ class ConcurrencyLimiter:
         """End a request admitted at *admitted_s*; *ok* is whether it was answered below 500."""
         if admitted_s is None:
             return
-        self._limit.record(monotonic() - admitted_s, ok)
-        self._overload.ended += 1
+        if self._timer is not None:  # else the limit does not matter, and most requests end here
+            self._limit.record(monotonic() - admitted_s, ok)
+            self._overload.ended += 1
         self._in_progress -= 1
         if self._waiting:
             self._admit()

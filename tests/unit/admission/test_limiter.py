@@ -215,13 +215,15 @@ def test_the_limit_learns_how_long_each_took_and_how_it_ended(clients: list[Clie
         def record(self, took_s: float, ok: bool) -> None:
             learnt.append((took_s, ok))
 
-    limiter = ConcurrencyLimiter(Listening(5))
+    limiter = ConcurrencyLimiter(Listening(2), max_waiting=1, max_wait_s=LONG_S)
     admitted = busy(limiter, clients[0], 2)
+    (waiter,) = waiting(limiter, clients[1])  # else the limit does not matter
     gevent.sleep(0.2)
     limiter.release(admitted[0])
     limiter.release(admitted[1], ok=False)
     assert [ok for _, ok in learnt] == [True, False]
     assert all(0.2 <= took_s < 1.2 for took_s, _ in learnt)
+    waiter.join(10)
 
 
 @settings(max_examples=100)
