@@ -348,7 +348,14 @@ class _SlotQueue:
                 # The backend of a closed connection lives on for a moment: not at once.
                 jitter_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311
                 deadline.wait_in(turn.came.wait, min(left_s, jitter_s))
-                pause_s = FIRST_PAUSE_S if turn.is_given else min(2 * pause_s, MAX_PAUSE_S)
+                if turn.came.is_set():
+                    pause_s = FIRST_PAUSE_S
+                elif pause_s < MAX_PAUSE_S:
+                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                else:
+                    # Another process has the slot. Each attempt costs the server a process, so
+                    # only the first in line goes on with them.
+                    turn.is_given = False
             try:
                 return attempt()
             except psycopg2.OperationalError as error:
