@@ -54,6 +54,7 @@ from greenline.wire import Lane, Rules, split_head
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
+TAKEN_OVER = 101  # the status of a request whose socket the application has used by itself
 
 
 class GreenWorker(GeventWorker):  # type: ignore[misc]
@@ -271,12 +272,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         try:
             result = application(environ, response.start_response)
             if self.is_already_handled(result):
+                response.status_code = TAKEN_OVER
                 return
             if isinstance(result, environ["wsgi.file_wrapper"]):
                 response.write_file(result)
                 response.close()
             else:
                 response.write_all(result)
+        except StopIteration:  # flask-sock, for instance, raises it where others return a marker
+            response.status_code = TAKEN_OVER
+            raise
         finally:
             if fork.is_child:
                 error = sys.exception()
