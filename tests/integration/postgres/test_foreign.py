@@ -12,6 +12,7 @@ import gevent
 import gevent.socket
 import psycopg2
 import pytest
+from gevent.server import StreamServer
 from psycopg2.extensions import connection
 
 from embedded.postgres import Postgres
@@ -215,6 +216,44 @@ def test_more_connects_than_the_server_has_slots(watch: Watch) -> None:
         gevent.joinall(running, raise_error=True)
     assert served == list(range(20))
     assert foreign.waiting == 0
+
+
+AUTHENTICATED = b"R\0\0\0\x08\0\0\0\0"
+PARAMETERS = {"client_encoding": "UTF8", "DateStyle": "ISO", "server_version": "18.0"}
+READY = b"Z\0\0\0\x05I"
+IN_GERMAN = b"SFATAL\0VFATAL\0C53300\0Mtut mir leid, schon zu viele Verbindungen\0Fpostmaster.c\0\0"
+
+
+@pytest.mark.parametrize("before", [b"", AUTHENTICATED], ids=["at once", "authenticated"])
+@pytest.mark.parametrize("hosts", [1, 2], ids=["one host", "two"])
+def test_a_server_that_refuses_in_another_language(before: bytes, hosts: int) -> None:
+    """What it has no slot for is known by the SQLSTATE that it sends, not by its words."""
+    served: list[socket.socket] = []
+
+    def serve(sock: socket.socket, _: Any) -> None:
+        sock.recv(4096)
+        if served:
+            sock.sendall(before + b"E" + (len(IN_GERMAN) + 4).to_bytes(4) + IN_GERMAN)
+            return
+        served.append(sock)
+        pairs = [f"{name}\0{value}\0".encode() for name, value in PARAMETERS.items()]
+        parameters = [b"S" + (len(pair) + 4).to_bytes(4) + pair for pair in pairs]
+        sock.sendall(AUTHENTICATED + b"".join(parameters) + READY)
+        while sock.recv(4096):
+            pass
+        served.clear()
+
+    with closing(StreamServer(("127.0.0.1", 0), serve)) as server:
+        server.start()
+        host, port = ",".join(["127.0.0.1"] * hosts), ",".join([str(server.server_port)] * hosts)
+        url = f"postgresql://greenline@/greenline?host={host}&port={port}&sslmode=disable"
+        with closing(psycopg2.connect(url)):
+            with pytest.raises(psycopg2.OperationalError, match="schon zu viele") as caught:
+                psycopg2.connect(url, connect_timeout=2)
+            assert type(caught.value) is psycopg2.OperationalError
+            waiting = gevent.spawn(psycopg2.connect, url)
+            wait_until(lambda: foreign.waiting == 1, "the greenlet to wait")
+        waiting.get(timeout=LIMIT_S).close()
 
 
 def test_a_connection_that_is_dropped_frees_its_slot(watch: Watch) -> None:
