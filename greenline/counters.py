@@ -192,3 +192,9 @@ def join(fd: int) -> Counters:
 def totals() -> dict[Key, int]:
     """Return the sums over all workers of this master; nothing outside of one."""
     return {} if _own is None else _own.totals()
+
+
+def set_value(key: Key, value: int) -> None:
+    """Say what *key* is in this worker now; nothing outside of one."""
+    if _own is not None:
+        _own.set(key, value)

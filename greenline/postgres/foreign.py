@@ -5,8 +5,8 @@ psycopg2 connects in another way in green mode, and an application would notice:
 
 1. libpq ignores ``connect_timeout``, and it looks names up by itself, which blocks the hub.
 2. Threads need at most as many connections as there are threads; greenlets may need more than the
-   server has. A connect that is refused for want of a connection slot waits until this worker
-   closes a connection.
+   server has. A connect that is refused for want of a connection slot waits until this worker, or
+   another one of the host, closes a connection.
 3. Connections are shared by threads: :mod:`greenline.postgres.serialize`.
 """
 
@@ -29,7 +29,7 @@ from psycopg2.extensions import connection as PsycopgConnection
 from psycopg2.extensions import get_wait_callback
 from psycopg2.extras import LogicalReplicationConnection, PhysicalReplicationConnection
 
-from greenline import deadline
+from greenline import counters, deadline
 from greenline.hub.lock_waits import LockWait
 from greenline.postgres import backlog
 from greenline.postgres.connection import Connection as PooledConnection
@@ -57,6 +57,9 @@ NO_SLOT = (
 )
 UNTOUCHED = (LogicalReplicationConnection, PhysicalReplicationConnection, PooledConnection)
 
+# Shared by the workers: whether one has, or just had, connections that it may close.
+HOLDING = ("psycopg2", "holding")
+
 # How many greenlets of this process wait for a connection slot of a server.
 waiting = 0
 
@@ -64,6 +67,7 @@ waiting = 0
 def install() -> None:
     """Put :func:`connect` under every name by which an application may know psycopg2's."""
     psycopg2._connect = connect  # type: ignore[attr-defined]  # psycopg2.connect() calls it
+    counters.gauges["psycopg2"] = _stats
 
 
 def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
@@ -267,9 +271,14 @@ _closed_s = float("-inf")  # when the last one was closed
 _queues: dict[str, "_SlotQueue"] = {}
 
 
+def _stats() -> dict[str, int]:
+    return {"holding": int(_holds_a_slot())}
+
+
 def _note_open(conn: PsycopgConnection) -> None:
     reference = weakref.ref(conn, _note_closed)
     _open.add(reference)
+    counters.set_value(HOLDING, 1)  # at once: another worker may be refused before the next look
     if isinstance(conn, ForeignConnection):
         conn._reference = reference
         conn.settled = True
@@ -286,6 +295,11 @@ def _note_closed(reference: Any) -> None:
 
 
 def _may_get_a_slot() -> bool:
+    """Return whether a worker of the host has connections that it may close, or just closed one."""
+    return _holds_a_slot() or counters.totals().get(HOLDING, 0) > 0
+
+
+def _holds_a_slot() -> bool:
     """Return whether this process has connections that it may close, or just closed one."""
     if monotonic() - _closed_s < LINGER_S:
         return True

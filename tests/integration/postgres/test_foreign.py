@@ -1,6 +1,9 @@
 """``psycopg2.connect`` of an application: its timeout, names, and the wait for a slot."""
 
+import os
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -16,13 +19,13 @@ from gevent.server import StreamServer
 from psycopg2.extensions import connection
 
 from embedded.postgres import Postgres
-from greenline import deadline
+from greenline import counters, deadline
 from greenline.errors import DeadlineExceeded
 from greenline.postgres import backlog, foreign
 from greenline.postgres.connect import connect as connect_our_own
 from tests.integration.pools import Watch, limited, through
 from tests.proxy import Proxy
-from tests.support import wait_until
+from tests.support import CHECKOUT, wait_until
 
 LIMIT_S = 30.0
 SLACK_S = 1.5
@@ -287,6 +290,47 @@ def test_without_connections_of_its_own_a_worker_does_not_wait(
     with closing(backlog.psycopg2_connect(url)):
         with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
             psycopg2.connect(url)
+
+
+HOLD = """
+import sys
+from greenline import counters, patching
+patching.patch_all()
+import psycopg2
+counters.join(int(sys.argv[1]))
+conn = psycopg2.connect(sys.argv[2])
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_worker_waits_for_what_another_one_holds(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no connection itself. When the other worker is gone, it does not wait any more."""
+    fd = counters.share()
+    monkeypatch.setattr(counters, "_own", None)
+    monkeypatch.setattr(foreign, "_open", set())
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    joined = counters.join(fd)
+    url = limited(watch, 1)
+    command = [sys.executable, "-c", HOLD, str(fd), url]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(fd,), cwd=CHECKOUT
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"holds\n"
+        waiting = gevent.spawn(ask, url)
+        wait_until(lambda: foreign.waiting == 1, "the greenlet to wait")
+        other.stdin.close()
+        assert waiting.get(timeout=LIMIT_S) == 1
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    joined.read_gauges()  # as the worker does ten times a second
+    with closing(backlog.psycopg2_connect(url)):
+        with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
+            psycopg2.connect(url)
+    os.close(fd)
 
 
 def test_a_greenlet_that_is_killed_leaves_the_queue(watch: Watch) -> None:
