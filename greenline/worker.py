@@ -407,8 +407,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         End handlers that are not needed.
 
         An idle handler may keep a connection of Postgres, as a thread of Django's does. It goes
-        with the handler, and its slot is free: for a request that waits for one, or for another
-        process, when the burst is over that the handler was made for.
+        with the handler, and its slot is free: for a request that waits for one, here or in another
+        worker, or for another process, when the burst is over that the handler was made for.
         """
         now = monotonic()
         self._handlers.note_idle()
@@ -416,11 +416,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if now - self._retired_s >= RETIRE_UNUSED_S:
             self._retired_s = now
             ended = self._handlers.retire_unused(keep=INITIAL)
-        elif now - self._retired_s >= RETIRE_EVERY_S and _slot_waits():
+        elif now - self._retired_s >= RETIRE_EVERY_S and _is_waited_for():
             self._retired_s = now
             ended = self._handlers.retire_idle()
         if ended:
             gevent.sleep(0)  # they end
+            gevent.sleep(0)  # the loop calls what was to be called at their end: it refers to them
             gc.collect()  # what they kept may be in reference cycles, as Django's connections are
 
     def _is_full(self) -> bool:
@@ -477,6 +478,12 @@ def _slot_waits() -> int:
     """Return how many requests wait for a connection slot of Postgres; 0 without psycopg2."""
     foreign = sys.modules.get("greenline.postgres.foreign")
     return 0 if foreign is None else int(foreign.waiting)
+
+
+def _is_waited_for() -> bool:
+    """Return whether a worker of the host waits for a connection slot that this one may hold."""
+    foreign = sys.modules.get("greenline.postgres.foreign")
+    return foreign is not None and bool(foreign.is_waited_for())
 
 
 def _do_nothing(sig: int, frame: Any) -> None:

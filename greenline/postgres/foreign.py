@@ -57,8 +57,9 @@ NO_SLOT = (
 )
 UNTOUCHED = (LogicalReplicationConnection, PhysicalReplicationConnection, PooledConnection)
 
-# Shared by the workers: whether one has, or just had, connections that it may close.
-HOLDING = ("psycopg2", "holding")
+# Shared by the workers: whether one has, or just had, connections that it may close; and how many
+# of its greenlets wait for a slot.
+HOLDING, WAITING = ("psycopg2", "holding"), ("psycopg2", "waiting")
 
 # How many greenlets of this process wait for a connection slot of a server.
 waiting = 0
@@ -272,7 +273,12 @@ _queues: dict[str, "_SlotQueue"] = {}
 
 
 def _stats() -> dict[str, int]:
-    return {"holding": int(_holds_a_slot())}
+    return {"holding": int(_holds_a_slot()), "waiting": waiting}
+
+
+def is_waited_for() -> bool:
+    """Return whether this worker, or another one of the host, waits for what this one may close."""
+    return waiting > 0 or (_holds_a_slot() and counters.value(WAITING) > 0)
 
 
 def _note_open(conn: PsycopgConnection) -> None:
@@ -296,7 +302,7 @@ def _note_closed(reference: Any) -> None:
 
 def _may_get_a_slot() -> bool:
     """Return whether a worker of the host has connections that it may close, or just closed one."""
-    return _holds_a_slot() or counters.totals().get(HOLDING, 0) > 0
+    return _holds_a_slot() or counters.value(HOLDING) > 0
 
 
 def _holds_a_slot() -> bool:
@@ -397,3 +403,4 @@ class _SlotQueue:
 def _count(by: int) -> None:
     global waiting
     waiting += by
+    counters.set_value(WAITING, waiting)

@@ -229,7 +229,9 @@ IN_GERMAN = b"SFATAL\0VFATAL\0C53300\0Mtut mir leid, schon zu viele Verbindungen
 
 @pytest.mark.parametrize("before", [b"", AUTHENTICATED], ids=["at once", "authenticated"])
 @pytest.mark.parametrize("hosts", [1, 2], ids=["one host", "two"])
-def test_a_server_that_refuses_in_another_language(before: bytes, hosts: int) -> None:
+def test_a_server_that_refuses_in_another_language(
+    before: bytes, hosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it has no slot for is known by the SQLSTATE that it sends, not by its words."""
     served: list[socket.socket] = []
 
@@ -251,10 +253,15 @@ def test_a_server_that_refuses_in_another_language(before: bytes, hosts: int) ->
         host, port = ",".join(["127.0.0.1"] * hosts), ",".join([str(server.server_port)] * hosts)
         url = f"postgresql://greenline@/greenline?host={host}&port={port}&sslmode=disable"
         with closing(psycopg2.connect(url)):
-            with pytest.raises(psycopg2.OperationalError, match="schon zu viele") as caught:
-                psycopg2.connect(url, connect_timeout=2)
+            with (
+                monkeypatch.context() as patch,
+                pytest.raises(psycopg2.OperationalError, match="schon zu viele") as caught,
+            ):
+                patch.setattr(foreign, "_open", set())
+                patch.setattr(foreign, "_closed_s", float("-inf"))
+                psycopg2.connect(url)
             assert type(caught.value) is psycopg2.OperationalError
-            waiting = gevent.spawn(psycopg2.connect, url)
+            waiting = gevent.spawn(psycopg2.connect, url, connect_timeout=20)
             wait_until(lambda: foreign.waiting == 1, "the greenlet to wait")
         waiting.get(timeout=LIMIT_S).close()
 
@@ -296,18 +303,22 @@ HOLD = """
 import sys
 from greenline import counters, patching
 patching.patch_all()
+import gevent
 import psycopg2
+from greenline.postgres import foreign
 counters.join(int(sys.argv[1]))
 conn = psycopg2.connect(sys.argv[2])
 print("holds", flush=True)
-sys.stdin.read()
+while not foreign.is_waited_for():
+    gevent.sleep(0.02)
+conn.close()
 """
 
 
 def test_a_worker_waits_for_what_another_one_holds(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no connection itself. When the other worker is gone, it does not wait any more."""
+    """The other one sees that it is waited for. When it is gone, there is nothing to wait for."""
     fd = counters.share()
     monkeypatch.setattr(counters, "_own", None)
     monkeypatch.setattr(foreign, "_open", set())
@@ -315,16 +326,10 @@ def test_a_worker_waits_for_what_another_one_holds(
     joined = counters.join(fd)
     url = limited(watch, 1)
     command = [sys.executable, "-c", HOLD, str(fd), url]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(fd,), cwd=CHECKOUT
-    ) as other:
-        assert other.stdin is not None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=(fd,), cwd=CHECKOUT) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"holds\n"
-        waiting = gevent.spawn(ask, url)
-        wait_until(lambda: foreign.waiting == 1, "the greenlet to wait")
-        other.stdin.close()
-        assert waiting.get(timeout=LIMIT_S) == 1
+        assert ask(url) == 1
     monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
     joined.read_gauges()  # as the worker does ten times a second
     with closing(backlog.psycopg2_connect(url)):
