@@ -118,6 +118,25 @@ class Counters:
                 break  # rows are taken in order, and none is empty once it was taken
         return totals
 
+    def value(self, key: Key) -> int:
+        """Return the value of *key*, summed over all workers, without the work of totals()."""
+        text = msgspec.json.encode(key) + b"\0"
+        total = 0
+        for row in range(ROWS):
+            start = row * ROW_BYTES
+            if not self._memory[start + KIND]:
+                break
+            for entry in range(start, start + ROW_BYTES, ENTRY_BYTES):
+                kind = self._memory[entry + KIND]
+                if not kind:
+                    break
+                begin = entry + KIND + 1
+                if kind == VALUE and self._memory[begin : begin + len(text)] == text:
+                    found = self._cells[entry // 8]
+                    total += found if found and self._is_held(row) else 0
+                    break
+        return total
+
     def _highest_values(self) -> dict[Key, int]:
         highest: dict[Key, int] = {}
         for row in range(ROWS):
@@ -192,3 +211,14 @@ def join(fd: int) -> Counters:
 def totals() -> dict[Key, int]:
     """Return the sums over all workers of this master; nothing outside of one."""
     return {} if _own is None else _own.totals()
+
+
+def set_value(key: Key, value: int) -> None:
+    """Say what *key* is in this worker now; nothing outside of one."""
+    if _own is not None:
+        _own.set(key, value)
+
+
+def value(key: Key) -> int:
+    """Return the value of *key*, summed over all workers of this master; 0 outside of one."""
+    return 0 if _own is None else _own.value(key)

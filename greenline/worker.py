@@ -55,6 +55,7 @@ from greenline.wire import Lane, Rules, split_head
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
+TAKEN_OVER = 101  # the status of a request whose socket the application has used by itself
 
 
 class GreenWorker(GeventWorker):  # type: ignore[misc]
@@ -278,12 +279,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         try:
             result = application(environ, response.start_response)
             if self.is_already_handled(result):
+                response.status_code = TAKEN_OVER
                 return
             if isinstance(result, environ["wsgi.file_wrapper"]):
                 response.write_file(result)
                 response.close()
             else:
                 response.write_all(result)
+        except StopIteration:  # flask-sock, for instance, raises it where others return a marker
+            response.status_code = TAKEN_OVER
+            raise
         finally:
             if fork.is_child:
                 error = sys.exception()
@@ -409,8 +414,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         End handlers that are not needed.
 
         An idle handler may keep a connection of Postgres, as a thread of Django's does. It goes
-        with the handler, and its slot is free: for a request that waits for one, or for another
-        process, when the burst is over that the handler was made for.
+        with the handler, and its slot is free: for a request that waits for one, here or in another
+        worker, or for another process, when the burst is over that the handler was made for.
         """
         now = monotonic()
         self._handlers.note_idle()
@@ -418,11 +423,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if now - self._retired_s >= RETIRE_UNUSED_S:
             self._retired_s = now
             ended = self._handlers.retire_unused(keep=INITIAL)
-        elif now - self._retired_s >= RETIRE_EVERY_S and (missing := _slot_waits()):
+        elif now - self._retired_s >= RETIRE_EVERY_S and (wanted := _slots_wanted()):
             self._retired_s = now
-            ended = self._handlers.retire_idle(missing)
+            ended = self._handlers.retire_idle(wanted)
         if ended:
             gevent.sleep(0)  # they end
+            gevent.sleep(0)  # the loop calls what was to be called at their end: it refers to them
             gc.collect()  # what they kept may be in reference cycles, as Django's connections are
 
     def _is_full(self) -> bool:
@@ -479,6 +485,12 @@ def _slot_waits() -> int:
     """Return how many requests wait for a connection slot of Postgres; 0 without psycopg2."""
     foreign = sys.modules.get("greenline.postgres.foreign")
     return 0 if foreign is None else int(foreign.waiting)
+
+
+def _slots_wanted() -> int:
+    """Return how many requests of the host wait for a connection slot that this worker may hold."""
+    foreign = sys.modules.get("greenline.postgres.foreign")
+    return 0 if foreign is None else int(foreign.slots_wanted())
 
 
 def _do_nothing(sig: int, frame: Any) -> None:

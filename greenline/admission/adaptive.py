@@ -198,7 +198,8 @@ class Adaptive:
         """Learn that a request took *took_s* seconds; *ok* is whether it was answered below 500."""
         self._ended += 1
         self._ok += ok
-        self._latency_s += (took_s - self._latency_s) / 16
+        # A stream of an hour says nothing of the others.
+        self._latency_s += (min(took_s, MAX_WINDOW_S) - self._latency_s) / 16
 
     def observe(self, load: Load) -> None:
         """

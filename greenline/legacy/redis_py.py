@@ -7,6 +7,7 @@ and for as long as there. It is a wait for what other requests hold, which the l
 """
 
 from collections import deque
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -45,12 +46,11 @@ def wrap(pool_class: Any, none_left: type[Exception]) -> None:
 
     def get_connection(self: Any, *args: Any, **options: Any) -> Any:
         line = self.__dict__.setdefault("_greenline_line", deque())
+        if not gevent.get_hub().main_hub:  # a native thread
+            return get(self, *args, **options)
         if not line:  # else it would overtake those that wait
-            try:
+            with suppress(none_left):
                 return get(self, *args, **options)
-            except none_left:
-                if not gevent.get_hub().main_hub:  # a native thread
-                    raise
         turn = Event()
         line.append(turn)
         try:

@@ -25,8 +25,9 @@ from greenline.offload.imports import after_import
 from greenline.turn import wake
 
 MODULE = "sqlalchemy.pool.impl"
-# After so many checkouts, none of them nested, a pool is one whose checkouts do not nest.
-TRIAL = 1000
+# After so many checkouts for each connection, none of them nested, a pool is one whose checkouts
+# do not nest. Until then it has one place less for those who begin.
+TRIAL = 10
 
 
 def install() -> None:
@@ -135,7 +136,7 @@ class _Admission:
             wake(waiter)
 
     def _has_room(self) -> bool:
-        is_one_left = self._is_nested or self._checkouts < TRIAL
+        is_one_left = self._is_nested or self._checkouts < TRIAL * self._capacity
         return self._taken < self._capacity - is_one_left
 
     def _count(self, me: Any) -> None:

@@ -5,17 +5,19 @@ psycopg2 connects in another way in green mode, and an application would notice:
 
 1. libpq ignores ``connect_timeout``, and it looks names up by itself, which blocks the hub.
 2. Threads need at most as many connections as there are threads; greenlets may need more than the
-   server has. A connect that is refused for want of a connection slot waits until this worker
-   closes a connection.
+   server has. A connect that is refused for want of a connection slot waits until this worker, or
+   another one of the host, closes a connection.
 3. Connections are shared by threads: :mod:`greenline.postgres.serialize`.
 """
 
+import _socket
 import os
 import random
 import socket
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -27,7 +29,7 @@ from psycopg2.extensions import connection as PsycopgConnection
 from psycopg2.extensions import get_wait_callback
 from psycopg2.extras import LogicalReplicationConnection, PhysicalReplicationConnection
 
-from greenline import deadline
+from greenline import counters, deadline
 from greenline.hub.lock_waits import LockWait
 from greenline.postgres import backlog
 from greenline.postgres.connection import Connection as PooledConnection
@@ -40,7 +42,13 @@ SLOT_TIMEOUT_S = 30.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 0.2
 # For so long after its client's close the server may count a backend.
 LINGER_S = 6.0
-# The texts of SQLSTATE 53300: psycopg2 keeps no SQLSTATE of a failed connect.
+# psycopg2 keeps no SQLSTATE of a failed connect, and the text is in the server's language. So the
+# SQLSTATE is looked for in the server's answer, where that is not encrypted.
+TOO_MANY_CONNECTIONS = "53300"
+SQLSTATE_FIELD = f"\0C{TOO_MANY_CONNECTIONS}\0".encode()
+MAX_ANSWER_BYTES = 8192
+ANSWERING = (4, 5)  # libpq's CONNECTION_AWAITING_RESPONSE and CONNECTION_AUTH_OK
+# Where it is: the texts in English.
 NO_SLOT = (
     "too many clients already",
     "remaining connection slots are reserved",
@@ -49,6 +57,10 @@ NO_SLOT = (
 )
 UNTOUCHED = (LogicalReplicationConnection, PhysicalReplicationConnection, PooledConnection)
 
+# Shared by the workers: whether one has, or just had, connections that it may close; and how many
+# of its greenlets wait for a slot.
+HOLDING, WAITING = ("psycopg2", "holding"), ("psycopg2", "waiting")
+
 # How many greenlets of this process wait for a connection slot of a server.
 waiting = 0
 
@@ -56,6 +68,7 @@ waiting = 0
 def install() -> None:
     """Put :func:`connect` under every name by which an application may know psycopg2's."""
     psycopg2._connect = connect  # type: ignore[attr-defined]  # psycopg2.connect() calls it
+    counters.gauges["psycopg2"] = _stats
 
 
 def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
@@ -126,8 +139,7 @@ def _connect(
                 raise psycopg2.OperationalError(late) from None
             target = with_endpoints(dsn, servers)
         except psycopg2.OperationalError as error:
-            if late:
-                raise psycopg2.OperationalError(f"{late}{error}") from error
+            error.args = (f"{late}{error}",)
             raise
 
 
@@ -156,7 +168,6 @@ class _Attempt:
         self._families = [_family(server) for server in servers]
         self._timeout_s = timeout_s
         self._inode = 0
-        self._conn: Any = None
 
     def connect(self, dsn: str, factory: Any) -> Any:
         """
@@ -166,29 +177,18 @@ class _Attempt:
         """
         self._timer = gevent.Timeout.start_new(self._timeout_s)
         try:
-            return backlog.connect(dsn, partial(self._make, factory))
+            poll = _poll if len(self._families) == 1 else self._poll
+            return backlog.connect(dsn, partial(_make, factory, poll=poll))
         except gevent.Timeout as error:
             if error is not self._timer:
                 raise
             raise _Expired from None
         finally:
             self._timer.close()
-            if self._conn is not None:
-                del self._conn.poll
-                self._conn = None
-
-    def _make(self, factory: Any, dsn: str) -> Any:
-        if len(self._families) == 1 or not isinstance(factory, type):
-            return _make(factory, dsn)
-        made: Any = connection_class(factory, ForeignConnection)
-        conn = self._conn = made.__new__(made, dsn)
-        # Every wait callback polls: this shows when libpq goes on to the next address.
-        conn.poll = partial(self._poll, conn, conn.poll)
-        conn.__init__(dsn)
-        return conn
 
     def _poll(self, conn: PsycopgConnection, poll: Callable[[], int]) -> int:
-        state = poll()
+        """Poll; begin to count anew when libpq goes on to the next address."""
+        state = _poll(conn, poll)
         inode = os.fstat(conn.fileno()).st_ino
         if inode != self._inode:
             with socket.socket(fileno=os.dup(conn.fileno())) as same:
@@ -202,11 +202,48 @@ class _Attempt:
         return state
 
 
-def _make(factory: Any, dsn: str) -> Any:
-    """Return the connection that *factory* makes, of a class that greenlets may share."""
-    if isinstance(factory, type):
-        return connection_class(factory, ForeignConnection)(dsn)
-    return adopt(factory(dsn), connection_class, ForeignConnection)
+def _poll(conn: PsycopgConnection, poll: Callable[[], int]) -> int:
+    """Poll; give the error of a server that has no connection slot its SQLSTATE."""
+    has_no_slot = SQLSTATE_FIELD in _received(conn)  # before libpq reads it
+    try:
+        return poll()
+    except psycopg2.OperationalError as error:
+        if has_no_slot:
+            error.__setstate__({"pgcode": TOO_MANY_CONNECTIONS})  # type: ignore[no-untyped-call]
+        raise
+
+
+def _received(conn: PsycopgConnection) -> bytes:
+    """Return what the server has sent and libpq has not read, as far as it is here."""
+    # Not before: to ask a socket that has failed to connect takes the reason away from libpq.
+    if conn.info.status not in ANSWERING:
+        return b""
+    with suppress(OSError, psycopg2.Error):
+        # The socket as it is: not gevent's, which would wait. With all arguments nothing is asked.
+        same = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, conn.fileno())
+        try:
+            return same.recv(MAX_ANSWER_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        finally:
+            same.detach()
+    return b""
+
+
+def _make(factory: Any, dsn: str, *, poll: Callable[..., int] = _poll) -> Any:
+    """
+    Return the connection that *factory* makes, of a class that greenlets may share.
+
+    :param poll: is called instead of its method ``poll``, and with that, until it is connected.
+    """
+    if not isinstance(factory, type):
+        return adopt(factory(dsn), connection_class, ForeignConnection)
+    made: Any = connection_class(factory, ForeignConnection)
+    conn = made.__new__(made, dsn)
+    conn.poll = partial(poll, conn, conn.poll)  # every wait callback polls
+    try:
+        conn.__init__(dsn)
+    finally:
+        del conn.poll
+    return conn
 
 
 def _family(server: Endpoint) -> int:
@@ -235,9 +272,19 @@ _closed_s = float("-inf")  # when the last one was closed
 _queues: dict[str, "_SlotQueue"] = {}
 
 
+def _stats() -> dict[str, int]:
+    return {"holding": int(_holds_a_slot()), "waiting": waiting}
+
+
+def slots_wanted() -> int:
+    """Return how many greenlets of the host wait for a slot that this worker may hold."""
+    return max(waiting, counters.value(WAITING)) if _holds_a_slot() else waiting
+
+
 def _note_open(conn: PsycopgConnection) -> None:
     reference = weakref.ref(conn, _note_closed)
     _open.add(reference)
+    counters.set_value(HOLDING, 1)  # at once: another worker may be refused before the next look
     if isinstance(conn, ForeignConnection):
         conn._reference = reference
         conn.settled = True
@@ -254,6 +301,11 @@ def _note_closed(reference: Any) -> None:
 
 
 def _may_get_a_slot() -> bool:
+    """Return whether a worker of the host has connections that it may close, or just closed one."""
+    return _holds_a_slot() or counters.value(HOLDING) > 0
+
+
+def _holds_a_slot() -> bool:
     """Return whether this process has connections that it may close, or just closed one."""
     if monotonic() - _closed_s < LINGER_S:
         return True
@@ -261,7 +313,8 @@ def _may_get_a_slot() -> bool:
 
 
 def _has_no_slot(error: psycopg2.OperationalError) -> bool:
-    return any(text in str(error) for text in NO_SLOT)
+    is_known = error.pgcode == TOO_MANY_CONNECTIONS
+    return is_known or any(text in str(error) for text in NO_SLOT)
 
 
 def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> Any:
@@ -378,3 +431,4 @@ class _Turn:
 def _count(by: int) -> None:
     global waiting
     waiting += by
+    counters.set_value(WAITING, waiting)

@@ -1,5 +1,6 @@
 """An application that was written for threads, unmodified and without a setting, on the worker."""
 
+import http.client
 import json
 import os
 import signal
@@ -7,10 +8,11 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from embedded.postgres import Postgres
 from tests.e2e.test_hosting import hosting
+from tests.integration.pools import Watch, limited
 from tests.load import Load
 from tests.support import Answer, Service, wait_until
 
@@ -56,7 +58,7 @@ def test_what_is_kept_per_thread_is_kept_and_bounded() -> None:
 def test_django_keeps_a_connection_per_thread_and_no_more(postgres: Postgres) -> None:
     """CONN_MAX_AGE: as many backends as requests in progress, and they are used again."""
     connections, requests = (500, 10_000) if IS_LONG else (60, 600)
-    with hosting_django(postgres) as running:
+    with hosting_django(postgres.url) as running:
         with asking(running, "/sleep/2", connections) as load:
             wait_until(lambda: len(load.answered) >= requests, "the requests", 120)
         assert load.statuses == {200: len(load.answered)}
@@ -67,16 +69,47 @@ def test_django_keeps_a_connection_per_thread_and_no_more(postgres: Postgres) ->
 
 def test_more_requests_than_connection_slots_are_all_served(postgres: Postgres) -> None:
     """Twice as many at once as Postgres has slots, each with a connection that is kept."""
-    with hosting_django(postgres) as running:
+    with hosting_django(postgres.url) as running:
         for _ in range(2):
             answers, _ = at_once(running, "/sleep/300", 200)
             assert [each.status for each in answers] == [200] * 200
 
 
+def test_a_worker_leaves_its_idle_connections_to_another(postgres: Postgres) -> None:
+    """The first one's threads keep all that the server has; the second one needs one."""
+    with closing(Watch(postgres, "kept")) as watch, ExitStack() as stack:
+        slots = 3
+        running = stack.enter_context(
+            hosting_django(limited(watch, slots), "--workers", "2", "--keep-alive", "60")
+        )
+        clients: dict[int, list[http.client.HTTPConnection]] = {}
+
+        def has_clients() -> bool:
+            client = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+            stack.callback(client.close)
+            clients.setdefault(ask(client, "/pid")["pid"], []).append(client)
+            return len(clients) == 2 and max(map(len, clients.values())) >= slots
+
+        wait_until(has_clients, "connections to both workers")
+        others, many = sorted(clients.values(), key=len)
+        with ThreadPoolExecutor(slots) as threads:
+            list(threads.map(lambda client: ask(client, "/sleep/200"), many[:slots]))
+        assert ask(others[0], "/sleep/0")["backends"] <= slots
+
+
+def ask(client: http.client.HTTPConnection, path: str) -> dict[str, int]:
+    """Return the answer that the worker of this connection gives."""
+    client.request("GET", path)
+    answer = client.getresponse()
+    body = answer.read()
+    assert answer.status == 200, body
+    return dict(json.loads(body))
+
+
 @contextmanager
-def hosting_django(postgres: Postgres) -> Iterator[Service]:
+def hosting_django(url: str, *arguments: str) -> Iterator[Service]:
     target = "tests.e2e.threaded_django:application"
-    with hosting(target, DATABASE_URL=postgres.url) as running:
+    with hosting(target, *arguments, DATABASE_URL=url) as running:
         yield running
 
 

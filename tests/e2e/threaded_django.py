@@ -42,5 +42,10 @@ def sleep(request: Any, milliseconds: int) -> JsonResponse:
     return JsonResponse({"backends": backends, "pid": pid})
 
 
-urlpatterns = [path("sleep/<int:milliseconds>", sleep)]
+def pid(request: Any) -> JsonResponse:
+    """Answer with the process id, without the database."""
+    return JsonResponse({"pid": os.getpid()})
+
+
+urlpatterns = [path("pid", pid), path("sleep/<int:milliseconds>", sleep)]
 application = get_wsgi_application()

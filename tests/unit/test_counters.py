@@ -115,8 +115,11 @@ def test_values_are_those_of_the_workers_that_live(memory: int) -> None:
     script = "counters.set(('pool', 'active'), 5)\ncounters.set(('pool', 'active'), 3)\nready()\n"
     first, second = (Worker(memory, script).until_ready() for _ in range(2))
     assert totals(memory) == {("pool", "active"): 6}
+    reading = Counters(memory)
+    assert [reading.value(("pool", name)) for name in ("active", "act", "idle")] == [6, 0, 0]
     first.kill()
     assert totals(memory) == {("pool", "active"): 3}
+    assert reading.value(("pool", "active")) == 3
     successor = Worker(memory, "ready()\n").until_ready()
     assert totals(memory) == {("pool", "active"): 3}
     successor.end()

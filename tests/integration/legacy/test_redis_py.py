@@ -76,8 +76,12 @@ def test_a_waiter_that_is_killed_leaves_its_place(make_pool: Callable[[int], Any
 
 
 def test_a_native_thread_does_not_wait(make_pool: Callable[[int], Any]) -> None:
-    """There it is as redis-py has it."""
+    """There it is as redis-py has it, also while greenlets wait."""
     pool = make_pool(1)
-    pool.get_connection()
+    connection = pool.get_connection()
+    waiting = gevent.spawn(pool.get_connection)
+    gevent.sleep(0)
     with pytest.raises(MaxConnectionsError):
         gevent.get_hub().threadpool.apply(pool.get_connection)
+    pool.release(connection)
+    assert waiting.get(timeout=9) is connection

@@ -88,14 +88,15 @@ def test_they_are_served_in_turn(engines: Any) -> None:
     assert order == list(range(6))
 
 
-def test_the_last_connection_is_given_where_checkouts_do_not_nest(
-    engines: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a trial, the pool is as large as it was made."""
-    monkeypatch.setattr(legacy, "TRIAL", 3)
+def test_the_last_connection_is_given_where_checkouts_do_not_nest(engines: Any) -> None:
+    """After a trial, ten checkouts a connection, the pool is as large as it was made."""
     engine = engines(pool_size=2, max_overflow=0)
-    for _ in range(3):
+    for _ in range(17):
         engine.connect().close()
+    with engine.connect():
+        other = gevent.spawn(lambda: engine.connect().close())
+        wait_until(lambda: waiting_for(engine) == 1, "it to wait")
+    other.get(timeout=LIMIT_S)
     with engine.connect():
         other = gevent.spawn(lambda: engine.connect().close())
         other.get(timeout=LIMIT_S)

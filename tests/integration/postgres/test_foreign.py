@@ -1,6 +1,9 @@
 """``psycopg2.connect`` of an application: its timeout, names, and the wait for a slot."""
 
+import os
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -12,16 +15,17 @@ import gevent
 import gevent.socket
 import psycopg2
 import pytest
+from gevent.server import StreamServer
 from psycopg2.extensions import connection
 
 from embedded.postgres import Postgres
-from greenline import deadline
+from greenline import counters, deadline
 from greenline.errors import DeadlineExceeded
 from greenline.postgres import backlog, foreign
 from greenline.postgres.connect import connect as connect_our_own
 from tests.integration.pools import Watch, limited, through
 from tests.proxy import Proxy
-from tests.support import wait_until
+from tests.support import CHECKOUT, wait_until
 
 LIMIT_S = 30.0
 SLACK_S = 1.5
@@ -219,6 +223,51 @@ def test_more_connects_than_the_server_has_slots(watch: Watch) -> None:
     assert foreign.waiting == 0
 
 
+AUTHENTICATED = b"R\0\0\0\x08\0\0\0\0"
+PARAMETERS = {"client_encoding": "UTF8", "DateStyle": "ISO", "server_version": "18.0"}
+READY = b"Z\0\0\0\x05I"
+IN_GERMAN = b"SFATAL\0VFATAL\0C53300\0Mtut mir leid, schon zu viele Verbindungen\0Fpostmaster.c\0\0"
+
+
+@pytest.mark.parametrize("before", [b"", AUTHENTICATED], ids=["at once", "authenticated"])
+@pytest.mark.parametrize("hosts", [1, 2], ids=["one host", "two"])
+def test_a_server_that_refuses_in_another_language(
+    before: bytes, hosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has no slot for is known by the SQLSTATE that it sends, not by its words."""
+    served: list[socket.socket] = []
+
+    def serve(sock: socket.socket, _: Any) -> None:
+        sock.recv(4096)
+        if served:
+            sock.sendall(before + b"E" + (len(IN_GERMAN) + 4).to_bytes(4) + IN_GERMAN)
+            return
+        served.append(sock)
+        pairs = [f"{name}\0{value}\0".encode() for name, value in PARAMETERS.items()]
+        parameters = [b"S" + (len(pair) + 4).to_bytes(4) + pair for pair in pairs]
+        sock.sendall(AUTHENTICATED + b"".join(parameters) + READY)
+        while sock.recv(4096):
+            pass
+        served.clear()
+
+    with closing(StreamServer(("127.0.0.1", 0), serve)) as server:
+        server.start()
+        host, port = ",".join(["127.0.0.1"] * hosts), ",".join([str(server.server_port)] * hosts)
+        url = f"postgresql://greenline@/greenline?host={host}&port={port}&sslmode=disable"
+        with closing(psycopg2.connect(url)):
+            with (
+                monkeypatch.context() as patch,
+                pytest.raises(psycopg2.OperationalError, match="schon zu viele") as caught,
+            ):
+                patch.setattr(foreign, "_open", set())
+                patch.setattr(foreign, "_closed_s", float("-inf"))
+                psycopg2.connect(url)
+            assert type(caught.value) is psycopg2.OperationalError
+            waiting = gevent.spawn(psycopg2.connect, url, connect_timeout=20)
+            wait_until(lambda: foreign.waiting == 1, "the greenlet to wait")
+        waiting.get(timeout=LIMIT_S).close()
+
+
 def test_a_connection_that_is_dropped_frees_its_slot(watch: Watch) -> None:
     """Not every application closes what it opens."""
     url = limited(watch, 1)
@@ -250,6 +299,45 @@ def test_without_connections_of_its_own_a_worker_does_not_wait(
     with closing(backlog.psycopg2_connect(url)):
         with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
             psycopg2.connect(url)
+
+
+HOLD = """
+import sys
+from greenline import counters, patching
+patching.patch_all()
+import gevent
+import psycopg2
+from greenline.postgres import foreign
+counters.join(int(sys.argv[1]))
+conn = psycopg2.connect(sys.argv[2])
+print("holds", flush=True)
+while not foreign.slots_wanted():
+    gevent.sleep(0.02)
+conn.close()
+"""
+
+
+def test_a_worker_waits_for_what_another_one_holds(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one sees that it is waited for. When it is gone, there is nothing to wait for."""
+    fd = counters.share()
+    monkeypatch.setattr(counters, "_own", None)
+    monkeypatch.setattr(foreign, "_open", set())
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    joined = counters.join(fd)
+    url = limited(watch, 1)
+    command = [sys.executable, "-c", HOLD, str(fd), url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=(fd,), cwd=CHECKOUT) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"holds\n"
+        assert ask(url) == 1
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    joined.read_gauges()  # as the worker does ten times a second
+    with closing(backlog.psycopg2_connect(url)):
+        with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
+            psycopg2.connect(url)
+    os.close(fd)
 
 
 def test_a_greenlet_that_is_killed_leaves_the_queue(watch: Watch) -> None:
