@@ -40,7 +40,7 @@ from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
 from greenline.hub import lock_waits
 from greenline.hub.handlers import Handlers
-from greenline.hub.request_timeout import RequestTimeouts
+from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
 from greenline.offload import fork
@@ -211,6 +211,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
         Raises:
             ClientGone: it hung up while it waited.
+            RequestTimeout: it was not answered in time.
             OSError: the client is gone, or too slow.
             Exception: the application's.
         """
@@ -232,6 +233,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     response.force_close()
                 self._call(refuse, environ, response, started, request)
                 return not response.should_close()
+            except RequestTimeout as error:
+                self.log.warning("%s: %s; it waited to be admitted", connection.what(), error)
+                raise
             connection.client.limiter = self._limiter if admitted is not None else None
             try:
                 connection.ask_for_body()

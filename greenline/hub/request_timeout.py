@@ -37,7 +37,14 @@ Respond = Callable[..., None]
 
 
 class RequestTimeout(Exception):
-    """The request took longer than REQUEST_TIMEOUT."""
+    """
+    The request took longer than it may.
+
+    :param timeout_s: how many seconds it may take, float.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"no answer within {timeout_s:g} s")
 
 
 class WaitTimeout(TimeoutError):
@@ -98,7 +105,7 @@ class RequestTimeouts:
         def respond_in_time(
             application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
         ) -> None:
-            until_s = monotonic() + self._timeout_s
+            until_s = started + self._timeout_s  # with the time in the queue
             timed = _TimedRequest(getcurrent(), application, request, response, until_s)
             requests.add(timed)
             try:
@@ -110,7 +117,7 @@ class RequestTimeouts:
                     raise
                 if not response.headers_sent:
                     response.status, response.status_code = REASON, 504
-                raise RequestTimeout(f"no answer within {self._timeout_s:g} s") from error
+                raise RequestTimeout(self._timeout_s) from error
             finally:
                 requests.discard(timed)
                 late_s = monotonic() - timed.until_s
@@ -202,7 +209,7 @@ class _TimedRequest:
         """
         Return what the application returns.
 
-        :raises RequestTimeout: it answered the TimeoutError with a 5xx.
+        :raises WaitTimeout: it answered the TimeoutError with a 5xx.
         """
         result = self._application(environ, start_response)
         if self.thrown is not None and not self._response.headers_sent:
@@ -210,7 +217,7 @@ class _TimedRequest:
             if code is not None and code >= 500 and code != 504:
                 if hasattr(result, "close"):
                     result.close()
-                raise RequestTimeout
+                raise WaitTimeout
         return result
 
     def __str__(self) -> str:

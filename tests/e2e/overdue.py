@@ -126,10 +126,14 @@ def stalled_stream() -> Iterator[bytes]:
     sleep()
 
 
-def slow_stream() -> Iterator[bytes]:
-    for _ in range(4):
+def slow_stream(parts: int = 4) -> Iterator[bytes]:
+    for _ in range(parts):
         time.sleep(0.5)
         yield b"part."
+
+
+def long_stream() -> Iterator[bytes]:
+    return slow_stream(40)
 
 
 WAYS: dict[str, Callable[[], Iterator[bytes] | None]] = {
@@ -137,7 +141,7 @@ WAYS: dict[str, Callable[[], Iterator[bytes] | None]] = {
     for way in (
         sleep, statement, http_request, http_request_that_is_tried_again, recv, take_lock,
         take_item, wait_for_event, wait_in_select, run_program, wait_for_a_thread, answer_500,
-        answer_by_itself, swallow, clean_up, compute, stalled_stream, slow_stream,
+        answer_by_itself, swallow, clean_up, compute, stalled_stream, slow_stream, long_stream,
     )
 }  # fmt: skip
 

@@ -175,3 +175,31 @@ def test_without_it_there_is_no_deadline() -> None:
     with hosting(APP) as running:
         answer = running.get("/slow_stream")
         assert (answer.status, answer.body) == (200, b"part." * 4)
+
+
+def ask_behind(running: Service, stream: Callable[[], object]) -> Reply:
+    """Ask for what takes too long while *stream* has the only place."""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as first:
+        first.sendall(f"GET /{stream.__name__} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert b"200 OK" in first.recv(65_536)
+        return ask(running, "/sleep")
+
+
+def test_a_request_whose_time_is_up_in_the_queue_is_answered_504() -> None:
+    """It is not an overload: it would be refused at once then, with a 503."""
+    environ = {"REQUEST_TIMEOUT": "1", "GREENLINE_MAX_IN_PROGRESS": "1"}
+    with hosting(APP, **environ) as running:
+        answer = ask_behind(running, overdue.long_stream)
+        assert (answer.status, answer.body) == (504, b"no answer within 1 s")
+        assert TIMEOUT_S <= answer.took_s < TIMEOUT_S + SLACK_S
+        expect_line(running, "GET /sleep: no answer within 1 s; it waited to be admitted")
+
+
+def test_the_time_in_the_queue_counts() -> None:
+    """A request that is admitted after more than a second has the rest of its three seconds."""
+    environ = {"REQUEST_TIMEOUT": "3", "GREENLINE_MAX_IN_PROGRESS": "1"}
+    with hosting(APP, **environ) as running:
+        answer = ask_behind(running, overdue.slow_stream)
+        assert answer.status == 504
+        assert 3 <= answer.took_s < 3 + SLACK_S
+        expect_line(running, "in sleep\n")
