@@ -7,6 +7,8 @@ one that tries again. A request that goes on all the same, and does not clean up
 an exception that ``except Exception`` does not catch. Code that computes and never waits cannot be
 interrupted: its answer is late.
 
+The deadline ends when the application takes the client's socket over, as for a WebSocket.
+
 The requests in progress are looked at ten times a second: a timer for each costs more.
 """
 
@@ -25,6 +27,7 @@ from gevent import GreenletExit
 from greenlet import getcurrent, greenlet
 
 from greenline.deadline import Interrupt
+from greenline.hub import taken_socket
 from greenline.hub.unwinding import frames, is_unwinding
 
 SWEEP_S = 0.1
@@ -106,20 +109,25 @@ class RequestTimeouts:
             application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
         ) -> None:
             until_s = started + self._timeout_s  # with the time in the queue
-            timed = _TimedRequest(getcurrent(), application, request, response, until_s)
+            sock = environ["gunicorn.socket"] if "HTTP_UPGRADE" in environ else None
+            timed = _TimedRequest(getcurrent(), application, request, response, until_s, sock)
+            if sock is not None:
+                taken_socket.watch(sock)
             requests.add(timed)
             try:
                 respond(timed, environ, response, started, request)
             except (GreenletExit, KeyboardInterrupt, SystemExit):
                 raise  # the worker's own end
             except BaseException as error:
-                if timed.thrown is None:
+                if timed.thrown is None or timed.is_upgraded():
                     raise
                 if not response.headers_sent:
                     response.status, response.status_code = REASON, 504
                 raise RequestTimeout(self._timeout_s) from error
             finally:
                 requests.discard(timed)
+                if sock is not None:
+                    taken_socket.unwatch(sock)
                 late_s = monotonic() - timed.until_s
                 if late_s > GRACE_S and timed.thrown is None:
                     self._log.warning(
@@ -135,7 +143,7 @@ class RequestTimeouts:
         now = monotonic()
         late = []
         for timed in self._requests:
-            if timed.has_sent_more():
+            if timed.has_sent_more() or timed.is_upgraded():
                 timed.until_s = now + self._timeout_s
             elif timed.until_s <= now:
                 late.append(timed)
@@ -188,12 +196,18 @@ class _TimedRequest:
     """A request in progress, and the application that answers it."""
 
     __slots__ = (
-        "_application", "_request", "_response", "_sent", "complain_at_s", "deadline_s",
+        "_application", "_request", "_response", "_sent", "_sock", "complain_at_s", "deadline_s",
         "failed_waits", "greenlet", "thrown", "until_s",
     )  # fmt: skip
 
     def __init__(
-        self, me: greenlet, application: Any, request: Any, response: Any, until_s: float
+        self,
+        me: greenlet,
+        application: Any,
+        request: Any,
+        response: Any,
+        until_s: float,
+        sock: Any,
     ) -> None:
         self.greenlet = me
         self.until_s = self.deadline_s = until_s
@@ -204,6 +218,7 @@ class _TimedRequest:
         self._request = request
         self._response = response
         self._sent = 0
+        self._sock = sock
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         """
@@ -227,6 +242,14 @@ class _TimedRequest:
         """Raise *error* where the request waits; return when it waits again, or is over."""
         self.thrown = ref(error)
         self.greenlet.throw(error)
+
+    def is_upgraded(self) -> bool:
+        """Return whether the application speaks another protocol with the client by now."""
+        if self._sock is None:
+            return False
+        if self._response.headers_sent:
+            return bool(self._response.status_code == 101)
+        return taken_socket.is_taken(self._sock)
 
     def has_sent_more(self) -> bool:
         """Return whether a part of the answer was sent since the last time."""
