@@ -133,7 +133,12 @@ def slow_stream(parts: int = 4) -> Iterator[bytes]:
 
 
 def long_stream() -> Iterator[bytes]:
+    done.add("long_stream")
     return slow_stream(40)
+
+
+def broken() -> None:
+    raise KeyError("broken")
 
 
 WAYS: dict[str, Callable[[], Iterator[bytes] | None]] = {
@@ -142,6 +147,7 @@ WAYS: dict[str, Callable[[], Iterator[bytes] | None]] = {
         sleep, statement, http_request, http_request_that_is_tried_again, recv, take_lock,
         take_item, wait_for_event, wait_in_select, run_program, wait_for_a_thread, answer_500,
         answer_by_itself, swallow, clean_up, compute, stalled_stream, slow_stream, long_stream,
+        broken,
     )
 }  # fmt: skip
 
@@ -149,7 +155,7 @@ WAYS: dict[str, Callable[[], Iterator[bytes] | None]] = {
 def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Run what the path names."""
     path = environ["PATH_INFO"]
-    if path == "/done":
+    if path in ("/done", "/healthz"):  # the latter takes no place
         start_response("200 OK", [])
         return [" ".join(sorted(done)).encode()]
     if path == "/body":
