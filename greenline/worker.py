@@ -459,9 +459,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         """
         End handlers that are not needed.
 
-        An idle handler may keep a connection of Postgres, as a thread of Django's does. It goes
-        with the handler, and its slot is free: for a request that waits for one, or for another
-        process, when the burst is over that the handler was made for.
+        An idle handler may keep a connection of Postgres, as a thread of Django's does. After a
+        burst it ends with the handler, and its slot is free: for a request that waits for one, or
+        for another process.
         """
         now = monotonic()
         self._handlers.note_idle()

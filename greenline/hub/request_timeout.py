@@ -148,7 +148,7 @@ class RequestTimeouts:
             elif timed.until_s <= now:
                 late.append(timed)
         for timed in late:
-            # A throw lets other greenlets run: this request may be over by now.
+            # A throw lets other greenlets run: this request may have ended.
             if timed in self._requests and timed.greenlet.gr_frame is not None:
                 self._expire(timed, now)
 
@@ -239,7 +239,7 @@ class _TimedRequest:
         return f"{self._request.method} {self._request.uri}"
 
     def throw(self, error: BaseException) -> None:
-        """Raise *error* where the request waits; return when it waits again, or is over."""
+        """Raise *error* where the request waits; return when it waits again, or has ended."""
         self.thrown = ref(error)
         self.greenlet.throw(error)
 

@@ -148,7 +148,7 @@ class SerializedConnection(WatchedConnection):
         """
         Wait until no other greenlet uses the connection; return whether to release it.
 
-        :raises DeadlineExceeded: the request's time is over.
+        :raises DeadlineExceeded: the request's deadline has passed.
         """
         me = getcurrent()
         owner = self._owner
