@@ -160,7 +160,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._post_request = self._hook("post_request")
         learnt = self._counters.inherited.get(("limiter", "limit"), 0)
         self._limiter = limiter(
-            settings.admission(), learnt, starved=_slot_waits, is_full=self._is_full
+            settings.admission(),
+            learnt,
+            starved=_slot_waits,
+            spare=self._handlers.idle,
+            is_full=self._is_full,
         )
         counters.gauges["limiter"] = self._limiter.stats
         self._limit_requests()
@@ -469,9 +473,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if now - self._retired_s >= RETIRE_UNUSED_S:
             self._retired_s = now
             ended = self._handlers.retire_unused(keep=INITIAL)
-        elif now - self._retired_s >= RETIRE_EVERY_S and _slot_waits():
+        elif now - self._retired_s >= RETIRE_EVERY_S and (missing := _slot_waits()):
             self._retired_s = now
-            ended = self._handlers.retire_idle()
+            ended = self._handlers.retire_idle(missing)
         if ended:
             gevent.sleep(0)  # they end
             gc.collect()  # what they kept may be in reference cycles, as Django's connections are

@@ -29,7 +29,8 @@ INITIAL, MINIMUM, MAXIMUM = 16, 4, 1000
 STALL_S = 0.05  # nothing ends for so long, and in so many times the usual pause between two ends
 STALL_ENDS = 8
 STANDSTILL_S = 1.0  # all wait for locks: perhaps for something that a waiting request brings
-STARVED_S = 0.5  # after that a limit that was lowered has had its effect
+STEADY_S = 0.2  # for so long the number of refused ones stays about the same: SLACK_PART
+SLACK_PART = 0.2
 SMOOTHING_S = 0.1  # of the shares of blocked requests and idle time
 SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each other
 IDLE, BUSY, STALLED = 0.2, 0.1, 0.8  # shares of time in which the hub has nothing to do
@@ -37,11 +38,31 @@ UP, DOWN = 1.5, 0.75  # the limit that is tried, over the present one; twice whe
 GAIN = 0.35  # the part of a proportional gain that a higher limit has to bring
 LOSS = 0.07  # what a lower one may cost
 ERRORS = 0.05  # by so much may the share of errors rise
-MIN_WINDOW_S, MAX_WINDOW_S, MIN_ENDED, MIN_ENDED_IDLE = 0.1, 5.0, 100, 30
+MIN_WINDOW_S, MAX_WINDOW_S, MIN_ENDED, MIN_ENDED_IDLE = 0.1, 5.0, 100, 16
 WINDOW_LATENCIES, LONG_WINDOW_S = 8, 0.5  # or so long, where fewer end
 HOLD_S, MAX_HOLD_S = 5.0, 60.0  # a limit that failed is tried again after that, doubled each time
 DECAY_S = 5.0  # a busy CPU brings the limit back in some of these
 RECOVERY_S = 0.1  # and so does the end of a scarcity
+
+
+class Load(NamedTuple):
+    """
+    What the requests of a worker do at one moment.
+
+    :param in_progress: how many requests are worked on.
+    :param waiting: how many requests wait for the limit; if none does, it does not grow.
+    :param blocked: how many in progress wait for what others of them hold: a lock, a pool.
+    :param starved: how many of those wait for a connection that a server refuses.
+    :param spare: how many handlers are idle: what they keep may be such a connection.
+    :param idle: the share of the time since the last call in which the hub had nothing to do.
+    """
+
+    in_progress: int
+    waiting: int = 0
+    blocked: int = 0
+    starved: int = 0
+    spare: int = 0
+    idle: float = 0.0
 
 
 class Limit(Protocol):
@@ -52,9 +73,7 @@ class Limit(Protocol):
     def record(self, took_s: float, ok: bool) -> None:
         """Learn that a request took *took_s* seconds; *ok* is whether it was answered below 500."""
 
-    def observe(
-        self, in_progress: int, waiting: int, blocked: int, starved: int, idle: float
-    ) -> None:
+    def observe(self, load: Load) -> None:
         """Learn what the requests in progress do."""
 
 
@@ -70,9 +89,7 @@ class Fixed:
     def record(self, took_s: float, ok: bool) -> None:
         """Learn nothing."""
 
-    def observe(
-        self, in_progress: int, waiting: int, blocked: int, starved: int, idle: float
-    ) -> None:
+    def observe(self, load: Load) -> None:
         """Learn nothing."""
 
 
@@ -82,6 +99,49 @@ class _Measured(NamedTuple):
     limit: float
     rate: float
     errors: float
+
+
+class _Slots:
+    """
+    The connection slots that a server has for this worker, as far as its refusals show.
+
+    A request whose connection is refused cannot queue for it at the server, so slots are not
+    shared either: it might wait for ever while others use them. No request may be one too many.
+    """
+
+    def __init__(self) -> None:
+        self._found = inf
+        self._until_s, self._hold_s = -inf, HOLD_S  # until a higher limit is tried
+        self._starved, self._since_s = 0, 0.0  # about so many are refused since then
+        self._served = 0.0  # and at most so many were not
+
+    def highest(self, limit: float, now: float) -> float:
+        """Return how far *limit* may rise now."""
+        if now < self._until_s:
+            return self._found
+        if now >= self._until_s + MAX_HOLD_S:
+            return inf
+        # By little: each request beyond what there is has to wait.
+        return max(self._found, limit * (1 + PLENTY), limit + 1)
+
+    def observe(self, load: Load, limit: float, now: float) -> bool:
+        """Return whether *limit* is too high."""
+        if not load.starved:
+            self._starved = 0
+            return False
+        # A spare handler that has none is ended by and by, and not counted then.
+        served = float(load.in_progress + load.spare - load.starved)
+        # While their number changes, slots become free, or more requests ask for one.
+        if abs(load.starved - self._starved) > max(1.0, self._starved * SLACK_PART):
+            self._starved, self._since_s, self._served = load.starved, now, served
+        self._served = max(self._served, served)
+        if now - self._since_s < STEADY_S or self._served >= limit:
+            return False
+        if now >= self._until_s + MAX_HOLD_S:
+            self._hold_s = HOLD_S
+        self._found, self._until_s = self._served, now + self._hold_s
+        self._hold_s = min(2 * self._hold_s, MAX_HOLD_S)
+        return True
 
 
 class Adaptive:
@@ -122,9 +182,7 @@ class Adaptive:
         self._ended_before = 0  # at the last look
         self._settled = False
         self._stalled_since_s = self._window_s = 0.0
-        # The highest limit without a connection that is refused, for some time.
-        self._starved_s, self._served = -inf, inf
-        self._served_until_s, self._served_hold_s = 0.0, HOLD_S
+        self._slots = _Slots()
 
     def __repr__(self) -> str:
         return (
@@ -142,27 +200,20 @@ class Adaptive:
         self._ok += ok
         self._latency_s += (took_s - self._latency_s) / 16
 
-    def observe(
-        self, in_progress: int, waiting: int, blocked: int, starved: int, idle: float
-    ) -> None:
+    def observe(self, load: Load) -> None:
         """
         Learn what the requests in progress do.
 
         To be called every 20 ms or so while requests wait, or more are in progress than at first.
-
-        :param in_progress: how many requests are worked on.
-        :param waiting: how many requests wait for the limit; if none does, it does not grow.
-        :param blocked: how many of them wait for what others of them hold: a lock, a pool.
-        :param starved: how many of those wait for a connection that a server refuses.
-        :param idle: the share of the time since the last call in which the hub had nothing to do.
         """
+        in_progress, waiting, blocked, starved, _, idle = load
         now = self._clock()
         past_s, self._observed_s = now - self._observed_s, now
         if past_s > 1.0:  # the limit did not matter meanwhile: what was measured says nothing
             self._blocked, self._idle = 0.0, 0.0
             self._begin_at_pool_size()
-            self._base, self._is_trial = None, False
-            self._restart(now)
+            # A trial was not finished.
+            self._set(self._base.limit if self._base and self._is_trial else self._limit, now)
             self._stalled_since_s = now
             past_s = 0.0
         blocked -= min(starved, blocked)  # these have a rule of their own
@@ -173,17 +224,8 @@ class Adaptive:
             self._ended_before = self._ended
             self._stalled_since_s = now
         stalled_s = now - self._stalled_since_s
-        has_effect = in_progress <= self.value and now - self._starved_s >= STARVED_S
-        if starved and waiting and has_effect:
-            # What is refused is not queued for, so it is not shared either: some requests would
-            # wait for ever while others use what is there. None of them may be too many.
-            if now >= self._served_until_s + MAX_HOLD_S:
-                self._served_hold_s = HOLD_S
-            self._starved_s = now
-            self._served = float(in_progress - starved)
-            self._served_until_s = now + self._served_hold_s
-            self._served_hold_s = min(2 * self._served_hold_s, MAX_HOLD_S)
-            self._set(self._served, now)
+        if self._slots.observe(load, self._limit, now):
+            self._set(self._limit, now)
         elif self._blocked > SCARCE and blocked > 1:
             if not waiting or stalled_s < STANDSTILL_S:
                 self._shrink(in_progress, round(self._blocked * in_progress), now)
@@ -194,10 +236,15 @@ class Adaptive:
             self._set(min(self._limit * (1 + past_s / RECOVERY_S), float(self.initial)), now)
         elif self._idle < BUSY and self._limit > self.initial:
             self._decay(past_s, now)
-        elif waiting and self._blocked < PLENTY and stalled_s >= self._stall_s(in_progress):
+        elif (
+            waiting
+            and not starved
+            and self._blocked < PLENTY
+            and stalled_s >= self._stall_s(in_progress)
+        ):
             self._grow(in_progress, now)
         elif self._is_measured(now):
-            self._judge(in_progress, waiting, now)
+            self._judge(load, now)
 
     def _begin_at_pool_size(self) -> None:
         size = min(self._pool_size(), self._maximum)
@@ -227,7 +274,7 @@ class Adaptive:
         """Go back towards the limit to begin with: the CPU is busy."""
         self._set(max(self._limit * (1 - past_s / DECAY_S), self.initial), now)
 
-    def _judge(self, in_progress: int, waiting: int, now: float) -> None:
+    def _judge(self, load: Load, now: float) -> None:
         """Compare what was measured with what the limit before served, and decide on the next."""
         base, found = self._base, self._measured(now)
         if base is not None and self._is_trial:
@@ -250,13 +297,14 @@ class Adaptive:
         self._base, self._is_trial = found, False
         up = 2.0 if self._idle >= STALLED else UP
         higher = min(max(self._limit * up, self._limit + 1), self._maximum)
-        lower = max(min(self._limit, in_progress) * DOWN, self.initial)
+        higher = min(higher, self._slots.highest(self._limit, now))
+        lower = max(min(self._limit, load.in_progress) * DOWN, self.initial)
         if (
-            waiting
+            load.waiting
+            and not load.starved
             and self._idle >= IDLE
             and self._blocked < PLENTY
             and higher > self._limit
-            and now >= self._served_until_s
             and (higher < self._ceiling or now >= self._ceiling_until_s)
         ):
             self._try(higher, found, now)
@@ -275,8 +323,7 @@ class Adaptive:
         self._ceiling_hold_s = min(2 * self._ceiling_hold_s, MAX_HOLD_S)
 
     def _set(self, limit: float, now: float) -> None:
-        if now < self._served_until_s:
-            limit = min(limit, self._served)
+        limit = min(limit, self._slots.highest(self._limit, now))
         self._limit = min(max(limit, float(self._minimum)), float(self._maximum))
         self.value = round(self._limit)
         self._base, self._is_trial = None, False

@@ -19,7 +19,7 @@ import msgspec
 from gevent.event import AsyncResult
 
 from greenline.admission import pool_sizes
-from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit
+from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit, Load
 from greenline.admission.overload import Overload
 from greenline.errors import ClientGone, Overloaded
 from greenline.hangup import is_gone, noticing
@@ -66,6 +66,7 @@ class ConcurrencyLimiter:
     :param exempt: the exact paths that always pass.
     :param blocked: returns how many requests in progress wait for what others in progress hold.
     :param starved: returns how many of those wait for a connection that a server refuses.
+    :param spare: returns how many handlers are idle.
     :param is_full: returns whether clients wait that cannot be accepted.
     """
 
@@ -79,6 +80,7 @@ class ConcurrencyLimiter:
         exempt: Collection[str] = ("/healthz", "/readyz"),
         blocked: Callable[[], int] = lambda: 0,
         starved: Callable[[], int] = lambda: 0,
+        spare: Callable[[], int] = lambda: 0,
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._limit = limit
@@ -88,6 +90,7 @@ class ConcurrencyLimiter:
         self._exempt = frozenset(exempt)
         self._blocked = blocked
         self._starved = starved
+        self._spare = spare
         self._is_full = is_full
         self._in_progress = 0
         self._refused = 0
@@ -227,7 +230,14 @@ class ConcurrencyLimiter:
             self._idle_time.stop()
             return
         self._limit.observe(
-            self._in_progress, len(self._waiting), self._blocked(), self._starved(), idle
+            Load(
+                in_progress=self._in_progress,
+                waiting=len(self._waiting),
+                blocked=self._blocked(),
+                starved=self._starved(),
+                spare=self._spare(),
+                idle=idle,
+            )
         )
         if not self._waiting:
             return
@@ -243,6 +253,7 @@ def limiter(
     learnt: int,
     *,
     starved: Callable[[], int],
+    spare: Callable[[], int],
     is_full: Callable[[], bool],
 ) -> ConcurrencyLimiter:
     """
@@ -251,6 +262,7 @@ def limiter(
     :param settings: of the environment.
     :param learnt: the limit that other workers of the host have found, int; 0: none has.
     :param starved: returns how many requests wait for a connection that a server refuses.
+    :param spare: returns how many handlers are idle.
     :param is_full: returns whether clients wait that cannot be accepted.
     """
     limit: Limit
@@ -268,6 +280,7 @@ def limiter(
         exempt=settings.health_paths,
         blocked=lock_waits.waiting,
         starved=starved,
+        spare=spare,
         is_full=is_full,
     )
 

@@ -67,6 +67,10 @@ class Handlers:
         """Return how many handlers there are, and how many of them are idle."""
         return {"size": self._size, "idle": len(self._idle)}
 
+    def idle(self) -> int:
+        """Return how many handlers are idle."""
+        return len(self._idle)
+
     def start(self, work: Callable[..., None], *args: Any) -> None:
         """
         Call *work* with *args* in a handler; return when it waits, or is done.
@@ -121,11 +125,14 @@ class Handlers:
         self._min_idle = len(self._idle) - count
         return self._retire(count)
 
-    def retire_idle(self) -> int:
+    def retire_idle(self, count: int) -> int:
         """
-        End the idle handlers, which drops what code keeps per thread; return how many there were.
+        End idle handlers, which drops what code keeps per thread.
+
+        :param count: so many of them, int, or as many as there are.
+        :returns: how many have ended.
         """
-        return self._retire(len(self._idle))
+        return self._retire(min(count, len(self._idle)))
 
     def _retire(self, count: int) -> int:
         # Those idle for longest are at the beginning.

@@ -285,20 +285,19 @@ def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> An
 
 
 class _SlotQueue:
-    """Greenlets that wait for a slot of one server: the first tries, the others wait."""
+    """Greenlets that wait for a slot of one server, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._line: deque[Event] = deque()
-        self._free = 0  # connections closed since, for which no attempt was made yet
+        self._line: deque[_Turn] = deque()
+        self._free = 0  # connections closed since, for which there is no turn yet
 
     def is_empty(self) -> bool:
         return not self._line
 
     def free(self) -> None:
-        """Let the first try: this process has closed a connection."""
+        """Let one more try: this process has closed a connection."""
         self._free += 1
-        if self._line:
-            self._line[0].set()
+        self._give()
 
     def connect(self, attempt: Callable[[], Any], until_s: float, refused: Exception | None) -> Any:
         """
@@ -308,34 +307,48 @@ class _SlotQueue:
         :raises psycopg2.OperationalError: *attempt* failed, the last time by *until_s*.
         :raises DeadlineExceeded: the request's deadline has passed.
         """
-        turn = Event()
+        turn = _Turn()
         self._line.append(turn)
+        self._give()
         _count(1)
         try:
             with deadline.spending("queued"), LockWait():
-                return self._connect(turn, attempt, until_s, refused)
+                conn = self._connect(turn, attempt, until_s, refused)
+                turn.is_given = False  # it is used
+                return conn
         finally:
             self._line.remove(turn)
             _count(-1)
+            self._free += turn.is_given
+            self._give()
             if self._line:
-                self._line[0].set()
+                self._line[0].came.set()  # the first one tries in any case
+
+    def _give(self) -> None:
+        """Give a turn for each connection that was closed."""
+        for turn in self._line:
+            if not self._free:
+                break
+            if not turn.is_given:
+                self._free -= 1
+                turn.is_given = True
+                turn.came.set()
 
     def _connect(
-        self, turn: Event, attempt: Callable[[], Any], until_s: float, refused: Exception | None
+        self, turn: "_Turn", attempt: Callable[[], Any], until_s: float, refused: Exception | None
     ) -> Any:
         pause_s = FIRST_PAUSE_S
         is_refused = refused is not None
         while (left_s := until_s - monotonic()) > 0:
-            turn.clear()
-            if self._line[0] is not turn:
-                deadline.wait_in(turn.wait, left_s)
+            turn.came.clear()
+            if not turn.is_given and self._line[0] is not turn:
+                deadline.wait_in(turn.came.wait, left_s)
                 continue
-            if is_refused or not self._free:
+            if is_refused or not turn.is_given:
                 # The backend of a closed connection lives on for a moment: not at once.
                 jitter_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311
-                deadline.wait_in(turn.wait, min(left_s, jitter_s))
-                pause_s = FIRST_PAUSE_S if self._free else min(2 * pause_s, MAX_PAUSE_S)
-            self._free = max(self._free - 1, 0)
+                deadline.wait_in(turn.came.wait, min(left_s, jitter_s))
+                pause_s = FIRST_PAUSE_S if turn.is_given else min(2 * pause_s, MAX_PAUSE_S)
             try:
                 return attempt()
             except psycopg2.OperationalError as error:
@@ -345,6 +358,14 @@ class _SlotQueue:
         if refused is not None:
             raise refused
         return attempt()
+
+
+class _Turn:
+    """When a greenlet of a :class:`_SlotQueue` may try to connect."""
+
+    def __init__(self) -> None:
+        self.is_given = False  # a connection was closed for it
+        self.came = Event()
 
 
 def _count(by: int) -> None:

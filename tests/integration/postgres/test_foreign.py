@@ -213,7 +213,9 @@ def test_more_connects_than_the_server_has_slots(watch: Watch) -> None:
         conn.close()
     with gevent.Timeout(LIMIT_S):
         gevent.joinall(running, raise_error=True)
-    assert served == list(range(20))
+    assert sorted(served) == list(range(20))
+    # As many as slots became free try at once: not strictly in the order in which they came.
+    assert max(served.index(number) for number in range(5)) < 15
     assert foreign.waiting == 0
 
 

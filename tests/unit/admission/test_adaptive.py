@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenline.admission.adaptive import HOLD_S, INITIAL, Adaptive, Fixed
+from greenline.admission.adaptive import HOLD_S, INITIAL, Adaptive, Fixed, Load
 
 OBSERVE_S = 0.02
 Wait = Callable[[random.Random], float]
@@ -111,7 +111,7 @@ class Worker:
         self._cpu_used = max(0.0, self._cpu_used - OBSERVE_S)
         if self._came or self._in_progress > INITIAL:
             blocked = len(self._for_slot) if self._is_lock else 0
-            self.limit.observe(self._in_progress, len(self._came), blocked, 0, idle)
+            self.limit.observe(Load(self._in_progress, len(self._came), blocked, idle=idle))
         self._admit()
         self._at(self.now + OBSERVE_S, self._observe)
 
@@ -121,7 +121,7 @@ def test_a_number_stays_what_it_is() -> None:
     limit = Fixed(7)
     for _ in range(100):
         limit.record(1.0, False)
-        limit.observe(7, 7, 7, 7, 1.0)
+        limit.observe(Load(7, 7, 7, 7, 7, 1.0))
     assert limit.value == 7
 
 
@@ -203,8 +203,30 @@ def test_what_a_server_refuses_is_none_too_many() -> None:
     limit.begin_at(100)
     for _ in range(round(1 / OBSERVE_S)):
         now += OBSERVE_S
-        limit.observe(20, 5, 3, 3, 0.9)
-    assert limit.value == 17
+        limit.observe(Load(20, 5, 3, 3, idle=0.9))
+    assert INITIAL <= limit.value <= 17
+
+
+def test_a_spare_handler_may_hold_the_slot_that_another_one_asks_for() -> None:
+    """Ten are refused while thirty handlers are idle: together there are ninety slots."""
+    now = 0.0
+    limit = Adaptive(clock=lambda: now)
+    limit.begin_at(100)
+    for _ in range(round(0.5 / OBSERVE_S)):
+        now += OBSERVE_S
+        limit.observe(Load(70, 5, 10, 10, spare=30, idle=0.5))
+    assert limit.value == 90
+
+
+def test_a_trial_that_was_not_finished_is_taken_back() -> None:
+    """The last clients of a burst leave while a lower limit is tried: the next burst has it all."""
+    worker = Worker(always(0.2))
+    worker.run(2.0, 200)
+    learnt = worker.limit.value
+    worker.limit._try(INITIAL, worker.limit._measured(worker.now), worker.now)
+    worker.now += 2.0
+    worker.limit.observe(Load(1, 1, idle=0.9))
+    assert worker.limit.value == learnt
 
 
 def test_errors_that_come_with_a_higher_limit_take_it_back() -> None:
@@ -237,7 +259,7 @@ def test_a_standstill_in_which_all_wait_for_each_other_raises_the_limit() -> Non
     limit = Adaptive(clock=lambda: now)
     while limit.value <= INITIAL and now < 5:
         now += OBSERVE_S
-        limit.observe(INITIAL, 10, INITIAL, 0, 1.0)
+        limit.observe(Load(INITIAL, 10, INITIAL, idle=1.0))
     assert limit.value == 2 * INITIAL
     assert 1.0 <= now < 2.0
 
@@ -248,7 +270,7 @@ def test_what_another_worker_has_learnt_is_where_it_begins() -> None:
     limit.begin_at(200)
     assert limit.value == 200
     limit = Adaptive(pool_size=lambda: 40)
-    limit.observe(16, 1, 0, 0, 0.5)
+    limit.observe(Load(16, 1, idle=0.5))
     assert limit.value == 40
 
 
@@ -288,6 +310,7 @@ def test_whatever_happens_the_limit_stays_within_its_bounds(
         now += pause_s
         for _ in range(30):
             limit.record(took_s, ok)
-        limit.observe(in_progress, waiting, min(blocked, in_progress), blocked % 7, idle)
+        load = Load(in_progress, waiting, min(blocked, in_progress), blocked % 7, blocked % 5, idle)
+        limit.observe(load)
         assert minimum <= limit.value <= maximum
     assert repr(limit).startswith(f"<Adaptive {limit.value} ")

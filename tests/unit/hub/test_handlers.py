@@ -137,7 +137,10 @@ def test_what_a_retired_handler_kept_is_dropped(handlers: Handlers) -> None:
 
     working = gevent.spawn(handlers.run, keep, 0.2)
     gevent.joinall([gevent.spawn(handlers.run, keep, 0.01) for _ in range(3)])
-    assert handlers.retire_idle() == 3
+    assert handlers.retire_idle(1) == 1
+    gevent.sleep(0.01)
+    assert len(dropped) == 1
+    assert handlers.retire_idle(9) == 2
     gevent.sleep(0.01)
     assert len(dropped) == 3
     working.join(10)
