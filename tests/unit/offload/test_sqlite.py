@@ -18,6 +18,8 @@ import pytest
 from greenline import deadline
 from greenline.errors import DeadlineExceeded
 from greenline.offload import sqlite, threads
+from greenline.offload.sqlite import busy
+from greenline.offload.sqlite.quick import MIN_QUICK_RUNS
 from tests.support import CHECKOUT, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
@@ -57,7 +59,7 @@ def rows(conn: sqlite3.Connection) -> list[int]:
 def held_up(work: Any, *args: Any) -> "gevent.Greenlet[..., Any]":
     """Start *work* and return when it waits for a lock."""
     waiting = gevent.spawn(work, *args)
-    wait_until(lambda: sqlite._waiting or waiting.ready(), "it to wait")
+    wait_until(lambda: busy.waiting or waiting.ready(), "it to wait")
     assert not waiting.ready()
     return waiting
 
@@ -181,7 +183,7 @@ def test_a_greenlet_that_is_killed_while_it_waits_leaves_cleanly(
     waiting = held_up(conn.execute, "begin immediate")
     waiting.kill(timeout=5)
     other.execute("commit")
-    assert not sqlite._waiting
+    assert not busy.waiting
     conn.execute("begin immediate")
     conn.rollback()
 
@@ -271,7 +273,7 @@ def test_a_query_that_becomes_slow_does_not_block_the_hub(conn: sqlite3.Connecti
     """It was quick before and ran in the greenlet: beyond the limit the thread begins it again."""
     for _ in range(10):
         assert conn.execute(SLOW, (3,)).fetchone() == (3,)
-    assert conn._paces[SLOW] >= sqlite.MIN_QUICK_RUNS  # type: ignore[attr-defined]
+    assert conn._paces[SLOW] >= MIN_QUICK_RUNS  # type: ignore[attr-defined]
     turns = 0
 
     def count() -> None:
