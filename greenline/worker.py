@@ -175,6 +175,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if self.age == 1:  # the others have the same application
             for name, why in defeats.found():
                 self.log.warning("%s: %s", name, why)
+            if negotiation.upgrade_allowed(self.cfg, ""):  # by a trusted peer
+                self.log.warning(
+                    "http2_cleartext: HTTP/1 requests of trusted peers are served by gunicorn, "
+                    "without a limit, a queue and REQUEST_TIMEOUT"
+                )
 
     def handle(self, listener: Any, sock: Any, addr: Any) -> None:
         """Serve one client until one of the two is done."""
