@@ -34,7 +34,9 @@ class Service(Flask):
         @wraps(view)
         def limited(**values: Any) -> Response:
             spent_s = environ().setdefault("greenline.spent", {})
-            with deadline.limit(self._request_timeout_s, spent_s):
+            # The time in the worker's queue counts.
+            left_s = max(self._request_timeout_s - spent_s.get("queued", 0.0), 0.0)
+            with deadline.limit(left_s, spent_s):
                 return self._begun(self.make_response(view(**values)))
 
         return limited

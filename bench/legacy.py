@@ -56,7 +56,7 @@ a row is the middle one of its rounds by req/s; its answers are those of all rou
 req/s: 200s with the right body, until the last answer of those asked in time has come
 cpu ms: what the server's processes spent of the processor for one answer
 "error": cut, or no answer after {PATIENCE_S} s; "differs": a 200 with the wrong body
-the picture is beside the JSON, bench/results/legacy.png"""
+the picture is saved next to the JSON, bench/results/legacy.png"""
 
 
 class Legacy:

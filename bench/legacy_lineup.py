@@ -96,7 +96,7 @@ class Work:
     explained: str | None = None
 
     def promised(self, clients: int, threads: int) -> float:
-        """Return the least ratio of our req/s to those of gthread with *threads*."""
+        """Return the lowest ratio of our req/s to those of gthread with *threads*."""
         if not self.waits:
             return EXPLAINED if self.explained else BUSY
         ceiling = self.ceiling(clients, threads)

@@ -57,7 +57,7 @@ NOTES = f"""
 each: one worker, {OURS} without any setting
 a row of {NESTED} is the middle round, with the answers of all, and those are what is judged
 first s: answers 200 in the first second; longest s: the slowest answer; limit: at the end
-the picture is beside the JSON, bench/results/limit.png; of {NESTED} it has the last round"""
+the picture is saved next to the JSON, bench/results/limit.png; of {NESTED} it has the last round"""
 
 
 class Course:

@@ -128,7 +128,7 @@ def _ask(sizing: Sizing) -> dict[str, Outcome]:
     }
     if not url and not uri:
         raise ConfigError("DATABASE_URL, MONGODB_URI: neither is set; or try --max-connections")
-    # A driver is imported where its server is asked: an application need not have both.
+    # Drivers are imported here, not at the top: an application may have installed one of them only.
     if url:
         with _named(settings.DATABASE_URL), _needed("psycopg2"):
             from greenline.postgres.connect import check_url
@@ -189,10 +189,10 @@ def _ask_mongodb(client: "MongoClient[dict[str, Any]]", sizing: Sizing) -> Outco
 
     try:
         with client, pymongo.timeout(TIMEOUT_S):
-            told = read_max_connections(client)
+            max_connections = read_max_connections(client)
     except (PyMongoError, GreenlineError) as error:
         return Outcome(None, first_sentence(error), UNREACHABLE)
-    return _outcome(partial(_mongodb_plan, told, sizing))
+    return _outcome(partial(_mongodb_plan, max_connections, sizing))
 
 
 def _outcome(compute: Callable[[], Plan]) -> Outcome:
@@ -259,8 +259,8 @@ def _named(variable: settings.Variable) -> Iterator[None]:
 
 @contextmanager
 def _needed(driver: str) -> Iterator[None]:
-    """Say what to install where an import of the block fails."""
+    """Raise ConfigError with the driver's name if an import in the block fails."""
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{driver} is needed to ask, and not installed") from error
+        raise ConfigError(f"{driver} is not installed; it is needed to ask the server") from error

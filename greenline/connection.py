@@ -3,7 +3,7 @@ One client's connection: the next request by the fast lane or the slow one, and 
 
 1. Every request is judged by itself; bytes that one of the lanes has read and not used are the
    other's.
-2. The slow lane is gunicorn's Python parser.
+2. The slow lane is gunicorn's Python parser, or its parser of the uwsgi protocol.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ import gevent
 from gevent.exceptions import ConcurrentObjectUseError
 from gunicorn.http import wsgi
 from gunicorn.http.body import Body, LengthReader
+from gunicorn.uwsgi.parser import UWSGIParser
 
 from greenline import proxied
 from greenline.body import BodyTooLarge, BoundedChunks, bounded, drain, is_unread
@@ -22,7 +23,7 @@ from greenline.client import Client, ClientTimeout
 from greenline.request import FastRequest, InvalidHost, PythonParser
 from greenline.response import Response
 from greenline.turn import give_way
-from greenline.wire import CHUNKED, Lane, Unusual, is_valid_host
+from greenline.wire import CHUNKED, UWSGI, Lane, Unusual, is_valid_host
 
 
 class Outcome(NamedTuple):
@@ -48,7 +49,8 @@ class Connection:
         self._lane = lane
         self.server = server
         self._fast = fast
-        self._parser = PythonParser(cfg, client, lane.peer_addr)
+        parser = UWSGIParser if cfg.protocol == UWSGI else PythonParser
+        self._parser = parser(cfg, client, lane.peer_addr)
         self._unreader = self._parser.unreader
         self._data = b""
         self._body: Any = None

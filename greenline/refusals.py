@@ -48,10 +48,7 @@ class Refusals:
         """Tell the client what went wrong, unless it is gone."""
         client = connection.client
         cause = error if client.error is None else client.error
-        if isinstance(cause, RequestTimeout) and "HTTP_UPGRADE" in connection.environ():
-            # The application may have answered by itself, and speaks another protocol by now.
-            self._log.debug("Closing connection. %r", cause)
-        elif type(cause) in REFUSALS and not connection.is_answered():
+        if type(cause) in REFUSALS and not connection.is_answered():
             self._log.debug("Refusing a request. %s", cause)
             status, reason = REFUSALS[type(cause)]
             self._refuse(connection, status, reason, str(cause))

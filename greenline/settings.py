@@ -53,7 +53,7 @@ MAX_WAITING = Variable(
 MAX_WAIT = Variable(
     "GREENLINE_MAX_WAIT",
     "",
-    "seconds that one of them waits before it is a 503; unset: `REQUEST_TIMEOUT`, or no limit",
+    "seconds that one of them waits before it is a 503; unset: no limit but `REQUEST_TIMEOUT`",
 )
 HEALTH_PATHS = Variable(
     "GREENLINE_HEALTH_PATHS", "/healthz,/readyz", "paths that are never refused"
@@ -143,6 +143,7 @@ class Admission(NamedTuple):
     max_in_progress: int | None
     max_waiting: int | None
     max_wait_s: float | None
+    timeout_s: float | None
     health_paths: tuple[str, ...]
 
 
@@ -157,7 +158,8 @@ def admission() -> Admission:
     return Admission(
         max_in_progress=None if is_auto else _count(MAX_IN_PROGRESS),
         max_waiting=0 if _text(MAX_WAITING) == "0" else _optional_count(MAX_WAITING),
-        max_wait_s=_seconds(MAX_WAIT) if _text(MAX_WAIT) else request_timeout_s(),
+        max_wait_s=_seconds(MAX_WAIT) if _text(MAX_WAIT) else None,
+        timeout_s=request_timeout_s(),
         health_paths=tuple(path.strip() for path in _text(HEALTH_PATHS).split(",")),
     )
 

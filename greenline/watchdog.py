@@ -7,8 +7,8 @@ misses most blocks that last less than twice its period.
 A timer in the hub notes the time, so the hub itself knows exactly how late it ran. A native thread
 records what runs in the hub in the meantime, some looks for each block; the hub judges them and
 logs when it runs again. What is stuck for longer may never run again: then the thread writes to
-stderr by itself. There is at most one log entry in ``LOG_EVERY_S``; it tells how many blocks there
-were.
+stderr by itself. There is at most one log entry in ``LOG_EVERY_S``; it has the number of
+blocks.
 
 The thread reads no frame: under a garbage collection a frame of another thread goes stale, and the
 process crashes. ``faulthandler`` writes the stacks, with limits of its own:
@@ -16,7 +16,7 @@ process crashes. ``faulthandler`` writes the stacks, with limits of its own:
 - It shows the innermost 100 frames of a thread, and the 100 newest threads: in a process with more
   of them the entry has no stack.
 - Greenlets have no names in it. One that blocks and a thousand that take a millisecond each are
-  told apart by what the loop did between two looks.
+  distinguished by what the loop did between two looks.
 - A call into C that keeps the interpreter's lock is seen when it ends, where it was called.
   ``dump_traceback_later`` would see it, but reads the frames without that lock, even where the
   process was only stopped for so long; and a process has one such timer, which may be the
@@ -190,7 +190,7 @@ class Watchdog:
         recorded_bytes = 0
         looked_s = 0.0  # the beat before the last look
         reported_s = 0.0  # the beat before the last report on stderr
-        # It looks before it sleeps: its first turn may come when the first block is over.
+        # It looks before it sleeps: its first turn may come after the first block.
         while self._timer is timer:
             beat_s = self._beat_s
             now = monotonic()
@@ -241,7 +241,7 @@ class Watchdog:
         return head
 
     def _forget(self, fd: int) -> None:
-        """Forget the looks of blocks that are over."""
+        """Forget the looks of blocks that have ended."""
         while self._notes:
             self._notes.pop()
         os.ftruncate(fd, 0)

@@ -32,6 +32,7 @@ except ImportError:  # every request takes the slow lane
 split_head: Callable[[bytes], Any] = parse_request_fast
 
 CHUNKED = -1
+UWSGI = "uwsgi"  # of gunicorn's protocols the one that is not HTTP
 MAX_LENGTH_DIGITS = 18
 # Of what comes again and again so many are remembered, and only short ones.
 MAX_REMEMBERED = 1_000
@@ -112,7 +113,7 @@ class Rules:
             {"CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "HTTP_CONNECTION"}
             | {key for key, _ in self.scheme_headers}
         )
-        self.requires_host = settings.requires_host()
+        self.requires_host = settings.requires_host() and cfg.protocol != UWSGI
         self.script_name = os.environ.get("SCRIPT_NAME", "")
         self._split = partial(split_target, self.script_name)
         self._split_short = lru_cache(MAX_REMEMBERED)(self._split)

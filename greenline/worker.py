@@ -5,7 +5,7 @@ The gunicorn worker: accept, read, call, answer, and let the others run.
 
 1. Settings of gunicorn keep their meaning; what a client may do to the worker has limits.
 2. Every request passes ``answer``, by whichever lane it came; what goes wrong is ``Refusals``'.
-3. A connection that may speak something else than HTTP/1 is gunicorn's own business.
+3. gunicorn reads a connection that may speak HTTP/2, and each stream is answered as a request.
 """
 
 import atexit
@@ -29,10 +29,11 @@ from gunicorn.http.errors import NoMoreData
 from gunicorn.http.message import _check_fast_parser as has_fast_parser
 from gunicorn.http.wsgi import WSGIErrorsWrapper, base_environ
 from gunicorn.http2 import negotiation
+from gunicorn.http2.errors import HTTP2ConnectionError, HTTP2Error
 from gunicorn.sock import is_http2_negotiated, ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-from greenline import counters, defeats, hangup, master, offload, proxied, settings, signals
+from greenline import counters, defeats, hangup, http2, master, offload, proxied, settings, signals
 from greenline.admission.adaptive import INITIAL
 from greenline.admission.limiter import limiter, refuse
 from greenline.client import Client
@@ -41,7 +42,7 @@ from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
 from greenline.hub import lock_waits
 from greenline.hub.handlers import Handlers
-from greenline.hub.request_timeout import RequestTimeouts
+from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
 from greenline.offload import fork
@@ -51,7 +52,7 @@ from greenline.refusals import Refusals
 from greenline.response import Response
 from greenline.tls_client import TlsClient
 from greenline.watchdog import Watchdog
-from greenline.wire import Lane, Rules, split_head
+from greenline.wire import UWSGI, Lane, Rules, split_head
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
 STUCK_S = 15.0  # where gunicorn's heartbeat is off
@@ -178,6 +179,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if self.age == 1:  # the others have the same application
             for name, why in defeats.found():
                 self.log.warning("%s: %s", name, why)
+            if negotiation.upgrade_allowed(self.cfg, ""):  # by a trusted peer
+                self.log.warning(
+                    "http2_cleartext: HTTP/1 requests of trusted peers are served by gunicorn, "
+                    "without a limit, a queue and REQUEST_TIMEOUT"
+                )
 
     def handle(self, listener: Any, sock: Any, addr: Any) -> None:
         """Serve one client until one of the two is done."""
@@ -219,6 +225,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
         Raises:
             ClientGone: it hung up while it waited.
+            RequestTimeout: it was not answered in time.
             OSError: the client is gone, or too slow.
             Exception: the application's.
         """
@@ -240,6 +247,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     response.force_close()
                 self._run(refuse, environ, response, started, request)
                 return not response.should_close()
+            except RequestTimeout as error:
+                self._log_timeout_in_queue(request, error)
+                raise
             connection.client.limiter = self._limiter if admitted is not None else None
             try:
                 if in_handler:
@@ -255,6 +265,60 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         finally:
             # It holds the response, which holds the environ: the collector would have to find them.
             environ.pop("wsgi.early_hints", None)
+
+    def handle_http2_request(
+        self, listener_name: Any, req: Any, sock: Any, addr: Any, h2_conn: Any
+    ) -> None:
+        """
+        Answer one stream of a connection, which gunicorn reads, as :meth:`answer` does.
+
+        :raises HTTP2ConnectionError: the client hung up while it waited.
+        :raises Exception: the application's, which gunicorn logs and answers with a 500.
+        """
+        started = monotonic()
+        response, environ = http2.respond(req, sock, addr, listener_name, h2_conn, self.cfg)
+        self._count()
+        try:
+            self._answer_stream(environ, response, started, req)
+        except ClientGone as error:
+            self._counters.count(("gone",))
+            raise HTTP2ConnectionError(str(error)) from error
+        except HTTP2Error:
+            raise
+        except RequestTimeout as error:
+            self._tell_failed_stream(environ, req, response, REASON, started)
+            h2_conn.send_error(req.stream.stream_id, 504, str(error))  # or it cuts the stream
+        except Exception:
+            self._tell_failed_stream(environ, req, response, "500 Internal Server Error", started)
+            raise
+
+    def _answer_stream(
+        self, environ: dict[str, Any], response: Any, started: float, request: Any
+    ) -> None:
+        try:
+            admitted = self._limiter.acquire(environ, environ["gunicorn.socket"])
+        except Overloaded:
+            self._counters.count(("refused",))
+            self._run(refuse, environ, response, started, request)
+            return
+        except RequestTimeout as error:
+            self._log_timeout_in_queue(request, error)
+            raise
+        try:
+            self._handlers.run(self._run, self.wsgi, environ, response, started, request)
+        finally:
+            self._limiter.release(admitted, (response.status_code or 500) < 500)
+
+    def _tell_failed_stream(
+        self, environ: dict[str, Any], request: Any, response: Any, status: str, started: float
+    ) -> None:
+        """Log the answer that gunicorn sends in place of the application, which sent none."""
+        if not response.headers_sent:
+            response.status, response.status_code = status, int(status[:3])
+            self._journal.tell(environ, request, response, monotonic() - started)
+
+    def _log_timeout_in_queue(self, request: Any, error: RequestTimeout) -> None:
+        self.log.warning("%s %s: %s; it waited to be admitted", request.method, request.uri, error)
 
     def _respond_with_hooks(
         self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
@@ -292,7 +356,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         finally:
             if fork.is_child:
                 error = sys.exception()
-                fork.end(None if error is response.sock.error else error)
+                fork.end(None if error is getattr(response.sock, "error", None) else error)
             if response.headers_sent:  # else nothing was answered yet, and who does it tells
                 self._journal.tell(environ, request, response, monotonic() - started)
             if hasattr(result, "close"):
@@ -385,8 +449,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _is_foreign(self, sock: Any, addr: Any) -> bool:
         return bool(
-            self.cfg.protocol != "http"
-            or is_http2_negotiated(sock)
+            is_http2_negotiated(sock)
             or negotiation.prior_knowledge_allowed(self.cfg, addr)
             or negotiation.upgrade_allowed(self.cfg, addr)
         )
@@ -413,9 +476,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         """
         End handlers that are not needed.
 
-        An idle handler may keep a connection of Postgres, as a thread of Django's does. It goes
-        with the handler, and its slot is free: for a request that waits for one, here or in another
-        worker, or for another process, when the burst is over that the handler was made for.
+        An idle handler may keep a connection of Postgres, as a thread of Django's does. After a
+        burst it ends with the handler, and its slot is free: for a request that waits for one, here
+        or in another worker, or for another process.
         """
         now = monotonic()
         self._handlers.note_idle()
@@ -438,7 +501,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def _has_fast_lane(self) -> bool:
         if split_head is None and self.cfg.http_parser == "auto":
             self.log.warning("gunicorn_h1c is not installed: every request takes the slow lane")
-        return bool(has_fast_parser(self.cfg)) and self.cfg.proxy_protocol == "off"
+        return (
+            bool(has_fast_parser(self.cfg))
+            and self.cfg.proxy_protocol == "off"
+            and self.cfg.protocol != UWSGI
+        )
 
     def _hook(self, name: str) -> Any:
         """Return a hook of gunicorn's, None where it would do nothing."""
@@ -452,6 +519,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if timeout_s is None or getattr(self.wsgi, "limits_requests", False):
             return
         modules = {each.__module__ for each in (Client, PlainClient, TlsClient)}
+        modules.update(http2.CLIENT_MODULES)
         timeouts = RequestTimeouts(timeout_s, self.log, modules)
         self._respond = timeouts.limited(self._respond)  # type: ignore[method-assign]
         timeouts.start()

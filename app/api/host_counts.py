@@ -3,7 +3,7 @@ Counts of requests in windows of time, exact over all processes of a host: a sto
 
 The counts are in a file in shared memory, so a worker that is replaced, a reload and an upgrade of
 gunicorn change none. The file has a fixed size: ``GROUPS`` groups of ``WAYS`` counts each. A key
-belongs to one group. In a full group a new key replaces a window that is over, else the smallest
+belongs to one group. In a full group a new key replaces a window that has ended, else the smallest
 count, so a client that sends from many addresses does not remove its own large counts.
 """
 

@@ -25,6 +25,7 @@ from greenline.errors import ClientGone, Overloaded
 from greenline.hangup import is_gone, noticing
 from greenline.hub import lock_waits
 from greenline.hub.idle import IdleTime
+from greenline.hub.request_timeout import RequestTimeout
 from greenline.settings import Admission
 
 OBSERVE_S = 0.02
@@ -59,7 +60,9 @@ class ConcurrencyLimiter:
 
     :param limit: how many, and what learns from them.
     :param max_waiting: how many more may wait; None: as many as come, unless it is an overload.
-    :param max_wait_s: seconds that one of them waits at most; None: as long as it takes.
+    :param max_wait_s: seconds after which a waiting request is refused, float; None: it is not.
+    :param timeout_s: seconds after which a waiting request has missed its deadline, float; None: it
+        has none.
     :param exempt: the exact paths that always pass.
     :param blocked: returns how many requests in progress wait for what others in progress hold.
     :param starved: returns how many of those wait for a connection that a server refuses.
@@ -73,6 +76,7 @@ class ConcurrencyLimiter:
         *,
         max_waiting: int | None = 0,
         max_wait_s: float | None = 0.1,
+        timeout_s: float | None = None,
         exempt: Collection[str] = ("/healthz", "/readyz"),
         blocked: Callable[[], int] = lambda: 0,
         starved: Callable[[], int] = lambda: 0,
@@ -81,7 +85,8 @@ class ConcurrencyLimiter:
     ) -> None:
         self._limit = limit
         self._max_waiting = inf if max_waiting is None else max_waiting
-        self._max_wait_s = max_wait_s
+        self._max_wait_s = inf if max_wait_s is None else max_wait_s
+        self._timeout_s = inf if timeout_s is None else timeout_s
         self._exempt = frozenset(exempt)
         self._blocked = blocked
         self._starved = starved
@@ -123,6 +128,7 @@ class ConcurrencyLimiter:
         :param sock: the client's socket, which is watched while the request waits.
         :returns: when it was admitted, for :meth:`release`; None: it is exempt.
         :raises Overloaded: it may not wait, or not any longer.
+        :raises RequestTimeout: it has waited until its deadline.
         :raises ClientGone: the client hung up while it waited.
         """
         if environ["PATH_INFO"] in self._exempt:
@@ -169,14 +175,17 @@ class ConcurrencyLimiter:
             self._start_observing()
         waiter = _Waiter(sock)
         self._waiting.append(waiter)
+        wait_s = min(self._max_wait_s, self._timeout_s)
         try:
             with noticing(sock, partial(self._disconnect, waiter)):
-                waiter.admission.wait(self._max_wait_s)
+                waiter.admission.wait(None if wait_s == inf else wait_s)
         except BaseException:
             self._abandon(waiter)
             raise
         if not waiter.admission.ready():
             self._waiting.remove(waiter)
+            if wait_s == self._timeout_s:
+                raise RequestTimeout(self._timeout_s)
             self._refused += 1
             raise Overloaded
         waiter.admission.get()
@@ -269,6 +278,7 @@ def limiter(
         limit,
         max_waiting=settings.max_waiting,
         max_wait_s=settings.max_wait_s,
+        timeout_s=settings.timeout_s,
         exempt=settings.health_paths,
         blocked=lock_waits.waiting,
         starved=starved,

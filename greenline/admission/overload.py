@@ -1,5 +1,5 @@
 """
-Tell an overload from a long queue. Arithmetic only; the clock is injected.
+Distinguish an overload from a long queue. Arithmetic only; the clock is injected.
 
 Two hundred clients that each wait for their answer before they ask again make a queue that is
 long but does not grow. Each request has its turn there, and a client that is refused asks again.

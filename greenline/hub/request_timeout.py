@@ -7,6 +7,8 @@ one that tries again. A request that goes on all the same, and does not clean up
 an exception that ``except Exception`` does not catch. Code that computes and never waits cannot be
 interrupted: its answer is late.
 
+The deadline ends when the application takes the client's socket over, as for a WebSocket.
+
 The requests in progress are looked at ten times a second: a timer for each costs more.
 """
 
@@ -25,6 +27,7 @@ from gevent import GreenletExit
 from greenlet import getcurrent, greenlet
 
 from greenline.deadline import Interrupt
+from greenline.hub import taken_socket
 from greenline.hub.unwinding import frames, is_unwinding
 
 SWEEP_S = 0.1
@@ -37,7 +40,14 @@ Respond = Callable[..., None]
 
 
 class RequestTimeout(Exception):
-    """The request took longer than REQUEST_TIMEOUT."""
+    """
+    The request took longer than it may.
+
+    :param timeout_s: how many seconds it may take, float.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"no answer within {timeout_s:g} s")
 
 
 class WaitTimeout(TimeoutError):
@@ -98,21 +108,26 @@ class RequestTimeouts:
         def respond_in_time(
             application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
         ) -> None:
-            until_s = monotonic() + self._timeout_s
-            timed = _TimedRequest(getcurrent(), application, request, response, until_s)
+            until_s = started + self._timeout_s  # with the time in the queue
+            sock = environ["gunicorn.socket"] if "HTTP_UPGRADE" in environ else None
+            timed = _TimedRequest(getcurrent(), application, request, response, until_s, sock)
+            if sock is not None:
+                taken_socket.watch(sock)
             requests.add(timed)
             try:
                 respond(timed, environ, response, started, request)
             except (GreenletExit, KeyboardInterrupt, SystemExit):
                 raise  # the worker's own end
             except BaseException as error:
-                if timed.thrown is None:
+                if timed.thrown is None or timed.is_upgraded():
                     raise
                 if not response.headers_sent:
                     response.status, response.status_code = REASON, 504
-                raise RequestTimeout(f"no answer within {self._timeout_s:g} s") from error
+                raise RequestTimeout(self._timeout_s) from error
             finally:
                 requests.discard(timed)
+                if sock is not None:
+                    taken_socket.unwatch(sock)
                 late_s = monotonic() - timed.until_s
                 if late_s > GRACE_S and timed.thrown is None:
                     self._log.warning(
@@ -128,12 +143,12 @@ class RequestTimeouts:
         now = monotonic()
         late = []
         for timed in self._requests:
-            if timed.has_sent_more():
+            if timed.has_sent_more() or timed.is_upgraded():
                 timed.until_s = now + self._timeout_s
             elif timed.until_s <= now:
                 late.append(timed)
         for timed in late:
-            # A throw lets other greenlets run: this request may be over by now.
+            # A throw lets other greenlets run: this request may have ended.
             if timed in self._requests and timed.greenlet.gr_frame is not None:
                 self._expire(timed, now)
 
@@ -181,12 +196,18 @@ class _TimedRequest:
     """A request in progress, and the application that answers it."""
 
     __slots__ = (
-        "_application", "_request", "_response", "_sent", "complain_at_s", "deadline_s",
+        "_application", "_request", "_response", "_sent", "_sock", "complain_at_s", "deadline_s",
         "failed_waits", "greenlet", "thrown", "until_s",
     )  # fmt: skip
 
     def __init__(
-        self, me: greenlet, application: Any, request: Any, response: Any, until_s: float
+        self,
+        me: greenlet,
+        application: Any,
+        request: Any,
+        response: Any,
+        until_s: float,
+        sock: Any,
     ) -> None:
         self.greenlet = me
         self.until_s = self.deadline_s = until_s
@@ -197,12 +218,13 @@ class _TimedRequest:
         self._request = request
         self._response = response
         self._sent = 0
+        self._sock = sock
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         """
         Return what the application returns.
 
-        :raises RequestTimeout: it answered the TimeoutError with a 5xx.
+        :raises WaitTimeout: it answered the TimeoutError with a 5xx.
         """
         result = self._application(environ, start_response)
         if self.thrown is not None and not self._response.headers_sent:
@@ -210,16 +232,24 @@ class _TimedRequest:
             if code is not None and code >= 500 and code != 504:
                 if hasattr(result, "close"):
                     result.close()
-                raise RequestTimeout
+                raise WaitTimeout
         return result
 
     def __str__(self) -> str:
         return f"{self._request.method} {self._request.uri}"
 
     def throw(self, error: BaseException) -> None:
-        """Raise *error* where the request waits; return when it waits again, or is over."""
+        """Raise *error* where the request waits; return when it waits again, or has ended."""
         self.thrown = ref(error)
         self.greenlet.throw(error)
+
+    def is_upgraded(self) -> bool:
+        """Return whether the application speaks another protocol with the client by now."""
+        if self._sock is None:
+            return False
+        if self._response.headers_sent:
+            return bool(self._response.status_code == 101)
+        return taken_socket.is_taken(self._sock)
 
     def has_sent_more(self) -> bool:
         """Return whether a part of the answer was sent since the last time."""

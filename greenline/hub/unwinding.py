@@ -1,5 +1,5 @@
 """
-Tell whether a waiting greenlet still handles an exception, or has swallowed it and goes on.
+Find out whether a waiting greenlet still handles an exception, or has swallowed it and goes on.
 
 Clean-up waits too: a rollback or an unlock sends something and waits for the answer. A second
 exception in the middle of it would leave a transaction open, or a pool without one of its places.

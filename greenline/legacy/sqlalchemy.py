@@ -112,7 +112,7 @@ class _Admission:
         Count a connection for the greenlet *me*; return whether it may take one.
 
         :param timeout_s: seconds to wait for the first one.
-        :raises DeadlineExceeded: the request's time is over.
+        :raises DeadlineExceeded: the request's deadline has passed.
         """
         self._checkouts += 1
         if me in self._held:

@@ -32,7 +32,7 @@ def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float =
     :param connection_factory: returns a connection for the connection string.
     :param until_s: the ``time.monotonic()`` of the last attempt, float. Default: never the last.
     :raises psycopg2.OperationalError: the connect failed, or the backlog stayed full.
-    :raises DeadlineExceeded: the request's time is over.
+    :raises DeadlineExceeded: the request's deadline has passed.
     """
     pause_s = FIRST_PAUSE_S
     while True:

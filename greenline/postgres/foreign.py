@@ -37,10 +37,10 @@ from greenline.postgres.parameters import connect_timeout_s, parameters
 from greenline.postgres.resolve import Endpoint, Unresolved, endpoints, has_names, with_endpoints
 from greenline.postgres.serialize import SerializedConnection, adopt, connection_class
 
-# For so long a greenlet waits for a connection slot unless connect_timeout says something else.
+# How long a greenlet waits for a connection slot, without a connect_timeout.
 SLOT_TIMEOUT_S = 30.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 0.2
-# For so long after its client's close the server may count a backend.
+# How long the server may still count a backend after its client's close.
 LINGER_S = 6.0
 # psycopg2 keeps no SQLSTATE of a failed connect, and the text is in the server's language. So the
 # SQLSTATE is looked for in the server's answer, where that is not encrypted.
@@ -81,7 +81,7 @@ def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
     :param connection_factory: the application's, None for psycopg2's class.
     :returns: a connection of that class which greenlets may share.
     :raises psycopg2.OperationalError: as libpq words it.
-    :raises DeadlineExceeded: the request's time is over.
+    :raises DeadlineExceeded: the request's deadline has passed.
     """
     factory = connection_factory or PsycopgConnection
     is_own = isinstance(factory, type) and issubclass(factory, UNTOUCHED)
@@ -111,7 +111,7 @@ class ForeignConnection(SerializedConnection):
 
 
 class _Expired(Exception):
-    """The timeout of one address is over."""
+    """One address did not answer within the timeout."""
 
 
 def _connect(
@@ -133,7 +133,7 @@ def _connect(
         try:
             return attempt.connect(target, factory)
         except _Expired:
-            # libpq cannot be made to go on with the next address: it begins anew without this one.
+            # libpq offers no way to go on with the next address: connect again without this one.
             late += _describe(servers.pop(attempt.current))
             if not servers:
                 raise psycopg2.OperationalError(late) from None
@@ -253,7 +253,7 @@ def _family(server: Endpoint) -> int:
 
 
 def _describe(server: Endpoint) -> str:
-    """Return what libpq says of a server that did not answer in time."""
+    """Return the error text of libpq for a server that did not answer in time."""
     if not server.hostaddr:
         where = (
             f'on socket "{server.host}/.s.PGSQL.{server.port}"' if server.host else "on its socket"
@@ -358,7 +358,7 @@ class _SlotQueue:
 
         :param refused: the error of an attempt of the same greenlet before this.
         :raises psycopg2.OperationalError: *attempt* failed, the last time by *until_s*.
-        :raises DeadlineExceeded: the request's time is over.
+        :raises DeadlineExceeded: the request's deadline has passed.
         """
         turn = _Turn()
         self._line.append(turn)

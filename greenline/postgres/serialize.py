@@ -32,44 +32,12 @@ _commit = PsycopgConnection.commit
 _close = PsycopgConnection.close
 
 
-def _connection_in_turn(name: str) -> Any:
-    """Return the connection's method *name*, which waits for its turn."""
-    method = getattr(PsycopgConnection, name)
+def _in_turn(method: Any, of_cursor: bool = False) -> Any:
+    """Return *method* of a connection, or of a cursor, which waits for the connection's turn."""
 
     @wraps(method)
-    def in_turn(self: "SerializedConnection", *args: Any, **kwargs: Any) -> Any:
-        is_outer = self._acquire()
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            if is_outer:
-                self._release()
-
-    return in_turn
-
-
-def _property_in_turn(name: str) -> Any:
-    """Return the connection's property *name*, which waits for its turn to be set."""
-    attribute: Any = getattr(PsycopgConnection, name)
-
-    def set_in_turn(self: "SerializedConnection", value: Any) -> None:
-        is_outer = self._acquire()
-        try:
-            attribute.__set__(self, value)
-        finally:
-            if is_outer:
-                self._release()
-
-    return property(attribute.__get__, set_in_turn, doc=attribute.__doc__)
-
-
-def _cursor_in_turn(name: str) -> Any:
-    """Return the cursor's method *name*, which waits for the connection's turn."""
-    method = getattr(cursor, name)
-
-    @wraps(method)
-    def in_turn(self: "SerializedCursor", *args: Any, **kwargs: Any) -> Any:
-        conn: SerializedConnection = self.connection  # type: ignore[assignment]
+    def in_turn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        conn: SerializedConnection = self.connection if of_cursor else self
         is_outer = conn._acquire()
         try:
             return method(self, *args, **kwargs)
@@ -78,6 +46,12 @@ def _cursor_in_turn(name: str) -> Any:
                 conn._release()
 
     return in_turn
+
+
+def _property_in_turn(name: str) -> Any:
+    """Return the connection's property *name*, which waits for its turn to be set."""
+    attribute: Any = getattr(PsycopgConnection, name)
+    return property(attribute.__get__, _in_turn(attribute.__set__), doc=attribute.__doc__)
 
 
 class SerializedConnection(WatchedConnection):
@@ -129,16 +103,16 @@ class SerializedConnection(WatchedConnection):
             if is_outer:
                 self._release()
 
-    rollback = _connection_in_turn("rollback")
-    reset = _connection_in_turn("reset")
-    set_session = _connection_in_turn("set_session")
-    set_isolation_level = _connection_in_turn("set_isolation_level")
-    set_client_encoding = _connection_in_turn("set_client_encoding")
-    tpc_begin = _connection_in_turn("tpc_begin")
-    tpc_prepare = _connection_in_turn("tpc_prepare")
-    tpc_commit = _connection_in_turn("tpc_commit")
-    tpc_rollback = _connection_in_turn("tpc_rollback")
-    tpc_recover = _connection_in_turn("tpc_recover")
+    rollback = _in_turn(PsycopgConnection.rollback)
+    reset = _in_turn(PsycopgConnection.reset)
+    set_session = _in_turn(PsycopgConnection.set_session)
+    set_isolation_level = _in_turn(PsycopgConnection.set_isolation_level)
+    set_client_encoding = _in_turn(PsycopgConnection.set_client_encoding)
+    tpc_begin = _in_turn(PsycopgConnection.tpc_begin)
+    tpc_prepare = _in_turn(PsycopgConnection.tpc_prepare)
+    tpc_commit = _in_turn(PsycopgConnection.tpc_commit)
+    tpc_rollback = _in_turn(PsycopgConnection.tpc_rollback)
+    tpc_recover = _in_turn(PsycopgConnection.tpc_recover)
     autocommit = _property_in_turn("autocommit")
     isolation_level = _property_in_turn("isolation_level")
     readonly = _property_in_turn("readonly")
@@ -148,7 +122,7 @@ class SerializedConnection(WatchedConnection):
         """
         Wait until no other greenlet uses the connection; return whether to release it.
 
-        :raises DeadlineExceeded: the request's time is over.
+        :raises DeadlineExceeded: the request's deadline has passed.
         """
         me = getcurrent()
         owner = self._owner
@@ -227,19 +201,19 @@ class SerializedCursor(cursor):
             else:
                 conn._owner = None
 
-    executemany = _cursor_in_turn("executemany")
-    callproc = _cursor_in_turn("callproc")
+    executemany = _in_turn(cursor.executemany, of_cursor=True)
+    callproc = _in_turn(cursor.callproc, of_cursor=True)
 
 
 class SerializedNamedCursor(SerializedCursor):
     """A cursor on the server's side: each fetch asks the server."""
 
-    fetchone = _cursor_in_turn("fetchone")
-    fetchmany = _cursor_in_turn("fetchmany")
-    fetchall = _cursor_in_turn("fetchall")
-    scroll = _cursor_in_turn("scroll")
-    close = _cursor_in_turn("close")
-    __next__ = _cursor_in_turn("__next__")
+    fetchone = _in_turn(cursor.fetchone, of_cursor=True)
+    fetchmany = _in_turn(cursor.fetchmany, of_cursor=True)
+    fetchall = _in_turn(cursor.fetchall, of_cursor=True)
+    scroll = _in_turn(cursor.scroll, of_cursor=True)
+    close = _in_turn(cursor.close, of_cursor=True)
+    __next__ = _in_turn(cursor.__next__, of_cursor=True)
 
 
 def connection_class(base: type, mixin: type = SerializedConnection) -> type:

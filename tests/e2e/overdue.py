@@ -126,10 +126,19 @@ def stalled_stream() -> Iterator[bytes]:
     sleep()
 
 
-def slow_stream() -> Iterator[bytes]:
-    for _ in range(4):
+def slow_stream(parts: int = 4) -> Iterator[bytes]:
+    for _ in range(parts):
         time.sleep(0.5)
         yield b"part."
+
+
+def long_stream() -> Iterator[bytes]:
+    done.add("long_stream")
+    return slow_stream(40)
+
+
+def broken() -> None:
+    raise KeyError("broken")
 
 
 WAYS: dict[str, Callable[[], Iterator[bytes] | None]] = {
@@ -137,7 +146,8 @@ WAYS: dict[str, Callable[[], Iterator[bytes] | None]] = {
     for way in (
         sleep, statement, http_request, http_request_that_is_tried_again, recv, take_lock,
         take_item, wait_for_event, wait_in_select, run_program, wait_for_a_thread, answer_500,
-        answer_by_itself, swallow, clean_up, compute, stalled_stream, slow_stream,
+        answer_by_itself, swallow, clean_up, compute, stalled_stream, slow_stream, long_stream,
+        broken,
     )
 }  # fmt: skip
 
@@ -145,7 +155,7 @@ WAYS: dict[str, Callable[[], Iterator[bytes] | None]] = {
 def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Run what the path names."""
     path = environ["PATH_INFO"]
-    if path == "/done":
+    if path in ("/done", "/healthz"):  # the latter takes no place
         start_response("200 OK", [])
         return [" ".join(sorted(done)).encode()]
     if path == "/body":

@@ -175,3 +175,34 @@ def test_without_it_there_is_no_deadline() -> None:
     with hosting(APP) as running:
         answer = running.get("/slow_stream")
         assert (answer.status, answer.body) == (200, b"part." * 4)
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[Service]:
+    """The application with two seconds for each request, and one request in progress at once."""
+    with hosting(APP, REQUEST_TIMEOUT="2", GREENLINE_MAX_IN_PROGRESS="1") as one:
+        yield one
+
+
+def ask_behind(running: Service, stream: Callable[[], object]) -> Reply:
+    """Ask for what takes too long while *stream* has the only place."""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as first:
+        first.sendall(f"GET /{stream.__name__} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert b"200 OK" in first.recv(65_536)
+        return ask(running, "/sleep")
+
+
+def test_the_time_in_the_queue_counts(narrow: Service) -> None:
+    """A request that is admitted after more than a second has the rest of its two seconds."""
+    answer = ask_behind(narrow, overdue.slow_stream)
+    assert answer.status == 504
+    assert 2 <= answer.took_s < 2 + SLACK_S
+    expect_line(narrow, "in sleep\n")
+
+
+def test_a_request_whose_time_is_up_in_the_queue_is_answered_504(narrow: Service) -> None:
+    """It is not an overload: it would be refused at once then, with a 503."""
+    answer = ask_behind(narrow, overdue.long_stream)
+    assert (answer.status, answer.body) == (504, b"no answer within 2 s")
+    assert 2 <= answer.took_s < 2 + SLACK_S
+    expect_line(narrow, "GET /sleep: no answer within 2 s; it waited to be admitted")

@@ -7,7 +7,6 @@ Reloads, upgrades, recycling, stops and kills under load, counted on both sides.
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests import uwsgi
 from tests.load import Load
 from tests.support import CHECKOUT, Service, free_port, service, wait_until
 
@@ -237,7 +237,7 @@ def test_a_request_in_progress_at_the_stop_is_told_to_close(tmp_path: Path) -> N
 
 
 def test_a_request_in_another_protocol_is_finished_as_well(tmp_path: Path) -> None:
-    """gunicorn serves uwsgi by itself; the stop waits for it all the same."""
+    """A stop waits for uwsgi as for HTTP."""
     journal = tmp_path / "journal"
     port = free_port()
     command = [
@@ -249,7 +249,7 @@ def test_a_request_in_another_protocol_is_finished_as_well(tmp_path: Path) -> No
     try:
         wait_until(lambda: not _refuses(port), "the worker to listen")
         with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
-            client.sendall(_uwsgi(REQUEST_METHOD="GET", PATH_INFO="/count", QUERY_STRING="u"))
+            client.sendall(uwsgi.packet(REQUEST_METHOD="GET", PATH_INFO="/count", QUERY_STRING="u"))
             wait_until(lambda: journal.exists() and "u" in written(journal), "it to begin")
             process.send_signal(signal.SIGTERM)
             assert b" 200 OK" in client.recv(65_536)
@@ -257,15 +257,6 @@ def test_a_request_in_another_protocol_is_finished_as_well(tmp_path: Path) -> No
     finally:
         process.kill()
         process.wait()
-
-
-def _uwsgi(**variables: str) -> bytes:
-    """Return a request in uwsgi's own protocol."""
-    packed = b""
-    for pair in {"SERVER_PROTOCOL": "HTTP/1.1", **variables}.items():
-        for text in pair:
-            packed += struct.pack("<H", len(text)) + text.encode()
-    return struct.pack("<BHB", 0, len(packed), 0) + packed
 
 
 def test_who_waits_in_the_backlog_at_the_stop_is_answered(tmp_path: Path) -> None:

@@ -72,6 +72,15 @@ def test_a_route_can_ask_for_less(service: Service) -> None:
     assert took_s < 1.5
 
 
+def test_the_time_in_the_queue_of_the_worker_counts(service: Service) -> None:
+    """A request that waited for longer than it may has no time left."""
+    service.add_url_rule("/", "handler", lambda: gevent.sleep(0.5) or "")
+    queued = {"greenline.spent": {"queued": 0.6}}
+    with gevent.Timeout(10):
+        assert service.test_client().get("/", environ_overrides=queued).status_code == 504
+        assert service.test_client().get("/").status_code == 200
+
+
 def test_a_handler_that_swallows_its_end_is_interrupted_again_and_named(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -81,7 +81,7 @@ def interrupt(call: Call) -> None:
             response = SimpleNamespace(sent=0, headers_sent=False, status_code=None)
             gevent.sleep(random.uniform(0, 0.002))
             try:
-                limited(application, {"number": number}, response, 0.0, REQUEST)
+                limited(application, {"number": number}, response, time.monotonic(), REQUEST)
                 count["answered"] += 1
             except RequestTimeout:
                 count["interrupted"] += 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from greenline.admission.adaptive import Fixed
 from greenline.admission.limiter import ConcurrencyLimiter
 from greenline.errors import ClientGone, Overloaded
+from greenline.hub.request_timeout import RequestTimeout
 from tests.support import wait_until
 
 BOOKS = {"PATH_INFO": "/books"}
@@ -125,6 +126,19 @@ def test_nobody_waits_longer_than_allowed_or_in_too_long_a_queue(clients: list[C
         waiter.get(timeout=10)
     assert 0.5 <= monotonic() - started < 1.5
     assert limiter.stats()["refused"] == 2
+    assert limiter.stats()["waiting"] == 0
+
+
+def test_a_waiter_that_misses_its_deadline_is_not_refused_for_an_overload(
+    clients: list[Client],
+) -> None:
+    """Its place in the queue is free again."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=None, timeout_s=0.2)
+    busy(limiter, clients[0])
+    (waiter,) = waiting(limiter, clients[1])
+    with pytest.raises(RequestTimeout):
+        waiter.get(timeout=10)
+    assert limiter.stats()["refused"] == 0
     assert limiter.stats()["waiting"] == 0
 
 

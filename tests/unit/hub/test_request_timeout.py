@@ -5,6 +5,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,7 @@ def within() -> Iterator[Callable[[Callable[[], object]], object]]:
         environ: dict[str, Any] = {}
         response = SimpleNamespace(sent=0, headers_sent=False, status_code=None)
         limited = timeouts.limited(respond)
-        limited(lambda *_: work(), environ, response, 0.0, REQUEST)
+        limited(lambda *_: work(), environ, response, monotonic(), REQUEST)
         return environ["result"]
 
     timeouts.start()

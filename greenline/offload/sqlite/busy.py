@@ -1,0 +1,93 @@
+"""
+Wait in the hub for the locks of a database, where sqlite itself would wait in C.
+
+A statement that finds the database locked is tried again: when a connection of this process has
+released a lock, or after a pause.
+"""
+
+from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
+from time import monotonic
+
+from gevent.event import Event
+
+from greenline.deadline import wait_in
+from greenline.offload.threads import can_wait, native
+
+FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05
+RETRIES_PER_S = 400  # of all connections that wait for one database
+
+SQLITE_BUSY = 5
+SQLITE_BUSY_SNAPSHOT = 517
+# These take no lock for reading that would have to become one for writing.
+LOCKLESS = {"BEGIN", "SAVEPOINT", "RELEASE", "COMMIT", "END", "PRAGMA", "ATTACH", "DETACH"}
+
+# The connections that wait for a lock, by database, the first one first.
+waiting: dict[str, list["Retries"]] = {}
+
+
+def would_wait(error: sqlite3.OperationalError, keyword: str, has_read: bool) -> bool:
+    """
+    Return whether sqlite itself would have waited for the lock.
+
+    :param error: of a statement.
+    :param keyword: that the statement begins with.
+    :param has_read: whether its transaction has read something.
+    """
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code & 0xFF != SQLITE_BUSY or code == SQLITE_BUSY_SNAPSHOT:
+        return False
+    if str(error) != "database is locked":  # a statement of its own is not finished
+        return False
+    # A reader that wants to write and a writer that waits for readers would wait for each
+    # other: sqlite refuses the reader at once.
+    return not has_read or keyword in LOCKLESS
+
+
+class Retries:
+    """The place of a connection among those that wait for the locks of a database."""
+
+    def __init__(self, database: str, keyword: str) -> None:
+        self.commits = keyword == "COMMIT"
+        self.is_writer = keyword not in ("SELECT", "COMMIT")
+        self._database = database
+        self._event = Event()
+        self._delay_s = FIRST_RETRY_S
+
+    def __enter__(self) -> "Retries":
+        queue = waiting.setdefault(self._database, [])
+        if self.is_writer:
+            # Those before it are woken first: it may try less often.
+            self._delay_s = max(FIRST_RETRY_S, len(queue) / RETRIES_PER_S)
+        queue.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        queue = waiting[self._database]
+        queue.remove(self)
+        if not queue:
+            del waiting[self._database]
+
+    def wait(self, until_s: float) -> None:
+        """Wait until the next attempt: a lock was released in this process, or some time passed."""
+        delay_s = min(self._delay_s, max(until_s - monotonic(), 0.0))
+        others = len(waiting[self._database])
+        self._delay_s = min(self._delay_s * 2, max(LAST_RETRY_S, others / RETRIES_PER_S))
+        if can_wait():
+            wait_in(self._event.wait, delay_s)
+            self._event.clear()
+        else:
+            native.sleep(delay_s)
+
+    def wake(self) -> None:
+        """End the wait, or the next one."""
+        self._event.set()
+
+
+def wake(database: str, was_reader: bool) -> None:
+    """Wake those that may have what was released."""
+    has_writer = False
+    for retries in waiting.get(database, ()):
+        # A reader is in the way of a commit alone. Of those that want to write only one may.
+        if retries.commits or not (was_reader or (retries.is_writer and has_writer)):
+            retries.wake()
+        has_writer |= retries.is_writer

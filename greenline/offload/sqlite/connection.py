@@ -1,0 +1,317 @@
+"""A connection whose calls run in a thread of its own."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import fabs
+from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
+from time import monotonic
+from types import BuiltinFunctionType
+from typing import Any
+
+from greenline.offload.sqlite.busy import Retries, waiting, wake, would_wait
+from greenline.offload.sqlite.cursor import Cursor
+from greenline.offload.sqlite.quick import (
+    CLOSE,
+    CONNECT,
+    OPERATIONS,
+    Guard,
+    paces,
+    run_or_hand_over,
+)
+from greenline.offload.threads import OwnThread, can_wait, get_ident
+from greenline.turn import give_way
+
+# The originals: their names are replaced later.
+_Connection: Any = sqlite3.Connection
+_Cursor: Any = sqlite3.Cursor
+
+PARAMETERS = (
+    "timeout", "detect_types", "isolation_level", "check_same_thread", "factory",
+    "cached_statements", "uri",
+)  # fmt: skip
+
+
+class Connection(_Connection):  # type: ignore[misc]
+    """A connection whose calls run in a thread of its own."""
+
+    __module__ = "sqlite3"  # some libraries look at it
+    _own: OwnThread | None = None
+    _row_factory: Any = None
+    _is_closed = False
+    _has_read = False  # in this transaction, so that sqlite does not wait for the lock to write
+    _checks_thread = True
+    _owner = 0
+    _may_run_here = True  # no callback of the application's that might wait
+    _is_guarded = False
+    _trace: Any = None
+    _yielded_s = 0.0
+
+    def __init__(self, database: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.update(zip(PARAMETERS, args, strict=False))
+        timeout_s = max(fabs(kwargs.get("timeout", 5.0)), 0.0)
+        checks_thread = bool(kwargs.get("check_same_thread", True))
+        kwargs.update(timeout=0, check_same_thread=False)
+        own = OwnThread()
+        name = _name(database)
+        run_or_hand_over(own, name, CONNECT, _initialize, self, database, kwargs)
+        # Not before: a second call of sqlite3's __init__ clears the attributes.
+        self._own = own
+        self._timeout_s = timeout_s
+        self._checks_thread = checks_thread
+        self._owner = get_ident()
+        self._database = name
+        # Databases in memory have no name of their own.
+        self._paces = {} if "memory" in name else paces.setdefault(name, {})
+        self._guard = Guard()
+
+    row_factory = Cursor.row_factory
+
+    @property
+    def isolation_level(self) -> Any:
+        """How a transaction begins; None is autocommit. Setting None commits."""
+        return _Connection.isolation_level.__get__(self)
+
+    @isolation_level.setter
+    def isolation_level(self, level: Any) -> None:
+        self._run(_Connection.isolation_level.__set__, self, level)
+
+    if hasattr(_Connection, "autocommit"):  # Python 3.12
+
+        @property
+        def autocommit(self) -> Any:
+            """Whether transactions begin by themselves; setting it commits or begins one."""
+            return _Connection.autocommit.__get__(self)
+
+        @autocommit.setter
+        def autocommit(self, value: Any) -> None:
+            self._run(_Connection.autocommit.__set__, self, value)
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a cursor."""
+        self._check_thread()
+        if not args and not kwargs:
+            args = (Cursor,)
+        cursor = _Connection.cursor(self, *args, **kwargs)
+        if self._row_factory is not None:
+            cursor.row_factory = self._row_factory
+        return cursor
+
+    def execute(self, *args: Any) -> Any:
+        """Execute a statement with a new cursor."""
+        return Connection.cursor(self).execute(*args)
+
+    def executemany(self, *args: Any) -> Any:
+        """Execute a statement for each set of parameters with a new cursor."""
+        return Connection.cursor(self).executemany(*args)
+
+    def executescript(self, *args: Any) -> Any:
+        """Execute several statements with a new cursor."""
+        return Connection.cursor(self).executescript(*args)
+
+    def commit(self) -> None:
+        """Commit the transaction; a reader that is in the way is waited for."""
+        self._run(_Connection.commit, self)
+        self._has_read = False
+
+    def rollback(self) -> None:
+        """Roll the transaction back."""
+        self._run(_Connection.rollback, self, keyword="ROLLBACK")
+        self._has_read = False
+
+    def close(self) -> None:
+        """Close the connection and give its thread back."""
+        self._check_thread()
+        own = self._own
+        if own is None:
+            _Connection.close(self)
+            return
+        try:
+            if can_wait():
+                # Another request may open the database meanwhile: to close the last connection of
+                # a database with a write-ahead log, and to open the first one, costs the most.
+                give_way()
+        finally:
+            if self._is_closed or self.total_changes:
+                # It may move what was written from the log into the database, or raise an error.
+                own.call(_Connection.close, self, is_cleanup=True)
+            else:
+                run_or_hand_over(own, self._database, CLOSE, _Connection.close, self)
+        self._is_closed = True
+        own.release()
+        self._let_next_try("ROLLBACK")
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            try:
+                Connection.commit(self)
+            except BaseException:
+                Connection.rollback(self)
+                raise
+        else:
+            Connection.rollback(self)
+
+    def backup(self, *args: Any, **kwargs: Any) -> None:
+        """Copy the database into another connection's."""
+        self._run(self._waiting_in_sqlite, partial(_Connection.backup, self, *args, **kwargs))
+
+    def blobopen(self, *args: Any, **kwargs: Any) -> Any:
+        """Open a blob."""
+        opened = partial(_Connection.blobopen, self, *args, **kwargs)
+        return self._run(self._waiting_in_sqlite, opened)
+
+    def create_function(self, name: Any, narg: Any, func: Any, **kwargs: Any) -> None:
+        """Create a function; what is neither built in nor deterministic might wait."""
+        if not (kwargs.get("deterministic") or isinstance(func, BuiltinFunctionType)):
+            self._run_in_thread_only()
+        self._briefly(lambda: _Connection.create_function(self, name, narg, func, **kwargs))
+
+    def set_authorizer(self, *args: Any, **kwargs: Any) -> None:
+        """Set the function that allows or denies access."""
+        self._run_in_thread_only()
+        self._briefly(lambda: _Connection.set_authorizer(self, *args, **kwargs))
+
+    def set_progress_handler(self, *args: Any, **kwargs: Any) -> None:
+        """Set the function that is called while a statement runs."""
+        self._run_in_thread_only()
+        self._briefly(lambda: _Connection.set_progress_handler(self, *args, **kwargs))
+
+    def set_trace_callback(self, *args: Any, **kwargs: Any) -> None:
+        """Set the function that is called with each statement."""
+        self._run_in_thread_only()
+        self._briefly(lambda: _Connection.set_trace_callback(self, *args, **kwargs))
+        self._trace = next(iter((*args, *kwargs.values())), None)
+
+    def _run_in_thread_only(self) -> None:
+        self._may_run_here = False
+        if self._is_guarded:
+            self._set_guard(None)
+
+    def _set_guard(self, guard: Guard | None) -> None:
+        _Connection.set_progress_handler(self, guard, OPERATIONS)
+        self._is_guarded = guard is not None
+
+    def _check_thread(self) -> None:
+        """Refuse a foreign native thread, as sqlite3 does; all greenlets of one are the same."""
+        if not self._checks_thread or self._own is None:
+            return
+        ident = get_ident()
+        if ident != self._owner and not self._own.is_current():
+            raise sqlite3.ProgrammingError(
+                "SQLite objects created in a thread can only be used in that same thread. "
+                f"The object was created in thread id {self._owner} and this is thread id {ident}."
+            )
+
+    def _briefly(self, func: Callable[..., Any], *args: Any) -> Any:
+        """Call a function that neither waits nor takes long; in the thread if that is at work."""
+        self._check_thread()
+        own = self._own
+        if own is None or own.is_idle:
+            return func(*args)
+        return own.call(func, *args, is_cleanup=True)
+
+    def _run(self, func: Callable[..., Any], *args: Any, keyword: str = "COMMIT") -> Any:
+        """
+        Call *func* in the thread, again and again while another connection holds the lock.
+
+        :param keyword: that its statement begins with.
+        """
+        self._check_thread()
+        own = self._own
+        if own is None or self._is_closed:
+            return func(*args)  # it raises what is wrong
+        if self._is_guarded and own.is_idle:
+            self._set_guard(None)  # in the thread it would only wait for the interpreter
+        self._yielded_s = monotonic()
+        # The end of a transaction is short and its result matters: it is waited for.
+        interrupt = None if keyword in ("COMMIT", "ROLLBACK") else self._interrupt
+        is_cleanup = keyword == "ROLLBACK"
+        try:
+            result = own.call(func, *args, interrupt=interrupt, is_cleanup=is_cleanup)
+        except sqlite3.OperationalError as error:
+            if self._timeout_s == 0 or not would_wait(error, keyword, self._has_read):
+                raise
+        else:
+            self._let_next_try(keyword)
+            return result
+        until_s = monotonic() + self._timeout_s
+        with Retries(self._database, keyword) as retries:
+            while True:
+                retries.wait(until_s)
+                try:
+                    result = own.call(func, *args, interrupt=interrupt)
+                except sqlite3.OperationalError as error:
+                    if monotonic() >= until_s or not would_wait(error, keyword, self._has_read):
+                        raise
+                else:
+                    break
+        self._let_next_try(keyword)
+        return result
+
+    def _let_next_try(self, keyword: str) -> None:
+        """Wake a connection that waits for a lock of this one, if it may have been released."""
+        if waiting and (self._is_closed or not self.in_transaction):
+            wake(self._database, was_reader=keyword == "SELECT")
+
+    def _interrupt(self) -> None:
+        _Connection.interrupt(self)
+
+    def _waiting_in_sqlite(self, func: Callable[..., Any], *args: Any) -> Any:
+        """
+        Call what cannot be tried again, in the thread, with sqlite's own wait for locks.
+
+        It occupies a thread that nothing else needs: the holder of the lock has its own.
+        """
+        _pragma(self, f"busy_timeout={self._timeout_s * 1000:.0f}")
+        try:
+            return func(*args)
+        finally:
+            with suppress(sqlite3.Error):
+                # The application's statement may have set another one.
+                self._timeout_s = _pragma(self, "busy_timeout") / 1000
+                _pragma(self, "busy_timeout=0")
+
+
+def _pragma(conn: Any, text: str) -> Any:
+    """Execute a statement of ours, which the application's trace callback does not see."""
+    if conn._trace is not None:
+        _Connection.set_trace_callback(conn, None)
+    try:
+        return _Cursor.execute(_Cursor(conn), f"PRAGMA {text}").fetchone()[0]
+    finally:
+        if conn._trace is not None:
+            _Connection.set_trace_callback(conn, conn._trace)
+
+
+def _initialize(conn: Connection, database: Any, kwargs: dict[str, Any]) -> None:
+    _Connection.__init__(conn, database, **kwargs)
+
+
+def _brief(name: str) -> Any:
+    """Return a method of a connection that only notes something."""
+    original = getattr(_Connection, name)
+
+    def method(self: Connection, *args: Any, **kwargs: Any) -> Any:
+        return self._briefly(lambda: original(self, *args, **kwargs))
+
+    method.__name__ = name
+    method.__qualname__ = f"Connection.{name}"
+    method.__doc__ = original.__doc__
+    return method
+
+
+for _method in (
+    "create_aggregate", "create_collation", "create_window_function", "deserialize",
+    "enable_load_extension", "getlimit", "load_extension", "serialize", "setlimit",
+):  # fmt: skip
+    if hasattr(_Connection, _method):
+        setattr(Connection, _method, _brief(_method))
+
+
+def _name(database: Any) -> str:
+    """Return what connections to the same database have in common."""
+    try:
+        return os.path.abspath(os.fsdecode(database))
+    except (TypeError, ValueError):  # sqlite3 raises an error itself
+        return ""

@@ -1,0 +1,283 @@
+"""A cursor whose statements run in the thread of its connection, and which reads rows ahead."""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from greenline.offload.sqlite.busy import LOCKLESS, SQLITE_BUSY
+from greenline.offload.sqlite.quick import MIN_QUICK_RUNS, measured
+from greenline.offload.threads import can_wait
+from greenline.turn import give_way
+
+if TYPE_CHECKING:
+    from greenline.offload.sqlite.connection import Connection
+
+_Cursor: Any = sqlite3.Cursor  # the original: its name is replaced later
+
+AHEAD_ROWS = 100
+AHEAD_S = 0.001
+CHUNK_ROWS = 1000
+YIELD_EVERY_S = 0.005
+
+KEYWORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*(\w*)", re.DOTALL)
+READING = {"SELECT", "VALUES", "WITH", "PRAGMA", "EXPLAIN"}
+
+
+class Cursor(_Cursor):  # type: ignore[misc]
+    """A cursor of :class:`Connection`, which reads some rows ahead."""
+
+    __module__ = "sqlite3"
+    _row_factory: Any = None
+    _ahead: deque[Any]
+    _error: BaseException | None = None  # of the row after those that were read ahead
+    _is_closed = False
+    _is_finished = True  # no row is left but those read ahead
+    _writes = False
+    _earlier_rows = 0  # counted by the chunks before the last one
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ahead = deque()
+
+    @property
+    def row_factory(self) -> Any:
+        """Makes a row of a tuple: called in the caller's greenlet."""
+        return self._row_factory
+
+    @row_factory.setter
+    def row_factory(self, factory: Any) -> None:
+        self._row_factory = factory
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the last statement changed, -1 where that is unknown."""
+        count: int = _Cursor.rowcount.__get__(self)
+        return count + self._earlier_rows
+
+    def execute(self, sql: Any, parameters: Any = (), /) -> "Cursor":
+        """Execute a statement."""
+        keyword = _keyword(sql)
+        conn = self._connection()
+        if keyword != "SELECT":
+            conn._run(self._execute, sql, parameters, keyword, keyword=keyword)
+        elif not self._execute_here(conn, sql, parameters):
+            conn._run(self._execute_measured, sql, parameters, keyword=keyword)
+        return self
+
+    def executemany(self, sql: Any, parameters: Any, /) -> "Cursor":
+        """Execute a statement for each set of parameters."""
+        conn = self._connection()
+        keyword = _keyword(sql)
+        if not hasattr(parameters, "__next__"):
+            conn._run(self._executemany, sql, parameters, keyword, keyword=keyword)
+            return self
+        # An iterator is the application's code: it runs in its own greenlet.
+        total = 0
+        for chunk in _chunks(parameters):
+            conn._run(self._executemany, sql, chunk, keyword, keyword=keyword)
+            self._earlier_rows = total
+            total = self.rowcount
+        return self
+
+    def executescript(self, script: Any, /) -> "Cursor":
+        """Execute several statements, after a commit."""
+        self._forget_rows()
+        conn = self._connection()
+        conn._run(conn._waiting_in_sqlite, _Cursor.executescript, self, script, keyword="")
+        return self
+
+    def fetchone(self) -> Any:
+        """Return the next row, None after the last one."""
+        if not self._has(1):
+            return None
+        row = self._ahead.popleft()
+        return row if self._row_factory is None else self._row_factory(self, row)
+
+    def fetchmany(self, size: Any = None) -> list[Any]:
+        """Return the next rows, at most *size* of them, ``arraysize`` by default."""
+        if size is None:
+            size = self.arraysize
+        self._has(size)
+        taken = min(size, len(self._ahead)) if size > 0 else len(self._ahead)
+        return self._made([self._ahead.popleft() for _ in range(taken)])
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows that remain."""
+        self._has(-1)
+        rows = list(self._ahead)
+        self._ahead.clear()
+        return self._made(rows)
+
+    def __next__(self) -> Any:
+        if not self._has(1):
+            raise StopIteration
+        row = self._ahead.popleft()
+        return row if self._row_factory is None else self._row_factory(self, row)
+
+    def close(self) -> None:
+        """Close the cursor."""
+        self._connection()._briefly(_Cursor.close, self)
+        self._forget_rows()
+        self._is_closed = True
+
+    def _connection(self) -> "Connection":
+        conn: Connection = self.connection
+        if conn is None:
+            _Cursor.fetchone(self)  # it raises what is wrong
+        return conn
+
+    def _made(self, rows: list[Any]) -> list[Any]:
+        factory = self._row_factory
+        return rows if factory is None else [factory(self, row) for row in rows]
+
+    def _forget_rows(self) -> None:
+        self._ahead = deque()
+        self._error = None
+        self._is_finished = True
+        self._earlier_rows = 0
+
+    def _has(self, count: int) -> bool:
+        """Read until *count* rows are ahead, all if it is not above 0; return whether one is."""
+        conn = self._connection()
+        conn._check_thread()
+        ahead = self._ahead
+        if self._is_closed or conn._is_closed:
+            _Cursor.fetchone(self)  # it raises what is wrong
+        if len(ahead) < count or count <= 0:
+            if not self._is_finished and self._error is None:
+                conn._run(self._read, count, keyword="")
+                ahead = self._ahead
+            if self._error is not None and (not ahead or count <= 0):
+                error, self._error = self._error, None
+                ahead.clear()
+                try:
+                    raise error
+                finally:
+                    del error
+        return bool(ahead)
+
+    def _execute_here(self, conn: "Connection", sql: str, parameters: Any) -> bool:
+        """Execute a query in the caller's greenlet; return False if the thread is to do it."""
+        own = conn._own
+        if (
+            conn._paces.get(sql, 0) < MIN_QUICK_RUNS
+            or not conn._may_run_here
+            or conn._is_closed
+            or self._is_closed
+            or own is None
+            or not own.is_idle
+        ):
+            return False
+        conn._check_thread()
+        started_s = monotonic()
+        if started_s - conn._yielded_s > YIELD_EVERY_S and can_wait():
+            give_way()
+            conn._yielded_s = monotonic()
+            if not own.is_idle:
+                return False
+        # No switch of greenlets from here on.
+        if not conn._is_guarded:
+            conn._set_guard(conn._guard)
+        guard = conn._guard
+        guard.begin()
+        try:
+            self._execute(sql, parameters, "SELECT")
+        except sqlite3.OperationalError as error:
+            if not guard.has_tripped and error.sqlite_errorcode & 0xFF != SQLITE_BUSY:
+                raise
+            return False
+        finally:
+            if guard.has_tripped or guard.is_late():
+                conn._paces[sql] = 0  # something else may have delayed it: the thread measures it
+        conn._let_next_try("SELECT")
+        return not guard.has_tripped
+
+    def _execute_measured(self, sql: Any, parameters: Any) -> None:
+        """Run in the thread: execute a query, and note whether it was quick."""
+        measured(self._connection()._paces, sql, self._execute, sql, parameters, "SELECT")
+
+    def _execute(self, sql: Any, parameters: Any, keyword: str) -> None:
+        """Execute, and read the first rows."""
+        self._forget_rows()
+        conn = self._connection()
+        was_in_transaction = conn.in_transaction
+        if keyword == "PRAGMA" and "busy_timeout" in sql.lower():
+            conn._waiting_in_sqlite(_Cursor.execute, self, sql, parameters)
+        else:
+            _Cursor.execute(self, sql, parameters)
+        self._note_read(conn, was_in_transaction, keyword)
+        self._is_finished = self.description is None
+        # What writes is finished with its last row, which may find the database locked.
+        self._writes = keyword not in READING or (keyword == "WITH" and "RETURNING" in sql.upper())
+        if not self._is_finished and not self._writes:
+            self._read_ahead(1)
+
+    def _executemany(self, sql: Any, parameters: Any, keyword: str) -> None:
+        self._forget_rows()
+        conn = self._connection()
+        was_in_transaction = conn.in_transaction
+        if was_in_transaction or self._connection().isolation_level is not None:
+            _Cursor.executemany(self, sql, parameters)
+        else:
+            # Each row is a transaction: not all of them could be tried again.
+            conn._waiting_in_sqlite(_Cursor.executemany, self, sql, parameters)
+        self._note_read(conn, was_in_transaction, keyword)
+
+    def _note_read(self, conn: "Connection", was_in_transaction: bool, keyword: str) -> None:
+        if not conn.in_transaction:
+            conn._has_read = False
+        elif was_in_transaction and keyword not in LOCKLESS:
+            conn._has_read = True
+
+    def _read(self, count: int) -> None:
+        """Run in the thread: read at least *count* rows, all if it is not above 0."""
+        conn = self._connection()
+        if self._writes and not conn.in_transaction:
+            conn._waiting_in_sqlite(self._read_ahead, count)
+        else:
+            self._read_ahead(count)
+
+    def _read_ahead(self, count: int) -> None:
+        ahead = self._ahead
+        read = _Cursor.__next__
+        until_s = monotonic() + AHEAD_S
+        try:
+            if count <= 0:
+                ahead.extend(_Cursor.fetchall(self))
+                self._is_finished = True
+                return
+            while len(ahead) < count or (len(ahead) < AHEAD_ROWS and monotonic() < until_s):
+                ahead.append(read(self))
+        except StopIteration:
+            self._is_finished = True
+        except Exception as error:
+            self._error = error  # raised where the application reads this row
+            self._is_finished = True
+
+
+def _keyword(sql: Any) -> str:
+    if isinstance(sql, str) and sql[:7] in ("SELECT ", "select "):
+        return "SELECT"
+    found = KEYWORD.match(sql) if isinstance(sql, str) else None
+    return found[1].upper() if found else ""
+
+
+def _chunks(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    """Yield *rows* in lists; an error of theirs is raised after those before it."""
+    chunk: list[Any] = []
+    while True:
+        try:
+            for row in islice(rows, CHUNK_ROWS):
+                chunk.append(row)
+        except BaseException:
+            if chunk:
+                yield chunk
+            raise
+        yield chunk
+        if len(chunk) < CHUNK_ROWS:
+            return
+        chunk = []

@@ -1,0 +1,42 @@
+"""greenline.hub.taken_socket: the first send of an application is noted."""
+
+import socket
+from collections.abc import Callable
+
+import gevent.socket
+import pytest
+
+from greenline.hub import taken_socket
+
+SENDS: list[Callable[[socket.socket], object]] = [
+    lambda sock: sock.send(b"x"),
+    lambda sock: sock.sendall(b"x"),
+    lambda sock: sock.sendmsg([b"x"]),
+]
+
+
+@pytest.mark.parametrize("send", SENDS, ids=["send", "sendall", "sendmsg"])
+def test_a_socket_is_taken_by_the_first_send(send: Callable[[socket.socket], object]) -> None:
+    """The bytes arrive, and the socket has its own class again."""
+    near, far = gevent.socket.socketpair()
+    own = type(near)
+    with near, far:
+        taken_socket.watch(near)
+        near.getsockname()
+        assert not taken_socket.is_taken(near)
+        assert isinstance(near, own)
+        send(near)
+        assert taken_socket.is_taken(near)
+        assert type(near) is own
+        assert far.recv(10) == b"x"
+
+
+def test_without_a_send_the_class_comes_back() -> None:
+    """The socket of a connection that stays is watched again for the next upgrade."""
+    near, far = gevent.socket.socketpair()
+    own = type(near)
+    with near, far:
+        for _ in range(2):
+            taken_socket.watch(near)
+            taken_socket.unwatch(near)
+            assert type(near) is own

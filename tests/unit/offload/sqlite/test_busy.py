@@ -1,0 +1,147 @@
+"""greenline.offload.sqlite.busy: locks are waited for in the hub, as long as sqlite would."""
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from greenline.offload import threads
+from greenline.offload.sqlite import busy
+from tests.support import wait_until
+from tests.unit.offload.sqlite.table import rows
+
+
+def held_up(work: Any, *args: Any) -> "gevent.Greenlet[..., Any]":
+    """Start *work* and return when it waits for a lock."""
+    waiting = gevent.spawn(work, *args)
+    wait_until(lambda: busy.waiting or waiting.ready(), "it to wait")
+    assert not waiting.ready()
+    return waiting
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["insert into row values (2)", "/* a comment */ begin immediate", "select number from row"],
+)
+def test_a_locked_database_is_waited_for_in_the_hub(
+    conn: sqlite3.Connection, other: sqlite3.Connection, statement: str
+) -> None:
+    """The statement succeeds when the other greenlet commits; no thread waits meanwhile."""
+    other.execute("begin exclusive")
+    waiting = held_up(conn.execute, statement)
+    gevent.sleep(0.1)
+    # One may be at work for a moment: the statement is tried again from time to time.
+    wait_until(lambda: all(each.is_idle for each in list(threads._alive)), "idle threads", 1)
+    other.execute("commit")
+    waiting.get(timeout=5)
+
+
+def test_a_commit_waits_for_readers(conn: sqlite3.Connection, other: sqlite3.Connection) -> None:
+    """A reader in a transaction is in the way of a commit, which succeeds afterwards."""
+    other.execute("begin")
+    assert rows(other) == [1]
+    conn.execute("insert into row values (2)")
+    waiting = held_up(conn.commit)
+    other.execute("commit")
+    waiting.get(timeout=5)
+    assert rows(other) == [1, 2]
+
+
+def test_a_script_that_finds_the_database_locked_waits(
+    conn: sqlite3.Connection, other: sqlite3.Connection
+) -> None:
+    """A script cannot be tried again from its middle."""
+    other.execute("begin exclusive")
+    waiting = gevent.spawn(conn.executescript, "begin immediate; insert into row values (2); end")
+    gevent.sleep(0.2)
+    other.execute("commit")
+    waiting.get(timeout=5)
+    assert rows(conn) == [1, 2]
+
+
+@pytest.mark.parametrize("statement", ["insert into row values (2)", "begin immediate"])
+def test_the_wait_ends_at_the_timeout(
+    path: Path, other: sqlite3.Connection, statement: str
+) -> None:
+    """As sqlite says it: database is locked."""
+    other.execute("begin immediate")
+    with closing(sqlite3.connect(path, timeout=0.3)) as conn:
+        started_s = time.monotonic()
+        with pytest.raises(sqlite3.OperationalError, match=r"^database is locked$"):
+            conn.execute(statement)
+        assert 0.25 < time.monotonic() - started_s < 3
+
+
+def test_a_pragma_sets_the_timeout(path: Path, other: sqlite3.Connection) -> None:
+    """``PRAGMA busy_timeout`` returns what was set, and counts."""
+    with closing(sqlite3.connect(path, timeout=30)) as conn:
+        assert conn.execute("PRAGMA busy_timeout").fetchone() == (30000,)
+        assert conn.execute("pragma Busy_Timeout = 200").fetchone() == (200,)
+        assert conn.execute("PRAGMA busy_timeout").fetchone() == (200,)
+        other.execute("begin immediate")
+        started_s = time.monotonic()
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            conn.execute("begin immediate")
+        assert time.monotonic() - started_s < 5
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_reader_that_cannot_become_a_writer_is_refused_at_once(
+    conn: sqlite3.Connection, other: sqlite3.Connection, mode: str
+) -> None:
+    """Both would wait for each other: sqlite does not wait, and its answer comes as it is."""
+    other.execute(f"pragma journal_mode={mode}")
+    conn.execute("begin")
+    assert rows(conn) == [1]
+    other.execute("begin immediate")
+    other.execute("insert into row values (2)")
+    started_s = time.monotonic()
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        conn.execute("insert into row values (3)")
+    assert time.monotonic() - started_s < 5
+    conn.rollback()
+    other.execute("commit")
+
+
+def test_a_savepoint_alone_reads_nothing(
+    conn: sqlite3.Connection, other: sqlite3.Connection
+) -> None:
+    """Nested atomic blocks, as Django has them, wait for the lock of their first statement."""
+    other.execute("begin immediate")
+    conn.execute("begin")
+    conn.execute("savepoint one")
+    waiting = held_up(conn.execute, "insert into row values (2)")
+    other.execute("rollback")
+    waiting.get(timeout=5)
+
+
+def test_a_snapshot_that_is_too_old_is_refused_at_once(
+    conn: sqlite3.Connection, other: sqlite3.Connection
+) -> None:
+    """No wait makes a snapshot new again."""
+    other.execute("pragma journal_mode=wal")
+    conn.execute("begin")
+    rows(conn)
+    other.execute("insert into row values (2)")
+    started_s = time.monotonic()
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        conn.execute("insert into row values (3)")
+    assert caught.value.sqlite_errorname == "SQLITE_BUSY_SNAPSHOT"
+    assert time.monotonic() - started_s < 5
+
+
+def test_a_greenlet_that_is_killed_while_it_waits_leaves_cleanly(
+    conn: sqlite3.Connection, other: sqlite3.Connection
+) -> None:
+    """The connection serves on."""
+    other.execute("begin immediate")
+    waiting = held_up(conn.execute, "begin immediate")
+    waiting.kill(timeout=5)
+    other.execute("commit")
+    assert not busy.waiting
+    conn.execute("begin immediate")
+    conn.rollback()

@@ -1,0 +1,70 @@
+"""greenline.offload.sqlite.cursor: rows and parameters are as without threads."""
+
+import contextvars
+import sqlite3
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import gevent
+import pytest
+
+from tests.unit.offload.sqlite.table import rows
+
+
+def test_rows_are_made_in_the_callers_greenlet(conn: sqlite3.Connection) -> None:
+    """Row factories may do what the greenlet may, and be changed between rows."""
+    asking = gevent.getcurrent()
+    conn.executemany("insert into row values (?)", [(number,) for number in range(2, 301)])
+
+    def factory(cursor: sqlite3.Cursor, row: Any) -> Any:
+        assert gevent.getcurrent() is asking
+        gevent.sleep(0)
+        return row[0]
+
+    conn.row_factory = factory
+    cursor = conn.execute("select number from row order by number")
+    assert [cursor.fetchone(), *cursor.fetchmany(3)] == [1, 2, 3, 4]
+    assert next(cursor) == 5
+    cursor.row_factory = sqlite3.Row
+    assert cursor.fetchone()["number"] == 6
+    assert [row["number"] for row in cursor] == list(range(7, 301))
+    assert cursor.fetchone() is None
+    assert cursor.fetchall() == []
+
+
+def test_functions_see_the_callers_context_variables(conn: sqlite3.Connection) -> None:
+    """A function may log, wait and ask for the current request."""
+    request = contextvars.ContextVar[str]("request")
+    request.set("this one")
+
+    def who() -> str:
+        time.sleep(0.01)
+        return request.get()
+
+    conn.create_function("who", 0, who)
+    for _ in range(5):
+        assert conn.execute("select who()").fetchone() == ("this one",)
+
+
+def test_parameters_may_come_from_an_iterator_that_waits(conn: sqlite3.Connection) -> None:
+    """It runs in the caller's greenlet; an error of its own comes after the rows before it."""
+    asking = gevent.getcurrent()
+
+    def numbers() -> Iterator[tuple[int]]:
+        for number in range(2, 2502):
+            assert gevent.getcurrent() is asking
+            if number % 1000 == 0:
+                gevent.sleep(0)
+            yield (number,)
+
+    assert conn.executemany("insert into row values (?)", numbers()).rowcount == 2500
+    assert rows(conn) == list(range(1, 2502))
+
+    def broken() -> Iterator[tuple[int]]:
+        yield (9000,)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        conn.executemany("insert into row values (?)", broken())
+    assert 9000 in rows(conn)
