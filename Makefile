@@ -9,8 +9,8 @@ PINS = .venv/bin/uv pip compile - --quiet --python-version 3.11 --generate-hashe
 
 # pip's and Python's own settings are the person's; these would change what runs here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
-# The tests start a thousand Pythons: each would compile all of the code again.
-test test-long test-deploy: unexport PYTHONDONTWRITEBYTECODE
+# The tests start a thousand Pythons, each of which would compile all of the code again.
+test test-long test-deploy: export PYTHONDONTWRITEBYTECODE =
 COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline tests
 
 .PHONY: help serve dev test test-long test-deploy check pins bench-article bench-postgres bench-api bench-http \
