@@ -74,9 +74,9 @@ def test_a_locked_database_is_waited_for_in_the_hub(
     waiting = held_up(conn.execute, statement)
     gevent.sleep(0.1)
     # One may be at work for a moment: the statement is tried again from time to time.
-    wait_until(lambda: all(each.is_idle for each in list(threads._alive)), "idle threads")
+    wait_until(lambda: all(each.is_idle for each in list(threads._alive)), "idle threads", 1)
     other.execute("commit")
-    waiting.get(timeout=40)
+    waiting.get(timeout=5)
 
 
 def test_a_commit_waits_for_readers(conn: sqlite3.Connection, other: sqlite3.Connection) -> None:
@@ -86,7 +86,7 @@ def test_a_commit_waits_for_readers(conn: sqlite3.Connection, other: sqlite3.Con
     conn.execute("insert into row values (2)")
     waiting = held_up(conn.commit)
     other.execute("commit")
-    waiting.get(timeout=40)
+    waiting.get(timeout=5)
     assert rows(other) == [1, 2]
 
 
@@ -98,7 +98,7 @@ def test_a_script_that_finds_the_database_locked_waits(
     waiting = gevent.spawn(conn.executescript, "begin immediate; insert into row values (2); end")
     gevent.sleep(0.2)
     other.execute("commit")
-    waiting.get(timeout=40)
+    waiting.get(timeout=5)
     assert rows(conn) == [1, 2]
 
 
@@ -155,7 +155,7 @@ def test_a_savepoint_alone_reads_nothing(
     conn.execute("savepoint one")
     waiting = held_up(conn.execute, "insert into row values (2)")
     other.execute("rollback")
-    waiting.get(timeout=40)
+    waiting.get(timeout=5)
 
 
 def test_a_snapshot_that_is_too_old_is_refused_at_once(
@@ -179,7 +179,7 @@ def test_a_greenlet_that_is_killed_while_it_waits_leaves_cleanly(
     """The connection serves on."""
     other.execute("begin immediate")
     waiting = held_up(conn.execute, "begin immediate")
-    waiting.kill(timeout=40)
+    waiting.kill(timeout=5)
     other.execute("commit")
     assert not sqlite._waiting
     conn.execute("begin immediate")
