@@ -9,6 +9,9 @@ PINS = .venv/bin/uv pip compile - --quiet --python-version 3.11 --generate-hashe
 
 # pip's and Python's own settings are the person's; these would change what runs here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+# The tests start a thousand Pythons, each of which would compile all of the code again.
+test test-long test-deploy: export PYTHONDONTWRITEBYTECODE =
+COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline tests
 
 .PHONY: help serve dev test test-long test-deploy check pins bench-article bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
@@ -25,12 +28,15 @@ dev: setup-serve ## the same with one worker, which reloads when the code change
 	@exec .venv/bin/python -m embedded.serve --dev
 
 test: setup-dev have-ferretdb ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
+	@$(COMPILE)
 	@exec .venv/bin/python -m $(PYTEST)
 
 test-long: setup-dev have-ferretdb ## run them with the long forms: twenty reloads for three, half a minute deaf
+	@$(COMPILE)
 	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m $(PYTEST) --timeout 1200
 
 test-deploy: setup-dev have-ferretdb ## run what is in deploy/, on real servers: nginx under load, the image, the units
+	@$(COMPILE)
 	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m pytest --timeout 1200 tests/deploy $(ARGS)
 
 check: setup-dev ## run the linters, the type checker, and the searches for weaknesses

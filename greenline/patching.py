@@ -11,6 +11,8 @@ Make the process green, and prove it.
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
 from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
@@ -35,12 +37,30 @@ BLOCKING = {
 
 def patch_all() -> None:
     """Patch what would block the hub: for scripts, tests and servers without a worker."""
-    gevent.monkey.patch_all()
+    with entry_points_read_once():
+        gevent.monkey.patch_all()
     hook_psycopg2()
     hook_sqlalchemy()
     hook_redis()
     keep_running_loops()
     offload.patch()
+
+
+@contextmanager
+def entry_points_read_once() -> Iterator[None]:
+    """
+    Read the entry points of all installed packages once, for the length of the block.
+
+    gevent asks for plugins 25 times while it patches, and each time Python reads a file of every
+    package: with 150 packages that is 0.2 s of CPU time for each process that starts.
+    """
+    read = metadata.entry_points
+    found = read()
+    metadata.entry_points = lambda **wanted: found.select(**wanted)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        metadata.entry_points = read
 
 
 def keep_running_loops() -> None:

@@ -112,6 +112,7 @@ def _boot(server: Any, again: bool) -> None:
     from gevent import monkey
     from gunicorn.workers.ggevent import GeventWorker
 
+    from greenline.patching import entry_points_read_once
     from greenline.worker import GreenWorker
 
     for number in GeventWorker.SIGNALS:
@@ -124,7 +125,8 @@ def _boot(server: Any, again: bool) -> None:
     if issubclass(worker_class, GreenWorker):
         settings.check()
     if issubclass(worker_class, GeventWorker):
-        monkey.patch_all()
+        with entry_points_read_once():
+            monkey.patch_all()
     util.set_owner_process(cfg.uid, cfg.gid, initgroups=cfg.initgroups)
     if cfg.is_ssl:
         try:

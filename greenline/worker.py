@@ -46,7 +46,13 @@ from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeout
 from greenline.journal import Journal
 from greenline.listener import Listener, Name
 from greenline.offload import fork
-from greenline.patching import hook_psycopg2, hook_redis, hook_sqlalchemy, keep_running_loops
+from greenline.patching import (
+    entry_points_read_once,
+    hook_psycopg2,
+    hook_redis,
+    hook_sqlalchemy,
+    keep_running_loops,
+)
 from greenline.plain_client import PlainClient, Sweep
 from greenline.refusals import Refusals
 from greenline.response import Response
@@ -84,7 +90,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         master.attend(self.cfg)
 
     def patch(self) -> None:
-        super().patch()
+        with entry_points_read_once():
+            super().patch()
         lock_waits.install()
         hook_psycopg2()
         hook_sqlalchemy()

@@ -45,7 +45,7 @@ class Connections:
 
     def close(self) -> None:
         """Count no more."""
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
     def _ask(self) -> dict[str, int]:
         assert self._process.stdin

@@ -122,7 +122,7 @@ class Container(Service):
     def stop(self) -> int:
         """Stop it as ``docker stop --time 40`` does, and return the service's exit status."""
         podman("stop", f"--time={STOP_TIMEOUT_S}", self.name, check=False)
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=60)
 
     def kill(self, number: signal.Signals) -> None:
         """Send a signal to its first process."""
@@ -163,4 +163,4 @@ def container(
             yield running
         finally:
             podman("rm", "--force", "--time=0", name, check=False)
-            process.wait(timeout=10)
+            process.wait(timeout=60)

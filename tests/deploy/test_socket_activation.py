@@ -72,7 +72,7 @@ class Holder:
         """Stop it as systemd does."""
         if self._process is not None:
             self.signal(signal.SIGTERM)
-            assert self._process.wait(timeout=45) == 0, self.log
+            assert self._process.wait(timeout=60) == 0, self.log
             self._process = None
 
     def close(self) -> None:

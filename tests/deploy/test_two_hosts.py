@@ -3,7 +3,8 @@ Two hosts behind nginx, each once in the upstream, as the comment in deploy/ngin
 
 1. One that stops fails nobody. One that is killed fails the POSTs that it was working on: nginx
    asks the other one for all the rest, at once, since a port where nobody listens refuses.
-2. It is asked again within fail_timeout after it is back.
+2. It is asked again within fail_timeout after it is back. gunicorn listens before its worker has
+   loaded the application: a request that comes meanwhile waits, and is no slower for the stop.
 3. One that is deaf refuses nobody: a request waits there for proxy_read_timeout, until three of an
    nginx process have failed.
 """
@@ -25,6 +26,8 @@ from tests.support import Databases, Service, free_port, service, wait_until
 FAIL_TIMEOUT_S, SLACK_S = 5.0, 3.0
 CLIENTS = 20
 ROUNDS = 5 if IS_LONG else 1
+# On a busy machine an application takes longer to load than nginx waits for an answer.
+PATIENT = {"proxy_read_timeout 35s;": "proxy_read_timeout 100s;"}
 # Each a tenth of what it is.
 LOWERED = {
     "proxy_read_timeout 35s;": "proxy_read_timeout 3500ms;",
@@ -88,9 +91,11 @@ def asked(front: Behind, host: Host, after: int) -> bool:
     )
 
 
-def slowest_s(front: Behind) -> float:
-    """Return how long nginx took for the slowest request; a second host is asked at once."""
-    longest_s = max(float(entry["seconds"]) for entry in front.entries())
+def lost_s(front: Behind) -> float:
+    """Return the longest time that a request lost at a host which did not answer it."""
+    longest_s = max(
+        sum(map(float, entry["upstream_seconds"].split(", ")[:-1])) for entry in front.entries()
+    )
     assert longest_s < SLACK_S
     return longest_s
 
@@ -118,7 +123,7 @@ def assert_added_once(traffic: Traffic, lost: set[int]) -> None:
 def test_one_that_stops_fails_nobody(hosts: tuple[Host, Host], databases: Databases) -> None:
     """SIGTERM: every request is answered by one of the two; and back."""
     first, second = hosts
-    with behind(ports=[first.port, second.port]) as front:
+    with behind(ports=[first.port, second.port], changes=PATIENT) as front:
         with traffic_to(front, second, databases) as traffic:
             for _ in range(ROUNDS):
                 wait_until(lambda: asked(front, first, 0) and asked(front, second, 0), "both")
@@ -132,8 +137,8 @@ def test_one_that_stops_fails_nobody(hosts: tuple[Host, Host], databases: Databa
             assert failed(traffic.adds, 201) == set()
             assert_added_once(traffic, set())
             print(
-                f"{ROUNDS} stops: {traffic.count} requests, none failed; the slowest took "
-                f"{slowest_s(front):.1f} s; back {waited_s:.1f} s"
+                f"{ROUNDS} stops: {traffic.count} requests, none failed; they lost at most "
+                f"{lost_s(front):.1f} s; back {waited_s:.1f} s"
             )
 
 
@@ -143,7 +148,7 @@ def test_one_that_is_killed_fails_what_it_was_working_on(
     """SIGKILL: GETs are asked of the other one, POSTs are told 502 and are not sent twice."""
     first, second = hosts
     lost_before = 0
-    with behind(ports=[first.port, second.port]) as front:
+    with behind(ports=[first.port, second.port], changes=PATIENT) as front:
         with traffic_to(front, second, databases) as traffic:
             for _ in range(ROUNDS):
                 wait_until(lambda: asked(front, first, 0) and asked(front, second, 0), "both")
@@ -165,7 +170,7 @@ def test_one_that_is_killed_fails_what_it_was_working_on(
             assert_added_once(traffic, told)
             print(
                 f"{ROUNDS} kills: {traffic.count} requests, {len(told)} POSTs failed, no GET; "
-                f"the slowest took {slowest_s(front):.1f} s; back {waited_s:.1f} s"
+                f"they lost at most {lost_s(front):.1f} s; back {waited_s:.1f} s"
             )
 
 

@@ -154,7 +154,7 @@ def held(place: Deployed, databases: Databases, token: str = "") -> Iterator[Non
             yield
         finally:
             wait_until(lambda: not sleeping("pg_cancel_backend(pid)"), "its end")
-            asking.get(timeout=30)
+            asking.get(timeout=40)
 
 
 def test_what_nginx_refuses(databases: Databases, guarded: Deployed) -> None:

@@ -57,7 +57,7 @@ def test_sleeping_queries_share_the_time(databases: Databases, clients: ThreadPo
         asked = [clients.submit(asleep, greenline, 1) for _ in range(20)]
         answers = 0
         while not any(one.done() for one in asked):
-            assert greenline.get("/healthz", timeout_s=1).status == 200
+            assert greenline.get("/healthz", timeout_s=2).status == 200
             answers += 1
         assert [one.result().status for one in asked] == [200] * 20
         assert monotonic() - started < 5
@@ -74,8 +74,8 @@ def test_a_slow_mongodb_does_not_stop_others(
         # Ten, and perhaps an index of the states that is being made.
         wait_until(lambda: front.mongodb.held >= 10, "all requests to hang in MongoDB")
         for _ in range(10):
-            assert greenline.get("/healthz", timeout_s=1).status == 200
-            assert greenline.get("/books?limit=1", timeout_s=2).status == 200
+            assert greenline.get("/healthz", timeout_s=2).status == 200
+            assert greenline.get("/books?limit=1", timeout_s=3).status == 200
         assert not any(one.done() for one in asked)
         front.pass_on()
         assert [one.result().status for one in asked] == [200] * 10
@@ -177,7 +177,7 @@ def test_an_abandoned_query_does_not_outlive_its_slot(
     """After a 504 the server is not left with a query that no longer counts in the pool."""
     asked = [clients.submit(asleep, limited, 8) for _ in range(2)]
     assert [one.result().status for one in asked] == [504] * 2
-    wait_until(lambda: backends(postgres, LIMITED, asleep=True) == 0, "no sleeper", limit_s=2)
+    wait_until(lambda: backends(postgres, LIMITED, asleep=True) == 0, "no sleeper", limit_s=3)
 
 
 def test_pools_are_sized_by_the_workers_of_the_command_line(databases: Databases) -> None:

@@ -79,7 +79,7 @@ def test_a_mongodb_that_is_deaf_is_told_in_time_and_found_again(front: Front) ->
         front.mongodb.pass_on()
         wait_until(lambda: greenline.get("/states?limit=1").status == 200, "the first answer")
         again = [threads.submit(greenline.get, "/states?limit=1") for _ in range(2 * POOL_SIZE)]
-        assert {asked.result(timeout=30).status for asked in again} == {200}
+        assert {asked.result(timeout=40).status for asked in again} == {200}
         most = POOL_SIZE + MONGODB_EXTRA_A_WORKER
         wait_until(lambda: 0 < front.mongodb.open <= most, "no more connections than are allowed")
         assert greenline.workers() == workers

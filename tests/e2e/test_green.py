@@ -28,7 +28,7 @@ THREE_WORKERS = {"WEB_CONCURRENCY": "3"}
 
 def refused(running: Service) -> str:
     """Wait for gunicorn to give up, and return what it says."""
-    status = running.process.wait(timeout=20)
+    status = running.process.wait(timeout=60)
     assert status != 0, running.log
     assert not running.is_alive()
     return running.log

@@ -102,7 +102,7 @@ def test_a_wrong_setting_of_the_worker_ends_the_start_in_one_line() -> None:
         {"GREENLINE_MAX_IN_PROGRESS": "many"}, *WORKER,
         target="tests.e2e.counting:app", config=NO_CONFIG, wait=False,
     ) as running:  # fmt: skip
-        assert running.process.wait(timeout=20) != 0
+        assert running.process.wait(timeout=60) != 0
         assert "greenline: GREENLINE_MAX_IN_PROGRESS: 'many'" in running.log
         assert "Traceback" not in running.log
 
@@ -118,7 +118,7 @@ def test_beyond_the_limit_a_request_is_refused_at_once_and_its_body_read(tmp_pat
     with hosting("tests.e2e.counting:app", **environ) as running, ThreadPoolExecutor(2) as clients:
         busy = [clients.submit(running.get, f"/count?{number}") for number in range(2)]
         wait_until(lambda: (tmp_path / "j").read_text().count("\n") >= 3, "both to be worked on")
-        with socket.create_connection(("127.0.0.1", running.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as sock:
             body = b"x" * 500_000
             head = b"POST /count?9 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
             for _ in range(2):
@@ -182,7 +182,7 @@ def test_without_descriptors_it_pauses_says_so_once_and_recovers(tmp_path: Path)
             assert not late.done()
             for caller in callers:
                 caller.close()
-            assert late.result(timeout=20).status == 200
+            assert late.result(timeout=40).status == 200
         assert running.log.count("no client can be accepted") == 1
         assert "Traceback" not in running.log
 

@@ -71,7 +71,7 @@ def counted(running: Service, status: int) -> int:
 def say(running: Service, said: bytes) -> bytes:
     """Send these bytes and return all that comes back."""
     heard = bytearray()
-    with socket.create_connection(("127.0.0.1", running.port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as client:
         client.sendall(said)
         while data := client.recv(65_536):
             heard += data
@@ -115,7 +115,7 @@ def test_the_last_lines_are_written_at_the_end(environ: dict[str, str], tmp_path
         wait_until(lambda: "Handling signal: term" in running.log, "the stop")
         Path(environ["OPEN"]).touch()
         answered = [one.result().status for one in holding]
-        assert running.process.wait(timeout=40) == 0
+        assert running.process.wait(timeout=60) == 0
     assert answered == [200] * 20
     told = Counter(paths(log))
     assert (told["/quick"], told["/hold"]) == (20, 20)

@@ -40,7 +40,7 @@ def test_a_lost_request_is_one_line(server: Postgres, mongo: Mongo) -> None:
             wait_until(lambda: busy(server, "execute sleep") == READS, "the reads to sleep")
             wait_until(lambda: busy(server, "delete") == 1, "the delete to wait")
             server.kill()
-        answers = [each.result(timeout=20) for each in (*reads, write)]
+        answers = [each.result(timeout=40) for each in (*reads, write)]
         assert [code(answer) for answer in answers] == ["store_down"] * (READS + 1)
         running.stop()  # the log is written behind the answers
         assert [lines(running, n) for n in range(READS + 1)] == [1] * (READS + 1)

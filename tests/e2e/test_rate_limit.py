@@ -78,6 +78,6 @@ def test_a_store_that_there_is_not_is_refused(limited: dict[str, str]) -> None:
     """In one line, which names the variable and shows no password."""
     bad = {**limited, "RATE_LIMIT_STORAGE": "nothing://me:secret@h"}
     with service(bad, wait=False) as running:
-        assert running.process.wait(timeout=20) != 0
+        assert running.process.wait(timeout=60) != 0
         assert "greenline: RATE_LIMIT_STORAGE: " in running.log
         assert "secret" not in running.log

@@ -144,7 +144,7 @@ def test_alive_while_readiness_waits(greenline: Service, front: Front) -> None:
         asking = pool.submit(first_red, greenline)
         answers = 0
         while not asking.done():
-            assert greenline.get("/healthz", timeout_s=1).status == 200
+            assert greenline.get("/healthz", timeout_s=2).status == 200
             answers += 1
     assert asking.result().seconds > 1
     assert answers > 10

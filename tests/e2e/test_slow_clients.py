@@ -38,7 +38,7 @@ class Raw:
     """A client that says what it wants, when it wants."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.started = time.monotonic()
 
     def __enter__(self) -> "Raw":

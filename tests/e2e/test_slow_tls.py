@@ -25,7 +25,7 @@ class Served(NamedTuple):
     trust: ssl.SSLContext
 
     def connect(self) -> ssl.SSLSocket:
-        sock = socket.create_connection(("127.0.0.1", self.running.port), timeout=10)
+        sock = socket.create_connection(("127.0.0.1", self.running.port), timeout=60)
         return self.trust.wrap_socket(sock)
 
     def get(self, path: str) -> bytes:

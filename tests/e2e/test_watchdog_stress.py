@@ -21,7 +21,7 @@ from tests.load import Load
 from tests.support import CHECKOUT, Service, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
-STRESS_S, CLIENTS = (30 * 60.0, 200) if IS_LONG else (3.0, 60)
+STRESS_S, CLIENTS = (30 * 60.0, 200) if IS_LONG else (2.0, 60)
 LIMIT_S = STRESS_S + 15 * 60  # with the environments of other Pythons
 PACKAGES = ("gevent", "gunicorn", "gunicorn_h1c", "msgspec", "packaging", "psycopg2-binary")
 EARLIEST = (3, 11)

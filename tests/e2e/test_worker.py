@@ -43,7 +43,7 @@ def legacy() -> Iterator[Service]:
 def converse(port: int, said: bytes) -> tuple[bytes, bool]:
     """Say it, and nothing more; return what was heard, and whether the end was a clean one."""
     heard, clean = bytearray(), True
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         try:
             client.sendall(said)
             client.shutdown(socket.SHUT_WR)
@@ -205,7 +205,7 @@ def test_tls_is_served_and_a_handshake_has_its_limit(tmp_path: Path) -> None:
         assert b"wsgi.url_scheme='https'" in ask("GET", "/environ")
         assert ask("POST", "/read", b"x" * 1_000_000) == b"1000000"
         assert len(ask("GET", "/large")) == 65_536_000
-        with socket.create_connection(("127.0.0.1", running.port), timeout=20) as silent:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as silent:
             started = time.monotonic()
             assert silent.recv(1) == b""
             assert time.monotonic() - started < 3.0
@@ -282,6 +282,6 @@ def test_a_bad_setting_stops_gunicorn_by_name(name: str, value: str) -> None:
     with service(
         {name: value}, GREEN, target="tests.e2e.legacy:app", config=CONFIG, wait=False
     ) as running:
-        assert running.process.wait(timeout=20) != 0
+        assert running.process.wait(timeout=60) != 0
         assert running.log.startswith(f"greenline: {name}: ")
         assert "Traceback" not in running.log

@@ -81,7 +81,7 @@ class Busy:
 
     def __exit__(self, *_: object) -> None:
         self._is_over = True
-        gevent.joinall(self._asking, timeout=10, raise_error=True)
+        gevent.joinall(self._asking, timeout=40, raise_error=True)
 
 
 @contextmanager

@@ -145,7 +145,7 @@ def test_a_pool_with_a_slot_waits_for_one_for_the_control_connection(
     other.give(held)  # one place: for the pool or the control connection, not for both
     gevent.sleep(0.3)
     other.give(another)
-    assert asked.get(timeout=5) == 7
+    assert asked.get(timeout=40) == 7
 
 
 def test_two_pools_of_one_worker_share(opened: Opened, pooled: Pooled) -> None:
@@ -326,10 +326,10 @@ def test_who_connects_while_the_ledger_is_closed_is_told(
     wait_until(lambda: ledger.stats()["held"] == 3 and proxy.open == 2, "three to connect")
     ledger.close()
     with pytest.raises(PoolClosed):
-        failing.get(timeout=5)
+        failing.get(timeout=40)
     proxy.pass_on()
     with pytest.raises(PoolClosed):
-        late.get(timeout=5)
+        late.get(timeout=40)
     wait_until(lambda: watch.count() == 0, "their backends to be gone")
     assert len(sibling.orphans()) == 3
 

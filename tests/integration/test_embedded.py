@@ -160,7 +160,7 @@ time.sleep(60)
         supervisor.send_signal(ended)
     with kind.make(data / "server") as server:
         kind.add(server)
-    wait_until(lambda: not processes(str(data)), "the orphans to end", limit_s=10)
+    wait_until(lambda: not processes(str(data)), "the orphans to end")
 
 
 def test_a_killed_postgres_with_a_busy_backend_starts_again(data: Path) -> None:

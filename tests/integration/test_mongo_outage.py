@@ -128,7 +128,7 @@ def test_waiting_for_the_pool_keeps_its_own_limit(connect: Connect, mongo_proxy:
         client.read(first)
     assert monotonic() - started < 0.5 + SLACK_S
     mongo_proxy.pass_on()
-    holding.get(timeout=5)
+    holding.get(timeout=40)
 
 
 def test_connecting_keeps_its_own_limit(connect: Connect, mongo_proxy: Proxy) -> None:
@@ -143,7 +143,7 @@ def test_connecting_keeps_its_own_limit(connect: Connect, mongo_proxy: Proxy) ->
         find_first(client)
     assert monotonic() - started < 1 + SLACK_S
     mongo_proxy.pass_on()
-    holding.get(timeout=5)
+    holding.get(timeout=40)
 
 
 def test_a_killed_server_is_told_and_found_again(folder: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_killed_server_is_told_and_found_again(folder: Path) -> None:
         server.start()
         proxy.target = ("127.0.0.1", server.port)
         proxy.pass_on()
-        assert waiting.get(timeout=10) == {"_id": 1}
+        assert waiting.get(timeout=40) == {"_id": 1}
         again = [gevent.spawn(client.read, first) for _ in range(20)]
-        gevent.joinall(again, timeout=10, raise_error=True)
+        gevent.joinall(again, timeout=40, raise_error=True)
         client.close()

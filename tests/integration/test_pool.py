@@ -98,7 +98,7 @@ def test_the_server_never_sees_more_than_the_limit(make_pool: MakePool, postgres
             return int(cursor.fetchone()[1])
 
     workers = [gevent.spawn(work) for _ in range(50)]
-    gevent.joinall(workers, timeout=20, raise_error=True)
+    gevent.joinall(workers, timeout=40, raise_error=True)
     assert [worker.value for worker in workers] == [7] * 50
     assert (len(opened), highest) == (5, 5)
     assert counts(pool) == {"size": 5, "active": 0, "idle": 5, "leaving": 0, "waiting": 0}
@@ -118,7 +118,7 @@ def test_the_slot_is_reserved_while_the_connection_is_being_made(make_pool: Make
     wait_until(lambda: len(connecting) == 2, "two connects")
     assert counts(pool) == {"size": 2, "active": 2, "idle": 0, "leaving": 0, "waiting": 8}
     go.set()
-    gevent.joinall(borrowers, timeout=5)
+    gevent.joinall(borrowers, timeout=40)
     assert all(isinstance(borrower.exception, StoreDown) for borrower in borrowers)
     wait_until(lambda: counts(pool) == NONE, "the backend to be gone")
 
@@ -137,7 +137,7 @@ def test_who_waits_longest_is_served_first(make_pool: MakePool) -> None:
         borrowers.append(gevent.spawn(borrow, number))
         wait_until(lambda: pool.stats()["waiting"] == len(borrowers), "the next in the queue")
     release.set()
-    gevent.joinall(borrowers, timeout=5, raise_error=True)
+    gevent.joinall(borrowers, timeout=40, raise_error=True)
     assert order == list(range(20))
 
 
@@ -172,7 +172,7 @@ def test_one_too_many_is_refused_at_once(make_pool: MakePool) -> None:
     with gevent.Timeout(2), pytest.raises(TooManyWaiting, match="2 wait"), pool.connection():
         pass
     release.set()
-    gevent.joinall(waiting, timeout=5, raise_error=True)
+    gevent.joinall(waiting, timeout=40, raise_error=True)
 
 
 @pytest.mark.parametrize("gift", ["connection", "slot"])
@@ -320,7 +320,7 @@ def test_growing_serves_those_who_wait(make_pool: MakePool) -> None:
     pool.resize(3)
     wait_until(lambda: pool.stats()["waiting"] == 1, "two of them to be served")
     release.set()
-    gevent.joinall(waiting, timeout=5, raise_error=True)
+    gevent.joinall(waiting, timeout=40, raise_error=True)
 
 
 @pytest.mark.parametrize("lent", [True, False], ids=["lent", "idle"])
@@ -331,7 +331,7 @@ def test_shrinking_closes_what_is_too_much(make_pool: MakePool, lent: bool) -> N
     if lent:
         pool.resize(1)
     release.set()
-    gevent.joinall(holders, timeout=5, raise_error=True)
+    gevent.joinall(holders, timeout=40, raise_error=True)
     if not lent:
         pool.resize(1)
     wait_until(lambda: counts(pool) == IDLE, "one idle connection")
@@ -362,7 +362,7 @@ def test_close_sends_the_waiting_away_and_leaves_no_connection(make_pool: MakePo
     waiter.join(5)
     assert isinstance(waiter.exception, PoolClosed)
     release.set()
-    gevent.joinall([*holders, closing], timeout=5, raise_error=True)
+    gevent.joinall([*holders, closing], timeout=40, raise_error=True)
     assert closing.value is True
     assert counts(pool) == NONE
     with pytest.raises(PoolClosed), pool.connection():
@@ -373,7 +373,7 @@ def test_close_before_a_connect_has_begun_leaves_nothing(make_pool: MakePool) ->
     """The slot was taken in the same turn of the loop: nobody would free it any more."""
     pool, release = make_pool(2), Event()
     waiter, closing = gevent.spawn(hold, pool, release), gevent.spawn(pool.close, 2.0)
-    gevent.joinall([waiter, closing], timeout=10)
+    gevent.joinall([waiter, closing], timeout=40)
     assert isinstance(waiter.exception, PoolClosed)
     assert closing.value is True
     assert counts(pool) == NONE

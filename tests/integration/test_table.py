@@ -204,7 +204,7 @@ def test_two_changes_at_once_both_show(client: Postgres, other: Other) -> None:
         id=number,
     )
     other.commit()
-    second.get(timeout=30)
+    second.get(timeout=40)
     [now] = shown([books.get(number)])
     assert (now["title"], now["version"], len(now["authors"])) == ("changed", 3, 2)
     assert [one["published"] for one in seen] == ["2001-02-03"]
@@ -223,7 +223,7 @@ def test_who_saw_another_version_loses(client: Postgres, other: Other) -> None:
     other.commit()
     for loser in (second, deletion):
         with pytest.raises(PreconditionFailed):
-            loser.get(timeout=30)
+            loser.get(timeout=40)
     [now] = shown([books.get(number)])
     assert (now["title"], now["version"]) == ("lost", 2)
 
@@ -242,14 +242,14 @@ def test_batches_in_opposite_orders_do_not_deadlock(client: Postgres, other: Oth
     ]
     wait_until(lambda: other.waiting() == 3, "all to wait")
     other.commit()
-    gevent.joinall(changes, timeout=60, raise_error=True)
+    gevent.joinall(changes, timeout=40, raise_error=True)
     assert {item["version"] for item in shown(books.get_many(numbers))} == {4}
 
     other("select from books where id = %(id)s for update", id=numbers[20])
     gone = [gevent.spawn(books.delete, ids) for ids in orders]
     wait_until(lambda: other.waiting() == 3, "all to wait")
     other.commit()
-    gevent.joinall(gone, timeout=60)
+    gevent.joinall(gone, timeout=40)
     assert [type(one.exception) for one in gone if one.exception] == [NotFound, NotFound]
     assert deadlocks(client) == before
 
@@ -271,7 +271,7 @@ def test_names_added_in_opposite_orders_do_not_deadlock(client: Postgres) -> Non
     for turn in range(5):
         names = [AuthorInput(f"opposite {turn} {number}") for number in range(200)]
         both = [gevent.spawn(authors.create, given) for given in (names, names[::-1])]
-        gevent.joinall(both, timeout=60)
+        gevent.joinall(both, timeout=40)
         assert [type(one.exception) for one in both if one.exception] == [Conflict]
     assert deadlocks(client) == before
 
@@ -283,7 +283,7 @@ def test_two_books_that_make_the_same_author_both_have_it(client: Postgres, othe
     second = gevent.spawn(books.create, [book("second", None, "made twice")])
     wait_until(other.is_waited_for, "the book to wait")
     other.commit()
-    [stored] = shown(second.get(timeout=30))
+    [stored] = shown(second.get(timeout=40))
     assert [one["name"] for one in stored["authors"]] == ["made twice"]
     assert other("select count(*) from authors where name = 'made twice'") == [(1,)]
 
@@ -306,7 +306,7 @@ def test_an_author_who_goes_meanwhile_is_made_anew(
         cursor.execute("delete from authors where name = 'going'")
     conn.close()
     other.commit()
-    [stored] = shown(second.get(timeout=30))
+    [stored] = shown(second.get(timeout=40))
     assert [one["name"] for one in stored["authors"]] == ["going"]
 
 
@@ -327,7 +327,7 @@ def test_a_deadlock_is_done_again(postgres: Server, databases: Databases) -> Non
     wait_until(other.is_waited_for, "the change to wait")
     other(update, id=one)
     other.commit()
-    change.get(timeout=30)
+    change.get(timeout=40)
     assert [item["title"] for item in shown(books.get_many([one, two]))] == ["ours", "ours"]
     wait_until(lambda: deadlocks(client) == before + 1, "the deadlock to be counted")
     other.close()
@@ -365,7 +365,7 @@ def test_renames_and_changes_of_books_do_not_deadlock(client: Postgres, other: O
     rename = gevent.spawn(authors.change, [Change(author, lambda _: AuthorInput("busier author"))])
     wait_until(lambda: other.waiting() == 2, "the new name to wait")
     other.commit()
-    gevent.joinall([change, rename], timeout=60, raise_error=True)
+    gevent.joinall([change, rename], timeout=40, raise_error=True)
     now = shown(books.get_many([item["id"] for item in items]))
     assert [item["authors"][0]["name"] for item in now] == ["busier author"] * 2
     assert [item["version"] for item in now] == [3, 3]

@@ -76,7 +76,7 @@ def burst(known: Known, count: int = BURST) -> "list[gevent.Greenlet[[], object]
 
 
 def outcomes(greenlets: "list[gevent.Greenlet[[], object]]") -> set[object]:
-    gevent.joinall(greenlets, timeout=10, raise_error=True)
+    gevent.joinall(greenlets, timeout=40, raise_error=True)
     return {greenlet.value for greenlet in greenlets}
 
 

@@ -158,7 +158,7 @@ def test_exceptions_arrive_with_their_stack() -> None:
     gevent.sleep(0)
     with pytest.raises(SystemExit):
         run(leave())
-    assert other.get(timeout=10) == "rested"
+    assert other.get(timeout=40) == "rested"
 
 
 def test_a_deadline_cancels_the_coroutine_and_lets_it_clean_up() -> None:
@@ -212,7 +212,7 @@ def test_a_limit_inside_a_coroutine_does_not_stop_the_others() -> None:
 
     other = gevent.spawn(run, wrong())
     assert run(nap()) == "rested"
-    assert other.get(timeout=10) == "restedrested"
+    assert other.get(timeout=40) == "restedrested"
 
 
 def test_other_greenlets_may_run_loops_of_their_own() -> None:

@@ -51,12 +51,12 @@ class Worker:
         return self
 
     def end(self) -> None:
-        self.process.communicate("\n", timeout=30)
+        self.process.communicate("\n", timeout=60)
         assert self.process.returncode == 0
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=60)
 
 
 def totals(memory: int) -> dict[Key, int]:

@@ -129,7 +129,7 @@ def test_whatever_is_killed_and_whenever_the_counts_stay_right(
         if step in evictions:
             pool.evict()
         gevent.sleep(0)
-    gevent.joinall(workers, timeout=10)
+    gevent.joinall(workers, timeout=40)
     assert all(worker.ready() for worker in workers)
     with gevent.Timeout(10):
         while pool.stats()["leaving"] or pool.stats()["active"]:

@@ -105,7 +105,7 @@ def interrupt(call: Call) -> None:
 def call_side_by_side(call: Call, times: int = PLACES) -> None:
     """Make *call* as often as there are places, at once; each returns its own number."""
     calls = [gevent.spawn(call, -number) for number in range(1, times + 1)]
-    gevent.joinall(calls, timeout=10, raise_error=True)
+    gevent.joinall(calls, timeout=40, raise_error=True)
     assert [one.value for one in calls] == [-number for number in range(1, times + 1)]
 
 
@@ -201,7 +201,7 @@ def test_sqlalchemys_pool(postgres: Postgres) -> None:
     assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
     call_side_by_side(call)
     engine.dispose()
-    wait_until(lambda: not statements(postgres, "pg_sleep"), "the statements to end", 10)
+    wait_until(lambda: not statements(postgres, "pg_sleep"), "the statements to end")
 
 
 def test_psycopg2(postgres: Postgres) -> None:
@@ -221,7 +221,7 @@ def test_psycopg2(postgres: Postgres) -> None:
     assert pool._used == {}
     call_side_by_side(call, times=GREENLETS)
     pool.closeall()
-    wait_until(lambda: not statements(postgres, "pg_sleep"), "the statements to end", 10)
+    wait_until(lambda: not statements(postgres, "pg_sleep"), "the statements to end")
 
 
 def test_pymongo(empty_mongo: str) -> None:

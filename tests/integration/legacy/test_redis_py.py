@@ -46,7 +46,9 @@ def test_a_connection_is_waited_for_in_the_order_of_arrival(
         if number < 10:
             use(number + 10)  # at once again: behind those that wait
 
-    gevent.joinall([gevent.spawn(use, number) for number in range(10)], raise_error=True, timeout=9)
+    gevent.joinall(
+        [gevent.spawn(use, number) for number in range(10)], raise_error=True, timeout=40
+    )
     assert turns == list(range(20))
     assert not pool._greenline_line
 
@@ -72,7 +74,7 @@ def test_a_waiter_that_is_killed_leaves_its_place(make_pool: Callable[[int], Any
     gevent.sleep(0)
     first.kill()
     pool.release(connection)
-    assert second.get(timeout=9) is connection
+    assert second.get(timeout=40) is connection
 
 
 def test_a_native_thread_does_not_wait(make_pool: Callable[[int], Any]) -> None:

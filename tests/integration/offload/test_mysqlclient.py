@@ -80,7 +80,7 @@ def mariadb(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
 
 def test_queries_and_locks_are_waited_for_side_by_side(mariadb: dict[str, str]) -> None:

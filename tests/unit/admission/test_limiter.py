@@ -110,21 +110,21 @@ def test_who_waits_is_admitted_in_order_and_nobody_overtakes(clients: list[Clien
     second.join(10)
     assert (second.ready(), third.ready()) == (True, False)
     limiter.release(second.value)
-    assert third.get(timeout=10) is not None
+    assert third.get(timeout=40) is not None
 
 
 def test_nobody_waits_longer_than_allowed_or_in_too_long_a_queue(clients: list[Client]) -> None:
     """The one in the queue is refused in time; the one for whom it has no room at once."""
-    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=0.5)
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=1.0)
     busy(limiter, clients[0])
     started = monotonic()
     (waiter,) = waiting(limiter, clients[1])
     with pytest.raises(Overloaded):
         clients[2].acquire(limiter)
-    assert monotonic() - started < 0.4
+    assert not waiter.ready()
     with pytest.raises(Overloaded):
-        waiter.get(timeout=10)
-    assert 0.5 <= monotonic() - started < 1.5
+        waiter.get(timeout=40)
+    assert 1.0 <= monotonic() - started < 2.5
     assert limiter.stats()["refused"] == 2
     assert limiter.stats()["waiting"] == 0
 
@@ -149,7 +149,7 @@ def test_a_client_that_hangs_up_while_it_waits_is_let_go(clients: list[Client]) 
     (waiter,) = waiting(limiter, clients[1])
     clients[1].end.close()
     with pytest.raises(ClientGone):
-        waiter.get(timeout=10)
+        waiter.get(timeout=40)
     assert limiter.stats() == {
         "limit": 1,
         "in_progress": 1,
@@ -170,8 +170,8 @@ def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list
     clients[1].end.close()
     limiter.release(place)
     with pytest.raises(ClientGone):
-        first.get(timeout=10)
-    assert second.get(timeout=10) is not None
+        first.get(timeout=40)
+    assert second.get(timeout=40) is not None
 
 
 def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list[Client]) -> None:
@@ -202,7 +202,7 @@ def test_killed_in_the_moment_it_is_admitted_it_passes_its_place_on(clients: lis
     first, second = waiting(limiter, clients[1], clients[2])
     first.kill(block=False)
     limiter.release(place)
-    assert second.get(timeout=10) is not None
+    assert second.get(timeout=40) is not None
     assert limiter.stats()["in_progress"] == 1
     limiter.release(second.value)
     assert limiter.stats()["in_progress"] == 0
@@ -216,7 +216,7 @@ def test_a_limit_that_grows_admits_all_it_can(clients: list[Client]) -> None:
     waiters = waiting(limiter, *clients[1:])
     limit.value = 3
     limiter.release(place)
-    gevent.joinall(waiters[:3], timeout=10)
+    gevent.joinall(waiters[:3], timeout=40)
     assert [waiter.ready() for waiter in waiters] == [True, True, True, False]
     gevent.killall(waiters)
 
@@ -284,7 +284,7 @@ def test_whoever_is_killed_or_hangs_up_whenever_no_place_is_lost(
             if when == step and victim < len(work):
                 clients[victim].end.close()
         gevent.sleep(0)
-    gevent.joinall(greenlets, timeout=10)
+    gevent.joinall(greenlets, timeout=40)
     stats = limiter.stats()
     for client in clients:
         client.close()

@@ -66,7 +66,7 @@ def test_a_kill_of_the_caller_interrupts_the_work_and_waits_for_its_end(handlers
 
     caller = gevent.spawn(call)
     gevent.sleep(0.01)
-    caller.kill(timeout=10)
+    caller.kill(timeout=40)
     assert ended == ["work", "caller"]
     assert handlers.stats() == {"size": 1, "idle": 1}
 

@@ -63,8 +63,8 @@ def test_who_is_interrupted_takes_back_a_call_that_has_not_begun() -> None:
     gevent.sleep(0.05)
     waiting = gevent.spawn(own.call, ended.append, "waiting")
     gevent.sleep(0)
-    waiting.kill(timeout=5)
-    working.kill(timeout=5)
+    waiting.kill(timeout=40)
+    working.kill(timeout=40)
     assert ended == ["work"]
     assert own.is_idle
     assert own.call(int) == 0

@@ -1,0 +1,39 @@
+"""greenline.patching: what is done once, when a process starts."""
+
+from importlib import metadata
+
+from greenline.patching import entry_points_read_once
+from tests import support
+
+
+def test_the_installed_packages_are_read_once() -> None:
+    """As often as without gevent, which asks for plugins at each module that it patches."""
+    said = support.run(
+        [
+            "python",
+            "-c",
+            "from importlib import metadata\n"
+            "from greenline.patching import patch_all\n"
+            "read, count = metadata.PathDistribution.read_text, []\n"
+            "def counted(self, name):\n"
+            "    if name == 'entry_points.txt': count.append(str(self._path))\n"
+            "    return read(self, name)\n"
+            "metadata.PathDistribution.read_text = counted\n"
+            "patch_all()\n"
+            "import socket\n"
+            "print(len(count) == len(set(count)) > 0, socket.socket.__module__)\n",
+        ],
+        {},
+    ).stdout
+    assert said == "True gevent._socket3\n"
+
+
+def test_the_same_plugins_are_found() -> None:
+    """By group; and the original function is there again afterwards."""
+    original = metadata.entry_points
+    expected = set(original(group="console_scripts"))
+    with entry_points_read_once():
+        assert metadata.entry_points is not original
+        assert set(metadata.entry_points(group="console_scripts")) == expected
+        assert len(metadata.entry_points(group="console_scripts", name="flask")) == 1
+    assert metadata.entry_points is original
