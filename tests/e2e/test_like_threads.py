@@ -53,6 +53,16 @@ def test_what_is_kept_per_thread_is_kept_and_bounded() -> None:
     assert found["count"] >= requests / found["threads"]
 
 
+def test_the_threads_of_a_burst_end_and_drop_what_they_kept() -> None:
+    """Those that ten seconds have not needed, but for as many as there were to begin with."""
+    more = {} if IS_LONG else {"THREADED_RETIRE_S": "1"}
+    with hosting(TARGET, **more) as running:
+        at_once(running, "/sleep/0.5", 100)
+        assert running.get("/kept").json["objects"] > 2 * INITIAL
+        wait_until(lambda: running.get("/kept").json["handlers"] == INITIAL, "their end")
+        assert running.get("/kept").json["objects"] <= INITIAL
+
+
 def test_django_keeps_a_connection_per_thread_and_no_more(postgres: Postgres) -> None:
     """CONN_MAX_AGE: as many backends as requests in progress, and they are used again."""
     connections, requests = (500, 10_000) if IS_LONG else (60, 600)
