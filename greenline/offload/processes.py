@@ -3,7 +3,7 @@ Child processes for greenlets: ``os.system``, and all of ``os.wait*``, wait in t
 
 Not in a thread: as soon as anything has watched a child, libev reaps every child at SIGCHLD, and a
 thread in ``waitpid`` would miss its own. A watcher of libev's gets the status in any case, but not
-the resource usage of ``wait3`` and ``wait4``: those look before libev does, in each turn of the loop.
+the resource usage of ``wait3`` and ``wait4``: those look in each turn of the loop, before libev.
 """
 
 import os
@@ -153,9 +153,10 @@ def _look_before_libev(attempt: Callable[[], T], options: int, is_done: Callable
         watcher.start(look)
         soon = loop.run_callback(look)  # libev may have reaped the child just now
         try:
-            return wait_in(found.get)
+            wait_in(found.wait)
         finally:
             soon.stop()
+    return found.get()  # type: ignore[return-value]
 
 
 def _try_wait4(pid: int, options: int) -> tuple[int, int, struct_rusage]:

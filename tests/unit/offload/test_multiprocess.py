@@ -118,3 +118,21 @@ def main():
     told(lambda: (process.join(), process.exitcode)[1])
 """)
     assert lines == ["0 with others"]
+
+
+def test_an_exit_status_that_many_wait_for_is_the_same_for_all() -> None:
+    """It comes through the forkserver's pipe once."""
+    lines = run("""
+def main():
+    process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(0.1,))
+    process.start()
+
+    def joined():
+        process.join()
+        return process.exitcode
+
+    waiting = [gevent.spawn(joined) for _ in range(5)]
+    tell(*(one.get() for one in waiting))
+    tell(process.exitcode)
+""")
+    assert lines == ["0 0 0 0 0", "0"]

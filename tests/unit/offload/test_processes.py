@@ -93,7 +93,7 @@ def main():
 
 
 def test_options_and_signals_are_those_of_the_originals() -> None:
-    """WNOHANG does not wait, WNOWAIT leaves the child, a stopped child is seen, a killed one too."""
+    """WNOHANG does not wait, WNOWAIT leaves the child; one that is stopped or killed is seen."""
     lines = run(f"""{BEGIN}
 def main():
     child = forked(lambda: time.sleep(60))
