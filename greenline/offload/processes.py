@@ -61,7 +61,7 @@ def waitpid(pid: int, options: int, /) -> tuple[int, int]:
         return _try_waitpid(pid, options)
     loop: Any = gevent.get_hub().loop
     if options or pid == 0 or pid < ANY_CHILD or not loop.default:
-        return _look_again(pid, options)
+        return wait4(pid, options)[:2]
     # The watcher is made first: from then on no child ends without libev's noticing. It is started
     # before the loop runs again.
     with loop.child(max(pid, 0), False) as watcher:
@@ -84,13 +84,6 @@ def _try_waitpid(pid: int, options: int) -> tuple[int, int]:
     if ended:
         _note_end(ended, status)
     return ended, status
-
-
-def _look_again(pid: int, options: int) -> tuple[int, int]:
-    pauses = Pauses()
-    while not (ended := _try_waitpid(pid, options | os.WNOHANG))[0]:
-        pauses.wait()
-    return ended
 
 
 def wait3(options: int) -> tuple[int, int, struct_rusage]:

@@ -46,6 +46,7 @@ def ended(found):
 
 waits = [
     lambda child: os.waitpid(child, 0),
+    lambda child: os.waitpid(child, os.WUNTRACED),
     lambda child: os.wait(),
     lambda child: os.wait3(0)[:2],
     lambda child: os.wait4(child, 0)[:2],
@@ -65,8 +66,10 @@ def main():
                 tell(again(child, 0))
             except ChildProcessError:
                 tell("no child")
+    child = {start}(0.1)
+    tell(has_others(lambda: os.waitpid(0, 0)) == ((child, 3 << 8), True))
 """)
-    assert lines == ["True", "True", "no child", "no child"] * 6
+    assert lines == ["True", "True", "no child", "no child"] * 7 + ["True"]
 
 
 def test_wait4_returns_what_the_child_has_used() -> None:
