@@ -81,7 +81,9 @@ class _Limit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
-        self.hub = None
+        hub, self.hub = self.hub, None
+        if hub is None or hub.dead:  # in a forked child: the hub and its timer are the parent's
+            return
         if not self.waiting:  # else another one outlives the block, and the timer ends its wait
             self._timer.close()
         _current.reset(self._token)

@@ -1,7 +1,7 @@
 """
 Calls that block below Python, kept away from the hub.
 
-``sqlite3``, file locks, ``os.system`` and ``os.waitpid`` wait in the hub or work in native threads,
+``sqlite3``, file locks, ``os.system`` and ``os.wait*`` wait in the hub or work in native threads,
 and so does what ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is replaced.
 """
 
@@ -33,6 +33,9 @@ def patch() -> None:
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
     os.system, os.waitpid, os.wait = processes.system, processes.waitpid, processes.wait
+    os.wait3, os.wait4 = processes.wait3, processes.wait4
+    if hasattr(os, "waitid"):  # not on macOS
+        os.waitid = processes.waitid
     after_import("sqlite3.dbapi2", _patch_sqlite3)
     for name in wanted:
         if name == MYSQLCLIENT:

@@ -17,7 +17,7 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -102,6 +102,8 @@ def _begin_child() -> None:
         _reset_signals()
         hangup.serve(None)
         deadline.forget()
+        timeout: Any = gevent.Timeout
+        timeout.close = partialmethod(_close_timeout, timeout.close)
     _replace_hub()
     if os.getsid(0) == _session:
         get_original("_thread", "start_new_thread")(_end_with_worker, ())
@@ -114,6 +116,11 @@ def _reset_signals() -> None:
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             get_original("signal", "signal")(number, signal.SIG_DFL)
+
+
+def _close_timeout(self: gevent.Timeout, close: Callable[[gevent.Timeout], None]) -> None:
+    with suppress(ValueError):  # begun before the fork: its timer went with the parent's loop
+        close(self)
 
 
 def _replace_sockets() -> None:

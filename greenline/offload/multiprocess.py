@@ -24,6 +24,7 @@ from gevent.os import _closing_fd_to_event, fork_and_watch, fork_gevent  # type:
 from greenlet import getcurrent
 
 from greenline import poll
+from greenline.offload.imports import after_import
 
 READ, WRITE = 1, 2  # libev's events
 POLL_EVENTS = {READ: select.POLLIN, WRITE: select.POLLOUT}
@@ -41,6 +42,7 @@ def install() -> None:
     connection._recv.__defaults__ = (_read,)
     connection._send.__defaults__ = (_write,)
     _multiprocessing.SemLock = SemLock
+    after_import("multiprocessing.popen_forkserver", _patch_forkserver)
     util: Any = multiprocessing.util
     util.spawnv_passfds = partial(_watched, util.spawnv_passfds)
     os.fork = partial(_fork, os.fork)
@@ -72,6 +74,25 @@ def _blocking(init: Callable[..., None]) -> Callable[..., None]:
         os.set_blocking(self._handle, True)
 
     return __init__
+
+
+def _patch_forkserver(module: Any) -> None:
+    def poll(self: Any, flag: int = os.WNOHANG) -> int | None:
+        """Return the exit status of a forkserver's child, which comes through a pipe, once."""
+        if self.returncode is None:
+            timeout_s = 0 if flag == os.WNOHANG else None
+            is_there = multiprocessing.connection.wait([self.sentinel], timeout_s)
+            # Every start of a process polls all children: another greenlet may have read it during
+            # this wait. The original would find the end of the pipe, and return 255.
+            if is_there and self.returncode is None:
+                try:
+                    self.returncode = module.forkserver.read_signed(self.sentinel)
+                except (OSError, EOFError):  # the forkserver was killed
+                    self.returncode = 255
+        status: int | None = self.returncode
+        return status
+
+    module.Popen.poll = poll
 
 
 def _read(number: int, size: int) -> bytes:

@@ -1,28 +1,40 @@
 """
-Child processes for greenlets: ``os.system``, ``os.waitpid`` and ``os.wait`` wait in the hub.
+Child processes for greenlets: ``os.system``, and all of ``os.wait*``, wait in the hub.
 
 Not in a thread: as soon as anything has watched a child, libev reaps every child at SIGCHLD, and a
-thread in ``waitpid`` would miss its own. A watcher of libev's gets the status in any case.
+thread in ``waitpid`` would miss its own. A watcher of libev's gets the status in any case, but not
+the resource usage of ``wait3`` and ``wait4``: those look in each turn of the loop, before libev.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from functools import partial
+from resource import struct_rusage
+from time import time
+from typing import Any, TypeVar
 
 import gevent
+from gevent.event import AsyncResult
+from gevent.os import _watched_children  # type: ignore[attr-defined]  # a private name
 
-from greenline.deadline import wait_for
+from greenline.deadline import wait_for, wait_in
 from greenline.offload.locks import Pauses
 from greenline.offload.threads import can_wait
 
 ANY_CHILD = -1
+ENDS = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
+UNKNOWN_USAGE = struct_rusage([0] * 16)
+
+T = TypeVar("T")
 
 _system: Callable[[Any], int] = os.system
 _wait: Callable[[], tuple[int, int]] = os.wait
 _waitpid: Callable[[int, int], tuple[int, int]] = os.waitpid  # gevent's, when it has patched
+_wait4: Callable[[int, int], tuple[int, int, struct_rusage]] = os.wait4
+_waitid: Callable[[int, int, int], Any] = getattr(os, "waitid", None)  # type: ignore[assignment]  # macOS
 
 
 def system(command: Any) -> int:
@@ -43,21 +55,22 @@ def system(command: Any) -> int:
 
 def waitpid(pid: int, options: int, /) -> tuple[int, int]:
     """Wait for a child process as :func:`os.waitpid` does, in the hub."""
-    if options & os.WNOHANG or not can_wait():
+    if not can_wait():
         return _waitpid(pid, options)
+    if options & os.WNOHANG:
+        return _try_waitpid(pid, options)
     loop: Any = gevent.get_hub().loop
     if options or pid == 0 or pid < ANY_CHILD or not loop.default:
-        return _look_again(pid, options)
+        return wait4(pid, options)[:2]
     # The watcher is made first: from then on no child ends without libev's noticing. It is started
     # before the loop runs again.
     with loop.child(max(pid, 0), False) as watcher:
-        ended = _waitpid(pid, os.WNOHANG)
+        ended = _try_waitpid(pid, os.WNOHANG)
         if ended[0]:
             return ended
         wait_for(watcher)
         status = watcher.rpid, watcher.rstatus
-    with suppress(ChildProcessError):  # gevent notes the end of a child that it forked itself
-        _waitpid(status[0], os.WNOHANG)
+    _note_end(*status)
     return status
 
 
@@ -66,8 +79,121 @@ def wait() -> tuple[int, int]:
     return waitpid(ANY_CHILD, 0) if can_wait() else _wait()
 
 
-def _look_again(pid: int, options: int) -> tuple[int, int]:
-    pauses = Pauses()
-    while not (ended := _waitpid(pid, options | os.WNOHANG))[0]:
-        pauses.wait()
-    return ended
+def _try_waitpid(pid: int, options: int) -> tuple[int, int]:
+    ended, status = _waitpid(pid, options)
+    if ended:
+        _note_end(ended, status)
+    return ended, status
+
+
+def wait3(options: int) -> tuple[int, int, struct_rusage]:
+    """Wait for any child process as :func:`os.wait3` does, in the hub."""
+    return wait4(ANY_CHILD, options)
+
+
+def wait4(pid: int, options: int) -> tuple[int, int, struct_rusage]:
+    """
+    Wait for a child process as :func:`os.wait4` does, in the hub.
+
+    The resource usage is all zeros for a child that ended before, and that libev has reaped.
+    """
+    if not can_wait():
+        return _wait4(pid, options)
+    return _look_before_libev(partial(_try_wait4, pid, options | os.WNOHANG), options, _ended)
+
+
+def waitid(idtype: int, id: int, options: int, /) -> Any:  # noqa: A002
+    """Wait for a child process as :func:`os.waitid` does, in the hub."""
+    if not can_wait():
+        return _waitid(idtype, id, options)
+    attempt = partial(_try_waitid, idtype, id, options | os.WNOHANG)
+    return _look_before_libev(attempt, options, bool)
+
+
+def _ended(result: tuple[int, int, struct_rusage]) -> bool:
+    return result[0] != 0
+
+
+def _look_before_libev(attempt: Callable[[], T], options: int, is_done: Callable[[T], bool]) -> T:
+    """Call *attempt* until it is done; once if *options* have WNOHANG."""
+    loop: Any = gevent.get_hub().loop
+    if loop.default:
+        loop.install_sigchld()  # before the first attempt: the end of a child wakes the loop
+    result = attempt()
+    if options & os.WNOHANG or is_done(result):
+        return result
+    if not loop.default:
+        pauses = Pauses()
+        while not is_done(result := attempt()):
+            pauses.wait()
+        return result
+    found: AsyncResult[T] = AsyncResult()
+
+    def look() -> None:
+        if found.ready():
+            return
+        try:
+            result = attempt()
+        except OSError as error:
+            found.set_exception(error)
+        else:
+            if is_done(result):
+                found.set(result)
+
+    # libev runs last what became pending first: a check watcher of the highest priority comes
+    # before the watcher that reaps the children.
+    with loop.check(priority=loop.MAXPRI) as watcher:
+        watcher.start(look)
+        soon = loop.run_callback(look)  # libev may have reaped the child just now
+        try:
+            wait_in(found.wait)
+        finally:
+            soon.stop()
+    return found.get()  # type: ignore[return-value]
+
+
+def _try_wait4(pid: int, options: int) -> tuple[int, int, struct_rusage]:
+    try:
+        ended, status, usage = _wait4(pid, options)
+    except ChildProcessError:
+        return (*_try_waitpid(pid, options), UNKNOWN_USAGE)  # gevent may have noted its end
+    if ended:
+        _note_end(ended, status)
+    return ended, status, usage
+
+
+def _try_waitid(idtype: int, id: int, options: int) -> Any:  # noqa: A002
+    try:
+        result = _waitid(idtype, id, options)
+    except ChildProcessError:
+        if idtype not in (os.P_PID, os.P_ALL) or not options & os.WEXITED:
+            raise
+        pid, status = _try_waitpid(id if idtype == os.P_PID else ANY_CHILD, os.WNOHANG)
+        if pid and options & os.WNOWAIT:
+            _watched_children[pid] = (pid, status, time())
+        return _as_waitid(pid, status) if pid else None
+    if result is not None and not options & os.WNOWAIT and result.si_code in ENDS:
+        exited = result.si_code == os.CLD_EXITED
+        _note_end(result.si_pid, result.si_status << 8 if exited else result.si_status)
+    return result
+
+
+def _as_waitid(pid: int, status: int) -> Any:
+    """Return what ``waitid`` returns for a status of ``waitpid``."""
+    if os.WIFEXITED(status):
+        number, code = os.WEXITSTATUS(status), os.CLD_EXITED
+    else:
+        number = os.WTERMSIG(status)
+        code = os.CLD_DUMPED if os.WCOREDUMP(status) else os.CLD_KILLED
+    return os.waitid_result((pid, os.getuid(), signal.SIGCHLD, number, code))
+
+
+def _note_end(pid: int, status: int) -> None:
+    """Note that a child was waited for, which gevent may watch too: a Popen waits for that."""
+    if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+        return
+    watcher = _watched_children.get(pid)
+    if watcher is not None and not isinstance(watcher, tuple):  # it has not run yet, or never will
+        watcher.rpid, watcher.rstatus = pid, status
+        watcher.callback(*watcher.args)
+    _watched_children.pop(pid, None)

@@ -1,5 +1,6 @@
-"""A WSGI application that uses SIGALRM as a time limit, as code for a process a request does."""
+"""A WSGI application that handles signals, as code for a process a request does."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,7 +18,21 @@ def too_late(number: int, frame: Any) -> None:
     raise TooLate
 
 
+async def handle_sigterm() -> None:
+    """Handle SIGTERM in this loop."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)
+
+
 signal.signal(signal.SIGALRM, too_late)
+# A pipe that is full, as one is that nothing reads.
+reading, writing = os.pipe()
+os.set_blocking(writing, False)
+while True:
+    try:
+        os.write(writing, bytes(4_096))
+    except BlockingIOError:
+        break
+signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
 
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -29,6 +44,10 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
     if path in ("/handler", "/alarm", "/wait"):
         time.sleep(1.0)
+    if path == "/wakeup":
+        signal.set_wakeup_fd(writing)
+    if path == "/loop":
+        asyncio.run(handle_sigterm())
     if path == "/child":
         # The child sets the default handlers, in this greenlet.
         subprocess.run(["true"], check=True, restore_signals=True)

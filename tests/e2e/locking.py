@@ -4,6 +4,7 @@ import fcntl
 import os
 import socket
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from multiprocessing.util import spawnv_passfds
@@ -72,6 +73,14 @@ def wait_for_a_child(number: int, hold_s: float) -> str:
     return str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
+def measure_a_child(number: int, hold_s: float) -> str:
+    """Wait for a child, and for what it has used."""
+    process = subprocess.Popen(["/bin/sh", "-c", f"sleep {hold_s}; exit {number}"])
+    _, status, used = os.wait4(process.pid, 0)
+    assert used.ru_maxrss > 0
+    return str(os.waitstatus_to_exitcode(status))
+
+
 def look_up(number: int, hold_s: float) -> str:
     """Resolve a name, and say nothing else."""
     return str(len(socket.getaddrinfo("localhost", 80)) > 0)
@@ -84,6 +93,7 @@ VIEWS: dict[str, Callable[[int, float], str]] = {
     "/lockf": wait_for_lockf,
     "/system": run_a_command,
     "/waitpid": wait_for_a_child,
+    "/wait4": measure_a_child,
     "/dns": look_up,
 }
 

@@ -1,5 +1,8 @@
-"""SIGALRM in an application that the worker hosts."""
+"""Signals in an application that the worker hosts."""
 
+import os
+import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.e2e.test_hosting import hosting
@@ -28,3 +31,26 @@ def test_an_exception_of_the_applications_handler_does_not_end_the_worker() -> N
         wait_until(lambda: "a signal handler raised an exception" in running.log, "the entry")
         assert "TooLate" in running.log
         assert running.get("/").body == pid
+
+
+def test_a_wakeup_descriptor_of_the_applications_changes_nothing_for_the_worker() -> None:
+    """In a request it is an error; HUP and TERM have their effect, and no client gets a byte."""
+    with hosting(TARGET) as running:
+        old = running.workers()
+        assert running.get("/wakeup").status == 500
+        assert running.get("/loop").status == 500
+        # One of them has the number that the closed loop had.
+        clients = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(5)]
+        for client in clients:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        os.kill(running.process.pid, signal.SIGHUP)
+        wait_until(lambda: running.workers() not in ([], old), "another worker")
+        for client in clients:
+            with client:
+                client.settimeout(30)
+                assert client.recv(65_536) == b""
+        wait_until(lambda: len(running.workers()) == 1, "the old worker's end")
+        assert running.stop() == 0
+        assert "Worker exiting" in running.log
+        assert "was sent SIG" not in running.log

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
+import psycopg2
+from psycopg2.extensions import parse_dsn
+
 from embedded.postgres import Postgres
 from tests.e2e.test_hosting import hosting
 from tests.integration.pools import Watch, limited
@@ -55,16 +58,47 @@ def test_what_is_kept_per_thread_is_kept_and_bounded() -> None:
     assert found["count"] >= requests / found["threads"]
 
 
-def test_django_keeps_a_connection_per_thread_and_no_more(postgres: Postgres) -> None:
-    """CONN_MAX_AGE: as many backends as requests in progress, and they are used again."""
+def test_the_threads_of_a_burst_end_and_drop_what_they_kept() -> None:
+    """Those that ten seconds have not needed, but for as many as there were to begin with."""
+    more = {} if IS_LONG else {"THREADED_RETIRE_S": "1"}
+    with hosting(TARGET, **more) as running:
+        at_once(running, "/sleep/0.5", 100)
+        assert running.get("/kept").json["objects"] > 2 * INITIAL
+        wait_until(lambda: running.get("/kept").json["handlers"] == INITIAL, "their end")
+        assert running.get("/kept").json["objects"] <= INITIAL
+
+
+def test_django_keeps_a_connection_per_thread_and_no_more(
+    postgres: Postgres, empty_database: str
+) -> None:
+    """CONN_MAX_AGE: no more backends than requests in progress, which are used again and again."""
     connections, requests = (500, 10_000) if IS_LONG else (60, 600)
-    with hosting_django(postgres.url) as running:
+    with hosting_django(empty_database) as running:
         with asking(running, "/sleep/2", connections) as load:
             wait_until(lambda: len(load.answered) >= requests, "the requests", 120)
         assert load.statuses == {200: len(load.answered)}
         found = [running.get("/sleep/0").json for _ in range(20)]
     assert len({each["pid"] for each in found}) == 1
-    assert found[-1]["backends"] <= 1.5 * INITIAL < connections
+    highest = found[-1]["highest"]
+    assert highest["backends"] <= highest["in_progress"] < connections
+    assert connects(postgres, empty_database) <= 2 * highest["in_progress"]
+
+
+def connects(postgres: Postgres, url: str) -> int:
+    """Return how many connections to the database of *url* there have been."""
+    name = parse_dsn(url)["dbname"]
+    admin = psycopg2.connect(postgres.superuser_url)
+    admin.autocommit = True
+    with closing(admin), admin.cursor() as cursor:
+
+        def is_unused() -> bool:
+            cursor.execute("select from pg_stat_activity where datname = %s", (name,))
+            return cursor.rowcount == 0
+
+        wait_until(is_unused, "the end of the backends, which counts them")
+        cursor.execute("select sessions from pg_stat_database where datname = %s", (name,))
+        ((count,),) = cursor.fetchall()
+    return int(count)
 
 
 def test_more_requests_than_connection_slots_are_all_served(postgres: Postgres) -> None:

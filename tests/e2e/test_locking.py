@@ -109,7 +109,7 @@ def test_a_lock_of_another_process_is_waited_for_beside_the_others(
         assert {one.result().body for one in waiting} == {b"locked"}
 
 
-@pytest.mark.parametrize("path", ["/system", "/waitpid"])
+@pytest.mark.parametrize("path", ["/system", "/waitpid", "/wait4"])
 def test_children_are_waited_for_side_by_side(locking: Service, path: str) -> None:
     """Ten at once take as long as one, and each has its own exit status."""
     started_s = time.monotonic()

@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,27 @@ def test_a_limit_is_exact_over_workers_and_reloads(limited: dict[str, str]) -> N
         os.kill(running.workers()[0], signal.SIGKILL)
         wait_until(lambda: len(running.workers()) == WORKERS, "another worker")
         statuses += asked(running, ASKED - ALLOWED * 3 // 4)
+    assert statuses == {200: ALLOWED, 429: ASKED - ALLOWED}
+
+
+def test_an_upgrade_goes_on_counting(limited: dict[str, str], tmp_path: Path) -> None:
+    """USR2 starts another gunicorn, which allows what the one before it has left."""
+    pid_file, successor = tmp_path / "pid", 0
+    try:
+        with service({**limited, "WEB_CONCURRENCY": "1"}, "--pid", str(pid_file)) as running:
+            statuses = asked(running, ALLOWED // 2)
+            running.process.send_signal(signal.SIGUSR2)
+            new = Path(f"{pid_file}.2")
+            successor = int(wait_until(lambda: new.exists() and new.read_text(), "a new master"))
+            children = Path(f"/proc/{successor}/task/{successor}/children")
+            wait_until(children.read_text, "its worker")
+            assert running.stop() == 0
+            wait_until(running.is_ready, "the new worker")
+            statuses += asked(running, ASKED - ALLOWED // 2)
+    finally:
+        if successor:
+            os.kill(successor, signal.SIGTERM)
+            wait_until(lambda: not running.is_alive(), "its end")
     assert statuses == {200: ALLOWED, 429: ASKED - ALLOWED}
 
 

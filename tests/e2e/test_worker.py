@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -232,6 +233,40 @@ def test_hooks_and_the_access_log_keep_their_meaning(tmp_path: Path) -> None:
     for path, uri in (("/a", "/a?b"), ("/slow", "/slow")):
         assert log.index(f"PRE GET {uri}\n") < log.index(f"POST {path} 200 OK")
         assert f"LOG GET {path} 200 2 {{a}}c text/plain\n" in log
+
+
+def test_hooks_and_the_application_share_what_is_kept_per_thread(tmp_path: Path) -> None:
+    """Of each of several requests at once, by whichever lane they came."""
+    (tmp_path / "kept.py").write_text(
+        "import threading, time\n"
+        "local = threading.local()\n"
+        "def app(environ, start_response):\n"
+        "    time.sleep(0.2)\n"
+        "    local.answer = seen = local.asked.encode()\n"
+        "    start_response('200 OK', [('Content-Length', str(len(seen)))])\n"
+        "    return [seen]\n"
+    )
+    config = tmp_path / "hooks.conf.py"
+    config.write_text(
+        "control_socket_disable = True\n"
+        "def pre_request(worker, req):\n"
+        "    import kept\n"
+        "    kept.local.asked = req.uri\n"
+        "def post_request(worker, req, environ, resp):\n"
+        "    import kept\n"
+        "    worker.log.info('POST %s %s', req.uri, kept.local.answer.decode())\n"
+    )
+    paths = [f"/{number}" for number in range(6)]
+    lanes = [{}, {"Expect": "100-continue"}] * 3
+    environ = {"PYTHONPATH": str(tmp_path)}
+    with (
+        hosted("kept:app", config=str(config), more=environ) as running,
+        ThreadPoolExecutor(len(paths)) as clients,
+    ):
+        answers = clients.map(lambda path, lane: running.get(path, headers=lane), paths, lanes)
+        assert [answer.body.decode() for answer in answers] == paths
+        lines = [f"POST {path} {path}\n" for path in paths]
+        wait_until(lambda: all(line in running.log for line in lines), "the hooks' lines")
 
 
 def test_max_requests_renews_the_worker() -> None:

@@ -6,11 +6,21 @@ import threading
 import time
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakSet
 
-from greenline import counters
+from greenline import counters, worker
+
+if "THREADED_RETIRE_S" in os.environ:
+    worker.RETIRE_UNUSED_S = float(os.environ["THREADED_RETIRE_S"])
+
+
+class Kept:
+    """An object for each thread."""
+
 
 kept = threading.local()
 lock = threading.Lock()
+objects: WeakSet[Kept] = WeakSet()
 idents: set[int] = set()
 progress = {"now": 0, "highest": 0}
 counts = {"highest": 0}
@@ -21,10 +31,16 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     path = environ["PATH_INFO"]
     if path == "/limit":
         return answer(start_response, counters.totals().get(("limiter", "limit"), 0))
+    if path == "/kept":
+        size = counters.totals().get(("handlers", "size"), 0)
+        return answer(start_response, {"handlers": size, "objects": len(objects)})
     progress["now"] += 1
     progress["highest"] = max(progress.values())
     try:
         kept.count = getattr(kept, "count", 0) + 1
+        if kept.count == 1:
+            kept.object = Kept()
+            objects.add(kept.object)
         counts["highest"] = max(counts["highest"], kept.count)
         idents.add(threading.get_ident())
         if path.startswith("/sleep/"):

@@ -32,14 +32,25 @@ settings.configure(
 )
 
 
+now = {"in_progress": 0, "backends": 0}
+highest = dict(now)
+
+
 def sleep(request: Any, milliseconds: int) -> JsonResponse:
     """Sleep in Postgres; answer with the number of this application's backends."""
-    with connection.cursor() as cursor:
-        cursor.execute("select pg_sleep(%s)", [milliseconds / 1000])
-        cursor.execute("select count(*), pg_backend_pid() from pg_stat_activity "
-                       "where application_name = 'threaded'")  # fmt: skip
-        backends, pid = cursor.fetchone()
-    return JsonResponse({"backends": backends, "pid": pid})
+    now["in_progress"] += 1
+    highest["in_progress"] = max(highest["in_progress"], now["in_progress"])
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select pg_sleep(%s)", [milliseconds / 1000])
+            cursor.execute("select count(*), pg_backend_pid() from pg_stat_activity "
+                           "where datname = current_database() "
+                           "and application_name = 'threaded'")  # fmt: skip
+            backends, pid = cursor.fetchone()
+    finally:
+        now["in_progress"] -= 1
+    highest["backends"] = max(highest["backends"], backends)
+    return JsonResponse({"backends": backends, "pid": pid, "highest": highest})
 
 
 def pid(request: Any) -> JsonResponse:

@@ -1,5 +1,7 @@
 """greenline.offload.fork: what a forked child has, and what it has not."""
 
+import pytest
+
 from tests import support
 
 BEGIN = """
@@ -201,6 +203,29 @@ def main():
         tell(deadline.remaining() is not None, hangup.client() is ours)
 """)
     assert lines == ["None None", "status 0", "True True"]
+
+
+@pytest.mark.parametrize("limit", ["deadline.limit", "gevent.Timeout"])
+def test_a_limit_from_before_the_fork_ends_without_an_error(limit: str) -> None:
+    """The child leaves its block as the parent does, has no deadline, and may set its own."""
+    lines = run(f"""
+from greenline import deadline
+
+def main():
+    with deadline.limit(30):
+        with {limit}(20):
+            child = os.fork()
+        if child == 0:
+            tell(deadline.remaining())
+            with {limit}(10):
+                time.sleep(0.01)
+            tell(deadline.remaining())
+            return
+        tell(deadline.remaining() > 20)
+    tell("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    assert lines.pop(lines.index("True"))
+    assert lines == ["None", "None", "status 0"]
 
 
 def test_a_child_that_waits_for_ever_ends() -> None:

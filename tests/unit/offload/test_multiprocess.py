@@ -110,11 +110,37 @@ def main():
 
 
 def test_a_spawned_child_is_waited_for_in_the_hub() -> None:
-    """Python starts it in C, so gevent has not seen it."""
+    """Python starts it in C, so gevent has not seen it; libev may reap it before the wait."""
     lines = run(f"""{TICKING}
 def main():
-    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0.2,))
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(target=time.sleep, args=(0.2,))
     process.start()
     told(lambda: (process.join(), process.exitcode)[1])
+    process = spawn.Process(target=int)
+    process.start()
+    subprocess.run(["true"])
+    while os.path.exists(f"/proc/{{process.pid}}"):
+        time.sleep(0.01)
+    process.join()
+    tell(process.exitcode)
 """)
-    assert lines == ["0 with others"]
+    assert lines == ["0 with others", "0"]
+
+
+def test_an_exit_status_that_many_wait_for_is_the_same_for_all() -> None:
+    """It comes through the forkserver's pipe once."""
+    lines = run("""
+def main():
+    process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(0.1,))
+    process.start()
+
+    def joined():
+        process.join()
+        return process.exitcode
+
+    waiting = [gevent.spawn(joined) for _ in range(5)]
+    tell(*(one.get() for one in waiting))
+    tell(process.exitcode)
+""")
+    assert lines == ["0 0 0 0 0", "0"]
