@@ -6,10 +6,11 @@ long but does not grow. Each request has its turn there, and a client that is re
 Clients that do not wait for each other make a queue that grows while more requests come than are
 served. In the order of arrival all of them are served too late in the end. So what counts
 is whether the requests in the worker, those in progress included, become more. When they have for
-two seconds and a request would wait ``LATE_S``, the queue is held to ``KEEP_S`` of work: the oldest
-are refused, and so are new ones beyond it, until no more come than are served. Refused clients
-that come back look the same, so every ``TRY_S`` the queue may grow for ``PROBE_S``. Clients that
-wait for their answers are all in the queue soon, and come no faster than they are served then.
+two seconds, ``MIN_OVERLOAD`` wait and one more would wait ``LATE_S``, the queue is held to
+``KEEP_S`` of work: the oldest are refused, and so are new ones beyond it, until no more come than
+are served. Refused clients that come back look the same, so every ``TRY_S`` the queue may grow for
+``PROBE_S``. Clients that wait for their answers are all in the queue soon, and come no faster than
+they are served then.
 """
 
 from collections import deque
@@ -23,6 +24,9 @@ LATE_S, KEEP_S, TRY_S, PROBE_S = 1.0, 0.25, 2.0, 1.0
 MORE = 1.1  # so many times as many come as end
 MIN_GROWTH = 2  # in a second
 MIN_QUEUE = 8  # a queue that is never too long
+# Clients that wait for their answers are rarely more, and while they come one after the other they
+# look like an overload. Threads would serve them all.
+MIN_OVERLOAD = 250
 
 
 class _Window(NamedTuple):
@@ -77,7 +81,7 @@ class Overload:
             elif now - self._held_s >= TRY_S:
                 self.max_waiting, self._probed_s = inf, now
         elif self._probed_s is None:
-            if self._has_grown(rate) and waiting > rate * LATE_S:
+            if self._has_grown(rate) and waiting > max(rate * LATE_S, MIN_OVERLOAD):
                 self._hold(now)
         elif now - self._probed_s >= PROBE_S:
             if self._comes_faster(PROBE_WINDOWS):
