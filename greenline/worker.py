@@ -4,7 +4,8 @@ The gunicorn worker: accept, read, call, answer, and let the others run.
 ``gunicorn -k greenline.worker.GreenWorker any.wsgi:app`` hosts an unmodified application.
 
 1. Settings of gunicorn keep their meaning; what a client may do to the worker has limits.
-2. Every request passes ``answer``, by whichever lane it came; what goes wrong is ``Refusals``'.
+2. Every request of HTTP/1 passes ``answer``, by whichever lane it came; ``Refusals`` answers what
+   went wrong.
 3. gunicorn reads a connection that may speak HTTP/2, and each stream is answered as a request.
 """
 
@@ -16,6 +17,7 @@ import ssl
 import sys
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from operator import itemgetter
 from time import monotonic
 from typing import Any
@@ -72,7 +74,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     is_over = False
     early_signals: Any  # a queue
     _servers: Sequence[Listener] = ()
-    _retired_s = 0.0
+    _retired_s, _retire_every_s, _wanted = 0.0, RETIRE_EVERY_S, inf
     shared_fd = -1  # of the memory for all workers' counts
 
     @classmethod
@@ -493,9 +495,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if now - self._retired_s >= RETIRE_UNUSED_S:
             self._retired_s = now
             ended = self._handlers.retire_unused(keep=INITIAL)
-        elif now - self._retired_s >= RETIRE_EVERY_S and (wanted := _slots_wanted()):
+        elif now - self._retired_s >= self._retire_every_s and (wanted := _slots_wanted()):
             self._retired_s = now
             ended = self._handlers.retire_idle(wanted)
+            if ended:  # less often where it frees none: a pool may hold them
+                has_helped = wanted < self._wanted
+                longer_s = min(2 * self._retire_every_s, RETIRE_UNUSED_S)
+                self._retire_every_s = RETIRE_EVERY_S if has_helped else longer_s
+                self._wanted = wanted
         if ended:
             gevent.sleep(0)  # they end
             gevent.sleep(0)  # the loop calls what was to be called at their end: it refers to them

@@ -25,12 +25,13 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple, Protocol
 
+from greenline.admission.load import Load
+from greenline.admission.slots import ConnectionSlots
+
 INITIAL, MINIMUM, MAXIMUM = 16, 4, 1000
 STALL_S = 0.05  # nothing ends for so long, and in so many times the usual pause between two ends
 STALL_ENDS = 8
 STANDSTILL_S = 1.0  # all wait for locks: perhaps for something that a waiting request brings
-STEADY_S = 0.2  # for so long the number of refused ones stays about the same: SLACK_PART
-SLACK_PART = 0.2
 SMOOTHING_S = 0.1  # of the shares of blocked requests and idle time
 SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each other
 IDLE, BUSY, STALLED = 0.2, 0.1, 0.8  # shares of time in which the hub has nothing to do
@@ -43,26 +44,6 @@ WINDOW_LATENCIES, LONG_WINDOW_S = 8, 0.5  # or so long, where fewer end
 HOLD_S, MAX_HOLD_S = 5.0, 60.0  # a limit that failed is tried again after that, doubled each time
 DECAY_S = 5.0  # a busy CPU brings the limit back in some of these
 RECOVERY_S = 0.1  # and so does the end of a scarcity
-
-
-class Load(NamedTuple):
-    """
-    What the requests of a worker do at one moment.
-
-    :param in_progress: how many requests are worked on.
-    :param waiting: how many requests wait for the limit; if none does, it does not grow.
-    :param blocked: how many in progress wait for what others of them hold: a lock, a pool.
-    :param starved: how many of those wait for a connection that a server refuses.
-    :param spare: how many handlers are idle: what they keep may be such a connection.
-    :param idle: the share of the time since the last call in which the hub had nothing to do.
-    """
-
-    in_progress: int
-    waiting: int = 0
-    blocked: int = 0
-    starved: int = 0
-    spare: int = 0
-    idle: float = 0.0
 
 
 class Limit(Protocol):
@@ -99,49 +80,6 @@ class _Measured(NamedTuple):
     limit: float
     rate: float
     errors: float
-
-
-class _Slots:
-    """
-    The connection slots that a server has for this worker, as far as its refusals show.
-
-    A request whose connection is refused cannot queue for it at the server, so slots are not
-    shared either: it might wait for ever while others use them. No request may be one too many.
-    """
-
-    def __init__(self) -> None:
-        self._found = inf
-        self._until_s, self._hold_s = -inf, HOLD_S  # until a higher limit is tried
-        self._starved, self._since_s = 0, 0.0  # about so many are refused since then
-        self._served = 0.0  # and at most so many were not
-
-    def highest(self, limit: float, now: float) -> float:
-        """Return how far *limit* may rise now."""
-        if now < self._until_s:
-            return self._found
-        if now >= self._until_s + MAX_HOLD_S:
-            return inf
-        # By little: each request beyond what there is has to wait.
-        return max(self._found, limit * (1 + PLENTY), limit + 1)
-
-    def observe(self, load: Load, limit: float, now: float) -> bool:
-        """Return whether *limit* is too high."""
-        if not load.starved:
-            self._starved = 0
-            return False
-        # A spare handler that has none is ended by and by, and not counted then.
-        served = float(load.in_progress + load.spare - load.starved)
-        # While their number changes, slots become free, or more requests ask for one.
-        if abs(load.starved - self._starved) > max(1.0, self._starved * SLACK_PART):
-            self._starved, self._since_s, self._served = load.starved, now, served
-        self._served = max(self._served, served)
-        if now - self._since_s < STEADY_S or self._served >= limit:
-            return False
-        if now >= self._until_s + MAX_HOLD_S:
-            self._hold_s = HOLD_S
-        self._found, self._until_s = self._served, now + self._hold_s
-        self._hold_s = min(2 * self._hold_s, MAX_HOLD_S)
-        return True
 
 
 class Adaptive:
@@ -182,7 +120,7 @@ class Adaptive:
         self._ended_before = 0  # at the last look
         self._settled = False
         self._stalled_since_s = self._window_s = 0.0
-        self._slots = _Slots()
+        self._slots = ConnectionSlots()
 
     def __repr__(self) -> str:
         return (
@@ -298,7 +236,7 @@ class Adaptive:
         self._base, self._is_trial = found, False
         up = 2.0 if self._idle >= STALLED else UP
         higher = min(max(self._limit * up, self._limit + 1), self._maximum)
-        higher = min(higher, self._slots.highest(self._limit, now))
+        higher = min(higher, self._slots.highest(now))
         lower = max(min(self._limit, load.in_progress) * DOWN, self.initial)
         if (
             load.waiting
@@ -324,7 +262,7 @@ class Adaptive:
         self._ceiling_hold_s = min(2 * self._ceiling_hold_s, MAX_HOLD_S)
 
     def _set(self, limit: float, now: float) -> None:
-        limit = min(limit, self._slots.highest(self._limit, now))
+        limit = min(limit, self._slots.highest(now))
         self._limit = min(max(limit, float(self._minimum)), float(self._maximum))
         self.value = round(self._limit)
         self._base, self._is_trial = None, False

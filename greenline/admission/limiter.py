@@ -19,7 +19,8 @@ import msgspec
 from gevent.event import AsyncResult
 
 from greenline.admission import pool_sizes
-from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit, Load
+from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit
+from greenline.admission.load import Load
 from greenline.admission.overload import Overload
 from greenline.errors import ClientGone, Overloaded
 from greenline.hangup import is_gone, noticing

@@ -33,11 +33,8 @@ def is_taken(sock: Any) -> bool:
 def unwatch(sock: Any) -> None:
     """End what :func:`watch` began."""
     if isinstance(sock, _Untaken):
-        _take(sock)
-
-
-def _take(sock: Any) -> None:
-    sock.__class__ = type(sock).__base__
+        watching: Any = type(sock)
+        sock.__class__ = watching.__base__
 
 
 @lru_cache
@@ -46,12 +43,12 @@ def _untaken(base: Any) -> type:
         __slots__ = ()
 
         def send(self, *args: Any, **kwargs: Any) -> int:  # sendall() calls it as well
-            _take(self)
+            unwatch(self)  # a second time where the application keeps this method
             sent: int = base.send(self, *args, **kwargs)
             return sent
 
         def sendmsg(self, *args: Any, **kwargs: Any) -> int:
-            _take(self)
+            unwatch(self)
             sent: int = base.sendmsg(self, *args, **kwargs)
             return sent
 

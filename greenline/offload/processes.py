@@ -60,11 +60,12 @@ def waitpid(pid: int, options: int, /) -> tuple[int, int]:
     if options & os.WNOHANG:
         return _try_waitpid(pid, options)
     loop: Any = gevent.get_hub().loop
-    if options or pid == 0 or pid < ANY_CHILD or not loop.default:
+    # libev reports each child to all watchers for any child: two would return the same one.
+    if options or pid <= 0 or not loop.default:
         return wait4(pid, options)[:2]
     # The watcher is made first: from then on no child ends without libev's noticing. It is started
     # before the loop runs again.
-    with loop.child(max(pid, 0), False) as watcher:
+    with loop.child(pid, False) as watcher:
         ended = _try_waitpid(pid, os.WNOHANG)
         if ended[0]:
             return ended

@@ -139,7 +139,8 @@ def _connect(
                 raise psycopg2.OperationalError(late) from None
             target = with_endpoints(dsn, servers)
         except psycopg2.OperationalError as error:
-            error.args = (f"{late}{error}",)
+            if late:
+                error.args = (f"{late}{error}",)
             raise
 
 
@@ -222,7 +223,8 @@ def _received(conn: PsycopgConnection) -> bytes:
         # The socket as it is: not gevent's, which would wait. With all arguments nothing is asked.
         same = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, conn.fileno())
         try:
-            return same.recv(MAX_ANSWER_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            same.setblocking(False)
+            return same.recv(MAX_ANSWER_BYTES, socket.MSG_PEEK)
         finally:
             same.detach()
     return b""
@@ -326,7 +328,7 @@ def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> An
         except psycopg2.OperationalError as error:
             if not _has_no_slot(error) or not _may_get_a_slot():
                 raise
-            refused = error
+            refused = _without_frames(error)
     queue = _queues.get(dsn)
     if queue is None:
         queue = _queues[dsn] = _SlotQueue()
@@ -337,12 +339,17 @@ def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> An
             _queues.pop(dsn, None)
 
 
+def _without_frames(error: psycopg2.OperationalError) -> psycopg2.OperationalError:
+    """Drop the traceback, whose frames keep the refused connection open, and refer to *error*."""
+    return error.with_traceback(None)
+
+
 class _SlotQueue:
     """Greenlets that wait for a slot of one server, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._line: deque[_Turn] = deque()
-        self._free = 0  # connections closed since, for which there is no turn yet
+        self._line: deque[_Waiter] = deque()
+        self._free = 0  # connections closed since, for which no waiter may try yet
 
     def is_empty(self) -> bool:
         return not self._line
@@ -360,72 +367,76 @@ class _SlotQueue:
         :raises psycopg2.OperationalError: *attempt* failed, the last time by *until_s*.
         :raises DeadlineExceeded: the request's deadline has passed.
         """
-        turn = _Turn()
-        self._line.append(turn)
+        waiter = _Waiter()
+        self._line.append(waiter)
         self._give()
         _count(1)
         try:
             with deadline.spending("queued"), LockWait():
-                conn = self._connect(turn, attempt, until_s, refused)
-                turn.is_given = False  # it is used
+                conn = self._connect(waiter, attempt, until_s, refused)
+                waiter.may_try = False  # it is used
                 return conn
         finally:
-            self._line.remove(turn)
+            self._line.remove(waiter)
             _count(-1)
-            self._free += turn.is_given
+            self._free += waiter.may_try
             self._give()
             if self._line:
-                self._line[0].came.set()  # the first one tries in any case
+                self._line[0].wake_up.set()  # the first one tries in any case
 
     def _give(self) -> None:
-        """Give a turn for each connection that was closed."""
-        for turn in self._line:
+        """Let a waiter try for each connection that was closed."""
+        for waiter in self._line:
             if not self._free:
                 break
-            if not turn.is_given:
+            if not waiter.may_try:
                 self._free -= 1
-                turn.is_given = True
-                turn.came.set()
+                waiter.may_try = True
+                waiter.wake_up.set()
 
     def _connect(
-        self, turn: "_Turn", attempt: Callable[[], Any], until_s: float, refused: Exception | None
+        self,
+        waiter: "_Waiter",
+        attempt: Callable[[], Any],
+        until_s: float,
+        refused: Exception | None,
     ) -> Any:
         pause_s = FIRST_PAUSE_S
         is_refused = refused is not None
         while (left_s := until_s - monotonic()) > 0:
-            turn.came.clear()
-            if not turn.is_given and self._line[0] is not turn:
-                deadline.wait_in(turn.came.wait, left_s)
+            waiter.wake_up.clear()
+            if not waiter.may_try and self._line[0] is not waiter:
+                deadline.wait_in(waiter.wake_up.wait, left_s)
                 continue
-            if is_refused or not turn.is_given:
+            if is_refused or not waiter.may_try:
                 # The backend of a closed connection lives on for a moment: not at once.
                 jitter_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311
-                deadline.wait_in(turn.came.wait, min(left_s, jitter_s))
-                if turn.came.is_set():
+                deadline.wait_in(waiter.wake_up.wait, min(left_s, jitter_s))
+                if waiter.wake_up.is_set():
                     pause_s = FIRST_PAUSE_S
                 elif pause_s < MAX_PAUSE_S:
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 else:
                     # Another process has the slot. Each attempt costs the server a process, so
                     # only the first in line goes on with them.
-                    turn.is_given = False
+                    waiter.may_try = False
             try:
                 return attempt()
             except psycopg2.OperationalError as error:
                 if not _has_no_slot(error) or not _may_get_a_slot():
                     raise
-                refused, is_refused = error, True
+                refused, is_refused = _without_frames(error), True
         if refused is not None:
             raise refused
         return attempt()
 
 
-class _Turn:
-    """When a greenlet of a :class:`_SlotQueue` may try to connect."""
+class _Waiter:
+    """A greenlet in a :class:`_SlotQueue`."""
 
     def __init__(self) -> None:
-        self.is_given = False  # a connection was closed for it
-        self.came = Event()
+        self.may_try = False  # a connection was closed for it
+        self.wake_up = Event()
 
 
 def _count(by: int) -> None:

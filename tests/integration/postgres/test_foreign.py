@@ -1,5 +1,6 @@
 """``psycopg2.connect`` of an application: its timeout, names, and the wait for a slot."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -266,6 +267,24 @@ def test_a_server_that_refuses_in_another_language(
             waiting = gevent.spawn(psycopg2.connect, url, connect_timeout=20)
             wait_until(lambda: foreign.waiting == 1, "the greenlet to wait")
         waiting.get(timeout=LIMIT_S).close()
+
+
+def test_a_refused_connect_is_closed_at_once(watch: Watch) -> None:
+    """Not when the collector finds it: a storm of them would use up the descriptors."""
+    url = limited(watch, 1)
+    with closing(psycopg2.connect(url)) as held:
+        gc.collect()
+        gc.disable()
+        try:
+            before = len(os.listdir("/proc/self/fd"))
+            waiting = [gevent.spawn(ask, url) for _ in range(10)]
+            wait_until(lambda: foreign.waiting == 10, "the greenlets to wait")
+            assert len(os.listdir("/proc/self/fd")) <= before + 1  # the first tries again
+            held.close()
+            gevent.joinall(waiting, timeout=LIMIT_S, raise_error=True)
+            wait_until(lambda: len(os.listdir("/proc/self/fd")) < before, "all to be closed")
+        finally:
+            gc.enable()
 
 
 def test_a_connection_that_is_dropped_frees_its_slot(watch: Watch) -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenline.admission.adaptive import HOLD_S, INITIAL, Adaptive, Fixed, Load
+from greenline.admission.adaptive import HOLD_S, INITIAL, Adaptive, Fixed
+from greenline.admission.load import Load
 
 OBSERVE_S = 0.02
 Wait = Callable[[random.Random], float]

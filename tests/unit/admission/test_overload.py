@@ -109,6 +109,14 @@ def test_clients_that_come_back_at_once_are_not_refused_for_ever() -> None:
     assert server.overload.max_waiting == inf
 
 
+def test_a_slow_service_answers_in_time_again_after_its_queue_was_long() -> None:
+    """Below MIN_OVERLOAD nothing is refused: at twenty a second that queue takes seconds."""
+    server = Server(20)
+    server.offer(60, 20.0)
+    server.offer(60, 20.0)
+    assert sum(wait_s <= 2.0 for wait_s in server.waits_s) >= 0.9 * 20.0 * 20
+
+
 @pytest.mark.parametrize("rate", [2, 20, 200])
 def test_clients_that_join_over_seconds_are_never_refused(rate: int) -> None:
     """Two hundred in ten seconds, who ask again when they are answered."""

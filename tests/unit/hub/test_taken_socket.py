@@ -31,6 +31,20 @@ def test_a_socket_is_taken_by_the_first_send(send: Callable[[socket.socket], obj
         assert far.recv(10) == b"x"
 
 
+def test_a_method_that_the_application_keeps_sends_more_than_once() -> None:
+    """As a library does that looks ``send`` up once."""
+    near, far = gevent.socket.socketpair()
+    own = type(near)
+    with near, far:
+        taken_socket.watch(near)
+        send, sendmsg = near.send, near.sendmsg
+        for _ in range(2):
+            send(b"x")
+            sendmsg([b"x"])
+        assert type(near) is own
+        assert far.recv(10) == b"xxxx"
+
+
 def test_without_a_send_the_class_comes_back() -> None:
     """The socket of a connection that stays is watched again for the next upgrade."""
     near, far = gevent.socket.socketpair()

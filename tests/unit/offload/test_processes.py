@@ -72,6 +72,19 @@ def main():
     assert lines == ["True", "True", "no child", "no child"] * 7 + ["True"]
 
 
+def test_two_that_wait_for_any_child_get_one_each() -> None:
+    """As two threads do."""
+    lines = run(f"""{BEGIN}
+def main():
+    for wait in os.wait, lambda: os.waitpid(-1, 0):
+        children = [forks(seconds) for seconds in (0.05, 0.1)]
+        waiting = [gevent.spawn(wait) for _ in children]
+        gevent.joinall(waiting, timeout=20, raise_error=True)
+        tell(sorted(one.get()[0] for one in waiting) == sorted(children))
+""")
+    assert lines == ["True", "True"]
+
+
 def test_wait4_returns_what_the_child_has_used() -> None:
     """Also beside others, which end at the same time; a Popen has its exit status afterwards."""
     lines = run(f"""{BEGIN}
