@@ -6,22 +6,22 @@ from typing import Any
 
 from gunicorn.workers.base_async import ALREADY_HANDLED
 
-from greenline.admission.adaptive import Adaptive
+from greenline.admission.limiter import ConcurrencyLimiter
 
-ok: list[bool] = []  # of the answers that the limit has learnt
-_record = Adaptive.record
+ok: list[bool] = []  # of the answers that the limiter was given
+_release = ConcurrencyLimiter.release
 
 
-def record(self: Adaptive, took_s: float, is_ok: bool) -> None:
+def release(self: ConcurrencyLimiter, admitted_s: float | None, is_ok: bool = True) -> None:
     ok.append(is_ok)
-    _record(self, took_s, is_ok)
+    _release(self, admitted_s, is_ok)
 
 
-Adaptive.record = record  # type: ignore[method-assign]
+ConcurrencyLimiter.release = release  # type: ignore[method-assign]
 
 
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """Do as the path says; answer with what the limit has learnt."""
+    """Do as the path says; answer with what the limiter was given."""
     path = environ["PATH_INFO"]
     if path == "/fails":
         raise RuntimeError("as the test wants")

@@ -7,7 +7,7 @@ from tests.support import wait_until
 
 
 def test_a_socket_that_is_taken_over_is_no_error() -> None:
-    """The limit learns a success; from a view that fails without an answer it learns an error."""
+    """It is a success for the limiter; a view that fails without an answer is an error."""
     with hosting("tests.e2e.taking_over:app") as running:
         before = len(running.get("/").json)
         for path in ("/returns", "/raises", "/fails"):
