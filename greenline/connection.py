@@ -116,7 +116,8 @@ class Connection:
         return request
 
     def wait_for_next(self, idle_s: float) -> bool:
-        """Wait for the next request for *idle_s* seconds; return False if data is there already."""
+        """Wait *idle_s* seconds for the next request after a whole one; False: it is here."""
+        self.request = self._response = None
         if self._data:
             return False
         self._is_idle = True

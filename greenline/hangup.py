@@ -23,9 +23,9 @@ HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 _client: ContextVar[socket.socket | None] = ContextVar("client", default=None)
 
 
-def serve(sock: socket.socket | None) -> None:
-    """Say that this greenlet works for the client at the other end of *sock* from now on."""
-    _client.set(sock)
+# Say that this greenlet works for the client at the other end of a socket from now on. No function
+# of ours: every request calls it.
+serve = _client.set
 
 
 def client() -> socket.socket | None:

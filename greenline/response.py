@@ -167,7 +167,8 @@ class Response(wsgi.Response):  # type: ignore[misc]
 
     def close(self) -> None:
         """Send the end. After too few bytes the next answer would pass for the rest."""
-        super().close()
+        if self.chunked or not self.headers_sent:
+            super().close()
         missing = 0 if self._omits_body else (self.response_length or 0) - self.sent
         if missing > 0:
             self.must_close = True

@@ -15,7 +15,7 @@ import logging
 import signal
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -33,6 +33,7 @@ from gunicorn.http.wsgi import WSGIErrorsWrapper, base_environ
 from gunicorn.http2 import negotiation
 from gunicorn.http2.errors import HTTP2ConnectionError, HTTP2Error
 from gunicorn.sock import is_http2_negotiated, ssl_context
+from gunicorn.workers.base_async import ALREADY_HANDLED
 from gunicorn.workers.ggevent import GeventWorker
 
 from greenline import counters, defeats, hangup, http2, master, offload, proxied, settings, signals
@@ -245,7 +246,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             response, environ = connection.respond(request)
             if proxied.STARTED in environ:
                 proxied.note_queue(environ)
-            self._count()
+            self.nr += 1
+            if self.nr >= self.max_requests:
+                self._end_after_this()
             if not self.alive or not self.keepalive_s:
                 response.force_close()
             try:
@@ -286,7 +289,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         """
         started = monotonic()
         response, environ = http2.respond(req, sock, addr, listener_name, h2_conn, self.cfg)
-        self._count()
+        self.nr += 1
+        if self.nr >= self.max_requests:
+            self._end_after_this()
         try:
             self._answer_stream(environ, response, started, req)
         except ClientGone as error:
@@ -351,7 +356,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         hangup.serve(environ["gunicorn.socket"])
         try:
             result = application(environ, response.start_response)
-            if self.is_already_handled(result):
+            if result is ALREADY_HANDLED:
                 response.status_code = TAKEN_OVER
                 return
             if isinstance(result, environ["wsgi.file_wrapper"]):
@@ -395,7 +400,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def _converse(self, connection: Connection) -> None:
         idle_s = self.limits.head_s
         if self.is_fast and isinstance(connection.client, PlainClient):
-            connection.client.on_request = partial(self._serve_at_once, connection)
+            connection.client.on_request = self._server_at_once(connection)
         while (request := connection.next_request(idle_s)) is not None:
             if not self.answer(connection, request) or not connection.finish():
                 break
@@ -404,24 +409,30 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if connection.is_unread() or connection.client.has_input():
             connection.client.linger()
 
-    def _serve_at_once(self, connection: Connection, data: bytes) -> bool:
+    def _server_at_once(self, connection: Connection) -> Callable[[bytes], bool]:
         """
-        Serve a request that begins with *data* in a handler; run in the hub, so it never waits.
+        Return what serves a request that begins with the bytes it is given, in a handler.
 
-        Most requests take this way, which saves a switch to the connection's own greenlet and
-        back. It returns False where that one is needed: the request is not an ordinary one, or has
-        to wait for its turn.
+        It runs in the hub, so it never waits. Most requests take this way, which saves a switch to
+        the connection's own greenlet and back. It returns False where that one is needed: the
+        request is not an ordinary one, or has to wait for its turn.
         """
-        if not self._limiter.has_room() or (request := connection.read_whole(data)) is None:
-            return False
-        self._handlers.start(self._handle, connection, request)
-        return True
+        has_room, read, handle = self._limiter.has_room, connection.read_whole, self._handle
+        start = self._handlers.start
+
+        def serve(data: bytes) -> bool:
+            if not has_room() or (request := read(data)) is None:
+                return False
+            start(handle, connection, request)
+            return True
+
+        return serve
 
     def _handle(self, connection: Connection, request: Any) -> None:
         """Answer *request* in a handler; after the last one the connection's greenlet goes on."""
         connection.handler = getcurrent()
         try:
-            stays = self.answer(connection, request, True) and connection.finish()
+            stays = self.answer(connection, request, True)
             if stays and connection.wait_for_next(self.keepalive_s):
                 return
             outcome = Outcome(stays)
@@ -431,9 +442,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             connection.handler = None
         connection.client.end_request(outcome)
 
-    def _count(self) -> None:
-        self.nr += 1
-        if self.nr >= self.max_requests and self.alive and master.has_successors():
+    def _end_after_this(self) -> None:
+        if self.alive and master.has_successors():
             self.log.info("Autorestarting worker after current request.")
             self.alive = False
 
