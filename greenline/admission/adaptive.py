@@ -13,7 +13,9 @@ at 16 and changes by what the requests in progress wait for, while others wait o
 - Otherwise, while the CPU has time left, a higher limit is tried and kept only if the throughput
   of successful answers rises with it. A limit that failed is not tried again soon. From time to
   time a lower limit is tried, and kept if it serves as much.
-- A busy CPU needs no more than the limit to begin with: the limit goes back to it.
+- A busy CPU needs no more than the limit to begin with: the limit goes back to it. Where the hub is
+  never idle it falls to 8. They keep a CPU busy as well, and ask for fewer connections: beyond 5
+  SQLAlchemy's pool makes a new one for each use.
 
 The measure is throughput and not latency, because latency at the same limit says as much of the
 routes that are asked for as of the server. Hill climbing on throughput is described, for threads,
@@ -34,7 +36,9 @@ STALL_ENDS = 8
 STANDSTILL_S = 1.0  # all wait for locks: perhaps for something that a waiting request brings
 SMOOTHING_S = 0.1  # of the shares of blocked requests and idle time
 SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each other
-IDLE, BUSY, STALLED = 0.2, 0.1, 0.8  # shares of time in which the hub has nothing to do
+# Shares of time in which the hub has nothing to do.
+IDLE, BUSY, STALLED = 0.2, 0.1, 0.8
+SATURATED, UNSATURATED, FEW = 0.02, 0.05, 8
 UP, DOWN = 1.5, 0.75  # the limit that is tried, over the present one; twice where all is idle
 GAIN = 0.35  # the part of a proportional gain that a higher limit has to bring
 LOSS = 0.07  # what a lower one may cost
@@ -105,6 +109,7 @@ class Adaptive:
     ) -> None:
         self._minimum, self._maximum = minimum, max(minimum, maximum)
         self.initial = min(max(initial, minimum), self._maximum)
+        self._few = min(FEW, self.initial)
         self._pool_size = pool_size
         self._clock = clock
         self._limit = float(self.initial)
@@ -170,11 +175,13 @@ class Adaptive:
                 self._shrink(in_progress, round(self._blocked * in_progress), now)
             else:
                 self._grow(in_progress, now)
-        elif self._limit < self.initial and self._blocked < PLENTY:
+        elif self._limit < self.initial and self._blocked < PLENTY and self._idle > UNSATURATED:
             # What was scarce is not any more, or another route is asked for.
             self._set(min(self._limit * (1 + past_s / RECOVERY_S), float(self.initial)), now)
         elif self._idle < BUSY and self._limit > self.initial:
-            self._decay(past_s, now)
+            self._decay(past_s, self.initial, now)
+        elif self._idle < SATURATED and self._limit > self._few:
+            self._decay(past_s, self._few, now)
         elif (
             waiting
             and not starved
@@ -209,9 +216,9 @@ class Adaptive:
             self._forbid(limit + 1, now)
             self._set(limit, now)
 
-    def _decay(self, past_s: float, now: float) -> None:
-        """Go back towards the limit to begin with: the CPU is busy."""
-        self._set(max(self._limit * (1 - past_s / DECAY_S), self.initial), now)
+    def _decay(self, past_s: float, lowest: int, now: float) -> None:
+        """Go towards *lowest*: the CPU is busy."""
+        self._set(max(self._limit * (1 - past_s / DECAY_S), lowest), now)
 
     def _judge(self, load: Load, now: float) -> None:
         """Compare what was measured with what the limit before served, and decide on the next."""

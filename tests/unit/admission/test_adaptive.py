@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenline.admission.adaptive import HOLD_S, INITIAL, Adaptive, Fixed
+from greenline.admission.adaptive import FEW, HOLD_S, INITIAL, Adaptive, Fixed
 from greenline.admission.load import Load
 
 OBSERVE_S = 0.02
@@ -160,6 +160,17 @@ def test_a_busy_cpu_needs_no_more_than_the_limit_to_begin_with() -> None:
     worker.run(30.0, 200)
     assert worker.highest == INITIAL
     assert worker.rate(20.0) == pytest.approx(200, rel=0.05)
+
+
+def test_a_hub_that_is_never_idle_needs_eight_in_progress() -> None:
+    """They serve as much as sixteen; when they wait again there are sixteen at once."""
+    worker = Worker(about(0.02), cpu_s=0.005)
+    worker.run(10.0, 200)
+    assert worker.limit.value == FEW
+    assert worker.rate(5.0) == pytest.approx(200, rel=0.05)
+    worker.wait = always(0.1)
+    worker.run(1.0)
+    assert worker.limit.value >= INITIAL
 
 
 def test_a_limit_that_a_busy_cpu_does_not_need_goes_back() -> None:
