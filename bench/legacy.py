@@ -8,9 +8,10 @@ gunicorn's gthread with 8, 16 and 32 threads.
 2. The clients are a closed loop, each over one connection (``bench.load``). An answer that is not
    a 200, whose body lacks what it must have in it ("differs"), or that does not come ("error")
    is an error; what is in progress at the end of a round is waited for and counts.
-3. Rounds are interleaved; a row is the middle one of them, with the answers of all. A ratio that
-   misses its promise is measured once more, ours and the best peer with as many rounds again, and
-   all of them count.
+3. Rounds are interleaved; a row is the middle one of them, with the answers of all. A gthread that
+   is far behind the best in the first round is not measured again. What is judged is the middle of
+   our ratios to the best peer in each round. One that misses its promise is measured once more, in
+   as many rounds again, and all of them count.
 4. The exit status is 1 when the run is invalid or a promise is missed. With settings of ours
    (``--set``) it is an experiment: nothing is judged, and its results have a file of their own.
 
@@ -21,12 +22,14 @@ gunicorn's gthread with 8, 16 and 32 threads.
 import argparse
 import fnmatch
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from time import monotonic
 
@@ -48,6 +51,7 @@ ROUNDS, SECONDS = 3, 1.5
 QUICK_ROUNDS, QUICK_SECONDS = 1, 1.0
 WARM_CLIENTS, WARM_S = 8, 0.5
 PATIENCE_S = 12
+FAR_BEHIND = 0.6
 # After that a miss is not measured again: the whole run is to end within 20 minutes.
 SECOND_LOOK_UNTIL_S = 960
 NOTES = f"""
@@ -55,6 +59,7 @@ each: one worker; greenline without a setting; gthread-N: gunicorn's with N thre
 a row is the middle one of its rounds by req/s; its answers are those of all rounds together
 req/s: 200s with the right body, until the last answer of those asked in time has come
 cpu ms: what the server's processes spent of the processor for one answer
+a verdict is the middle of the ratios in each round, which cancels what the machine does meanwhile
 "error": cut, or no answer after {PATIENCE_S} s; "differs": a 200 with the wrong body
 the picture is saved next to the JSON, bench/results/legacy.png"""
 
@@ -111,13 +116,13 @@ class Legacy:
         print(f"{work.name}, {clients} clients", file=sys.stderr, flush=True)
         rows: dict[str, list[report.Row]] = {who: [] for who in servers}
         self._rounds_of(work, servers, clients, rows)
-        verdicts = judge(work, together(rows))
+        verdicts = judge(work, rows)
         missed = not self._experiment and any(each.kept is False for each in verdicts)
         if missed and monotonic() < self._no_second_look_s:
             best = best_peer(together(rows))
             pair = {who: servers[who] for who in (OURS, best.who)}
             self._rounds_of(work, pair, clients, rows)
-            verdicts = judge(work, together(rows))
+            verdicts = judge(work, rows)
         for row in together(rows):
             self._found.add(row)
         return [] if self._experiment else verdicts
@@ -129,7 +134,9 @@ class Legacy:
         clients: int,
         rows: Mapping[str, list[report.Row]],
     ) -> None:
-        for _, (who, server) in interleaved(list(servers.items()), self._rounds):
+        for round_, (who, server) in interleaved(list(servers.items()), self._rounds):
+            if round_ and is_far_behind(who, rows):
+                continue
             before = Spent.until_now(server, None)
             run = self._ask(work, server, clients, self._seconds)
             spent = Spent.until_now(server, None) - before
@@ -148,6 +155,12 @@ class Legacy:
             body=work.body,
             timeout_s=PATIENCE_S,
         )
+
+
+def is_far_behind(who: str, rows: Mapping[str, Sequence[report.Row]]) -> bool:
+    """Return whether *who* cannot be the best gthread, by its first row and those of the others."""
+    first = {each: found[0].req_s for each, found in rows.items() if found and each != OURS}
+    return who != OURS and first[who] < FAR_BEHIND * max(first.values())
 
 
 def together(rows: Mapping[str, Sequence[report.Row]]) -> list[report.Row]:
@@ -172,17 +185,24 @@ def errors(row: report.Row) -> int:
     return sum(count for status, count in row.answers.items() if status != "200")
 
 
-def judge(work: Work, rows: Sequence[report.Row]) -> list[promises.Verdict]:
-    """Judge our speed and our errors at *work* against the best gthread."""
-    (ours,) = (row for row in rows if row.who == OURS)
-    best = best_peer(rows)
+def paired(ours: Sequence[report.Row], peer: Sequence[report.Row]) -> float:
+    """Return the middle one of our ratios to *peer* in each round."""
+    pairs = zip(ours, peer, strict=False)
+    return statistics.median(a.req_s / b.req_s if b.req_s else inf for a, b in pairs)
+
+
+def judge(work: Work, rows: Mapping[str, Sequence[report.Row]]) -> list[promises.Verdict]:
+    """Judge our speed and our errors at *work* against the best gthread; *rows* of all rounds."""
+    (ours,) = (row for row in together(rows) if row.who == OURS)
+    best = best_peer(together(rows))
     threads = int(best.who.removeprefix("gthread-"))
     promised = work.promised(ours.clients, threads)
     what = f"{work.name}, {ours.clients} clients, req/s over {best.who}"
     if work.waits and work.connections and promised < legacy_lineup.at_waits(ours.clients):
         ceiling = work.ceiling(ours.clients, threads)
         what += f" ({work.connections} connections allow {ceiling:.2f} at most)"
-    ratio = ours.req_s / best.req_s if best.req_s else float(ours.req_s > 0)
+    # Pairs: the machine's own speed changes in seconds.
+    ratio = paired(rows[OURS], rows[best.who])
     if work.explained:
         what += f" ({work.explained})"
     verdicts = [promises.at_least(what, ratio, promised)]

@@ -117,21 +117,36 @@ def test_what_is_promised(work: Work, clients: int, threads: int, promised: floa
 def test_the_best_gthread_is_what_counts(ours: report.Row, kept: list[bool]) -> None:
     """95 % of the fastest number of threads, and no error that it does not have."""
     peers = [row("gthread-8", 200.0), row("gthread-16", 300.0), row("gthread-32", 9.0, error=5)]
-    verdicts = legacy.judge(BUSY, [ours, *peers])
+    verdicts = legacy.judge(BUSY, by_name(ours, *peers))
     assert [verdict.kept for verdict in verdicts] == kept
     assert "req/s over gthread-16" in verdicts[0].text
 
 
+def by_name(*rows: report.Row) -> dict[str, list[report.Row]]:
+    return {each.who: [each] for each in rows}
+
+
+def test_a_machine_that_changes_its_speed_changes_no_verdict() -> None:
+    """Each round is compared with the one beside it: twice as fast, then half as fast."""
+    rows = {
+        OURS: [row(OURS, speed) for speed in (200.0, 100.0, 50.0)],
+        "gthread-8": [row("gthread-8", speed) for speed in (190.0, 101.0, 52.0)],
+    }
+    (verdict,) = legacy.judge(BUSY, rows)
+    assert verdict.kept
+    assert "0.99" in verdict.text
+
+
 def test_errors_that_gthread_has_too_are_allowed() -> None:
     """What the application does by itself is not ours."""
-    verdicts = legacy.judge(BUSY, [row(OURS, 9.0, _500=1), row("gthread-8", 9.0, _500=2)])
+    verdicts = legacy.judge(BUSY, by_name(row(OURS, 9.0, _500=1), row("gthread-8", 9.0, _500=2)))
     assert [verdict.kept for verdict in verdicts] == [True, True]
     assert "500:1 (best gthread: 500:2)" in verdicts[1].text
 
 
 def test_the_ceiling_is_said() -> None:
     """A verdict that connections bound names them."""
-    rows = [row(OURS, 270.0, 200), row("gthread-32", 100.0, 200)]
+    rows = by_name(row(OURS, 270.0, 200), row("gthread-32", 100.0, 200))
     (verdict,) = legacy.judge(CONNECTING, rows)
     assert "97 connections allow 3.03 at most" in verdict.text
     assert verdict.kept is False
@@ -178,11 +193,20 @@ def test_rounds_are_interleaved_and_the_middle_one_is_kept(
     assert [each.kept for each in verdicts] == [True]
 
 
+def test_a_gthread_that_is_far_behind_is_measured_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It cannot be the best; one that hangs would take most of the time."""
+    speeds = {OURS: [100, 100, 100], "gthread-8": [59], "gthread-16": [100, 100, 100]}
+    found, _ = compared(monkeypatch, tmp_path, speeds)
+    assert [each.req_s for each in found.rows] == [100, 59, 100]
+
+
 def test_a_miss_is_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ours and the best one have as many rounds more, and the middle one of all counts."""
     speeds = {
         OURS: [50, 50, 100, 100, 100, 100],
-        "gthread-8": [20, 20, 20],
+        "gthread-8": [20],
         "gthread-16": [100, 90, 100, 90, 90, 100],
     }
     found, verdicts = compared(monkeypatch, tmp_path, speeds)
