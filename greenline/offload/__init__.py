@@ -79,6 +79,8 @@ def advice(file: str, function: str) -> str | None:
             return f"{what} waits in C: use {instead}"
     if package in sys.stdlib_module_names or package in {"greenline", "gevent", "gunicorn"}:
         return None
+    if not function.isidentifier() or function.startswith("__"):
+        return None  # no name by which it is called
     return (
         f"if it waits below Python: {settings.OFFLOAD.name}={module}:{function} runs it in a "
         "thread, where it is called by that name"
