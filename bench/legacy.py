@@ -47,13 +47,13 @@ from bench.servers import Server
 from embedded.postgres import Postgres, temporary
 
 CLIENTS = (20, 50, 200)
-ROUNDS, SECONDS = 3, 1.5
+ROUNDS, SECONDS = 3, 1.25
 QUICK_ROUNDS, QUICK_SECONDS = 1, 1.0
 WARM_CLIENTS, WARM_S = 8, 0.5
 PATIENCE_S = 12
 FAR_BEHIND = 0.6
 # After that a miss is not measured again: the whole run is to end within 20 minutes.
-SECOND_LOOK_UNTIL_S = 960
+SECOND_LOOK_UNTIL_S = 900
 NOTES = f"""
 each: one worker; greenline without a setting; gthread-N: gunicorn's with N threads
 a row is the middle one of its rounds by req/s; its answers are those of all rounds together
