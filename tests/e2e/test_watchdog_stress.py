@@ -1,5 +1,5 @@
 """
-The watchdog looks every half millisecond at workers that collect garbage all the time.
+The watchdog has its limit at two milliseconds, on workers that collect garbage all the time.
 
 ``GREENLINE_LONG_TESTS=1`` does it for half an hour, with each Python of the machine that can have
 the packages, all of them at once.
