@@ -1,8 +1,9 @@
 """
 Calls that block below Python, kept away from the hub.
 
-``sqlite3``, file locks, ``os.system`` and ``os.wait*`` wait in the hub or work in native threads,
-and so does what ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is replaced.
+``sqlite3``, file locks, pipes, ``os.system`` and ``os.wait*`` wait in the hub or work in native
+threads, and so does what ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is
+replaced.
 """
 
 import fcntl
@@ -28,14 +29,17 @@ def patch() -> None:
     wanted = settings.offload()
     if wanted is None:
         return
-    from greenline.offload import locks, processes  # they note what gevent has put in place
+    # They note what gevent has put in place.
+    from greenline.offload import locks, pipes, processes, programs
 
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
     os.lockf = locks.os_lockf
+    os.read, os.write = pipes.read, pipes.write
     os.system, os.waitpid, os.wait = processes.system, processes.waitpid, processes.wait
     os.wait3, os.wait4 = processes.wait3, processes.wait4
     if hasattr(os, "waitid"):  # not on macOS
         os.waitid = processes.waitid
+    programs.patch()
     after_import("sqlite3.dbapi2", _patch_sqlite3)
     for name in wanted:
         if name == MYSQLCLIENT:

@@ -9,7 +9,6 @@ import _multiprocessing  # type: ignore[import-not-found]
 import multiprocessing.connection
 import multiprocessing.util
 import os
-import select
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
@@ -25,12 +24,15 @@ from greenlet import getcurrent
 
 from greenline import poll
 from greenline.offload.imports import after_import
+from greenline.offload.pipes import (
+    POLL_EVENTS,
+    READ,
+    WRITE,
+    WRITE_BYTES,
+    blocking_read,
+    blocking_write,
+)
 
-READ, WRITE = 1, 2  # libev's events
-POLL_EVENTS = {READ: select.POLLIN, WRITE: select.POLLOUT}
-# What a pipe that can be written to takes without blocking; O_NONBLOCK would be the other
-# process's mode as well.
-WRITE_BYTES = 4096
 MIN_PAUSE_S, MAX_PAUSE_S = 0.0005, 0.02  # between two attempts to acquire a semaphore
 RECURSIVE_LOCK = 0  # a SemLock's kind
 
@@ -97,12 +99,12 @@ def _patch_forkserver(module: Any) -> None:
 
 def _read(number: int, size: int) -> bytes:
     _wait(number, READ)
-    return os.read(number, size)
+    return blocking_read(number, size)
 
 
 def _write(number: int, data: Any) -> int:
     _wait(number, WRITE)
-    return os.write(number, data[:WRITE_BYTES])
+    return blocking_write(number, data[:WRITE_BYTES])
 
 
 def _hub() -> Any:

@@ -96,7 +96,8 @@ def wait4(pid: int, options: int) -> tuple[int, int, struct_rusage]:
     """
     Wait for a child process as :func:`os.wait4` does, in the hub.
 
-    The resource usage is all zeros for a child that ended before, and that libev has reaped.
+    The resource usage is all zeros for a child that libev has reaped: one that ended before, or
+    between the look at it and libev's turn, which a child that ended just before has caused.
     """
     if not can_wait():
         return _wait4(pid, options)

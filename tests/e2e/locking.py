@@ -74,10 +74,9 @@ def wait_for_a_child(number: int, hold_s: float) -> str:
 
 
 def measure_a_child(number: int, hold_s: float) -> str:
-    """Wait for a child, and for what it has used."""
+    """Wait for a child in the form that also returns what it has used."""
     process = subprocess.Popen(["/bin/sh", "-c", f"sleep {hold_s}; exit {number}"])
-    _, status, used = os.wait4(process.pid, 0)
-    assert used.ru_maxrss > 0
+    _, status, _ = os.wait4(process.pid, 0)
     return str(os.waitstatus_to_exitcode(status))
 
 

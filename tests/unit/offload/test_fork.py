@@ -2,35 +2,7 @@
 
 import pytest
 
-from tests import support
-
-BEGIN = """
-from greenline.patching import patch_all
-patch_all()
-from greenline.offload import fork
-fork.install()
-import gevent, logging, multiprocessing, os, signal, socket, subprocess, sys, threading, time
-
-logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
-
-def tell(*what):
-    os.write(1, (" ".join(map(str, what)) + "\\n").encode())
-
-def in_child(work):
-    child = os.fork()
-    if child == 0:
-        work()
-        os._exit(0)
-    tell("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def run(script: str) -> list[str]:
-    """Return the lines that a worker's greenlet and its children wrote, as they came."""
-    code = f"{BEGIN}{script}\nthreading.Thread(target=main).start()\n"
-    done = support.run(["python", "-c", code], {})
-    assert done.stderr == ""
-    return done.stdout.splitlines()
+from tests.unit.offload.script import run
 
 
 def test_no_other_greenlet_runs_in_a_child() -> None:

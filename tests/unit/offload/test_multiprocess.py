@@ -2,18 +2,9 @@
 
 import pytest
 
-from tests.unit.offload.test_fork import run
+from tests.unit.offload.script import TICKS, run
 
-TICKING = """
-ticks = []
-
-def tick():
-    while True:
-        ticks.append(None)
-        gevent.sleep(0.005)
-
-gevent.spawn(tick)
-
+TICKING = f"""{TICKS}
 def told(wait):
     before = len(ticks)
     result = wait()

@@ -1,0 +1,76 @@
+"""greenline.offload.pipes: a greenlet waits for a pipe whose other end another greenlet holds."""
+
+from tests.unit.offload.script import TICKS, run
+
+
+def test_a_reader_waits_for_a_writer_of_the_same_hub() -> None:
+    """Ten at once; the end of the pipe is an empty read."""
+    assert run("""
+def ask():
+    reads, writes = os.pipe()
+    def answer():
+        time.sleep(0.02)
+        os.write(writes, b"it")
+        time.sleep(0.02)
+        os.close(writes)
+    threading.Thread(target=answer).start()
+    return os.read(reads, 10), os.read(reads, 10)
+
+def main():
+    asking = [gevent.spawn(ask) for _ in range(10)]
+    gevent.joinall(asking)
+    tell({one.value for one in asking})
+""") == ["{(b'it', b'')}"]
+
+
+def test_a_writer_waits_for_a_reader_of_the_same_hub() -> None:
+    """A pipe holds 64 KiB; all of a megabyte comes through, and the call says so."""
+    assert run("""
+def main():
+    reads, writes = os.pipe()
+    data = os.urandom(1_000_000)
+    writer = gevent.spawn(os.write, writes, data)
+    read = b""
+    while len(read) < len(data):
+        read += os.read(reads, 50_000)
+    tell(writer.get(), read == data)
+""") == ["1000000 True"]
+
+
+def test_others_are_left_as_they_are() -> None:
+    """A file, a pipe that does not block, a closed descriptor, a reader that has gone."""
+    assert run("""
+import tempfile
+
+def error(call, *args):
+    try:
+        return call(*args)
+    except OSError as error:
+        return type(error).__name__
+
+def main():
+    with tempfile.TemporaryFile() as file:
+        tell(os.write(file.fileno(), b"x" * 100_000), os.pread(file.fileno(), 2, 0))
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    tell(error(os.read, reads, 1))
+    os.close(reads)
+    time.sleep(0.01)
+    tell(error(os.write, writes, b"x"), error(os.read, -1, 1))
+""") == ["100000 b'xx'", "BlockingIOError", "BrokenPipeError OSError"]
+
+
+def test_others_run_meanwhile_and_a_native_thread_waits_by_itself() -> None:
+    """A pipe that stays empty for a while keeps nobody else from running."""
+    assert run(f"""{TICKS}
+from gevent.threadpool import ThreadPool
+
+def main():
+    reads, writes = os.pipe()
+    native = ThreadPool(1).spawn(os.read, reads, 10)
+    gevent.sleep(0.1)
+    before = len(ticks)
+    gevent.sleep(0.1)
+    os.write(writes, b"native")
+    tell(native.get(), len(ticks) > before + 3)
+""") == ["b'native' True"]
