@@ -30,7 +30,7 @@ NEWCOMERS = 10
 POSTGRES_BESIDE = {"control": 1}
 # Of each server: the readiness check's connection, and two for the monitors of each of the two
 # clients. mongod 4.4 and newer, alone or in a replica set, streams its changes over one and is
-# measured over another; a server that is polled (FerretDB, Amazon DocumentDB) has one less for
+# measured over another; a server that is polled (Amazon DocumentDB) has one less for
 # each client, 3 in all. The limit is each server's own, so members of a replica set do not add up.
 MONGODB_BESIDE = {"readiness": 1, "monitors": 4}
 POSTGRES_EXTRA_A_WORKER = sum(POSTGRES_BESIDE.values())

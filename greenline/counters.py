@@ -20,7 +20,7 @@ import logging
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -123,18 +123,15 @@ class Counters:
         text = msgspec.json.encode(key) + b"\0"
         total = 0
         for row in range(ROWS):
-            start = row * ROW_BYTES
-            if not self._memory[start + KIND]:
-                break
-            for entry in range(start, start + ROW_BYTES, ENTRY_BYTES):
-                kind = self._memory[entry + KIND]
-                if not kind:
-                    break
-                begin = entry + KIND + 1
+            start = None
+            for start, kind in self._starts(row):
+                begin = start + KIND + 1
                 if kind == VALUE and self._memory[begin : begin + len(text)] == text:
-                    found = self._cells[entry // 8]
+                    found = self._cells[start // 8]
                     total += found if found and self._is_held(row) else 0
                     break
+            if start is None:
+                break
         return total
 
     def _highest_values(self) -> dict[Key, int]:
@@ -186,13 +183,18 @@ class Counters:
         self._cell_of[key] = start // 8
         return start // 8
 
-    def _entries(self, row: int) -> list[tuple[int, int, Key]]:
-        """Return cell, kind and key of each entry of *row*."""
-        found = []
+    def _starts(self, row: int) -> Iterator[tuple[int, int]]:
+        """Yield where each entry of *row* starts, and its kind."""
         for start in range(row * ROW_BYTES, (row + 1) * ROW_BYTES, ENTRY_BYTES):
             kind = self._memory[start + KIND]
             if not kind:
-                break
+                return
+            yield start, kind
+
+    def _entries(self, row: int) -> list[tuple[int, int, Key]]:
+        """Return cell, kind and key of each entry of *row*."""
+        found = []
+        for start, kind in self._starts(row):
             text: Any = self._memory[start + KIND + 1 : start + ENTRY_BYTES].rstrip(b"\0")
             found.append((start // 8, kind, tuple(msgspec.json.decode(text))))
         return found

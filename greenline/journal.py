@@ -28,6 +28,19 @@ CLOSE_S = 1.0
 ERROR_GATHER_S = 0.005  # so much is lost of what was said before a kill
 
 
+class ErrorLogHandler(logging.Handler):
+    """Write to gunicorn's *error_log*, as long as the application has configured no logging."""
+
+    def __init__(self, error_log: logging.Logger) -> None:
+        super().__init__()
+        self._error_log = error_log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Python would write the bare message to stderr: without time, process and level.
+        if not logging.root.handlers:
+            self._error_log.handle(record)
+
+
 class Journal:
     """What one worker tells; *log* is gunicorn's."""
 
@@ -47,6 +60,7 @@ class Journal:
             if isinstance(handler, logging.FileHandler) and _is_gunicorns_own(handler)
         ]
         self._relieve_error_files()
+        logging.getLogger(__package__).addHandler(ErrorLogHandler(log.error_log))
         for stream in (sys.__stdout__, sys.__stderr__):
             self._relieve_standard(stream)
         # A logger of another class tells others too: statsd, for instance.

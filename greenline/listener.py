@@ -3,17 +3,16 @@
 import errno
 import logging
 import math
-import socket
-import struct
 from time import monotonic
 from typing import Any
 
 from gevent.server import StreamServer
 
+from greenline import accept_queue
+
 # This process, or the whole machine, can open no more.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-TCP_INFO_BYTES, TCPI_UNACKED = 104, 24  # struct tcp_info of linux/tcp.h
 TELL_EVERY_S = 60.0
 ROOM = 0.1  # the part of worker_connections that is kept free of idle connections
 PAUSE_S = 0.2  # somebody has to leave first
@@ -56,16 +55,17 @@ class Listener(StreamServer):
         sockets: Any = self.pool
         return int(math.ceil(sockets.size * ROOM) - sockets.free_count())
 
-    def has_backlog(self) -> bool:
-        """Return whether clients wait although no more can be accepted; True if it is unknown."""
-        if not self.started or not self.full():
-            return False
-        try:
-            # Of a listening socket, tcpi_unacked counts the connections that were not accepted yet.
-            info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
-        except OSError:  # a unix socket has no such count
-            return True
-        return bool(struct.unpack_from("I", info, TCPI_UNACKED)[0])
+    def connected(self) -> int:
+        """Return how many clients are connected."""
+        sockets: Any = self.pool
+        return int(sockets.size - sockets.free_count())
+
+    def unaccepted(self) -> float:
+        """Return how many clients wait to be accepted; infinite: more than can be counted."""
+        if not self.started:
+            return 0
+        length = accept_queue.length(self.socket)
+        return length if length < math.inf or self.full() else 0
 
     def _accept_again(self) -> None:
         if self.started:

@@ -71,7 +71,7 @@ class PlainClient(Client):
         except BlockingIOError:
             return
         except OSError:
-            data = None  # the greenlet that waits reads again, and gets the same error
+            data = None  # the greenlet that waits reads again, and finds the end or an error
         wait = self._reading
         wait.watcher.stop()
         wait.until = NEVER

@@ -20,6 +20,7 @@ from greenline.client import (
     WriteTimeout,
 )
 from greenline.connection import Connection
+from greenline.errors import GreenlineError, StoreError
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.journal import Journal
 from greenline.response import Response
@@ -57,13 +58,20 @@ class Refusals:
             if isinstance(cause, WriteTimeout):
                 client.reset()
         elif connection.is_answered():
-            self._log.exception("Error handling request")
+            self._log_cut(connection.request, cause)
         else:
             told = StatusTeller(client.sock)
             self._handle_error(connection.request, told, addr, error)
             took_s = connection.took_s()
             self._journal.tell_refusal(connection.environ(), told.status, took_s)
             client.linger()
+
+    def _log_cut(self, request: Any, cause: BaseException) -> None:
+        """Log why the rest of an answer is missing; an error that says it all has no stack."""
+        if isinstance(cause, GreenlineError) and type(cause) is not StoreError:
+            self._log.error("%s %s: the answer was cut: %s", request.method, request.uri, cause)
+        else:
+            self._log.exception("Error handling request")
 
     def cut(self, connection: Connection) -> None:
         """Tell of a request that the graceful timeout has cut."""

@@ -195,8 +195,9 @@ def sizing() -> Sizing:
 
 
 def databases() -> tuple[str, str]:
-    """Return the addresses of Postgres and MongoDB; one that is not set is empty."""
-    return _text(DATABASE_URL), _text(MONGODB_URI)
+    """Return the addresses of Postgres and MongoDB; one that is not set, or ``off``, is empty."""
+    url, uri = ("" if text == "off" else text for text in map(_text, (DATABASE_URL, MONGODB_URI)))
+    return url, uri
 
 
 def blocked_hub_s() -> float | None:

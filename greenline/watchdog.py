@@ -33,7 +33,7 @@ import traceback
 from array import array
 from collections.abc import Callable, Iterator
 from time import monotonic, thread_time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gevent
 from gevent.hub import Hub
@@ -54,6 +54,7 @@ ESCAPE = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Stack = list[tuple[str, int, str]]  # file, line and function, the outermost first
 
 
@@ -187,6 +188,7 @@ class Watchdog:
         dump = faulthandler.dump_traceback
         fd, _ = arguments  # one tuple for all looks
         notes = self._notes
+        head = self._head
         recorded_bytes = 0
         looked_s = 0.0  # the beat before the last look
         reported_s = 0.0  # the beat before the last report on stderr
@@ -213,7 +215,7 @@ class Watchdog:
             notes.append(self._progress())
             notes.append(self._loop.pendingcnt)
             notes.append(len(self._loop._callbacks))
-            notes.append(self._head())
+            notes.append(without_collection(head))
             dump(*arguments)
             took_s = thread_time() - started_s
             recorded_bytes = os.lseek(fd, 0, os.SEEK_CUR)
@@ -233,12 +235,7 @@ class Watchdog:
         if not callbacks:
             return 0
         # The iterator, and a list behind it, are the only objects here that the collector tracks.
-        is_enabled = gc.isenabled()
-        gc.disable()
-        head = id(next(iter(callbacks)))
-        if is_enabled:
-            gc.enable()
-        return head
+        return id(next(iter(callbacks)))
 
     def _forget(self, fd: int) -> None:
         """Forget the looks of blocks that have ended."""
@@ -253,6 +250,21 @@ class Watchdog:
         head = f"greenline: the hub has been blocked for {gap_s:.0f} s, here"
         text = f"{head} (most recent call first):\n{sections[-1] if sections else ''}"
         os.write(STDERR, text.encode())
+
+
+def without_collection(function: Callable[[], T]) -> T:
+    """
+    Return what *function* returns; no garbage collection begins in it.
+
+    For native threads: a collection would run the destructors of the hub's objects there.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return function()
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def _sections(recorded: bytes, thread: int) -> list[str]:

@@ -43,6 +43,7 @@ from greenline.client import Client
 from greenline.connection import Connection, Outcome
 from greenline.drain import TICK_S, Drain, Guest
 from greenline.errors import ClientGone, ConfigError, Overloaded
+from greenline.heartbeat import Heartbeat
 from greenline.hub import lock_waits
 from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
@@ -110,10 +111,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.prepare()
         servers = self._servers = [self._listen(listener) for listener in self.sockets]
         master.note_boot()
+        heartbeat = Heartbeat(self.notify, self.cfg.timeout)
+        heartbeat.start()
         if self._was_told_to_stop():
             self.alive = False
         while self.alive and not master.is_stopping():
-            self.notify()
+            heartbeat.beat()
             self._counters.read_gauges()
             self._close_idle()
             try:
@@ -126,7 +129,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 self.log.exception("a signal handler raised an exception")
         self.alive = False
         Response.is_ending = True
-        drain = Drain(self.cfg.graceful_timeout, self.notify)
+        drain = Drain(self.cfg.graceful_timeout, heartbeat.beat)
         if master.is_stopping():
             drain.go_on(settings.drain_delay_s())
         for server in servers:
@@ -176,7 +179,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             learnt,
             starved=_slot_waits,
             spare=self._handlers.idle,
-            is_full=self._is_full,
+            connected=lambda: sum(server.connected() for server in self._servers),
+            unaccepted=lambda: sum(server.unaccepted() for server in self._servers),
         )
         counters.gauges["limiter"] = self._limiter.stats
         self._limit_requests()
@@ -517,10 +521,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             gevent.sleep(0)  # they end
             gevent.sleep(0)  # the loop calls what was to be called at their end: it refers to them
             gc.collect()  # what they kept may be in reference cycles, as Django's connections are
-
-    def _is_full(self) -> bool:
-        """Return whether clients wait in the backlog because no more can be accepted."""
-        return any(server.has_backlog() for server in self._servers)
 
     def _has_fast_lane(self) -> bool:
         if split_head is None and self.cfg.http_parser == "auto":

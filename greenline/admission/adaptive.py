@@ -28,7 +28,7 @@ from time import monotonic
 from typing import NamedTuple, Protocol
 
 from greenline.admission.load import Load
-from greenline.admission.slots import ConnectionSlots
+from greenline.admission.slots import HOLD_S, MAX_HOLD_S, ConnectionSlots
 
 INITIAL, MINIMUM, MAXIMUM = 16, 4, 1000
 STALL_S = 0.05  # nothing ends for so long, and in so many times the usual pause between two ends
@@ -45,7 +45,6 @@ LOSS = 0.07  # what a lower one may cost
 ERRORS = 0.05  # by so much may the share of errors rise
 MIN_WINDOW_S, MAX_WINDOW_S, MIN_ENDED, MIN_ENDED_IDLE = 0.1, 5.0, 100, 16
 WINDOW_LATENCIES, LONG_WINDOW_S = 8, 0.5  # or so long, where fewer end
-HOLD_S, MAX_HOLD_S = 5.0, 60.0  # a limit that failed is tried again after that, doubled each time
 DECAY_S = 5.0  # a busy CPU brings the limit back in some of these
 RECOVERY_S = 0.1  # and so does the end of a scarcity
 
@@ -109,7 +108,6 @@ class Adaptive:
     ) -> None:
         self._minimum, self._maximum = minimum, max(minimum, maximum)
         self.initial = min(max(initial, minimum), self._maximum)
-        self._few = min(FEW, self.initial)
         self._pool_size = pool_size
         self._clock = clock
         self._limit = float(self.initial)
@@ -180,8 +178,8 @@ class Adaptive:
             self._set(min(self._limit * (1 + past_s / RECOVERY_S), float(self.initial)), now)
         elif self._idle < BUSY and self._limit > self.initial:
             self._decay(past_s, self.initial, now)
-        elif self._idle < SATURATED and self._limit > self._few:
-            self._decay(past_s, self._few, now)
+        elif self._idle < SATURATED and self._limit > min(FEW, self.initial):
+            self._decay(past_s, min(FEW, self.initial), now)
         elif (
             waiting
             and not starved

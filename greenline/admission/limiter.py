@@ -68,7 +68,8 @@ class ConcurrencyLimiter:
     :param blocked: returns how many requests in progress wait for what others in progress hold.
     :param starved: returns how many of those wait for a connection that a server refuses.
     :param spare: returns how many handlers are idle.
-    :param is_full: returns whether clients wait that cannot be accepted.
+    :param connected: returns how many clients are connected.
+    :param unaccepted: returns how many clients are not accepted yet; infinite: too many to count.
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class ConcurrencyLimiter:
         blocked: Callable[[], int] = lambda: 0,
         starved: Callable[[], int] = lambda: 0,
         spare: Callable[[], int] = lambda: 0,
-        is_full: Callable[[], bool] = lambda: False,
+        connected: Callable[[], int] = lambda: 0,
+        unaccepted: Callable[[], float] = lambda: 0,
     ) -> None:
         self._limit = limit
         self._max_waiting = inf if max_waiting is None else max_waiting
@@ -92,12 +94,11 @@ class ConcurrencyLimiter:
         self._blocked = blocked
         self._starved = starved
         self._spare = spare
-        self._is_full = is_full
         self._in_progress = 0
         self._refused = 0
         self._disconnected = 0
         self._waiting: deque[_Waiter] = deque()
-        self._overload = Overload()
+        self._overload = Overload(connected, unaccepted)
         self._idle_time = IdleTime()
         self._timer: Any = None
 
@@ -244,7 +245,7 @@ class ConcurrencyLimiter:
         )
         if not self._waiting:
             return
-        self._overload.observe(len(self._waiting), self._in_progress, is_full=self._is_full())
+        self._overload.observe(len(self._waiting), self._in_progress)
         while len(self._waiting) > self._overload.max_waiting:
             self._refused += 1
             self._waiting.popleft().admission.set_exception(Overloaded())
@@ -257,7 +258,8 @@ def limiter(
     *,
     starved: Callable[[], int],
     spare: Callable[[], int],
-    is_full: Callable[[], bool],
+    connected: Callable[[], int],
+    unaccepted: Callable[[], float],
 ) -> ConcurrencyLimiter:
     """
     Return the limiter that the settings ask for.
@@ -266,7 +268,8 @@ def limiter(
     :param learnt: the limit that other workers of the host have found, int; 0: none has.
     :param starved: returns how many requests wait for a connection that a server refuses.
     :param spare: returns how many handlers are idle.
-    :param is_full: returns whether clients wait that cannot be accepted.
+    :param connected: returns how many clients are connected.
+    :param unaccepted: returns how many clients are not accepted yet; infinite: too many to count.
     """
     limit: Limit
     if settings.max_in_progress is None:
@@ -284,7 +287,8 @@ def limiter(
         blocked=lock_waits.waiting,
         starved=starved,
         spare=spare,
-        is_full=is_full,
+        connected=connected,
+        unaccepted=unaccepted,
     )
 
 

@@ -6,7 +6,7 @@ from greenline.admission.load import Load
 
 STEADY_S = 0.2  # for so long about as many are refused, within
 SLACK = 0.1
-HOLD_S, MAX_HOLD_S = 5.0, 60.0  # a higher limit is tried again after that, doubled each time
+HOLD_S, MAX_HOLD_S = 5.0, 60.0  # a limit that failed is tried again after that, doubled each time
 STEP, STEP_S = 0.1, 5.0  # and raised by so much, each time after so long
 
 

@@ -6,7 +6,7 @@ The ledger sees processes; between the pools of one these rules hold:
 1. A free slot is for the waiting pool that holds the fewest, of equals for the longest waiting.
 2. Who holds at least two more than a waiting one gives one, for one need at a time.
 3. Who waits and holds none is given one after ``TURN_S``, a last one too: where there are fewer
-   slots than pools, these take turns.
+   slots than pools, these take turns of that length.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,6 +36,7 @@ class Sharer:
         self._sharers = sharers
         self._waits = 0
         self._promised_until = 0.0
+        self._took_s = -inf  # when it got a slot last
         self.holds = 0
 
     def __repr__(self) -> str:
@@ -45,8 +46,9 @@ class Sharer:
         """Say that it has got a slot; if it still waits, it stands behind its equals."""
         self.holds += 1
         self._promised_until = 0.0
+        self._took_s = self._sharers.clock()
         if self._waits:
-            self._sharers.waiting[self] = self._sharers.clock()
+            self._sharers.waiting[self] = self._took_s
 
     def give(self) -> None:
         """Say that it has one less."""
@@ -83,7 +85,8 @@ class Sharer:
         for one, since in self._sharers.waiting.items():
             if one is self or now < one._promised_until:
                 continue
-            is_starving = one.holds == 0 and now >= since + TURN_S
+            # Its own turn lasts as long: a slot that went on at once would serve nobody.
+            is_starving = one.holds == 0 and now >= max(since, self._took_s) + TURN_S
             if one.holds + 1 < self.holds or is_starving:
                 one._promised_until = now + PROMISE_S
                 return True

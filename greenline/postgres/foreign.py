@@ -220,7 +220,7 @@ def _received(conn: PsycopgConnection) -> bytes:
     if conn.info.status not in ANSWERING:
         return b""
     with suppress(OSError, psycopg2.Error):
-        # The socket as it is: not gevent's, which would wait. With all arguments nothing is asked.
+        # Not gevent's socket, which would wait. The kind is not looked up where all is given.
         same = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, conn.fileno())
         try:
             same.setblocking(False)

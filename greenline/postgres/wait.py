@@ -32,7 +32,7 @@ def wait(conn: PsycopgConnection) -> None:
     Return when the operation of *conn* is complete.
 
     Raises:
-        DeadlineExceeded: the request's time is over.
+        DeadlineExceeded: the request's deadline has passed.
     """
     try:
         with deadline.spending("postgres"):

@@ -68,6 +68,17 @@ def test_a_last_one_is_given_when_it_was_a_turn(sharers: Sharers, clock: Clock) 
         assert me.promise()
 
 
+def test_a_turn_is_as_long_however_long_another_waits(sharers: Sharers, clock: Clock) -> None:
+    """A slot that was given on as soon as it came would serve nobody."""
+    me, other = holding(sharers, 0), holding(sharers, 0)
+    with other.wait():
+        clock.now += TURN_S
+        me.take()
+        assert not me.promise()
+        clock.now += TURN_S
+        assert me.promise()
+
+
 def test_a_free_slot_is_for_who_holds_the_fewest(sharers: Sharers, clock: Clock) -> None:
     """Of equals for the longest waiting, and one that does not wait is behind them."""
     many, few, late = holding(sharers, 2), holding(sharers, 1), holding(sharers, 1)

@@ -86,17 +86,19 @@ def test_an_idle_hub_is_not_blocked() -> None:
 
 
 def test_every_block_just_above_the_limit_is_counted_and_has_a_stack() -> None:
-    """Twenty blocks of 150 ms, whenever they begin: none is missed."""
+    """Eight blocks of 600 ms, whenever they begin: none is missed."""
+    # On a busy machine the look at a block comes 50 ms late.
     said = run(
         "watchdog.LOG_EVERY_S = 0.0\n"
-        "for n in range(20):\n"
-        "    gevent.sleep(0.05 + n * 0.0037)\n"
-        "    gevent.spawn(handler, in_sleep, 0.15).join()\n"
-        "report()"
+        "for n in range(8):\n"
+        "    gevent.sleep(0.05 + n * 0.0137)\n"
+        "    gevent.spawn(handler, in_sleep, 0.6).join()\n"
+        "report()",
+        limit_s=0.4,
     )
     (told,) = re.findall(r"^told (\d+) ", said, re.M)
-    assert said.count("in in_sleep") >= 20
-    assert int(told) >= 20
+    assert said.count("in in_sleep") >= 8
+    assert int(told) >= 8
 
 
 def test_a_hub_that_is_blocked_all_the_time_does_not_flood_the_log() -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenline.admission.adaptive import FEW, HOLD_S, INITIAL, Adaptive, Fixed
+from greenline.admission.adaptive import FEW, INITIAL, Adaptive, Fixed
 from greenline.admission.load import Load
+from greenline.admission.slots import HOLD_S
 
 OBSERVE_S = 0.02
 Wait = Callable[[random.Random], float]

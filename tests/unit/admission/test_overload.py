@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from greenline.admission.overload import TRY_S, Overload
+from greenline.admission.overload import TRY_S, WINDOW_S, Overload
 
 STEP_S = 0.02
 
@@ -141,15 +141,85 @@ def test_a_burst_is_no_overload() -> None:
     assert server.refused == 0
 
 
-def test_clients_that_cannot_be_accepted_are_a_queue_that_grows() -> None:
-    """With all sockets in use the queue behind them is not seen, and taken to grow."""
+def test_a_burst_after_another_one_that_was_served_is_no_overload() -> None:
+    """A thousand clients, twice within two seconds, each time served: the second burst stays."""
     now = 0.0
     overload = Overload(clock=lambda: now)
-    held = 0
-    for _ in range(500):
-        now += STEP_S
-        overload.came += 1
-        overload.ended += 1
-        overload.observe(1000, 16, is_full=True)
-        held += overload.max_waiting < 1000
-    assert held > 200
+    # What one worker's windows were: quick queries of a thousand clients, then slow ones of them.
+    came = [12, 1071, 0, 0, 145, 938, 0, 0, 0, 0]
+    ended = [0, 36, 302, 536, 222, 0, 0, 0, 62, 28]
+    present = 17
+    for window in zip(came, ended, strict=True):
+        now += WINDOW_S
+        overload.came, overload.ended = window
+        present += overload.came - overload.ended
+        overload.observe(present, 0)
+        assert overload.max_waiting == inf
+
+
+class Full:
+    """A worker whose thousand sockets are all in use: it accepts a client for each that ends."""
+
+    def __init__(self, unaccepted: float) -> None:
+        self.now, self.unaccepted = 0.0, unaccepted
+        self.overload = Overload(unaccepted=lambda: self.unaccepted, clock=lambda: self.now)
+        self.held = 0
+
+    def serve(self, rate: float, coming: float) -> None:
+        """For ten seconds serve *rate* requests a second of the *coming* ones."""
+        for _ in range(round(10 / STEP_S)):
+            self.now += STEP_S
+            self.overload.came += round(rate * STEP_S)
+            self.overload.ended += round(rate * STEP_S)
+            self.unaccepted = max(0.0, self.unaccepted + (coming - rate) * STEP_S)
+            self.overload.observe(984, 16)
+            self.held += self.overload.max_waiting < 1000
+
+
+def test_clients_that_wait_outside_are_a_queue_that_does_not_grow() -> None:
+    """Two thousand clients that ask again when they are answered."""
+    worker = Full(1000)
+    worker.serve(100, coming=100)
+    assert worker.held == 0
+
+
+def test_clients_that_cannot_be_accepted_are_a_queue_that_grows() -> None:
+    """Twice as many come as are served, and the kernel counts those that the worker does not."""
+    worker = Full(0)
+    worker.serve(100, coming=200)
+    assert worker.held > 200
+
+
+def test_clients_that_cannot_be_counted_are_a_queue_that_grows() -> None:
+    """The kernel's own queue is full: more come than that."""
+    worker = Full(inf)
+    worker.serve(100, coming=100)
+    assert worker.held > 200
+
+
+def test_clients_that_are_connected_are_no_more_for_asking_later_than_others() -> None:
+    """Five hundred that wait for their answers, on a machine that answers fifty a second."""
+    now = 0.0
+    overload = Overload(connected=lambda: 500, clock=lambda: now)
+    # What one worker's windows were: the last client has asked after a second, and then an answer
+    # more or less is on its way.
+    waiting = [31, 370, 468, 469, 468, 470, 471, 477, 481, 482, 483, 483, 484, 479, 483, 490]
+    ended = [16, 11, 21, 31, 32, 31, 30, 28, 9, 28, 36, 24, 24, 12, 10, 11]
+    before = 0
+    for here, done in zip(waiting, ended, strict=True):
+        now += 0.32
+        overload.came, overload.ended = here - before + done, done
+        overload.observe(here, 10)
+        assert overload.max_waiting == inf
+        before = here
+
+
+def test_clients_that_connect_anew_for_each_request_are_not_counted_exactly() -> None:
+    """A few more of five hundred than a second ago were on their way then."""
+    now = 0.0
+    overload = Overload(clock=lambda: now)
+    for waiting in (470, 471, 473, 475, 476, 478, 480, 482, 483, 484, 486, 488):
+        now += WINDOW_S
+        overload.came, overload.ended = 13, 12
+        overload.observe(waiting, 10)
+        assert overload.max_waiting == inf

@@ -1,7 +1,8 @@
 """greenline.hub.taken_socket: the first send of an application is noted."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import gevent.socket
 import pytest
@@ -15,42 +16,49 @@ SENDS: list[Callable[[socket.socket], object]] = [
 ]
 
 
+@pytest.fixture
+def ends() -> Iterator[tuple[Any, Any]]:
+    """Both ends of a connection."""
+    near, far = gevent.socket.socketpair()
+    with near, far:
+        yield near, far
+
+
 @pytest.mark.parametrize("send", SENDS, ids=["send", "sendall", "sendmsg"])
-def test_a_socket_is_taken_by_the_first_send(send: Callable[[socket.socket], object]) -> None:
+def test_a_socket_is_taken_by_the_first_send(
+    send: Callable[[socket.socket], object], ends: tuple[Any, Any]
+) -> None:
     """The bytes arrive, and the socket has its own class again."""
-    near, far = gevent.socket.socketpair()
+    near, far = ends
     own = type(near)
-    with near, far:
-        taken_socket.watch(near)
-        near.getsockname()
-        assert not taken_socket.is_taken(near)
-        assert isinstance(near, own)
-        send(near)
-        assert taken_socket.is_taken(near)
-        assert type(near) is own
-        assert far.recv(10) == b"x"
+    taken_socket.watch(near)
+    near.getsockname()
+    assert not taken_socket.is_taken(near)
+    assert isinstance(near, own)
+    send(near)
+    assert taken_socket.is_taken(near)
+    assert type(near) is own
+    assert far.recv(10) == b"x"
 
 
-def test_a_method_that_the_application_keeps_sends_more_than_once() -> None:
+def test_a_method_that_the_application_keeps_sends_more_than_once(ends: tuple[Any, Any]) -> None:
     """As a library does that looks ``send`` up once."""
-    near, far = gevent.socket.socketpair()
+    near, far = ends
     own = type(near)
-    with near, far:
-        taken_socket.watch(near)
-        send, sendmsg = near.send, near.sendmsg
-        for _ in range(2):
-            send(b"x")
-            sendmsg([b"x"])
-        assert type(near) is own
-        assert far.recv(10) == b"xxxx"
+    taken_socket.watch(near)
+    send, sendmsg = near.send, near.sendmsg
+    for _ in range(2):
+        send(b"x")
+        sendmsg([b"x"])
+    assert type(near) is own
+    assert far.recv(10) == b"xxxx"
 
 
-def test_without_a_send_the_class_comes_back() -> None:
+def test_without_a_send_the_class_comes_back(ends: tuple[Any, Any]) -> None:
     """The socket of a connection that stays is watched again for the next upgrade."""
-    near, far = gevent.socket.socketpair()
+    near = ends[0]
     own = type(near)
-    with near, far:
-        for _ in range(2):
-            taken_socket.watch(near)
-            taken_socket.unwatch(near)
-            assert type(near) is own
+    for _ in range(2):
+        taken_socket.watch(near)
+        taken_socket.unwatch(near)
+        assert type(near) is own

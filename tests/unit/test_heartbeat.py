@@ -1,0 +1,38 @@
+"""greenline.heartbeat, in a process of its own whose hub computes."""
+
+import subprocess
+import sys
+
+# The hub's thread gets some 1.5 % of a CPU: it has the lowest priority there, and a child spins.
+STARVED = """
+import os, threading, time
+
+from greenline.heartbeat import Heartbeat
+
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+end_s = time.monotonic() + 5
+spinning = os.fork()
+while not spinning and time.monotonic() < end_s:
+    pass
+if not spinning:
+    os._exit(0)
+try:
+    notified = []
+    heartbeat = Heartbeat(lambda: notified.append(time.monotonic()), 2)
+    heartbeat.start()
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+    heartbeat.beat()
+    while time.monotonic() < end_s - 1:
+        pass
+    print(len(notified))
+finally:
+    os.kill(spinning, 9)
+    os.waitpid(spinning, 0)
+"""
+
+
+def test_a_hub_that_computes_on_a_busy_machine_is_alive() -> None:
+    """It waits for the CPU most of the time, and the master is notified meanwhile."""
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 1
