@@ -15,8 +15,8 @@ COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline 
 
 .PHONY: help serve dev test test-long test-deploy check pins bench-article bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
-	bench-slow-clients bench-legacy clean \
-	have-python have-ferretdb setup-serve setup-dev setup-bench
+	bench-slow-clients bench-legacy bench-documents clean \
+	have-python setup-serve setup-dev setup-bench
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -27,15 +27,15 @@ serve: setup-serve ## run the service with its own Postgres and MongoDB, on PORT
 dev: setup-serve ## the same with one worker, which reloads when the code changes
 	@exec .venv/bin/python -m embedded.serve --dev
 
-test: setup-dev have-ferretdb ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
+test: setup-dev ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
 	@$(COMPILE)
 	@exec .venv/bin/python -m $(PYTEST)
 
-test-long: setup-dev have-ferretdb ## run them with the long forms: twenty reloads for three, half a minute deaf
+test-long: setup-dev ## run them with the long forms: twenty reloads for three, half a minute deaf
 	@$(COMPILE)
 	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m $(PYTEST) --timeout 1200
 
-test-deploy: setup-dev have-ferretdb ## run what is in deploy/, on real servers: nginx under load, the image, the units
+test-deploy: setup-dev ## run what is in deploy/, on real servers: nginx under load, the image, the units
 	@$(COMPILE)
 	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m pytest --timeout 1200 tests/deploy $(ARGS)
 
@@ -87,16 +87,15 @@ bench-slow-clients: setup-dev ## measure the others while 500 clients are slow, 
 bench-legacy: setup-bench ## compare unmodified applications on our worker and on threads
 	@exec .venv/bin/python -m bench.legacy $(ARGS)
 
+bench-documents: setup-bench ## compare copies of 300,000 documents with what a script does
+	@exec .venv/bin/python -m bench.documents $(ARGS)
+
 clean: ## remove everything that the other targets made
 	@exec $(or $(wildcard .venv/bin/python),$(PYTHON)) -B -m embedded.clean
 
 have-python:
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "setup: PYTHON: there is no $(PYTHON); install Python 3.11 or newer (python3)" >&2; exit 1; }
-
-# Before the tests: its build, which takes minutes on a busy machine, is not theirs to wait for.
-have-ferretdb: setup-dev
-	@exec .venv/bin/python -c "from embedded.ferretdb import binary; binary()"
 
 setup-serve: have-python
 	@exec $(PYTHON) -B embedded/venv.py serve

@@ -1,5 +1,5 @@
 """The service's settings, read from the environment."""
 
-from config.settings import Settings, load
+from config.settings import Settings, load, load_mongodb
 
-__all__ = ["Settings", "load"]
+__all__ = ["Settings", "load", "load_mongodb"]

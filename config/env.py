@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from greenline.errors import ConfigError
 
+OFF = "off"
 ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
 
 
@@ -32,6 +33,11 @@ def url(environ: Mapping[str, str], name: str, schemes: tuple[str, ...]) -> str:
     if not value.startswith(tuple(f"{scheme}://" for scheme in schemes)):
         raise ConfigError(f"{name}: must begin with {' or '.join(f'{s}://' for s in schemes)}")
     return value
+
+
+def url_or_off(environ: Mapping[str, str], name: str, schemes: tuple[str, ...]) -> str | None:
+    """Return a URL of one of *schemes*, None where the variable is ``OFF``."""
+    return None if environ.get(name, "").strip() == OFF else url(environ, name, schemes)
 
 
 def optional_integer(environ: Mapping[str, str], name: str, *, least: int, most: int) -> int | None:

@@ -15,7 +15,7 @@ class Settings:
     """What the README's table lists; seconds end in ``_s``, None means computed or unlimited."""
 
     database_url: str
-    mongodb_uri: str
+    mongodb_uri: str | None  # None does without MongoDB
     port: int
     workers: int
     postgres_pool_size: int | None
@@ -45,9 +45,10 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     Raises:
         ConfigError: names the variable and what it should be.
     """
+    mongodb_uri, mongodb_documentdb = load_mongodb(environ)
     return Settings(
         database_url=env.url(environ, "DATABASE_URL", ("postgresql", "postgres")),
-        mongodb_uri=env.url(environ, "MONGODB_URI", ("mongodb", "mongodb+srv")),
+        mongodb_uri=mongodb_uri,
         port=env.integer(environ, "PORT", 8000, least=1, most=65_535),
         workers=env.integer(environ, "WEB_CONCURRENCY", default_workers(), least=1, most=1_000),
         postgres_pool_size=env.optional_integer(
@@ -65,7 +66,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
             environ, "MONGODB_MAX_CONNECTIONS", least=1, most=10_000_000
         ),
         postgres_prepare=env.flag(environ, "POSTGRES_PREPARE", default=True),
-        mongodb_documentdb=env.flag(environ, "MONGODB_DOCUMENTDB"),
+        mongodb_documentdb=mongodb_documentdb,
         request_timeout_s=env.seconds(environ, "REQUEST_TIMEOUT", 30.0, most=A_DAY_S),
         pool_timeout_s=env.optional_seconds(environ, "POOL_TIMEOUT", most=A_DAY_S),
         pool_max_waiting=env.integer(environ, "POOL_MAX_WAITING", 1_000, least=0, most=1_000_000),
@@ -79,6 +80,17 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         cors_origins=env.origins(environ, "CORS_ORIGINS"),
         ops_token=env.text(environ, "OPS_TOKEN", "") or None,
     )
+
+
+def load_mongodb(environ: Mapping[str, str] = os.environ) -> tuple[str | None, bool]:
+    """
+    Read the URI of MongoDB, and whether it is Amazon DocumentDB: all that a command needs.
+
+    Raises:
+        ConfigError: names the variable and what it should be.
+    """
+    uri = env.url_or_off(environ, "MONGODB_URI", ("mongodb", "mongodb+srv"))
+    return uri, env.flag(environ, "MONGODB_DOCUMENTDB")
 
 
 def _hosts(environ: Mapping[str, str]) -> int | None:

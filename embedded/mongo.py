@@ -1,37 +1,63 @@
 """
 Run a MongoDB of our own, or what speaks its protocol, for as long as this process lives.
 
-1. ``mongod`` when it is installed, as a replica set of one node: transactions need one.
-2. Else FerretDB, built once. It knows no transactions.
+1. ``mongod`` when it is installed, else SecantusDB, a package that speaks MongoDB's protocol.
+2. Either is a replica set of one node, which transactions need, unless it is asked to be none.
 3. Either listens on a free port of 127.0.0.1, another one at each start.
 """
 
+import importlib.util
 import shutil
 import socket
+import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
-from embedded import ferretdb
 from embedded.lock import FolderLock
 from embedded.process import Child, end_orphans, wait_until
 from greenline.errors import ConfigError
 
 START_TIMEOUT_S = 60
 REPLICA_SET = "greenline"
+SECANTUSDB, PACKAGE = "secantusdb", "secantus"
+CACHE_SIZE = "256M"
 NOT_YET_INITIALIZED = 94  # MongoDB's error code.
 
 
-class Mongo:
-    """A server whose data and log lie in *folder*."""
+def is_available() -> bool:
+    """Return whether there is one to start: SecantusDB has no wheel for some platforms."""
+    return bool(shutil.which("mongod") or importlib.util.find_spec(PACKAGE))
 
-    def __init__(self, folder: Path) -> None:
+
+class Mongo:
+    """
+    A server whose data and log lie in *folder*.
+
+    :param folder: path, made when it is not there.
+    :param durable: whether an acknowledged write is on the disk, bool, default True; tests that
+        kill no server do without.
+    :param standalone: whether it is no replica set, bool, default False: without transactions.
+    :param test_commands: whether it knows MongoDB's commands for tests, bool, default False.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        durable: bool = True,
+        standalone: bool = False,
+        test_commands: bool = False,
+    ) -> None:
         self.folder = folder
-        self.kind = "mongod" if shutil.which("mongod") else "ferretdb"
+        self.kind = "mongod" if shutil.which("mongod") else SECANTUSDB
         self.port = 0
-        self._child = Child("MongoDB" if self.kind == "mongod" else "FerretDB")
+        self._durable, self._standalone = durable, standalone
+        self._test_commands = test_commands
+        self._child = Child("MongoDB" if self.kind == "mongod" else "SecantusDB")
         self._lock = FolderLock(folder)
 
     @property
@@ -42,8 +68,8 @@ class Mongo:
     @property
     def version(self) -> str:
         """What runs, and which version of it."""
-        if self.kind == "ferretdb":
-            return f"FerretDB {ferretdb.VERSION}"
+        if self.kind == SECANTUSDB:
+            return f"SecantusDB {version(SECANTUSDB)}"
         with self._client() as client:
             return f"mongod {client.server_info()['version']}"
 
@@ -64,7 +90,7 @@ class Mongo:
 
     def start(self) -> None:
         """
-        Start, building FerretDB first where that is needed, and return when it answers.
+        Start, and return when it answers.
 
         Raises:
             ConfigError: it cannot start; names the variable to change.
@@ -74,7 +100,7 @@ class Mongo:
         try:
             end_orphans(self._is_ours)
             self._launch()
-            if self.kind == "mongod":
+            if self.kind == "mongod" and not self._standalone:
                 self._make_primary()
         except BaseException:
             self.stop()
@@ -109,11 +135,21 @@ class Mongo:
         return (self.folder / self.kind).absolute()
 
     def _command(self) -> list[str | Path]:
-        if self.kind == "ferretdb":
-            address = f"127.0.0.1:{self.port}"
-            return [ferretdb.binary(), "-listen", address, "-data", self._data]
-        place = ["--bind_ip", "127.0.0.1", "--port", str(self.port), "--dbpath", str(self._data)]
-        return ["mongod", "--replSet", REPLICA_SET, *place]
+        place = ["--port", str(self.port)]
+        if self.kind == "mongod":
+            place += ["--bind_ip", "127.0.0.1", "--dbpath", str(self._data)]
+            place += [] if self._standalone else ["--replSet", REPLICA_SET]
+            place += ["--setParameter", "enableTestCommands=1"] if self._test_commands else []
+            return ["mongod", *place]
+        # An empty file of its own: without one it reads those of the person and of the machine.
+        settings = (self.folder / "secantusd.toml").absolute()
+        settings.touch()
+        place += ["--config", str(settings), "--storage-path", str(self._data)]
+        place += ["--cache-size", CACHE_SIZE]
+        place += ["--standalone"] if self._standalone else []
+        place += ["--enable-test-commands"] if self._test_commands else []
+        place += ["--sync-on-commit"] if self._durable else []
+        return [sys.executable, "-m", PACKAGE, *place]
 
     def _launch(self) -> None:
         self.port = _free_port()
@@ -126,7 +162,7 @@ class Mongo:
 
     def _is_ours(self, arguments: list[str]) -> bool:
         program = Path(arguments[0]).name
-        return program.startswith((self.kind, "mongod")) and str(self._data) in arguments
+        return str(self._data) in arguments and (program == "mongod" or PACKAGE in arguments)
 
     def _listens(self) -> bool:
         with socket.socket() as probe:

@@ -16,14 +16,15 @@ NEW_BOOK = (
 NEW_STATE = f'{{"task_id": {int(time.time())}, "agent_id": 1, "data": {{"step": 1}}}}'
 
 
-def started(port: int, told: list[str], key: str | None) -> str:
+def started(port: int, told: list[str], key: str | None, has_mongo: bool) -> str:
     """Return the lines to print: where it listens, what it uses, and what to try with *key*."""
     base = f"http://127.0.0.1:{port}"
     curl = "curl" if key is None else f"curl -H 'Authorization: Bearer {key}'"
     lines = [f"Greenline listens on {base}; Ctrl-C stops it, the data stays", "", *told]
     lines += ["", f"Try, or read and try all of it at {base}/docs:", ""]
     lines += [f"  {curl} '{base}/books?limit=3'", _post(curl, f"{base}/books", NEW_BOOK)]
-    lines += [_post(curl, f"{base}/states", NEW_STATE), f"  curl {base}/readyz"]
+    lines += [_post(curl, f"{base}/states", NEW_STATE)] * has_mongo
+    lines += [f"  curl {base}/readyz"]
     return "\n".join(["", *(f"  {line}".rstrip() for line in lines), ""])
 
 

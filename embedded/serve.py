@@ -16,9 +16,10 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 
+from config.env import OFF
 from embedded import checks, report, signals
 from embedded.lock import FolderLock
-from embedded.mongo import Mongo
+from embedded.mongo import Mongo, is_available
 from embedded.postgres import Postgres
 from embedded.process import Child, run, wait_until
 from embedded.settings import CHECKOUT, data_folder
@@ -30,6 +31,7 @@ KEY = "development"
 NEW_KEY = ("keys", "create", "--name", KEY, "--scopes", "read,write,admin", "--replace")
 GRACEFUL_TIMEOUT_S = 30
 WATCH_S = 0.2
+NO_MONGODB = "none: SecantusDB has no wheel for this platform and Python; install mongod"
 
 
 class Serve:
@@ -85,15 +87,20 @@ class Serve:
 
     def have_mongo(self) -> None:
         """Start MongoDB, or ask the one in ``MONGODB_URI``."""
-        if not self.env.get("MONGODB_URI"):
+        uri = self.env.get("MONGODB_URI")
+        if uri == OFF:
+            self.told.append("MongoDB   none (MONGODB_URI=off)")
+        elif uri:
+            self.told.append(f"MongoDB   {checks.mongodb(uri)}, yours (MONGODB_URI)")
+        elif not is_available():
+            self.env["MONGODB_URI"] = OFF
+            self.told.append(f"MongoDB   {NO_MONGODB}")
+        else:
             server = Mongo(self.folder / "mongo")
             self._adopt(server)
             self.env["MONGODB_URI"] = server.url
             self.told.append(f"MongoDB   {server.version}, embedded")
             self.told.append(f"          export MONGODB_URI='{server.url}'")
-        else:
-            version = checks.mongodb(self.env["MONGODB_URI"])
-            self.told.append(f"MongoDB   {version}, yours (MONGODB_URI)")
 
     def prepare_databases(self) -> None:
         """Apply the schema and add the sample data."""
@@ -179,7 +186,10 @@ def main() -> int:
     signals.raise_stopped()
     try:
         serve.start()
-        print(report.started(serve.port, serve.told, serve.key), flush=True)
+        print(
+            report.started(serve.port, serve.told, serve.key, serve.env["MONGODB_URI"] != OFF),
+            flush=True,
+        )
         while not serve.dead():
             time.sleep(WATCH_S)
         return _fail(f"{serve.dead()}; the others are being stopped")

@@ -1,8 +1,6 @@
 """Real servers for the tests."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from pymongo import MongoClient
 
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres
-from tests.support import OPS_TOKEN, WORKERS, Databases, Service, run, service
+from tests.support import OPS_TOKEN, WORKERS, Databases, Service, open_folder, run, service
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("greenline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,10 +23,8 @@ os.environ |= WORKERS
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
     """A short folder that Postgres's own user may enter, with a blank in its name."""
-    path = Path(tempfile.mkdtemp(prefix="greenline test "))
-    path.chmod(0o711)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    with open_folder("greenline test ") as path:
+        yield path
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +36,15 @@ def postgres(folder: Path) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def mongo(folder: Path) -> Iterator[Mongo]:
-    """A MongoDB, or what speaks its protocol, of the session's own."""
-    with Mongo(folder / "mongo") as server:
+    """A MongoDB of the session's own, which has transactions and knows commands for tests."""
+    with Mongo(folder / "mongo", durable=False, test_commands=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def standalone_mongo(folder: Path) -> Iterator[Mongo]:
+    """One that is no replica set, and has no transactions."""
+    with Mongo(folder / "standalone", durable=False, standalone=True) as server:
         yield server
 
 

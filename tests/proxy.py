@@ -11,6 +11,7 @@ Stand between the service and a server, and misbehave when told to.
 import hashlib
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import closing, suppress
 
 import gevent
@@ -21,6 +22,7 @@ GARBAGE = hashlib.shake_256(b"garbage").digest(200)
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: close() sends a reset
 
 Target = tuple[str, int] | str
+Reply = Callable[[bytes], bytes]
 
 
 class Proxy:
@@ -41,6 +43,7 @@ class Proxy:
         self._open: set[socket.socket] = set()
         self._holding: tuple[bytes, ...] = ()
         self._losing: bytes | None = None
+        self._replies: list[tuple[bytes, Reply]] = []
         self._lost: set[socket.socket] = set()
         self._garbage = False
         self._released = Event()
@@ -61,7 +64,7 @@ class Proxy:
         """Be a good proxy, as at the beginning."""
         if self._garbage:
             self.cut()
-        self._garbage, self._holding, self._losing = False, (), None
+        self._garbage, self._holding, self._losing, self._replies = False, (), None, []
         self._hearing.set()
         self._speaking.set()
         self._released.set()
@@ -101,6 +104,10 @@ class Proxy:
     def lose(self, words: bytes) -> None:
         """Pass on the next thing that a client says with *words*, and reset it at the answer."""
         self._losing = words
+
+    def reply(self, words: bytes, reply: Reply, times: int = 1) -> None:
+        """Answer the next things that a client says with *words* in the server's place."""
+        self._replies += [(words, reply)] * times
 
     def babble(self) -> None:
         """Answer random bytes to whatever is said."""
@@ -150,6 +157,8 @@ class Proxy:
                 self._lost.add(client)
             if self._garbage:
                 client.sendall(GARBAGE)
+            elif self._replies and self._replies[0][0] in data:
+                client.sendall(self._replies.pop(0)[1](data))
             else:
                 server.sendall(data)
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -66,6 +67,21 @@ def wait_until(condition: Callable[[], T], what: str, limit_s: float = LIMIT_S) 
 
 # Bound and not listening: a server may still listen there, and nobody is given the same port.
 _kept: deque[socket.socket] = deque()
+
+
+@contextmanager
+def open_folder(prefix: str = "greenline-") -> Iterator[Path]:
+    """
+    Make a folder that other users may enter; remove it at the end.
+
+    It is none of pytest's: each pytest that starts on this machine closes its folders to others.
+    """
+    path = Path(tempfile.mkdtemp(prefix=prefix))
+    path.chmod(0o711)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def free_port() -> int:

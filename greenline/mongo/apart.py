@@ -24,6 +24,11 @@ def do(work: Callable[[], object], what: str, items: int = 0) -> bool:
 
     It goes on in its own greenlet when the caller is interrupted.
     """
+    return bool(begin(work, what, items).get())
+
+
+def begin(work: Callable[[], object], what: str, items: int = 0) -> "gevent.Greenlet[[], bool]":
+    """Begin *work* as :func:`do` does, and do not wait for it."""
 
     def run() -> bool:
         try:
@@ -34,4 +39,4 @@ def do(work: Callable[[], object], what: str, items: int = 0) -> bool:
             return False
         return True
 
-    return bool(gevent.spawn(run).get())
+    return gevent.spawn(run)

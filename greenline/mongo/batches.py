@@ -5,14 +5,17 @@ Write several documents or none: in a transaction, or as well as it can be done 
    refused; what others changed since stays. Who looks meanwhile sees parts, and a kill -9 leaves
    them. Half of the time is kept for undoing. When that fails, as the server is away, or is
    interrupted, the outcome is unknown, and told so.
-2. A transaction is done again by the driver when another one was in its way; its commit is
-   repeated too. When that is not answered in the end, the outcome is unknown.
-3. FerretDB 1 keeps one of its 50 connections to SQLite for each replacement of a command: what is
-   replaced goes in chunks, and one batch at a time (:meth:`Versions.exclusive`), or it hangs.
+2. A transaction is done again by the driver when another one was in its way, or the server was
+   lost for up to ``OUTAGE_S``; its commit is repeated too. When that is not answered in the end,
+   the outcome is unknown.
+3. When the deadline passes before the commit is sent, the driver has no time left for an abort
+   either. It is sent in the background: else the server would keep the transaction for a minute.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from math import inf
+from time import monotonic
 from typing import Any
 
 import bson
@@ -20,13 +23,14 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import ReadPreference, ReplaceOne
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import ConnectionFailure, ExecutionTimeout, OperationFailure, PyMongoError
 
 from greenline import deadline
-from greenline.errors import OutcomeUnknown, SerializationFailure
+from greenline.errors import DeadlineExceeded, OutcomeUnknown, SerializationFailure
 from greenline.mongo import apart
-from greenline.mongo.driver import WRITE_SENT
-from greenline.mongo.retry import Document, is_unsent, repeated
+from greenline.mongo.driver import WRITE_SENT, abort, abort_of, commits_sent, has_time
+from greenline.mongo.errors import translate
+from greenline.mongo.retry import OUTAGE_S, Document, is_unsent, repeated
 from greenline.mongo.versions import Versions
 
 # MongoDB's labels of errors: the same again may succeed, and: it may have been committed.
@@ -36,9 +40,6 @@ COMMIT_UNKNOWN = "UnknownTransactionCommitResult"
 # An undo is needed after any error: the connection need not have been lost.
 UNDO_FAILED = "a part of the batch was written and could not be undone: look before you repeat it"
 UNDO_INTERRUPTED = "a part of the batch was written and is being undone: look before you repeat it"
-
-# How many documents a command replaces.
-CHUNK = 10
 
 # A document as it was read, and what is to be in its place.
 Pair = tuple[Document, Document]
@@ -94,7 +95,7 @@ class Batches(Versions):
 
     def swap_all(self, collection: str, pairs: Sequence[Pair]) -> bool:
         """
-        Put all that is new in the places of the old, in an ``exclusive()`` block, or nothing.
+        Put all that is new in the places of the old, or nothing.
 
         False when one of the old ones is gone, and nothing was done.
 
@@ -145,52 +146,31 @@ class Batches(Versions):
         repeated(attempt)
 
     def _swap_in_order(self, collection: str, pairs: Sequence[Pair]) -> None:
-        if not self.capabilities().can_swap:
-            self._require_old(collection, pairs)
-        begun: list[Pair] = []
-        left_s = deadline.remaining()
-        try:
-            with nullcontext() if left_s is None else deadline.limit(left_s / 2):
-                for chunk in _chunks(pairs):
-                    self._swap_chunk(collection, chunk, begun)
-        except BaseException as error:
-            if begun:
-                self._undo(lambda: self._swap_back(collection, begun), len(begun), error)
-            raise
-
-    def _require_old(self, collection: str, pairs: Sequence[Pair]) -> None:
-        """Raise _Changed unless all have their old versions."""
-        now = self._raw(collection, pairs)
-        for old, _ in pairs:
-            found = now.get(old["_id"])
-            if found is None or found.get("version") != old.get("version"):
-                raise _Changed
-
-    def _swap_chunk(self, collection: str, pairs: Sequence[Pair], begun: list[Pair]) -> None:
-        """Replace *pairs*, and add them to *begun* when they were sent, whatever became of it."""
-        can_swap = self.capabilities().can_swap
         is_sent = False
 
         def attempt(arrived: bool) -> None:
             nonlocal is_sent
             is_sent = arrived
-            left = self._left(collection, pairs) if arrived else pairs
-            if not left:
-                return
-            with self.database(repeatable=True) as database:
-                done = database[collection].bulk_write(_replacements(left, can_swap))
-            if done.matched_count < len(left):
-                raise _Changed
+            self._replace_left(collection, pairs, arrived)
 
+        left_s = deadline.remaining()
         try:
-            repeated(attempt)
-            is_sent = True
+            with nullcontext() if left_s is None else deadline.limit(left_s / 2):
+                repeated(attempt)
         except BaseException as error:
-            is_sent = is_sent or not is_unsent(error)
+            if is_sent or not is_unsent(error):
+                self._undo(lambda: self._swap_back(collection, pairs), len(pairs), error)
             raise
-        finally:
-            if is_sent:
-                begun += pairs
+
+    def _replace_left(self, collection: str, pairs: Sequence[Pair], arrived: bool) -> None:
+        """Replace *pairs* in order; an attempt before this one may have *arrived*."""
+        left = self._left(collection, pairs) if arrived else pairs
+        if not left:
+            return
+        with self.database(repeatable=True) as database:
+            done = database[collection].bulk_write(_replacements(left))
+        if done.matched_count < len(left):
+            raise _Changed
 
     def _left(self, collection: str, pairs: Sequence[Pair]) -> list[Pair]:
         """Return which are still to be replaced, after an answer was lost."""
@@ -209,18 +189,16 @@ class Batches(Versions):
             left.append((old, new))
         return left
 
-    def _swap_back(self, collection: str, begun: Sequence[Pair]) -> None:
-        now = self._raw(collection, begun)
+    def _swap_back(self, collection: str, pairs: Sequence[Pair]) -> None:
+        now = self._raw(collection, pairs)
         ours = [
             (new, old)
-            for old, new in reversed(begun)
+            for old, new in reversed(pairs)
             if (found := now.get(old["_id"])) is not None and _is(found, new)
         ]
-        for chunk in _chunks(ours):
-            try:
-                self._swap_chunk(collection, chunk, [])
-            except _Changed:  # what others changed since stays
-                continue
+        if ours:
+            with suppress(_Changed):  # what others changed since stays
+                repeated(lambda arrived: self._replace_left(collection, ours, arrived))
 
     def _raw(self, collection: str, pairs: Sequence[Pair]) -> dict[Any, RawBSONDocument]:
         """Return what is there of *pairs* now, by its ``_id``: the primary is asked."""
@@ -242,41 +220,65 @@ class Batches(Versions):
             raise OutcomeUnknown(UNDO_FAILED) from error
 
     def _transact(self, work: Work) -> None:
-        is_done = False
+        lost_s = inf  # when the server was lost first
 
         def run(session: ClientSession) -> None:
-            nonlocal is_done
-            is_done = False
-            work(database, session)
-            is_done = True
+            nonlocal lost_s
+            commits_sent.discard(session)  # a commit before this was refused
+            try:
+                work(database, session)
+            except ConnectionFailure as error:
+                lost_s = min(lost_s, monotonic())
+                # The driver would begin anew for two minutes, or until the deadline.
+                if monotonic() - lost_s >= OUTAGE_S:
+                    raise translate(error) from error
+                raise
+            if not has_time():  # a commit would not be sent, and be of unknown outcome
+                raise DeadlineExceeded
 
         with self.database(repeatable=True) as database, database.client.start_session() as session:
             try:
                 session.with_transaction(run)
-            except PyMongoError as error:
+            except BaseException as error:
                 # Before the commit nothing is written, whatever was lost.
-                if is_done and any(map(error.has_error_label, (WRITE_SENT, COMMIT_UNKNOWN))):
+                is_committing = session in commits_sent
+                if not is_committing and not has_time() and (command := abort_of(session)):
+                    self._abort(command)
+                if is_committing and _is_unanswered(error):
                     raise OutcomeUnknown from error
-                if isinstance(error, OperationFailure) and error.has_error_label(TRANSIENT):
+                # The driver wraps the last error when there is no time for another attempt.
+                last = error.__cause__ if isinstance(error, ExecutionTimeout) else error
+                if isinstance(last, OperationFailure) and last.has_error_label(TRANSIENT):
                     raise SerializationFailure from error
+                if isinstance(last, PyMongoError):
+                    raise translate(last) from last
                 raise
 
+    def _abort(self, command: Document) -> None:
+        """Begin an abort for which the driver had no time; the request does not wait for it."""
 
-def _chunks(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
-    return [pairs[first : first + CHUNK] for first in range(0, len(pairs), CHUNK)]
+        def attempt(_: bool) -> None:
+            with self.database(repeatable=True) as database:
+                abort(database.client, command)
+
+        apart.begin(lambda: repeated(attempt), "aborting a transaction")
+
+
+def _is_unanswered(error: BaseException) -> bool:
+    """Return whether *error* leaves open what became of a commit."""
+    if isinstance(error, PyMongoError):
+        return any(map(error.has_error_label, (WRITE_SENT, COMMIT_UNKNOWN)))
+    # The driver looks for a server every half second, also past the deadline.
+    return isinstance(error, deadline.Interrupt)
 
 
 def _is(found: RawBSONDocument, document: Document) -> bool:
     return found.raw == bson.encode(document)
 
 
-def _replacements(pairs: Sequence[Pair], can_swap: bool) -> list[ReplaceOne[Document]]:
-    """Return the writes; where a filter by version keeps nobody apart, it has none."""
+def _replacements(pairs: Sequence[Pair]) -> list[ReplaceOne[Document]]:
     return [
-        ReplaceOne(
-            {"_id": old["_id"], **({"version": old.get("version")} if can_swap else {})}, new
-        )
-        for old, new in pairs
+        ReplaceOne({"_id": old["_id"], "version": old.get("version")}, new) for old, new in pairs
     ]
 
 
@@ -292,7 +294,7 @@ def _insert(
 def _replace(
     database: "Database[Document]", session: ClientSession, collection: str, pairs: Sequence[Pair]
 ) -> None:
-    done = database[collection].bulk_write(_replacements(pairs, can_swap=True), session=session)
+    done = database[collection].bulk_write(_replacements(pairs), session=session)
     if done.matched_count < len(pairs):
         raise _Changed
 

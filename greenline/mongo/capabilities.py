@@ -1,19 +1,22 @@
 """
 What a MongoDB, or what speaks its protocol, can do: asked of the server, not assumed.
 
-1. Transactions need a replica set or a mongos, and ``hello`` tells which it is (setName, or
-   "isdbgrid"). Some that are one refuse transactions all the same: so one that only reads is tried.
-2. FerretDB 1 finds a document, and writes it in a second step by its ``_id`` alone: a filter by
-   version does not keep two writers apart. It says so nowhere; ``buildInfo`` tells what it is.
+Transactions need a replica set or a mongos, and ``hello`` tells which it is (setName, or
+"isdbgrid"). Some that are one refuse transactions all the same: so one that only reads is tried.
+A plain read comes before it, on every server: without the right to read, a refused transaction
+proves nothing, so the answer is unknown and is asked for again.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
+from pymongo import ReadPreference
+from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-FERRETDB_1 = "ferretdbVersion"  # in buildInfo; FerretDB 2 has "ferretdb" there
+# Whatever the URI prefers: a transaction reads nowhere else.
+PRIMARY = ReadPreference.PRIMARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,6 @@ class Capabilities:
 
     server: str
     has_transactions: bool
-    can_swap: bool  # a document is found by a filter and replaced in one step
 
     def __str__(self) -> str:
         batches = (
@@ -30,8 +32,7 @@ class Capabilities:
             if self.has_transactions
             else "no transactions, so batches are written in order, and undone when they fail"
         )
-        swaps = "" if self.can_swap else "; it swaps no documents, so changes take turns by locks"
-        return f"{self.server}: {batches}{swaps}"
+        return f"{self.server}: {batches}"
 
 
 def read_capabilities(database: "Database[dict[str, Any]]") -> Capabilities:
@@ -39,23 +40,23 @@ def read_capabilities(database: "Database[dict[str, Any]]") -> Capabilities:
     Ask the server of *database*.
 
     Raises:
-        PyMongoError: it does not answer.
+        PyMongoError: it does not answer, or the user may not read.
     """
     hello = database.command("hello")
     build = database.client.admin.command("buildInfo")
-    is_ferretdb_1 = FERRETDB_1 in build
+    locks = database.get_collection("locks", read_preference=PRIMARY)  # need not be there
+    locks.find_one({})
     may_transact = "setName" in hello or hello.get("msg") == "isdbgrid"
-    return Capabilities(
-        f"{'FerretDB 1 as MongoDB' if is_ferretdb_1 else 'MongoDB'} {build['version']}",
-        may_transact and _transacts(database),
-        not is_ferretdb_1,
-    )
+    return Capabilities(f"MongoDB {build['version']}", may_transact and _transacts(locks))
 
 
-def _transacts(database: "Database[dict[str, Any]]") -> bool:
+def _transacts(locks: "Collection[dict[str, Any]]") -> bool:
     try:
-        with database.client.start_session() as session, session.start_transaction():
-            database.locks.find_one({}, session=session)
+        with (
+            locks.database.client.start_session() as session,
+            session.start_transaction(read_preference=PRIMARY),
+        ):
+            locks.find_one({}, session=session)
     except OperationFailure as error:
         if error.timeout:
             raise

@@ -14,11 +14,11 @@ A MongoClient of this worker, as large as the server allows, and a second one fo
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import monotonic
-from typing import Any
+from types import TracebackType
 from urllib.parse import urlsplit
 
 import gevent
@@ -33,7 +33,7 @@ from greenline.mongo import options
 from greenline.mongo.batches import Batches
 from greenline.mongo.clients import Clients
 from greenline.mongo.driver import LimitedClient
-from greenline.mongo.errors import translated
+from greenline.mongo.errors import translate, translated
 from greenline.mongo.limits import read_max_connections
 from greenline.mongo.permits import Permits
 from greenline.mongo.retry import Document
@@ -91,8 +91,7 @@ class Mongo(Batches):
             return dict.fromkeys(("size", "active", "idle", "waiting"), 0)
         return client.stats()
 
-    @contextmanager
-    def database(self, *, repeatable: bool = False) -> Iterator["Database[Document]"]:
+    def database(self, *, repeatable: bool = False) -> AbstractContextManager["Database[Document]"]:
         """
         Lend the database for the length of the block; what is done in it is not repeated.
 
@@ -106,19 +105,7 @@ class Mongo(Batches):
             StoreDown: the server cannot be reached.
             DeadlineExceeded: the server did not answer before the request's deadline.
         """
-        if self._closed:
-            raise PoolClosed
-        client = self._clients.current or self._open()
-        client.users += 1
-        try:
-            with (
-                translated(repeatable=repeatable),
-                self._within_deadline(),
-                deadline.spending("mongodb"),
-            ):
-                yield client.get_default_database(DEFAULT_DATABASE)
-        finally:
-            client.users -= 1
+        return _Loan(self, repeatable)
 
     def check(self) -> None:
         """
@@ -216,6 +203,40 @@ class Mongo(Batches):
         self._warm = client
 
 
+class _Loan:
+    """The block of :meth:`Mongo.database`; a class, as every request pays for it."""
+
+    __slots__ = ("_client", "_limits", "_mongo", "_repeatable")
+
+    def __init__(self, mongo: Mongo, repeatable: bool) -> None:
+        self._mongo = mongo
+        self._repeatable = repeatable
+
+    def __enter__(self) -> "Database[Document]":
+        mongo = self._mongo
+        if mongo._closed:
+            raise PoolClosed
+        client = self._client = mongo._clients.current or mongo._open()
+        self._limits = mongo._within_deadline(), deadline.spending("mongodb")
+        client.users += 1
+        for each in self._limits:
+            each.__enter__()
+        return client.default_database(DEFAULT_DATABASE)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        within, spending = self._limits
+        spending.__exit__(kind, error, trace)
+        within.__exit__(kind, error, trace)
+        self._client.users -= 1
+        if isinstance(error, PyMongoError):
+            raise translate(error, repeatable=self._repeatable) from error
+
+
 def server_of(uri: str) -> str:
     """
     Return what tells one deployment from another in *uri*: hosts and ports, as they are spelled.
@@ -232,14 +253,15 @@ def make_client(uri: str, ours: options.Options) -> LimitedClient:
     Return a client that is not connected, with *ours* as its options.
 
     Raises:
-        ConfigError: the URI is wrong, or has an option that pymongo would only warn of.
+        ConfigError: the URI is wrong, names a file that cannot be read, or has an option that
+            pymongo would only warn of.
     """
-    more: dict[str, Any] = {"connect": False, "tz_aware": True, "appname": "greenline"}
+    name, _ = options.split(uri, {"appName": "greenline"})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return LimitedClient(uri, **more, **ours)
-    except (PyMongoError, ValueError, UserWarning) as error:
+            return LimitedClient(uri, connect=False, tz_aware=True, **name, **ours)
+    except (PyMongoError, OSError, ValueError, UserWarning) as error:
         # pymongo quotes what it misread, which may be a piece of the password.
         address = urlsplit(uri)
         if isinstance(error, InvalidURI) or "@" in address.path + address.query:

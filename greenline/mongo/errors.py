@@ -34,16 +34,15 @@ from greenline.mongo.driver import WRITE_SENT
 
 # The server is stopping, was stopped, or is no primary any more.
 DOWN_CODES = {91, 189, 10107, 11600, 11602, 13435, 13436}
+# The server has forgotten or killed the cursor of a read, as when it was restarted.
+CURSOR_CODES = {43, 237}
 DUPLICATE_KEY = 11000
-
-# FerretDB on SQLite tells a duplicate key as such when inserting, but not when updating.
-FERRETDB_DUPLICATE = "UNIQUE constraint failed"
-# FerretDB's answer when it gives a command up, as it is stopping; the code is any internal error's.
-FERRETDB_CANCELED = "context canceled"
-
+# With wrong credentials (18) the server is as good as away.
+OUTAGE_CODES = DOWN_CODES | CURSOR_CODES | {18}
 
 # What pymongo says, in two classes of its own, to those who are at work while a client closes.
 CLOSED = re.compile("after close|closed connection pool")
+ENDING = re.compile(r"Timeout: |Topology Description|\(configured timeouts|full error")
 
 
 @contextmanager
@@ -68,8 +67,6 @@ def translate(error: PyMongoError, *, repeatable: bool = True) -> GreenlineError
         # The fields of the violated index: mongod names them, other servers may not.
         key = ", ".join(duplicate.get("keyPattern") or ()) or None
         return Conflict(f"this exists already{f' ({key})' if key else ''}", constraint=key)
-    if FERRETDB_DUPLICATE in str(error):
-        return Conflict("this exists already")
     if isinstance(error, DocumentTooLarge):
         return Conflict("with this the document is larger than MongoDB stores one")
     if isinstance(error, WaitQueueTimeoutError):
@@ -81,31 +78,20 @@ def translate(error: PyMongoError, *, repeatable: bool = True) -> GreenlineError
     # A name that does not resolve is a ConfigurationError: pymongo resolves when it connects.
     if isinstance(error, ConnectionFailure | ProtocolError | ConfigurationError):
         return StoreDown(f"MongoDB: {first_sentence(error)}")
-    if getattr(error, "code", None) in DOWN_CODES or _was_canceled(error):
+    if getattr(error, "code", None) in OUTAGE_CODES:
         return StoreDown(f"MongoDB: {first_sentence(error)}")
-    return StoreError()
+    return StoreError(f"MongoDB: {first_sentence(error)}")
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the error's text without the topology that pymongo appends."""
-    return re.split(r",? ?(?:Timeout: |Topology Description|full error)", str(error))[0].strip(
-        " (,"
-    )
+    """Return the error's text without what pymongo appends: topology, timeouts, raw answer."""
+    return ENDING.split(str(error))[0].strip(" (,")
 
 
 def _was_slow(error: PyMongoError) -> bool:
     """Return whether the deadline passed while a server was there: without one it is an outage."""
     late = error.timeout and deadline.remaining() == 0
     return late and not isinstance(error, ServerSelectionTimeoutError)
-
-
-def _was_canceled(error: PyMongoError) -> bool:
-    """Return whether FerretDB gave the command up; what the documents say does not count."""
-    if not isinstance(error, OperationFailure):
-        return False
-    details = error.details or {"errmsg": error}
-    answers = (details, *details.get("writeErrors", ()))
-    return any(FERRETDB_CANCELED in str(one.get("errmsg")) for one in answers)
 
 
 def _find_duplicate(error: PyMongoError) -> Mapping[str, Any] | None:

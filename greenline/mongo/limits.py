@@ -17,7 +17,10 @@ def read_max_connections(client: "MongoClient[dict[str, Any]]") -> int | None:
             raise
         except OperationFailure:  # not every role may ask
             return None
-    connections = status.get("connections", {})
-    if "current" not in connections or "available" not in connections:
-        return None
+        connections = status.get("connections", {})
+        if "current" not in connections or "available" not in connections:
+            return None
+        # SecantusDB says 0 for as many as it likes.
+        if connections["available"] == 0 and "secantus" in status:
+            return None
     return int(connections["current"]) + int(connections["available"])

@@ -7,7 +7,8 @@ Repeat an operation whose server was lost on the way, where it may happen twice.
    ``database()`` block and never repeated here; when its answer is lost, that is told. What takes
    more care is in :mod:`greenline.mongo.versions` and :mod:`greenline.mongo.batches`.
 2. Repeated after AutoReconnect and its kinds: NetworkTimeout, ServerSelectionTimeoutError,
-   NotPrimaryError. A deadline that passed is none of them.
+   NotPrimaryError; and where the server has lost the cursor of a read. A deadline that passed is
+   none of them.
 3. Between attempts: exponential back-off with full jitter (AWS Architecture Blog, "Exponential
    Backoff and Jitter"), never beyond the deadline.
 4. An outage is told after ``OUTAGE_S``, however much time the request has left.
@@ -31,7 +32,8 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, ServerSelectionTime
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from greenline import deadline
-from greenline.errors import PoolClosed, PoolTimeout, StoreDown
+from greenline.errors import OutcomeUnknown, PoolClosed, PoolTimeout, StoreDown
+from greenline.mongo.errors import CURSOR_CODES
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -71,16 +73,22 @@ class Repeating:
 
         return repeated(attempt)
 
-    def insert(self: Lender, collection: str, document: Document) -> None:
+    def insert(
+        self: Lender, collection: str, document: Document, *, may_come_again: bool = True
+    ) -> None:
         """
         Insert *document*, whose ``_id`` the caller has just made.
 
         A duplicate is a success when it is our own: an earlier attempt arrived, whose answer was
         lost. So what has the ``_id`` is compared; the error may name another unique index.
 
+        :param may_come_again: the caller may insert this very document again, bool, default True.
+
         Raises:
             Conflict: it contradicts a unique index.
-            StoreDown: the server cannot be reached; the document may have been stored.
+            StoreDown: the server cannot be reached; the document may have been stored, if it may
+                come again.
+            OutcomeUnknown: it may not come again, and may have been stored.
         """
         if "_id" not in document:
             raise ValueError("without an _id of ours, a second attempt would insert it twice")
@@ -93,7 +101,7 @@ class Repeating:
                     if not arrived or not is_stored(database[collection], document):
                         raise
 
-        repeated(attempt)
+        repeated(attempt, may_come_again=may_come_again)
 
     def update(
         self: Lender, collection: str, document_id: Any, change: Mapping[str, Any]
@@ -161,8 +169,13 @@ def is_unsent(error: BaseException) -> bool:
     )
 
 
-def repeated(attempt: Callable[[bool], T]) -> T:
-    """Call *attempt* until it is not lost; it is told whether an earlier one may have arrived."""
+def repeated(attempt: Callable[[bool], T], *, may_come_again: bool = True) -> T:
+    """
+    Call *attempt* until it is not lost; its argument says whether an earlier one may have arrived.
+
+    :param may_come_again: the caller may repeat it where it may have been done, bool, default True.
+    :raises OutcomeUnknown: it was lost in the end, may have been done, and must not come again.
+    """
     started = monotonic()
     try:
         return attempt(False)
@@ -170,10 +183,12 @@ def repeated(attempt: Callable[[bool], T]) -> T:
         if not _is_lost(error):
             raise
         first = error
-    return _again(attempt, first, started)
+    return _again(attempt, first, started, may_come_again)
 
 
-def _again(attempt: Callable[[bool], T], first: StoreDown, started: float) -> T:
+def _again(
+    attempt: Callable[[bool], T], first: StoreDown, started: float, may_come_again: bool
+) -> T:
     arrived = False
     pending: list[StoreDown] = [first]  # tenacity's first attempt is the one that was made
 
@@ -201,8 +216,16 @@ def _again(attempt: Callable[[bool], T], first: StoreDown, started: float) -> T:
         stop=is_over,
         reraise=True,
     )
-    return retrying(tell)
+    try:
+        return retrying(tell)
+    except StoreDown as error:
+        if arrived and not may_come_again:
+            raise OutcomeUnknown from error
+        raise
 
 
 def _is_lost(error: BaseException) -> bool:
-    return isinstance(error, StoreDown) and isinstance(error.__cause__, AutoReconnect)
+    if not isinstance(error, StoreDown):
+        return False
+    cause = error.__cause__
+    return isinstance(cause, AutoReconnect) or getattr(cause, "code", None) in CURSOR_CODES

@@ -1,39 +1,72 @@
 """Pools of Postgres, and clients of MongoDB, behind a proxy that misbehaves when told to."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
 
 from embedded.mongo import Mongo as Server
 from embedded.postgres import Postgres
 from greenline.mongo.client import Mongo
+from greenline.mongo.driver import Document
 from greenline.postgres.connect import connect as connect_to_postgres
 from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
 from tests.integration.pools import Make, Watch
 from tests.proxy import Proxy
 
+# Reads the thing whose _id is 1.
+First = Callable[[Database[Document]], Document | None]
 # A Mongo of the test's own database behind the proxy: connect(size, "option=value", ...)
 Connect = Callable[..., Mongo]
+on_both_engines = pytest.mark.parametrize(
+    "engine", ["mongo", "standalone_mongo"], ids=["replica set", "standalone"], indirect=True
+)
 _numbers = itertools.count()
 
 
 @pytest.fixture
-def mongo_proxy(mongo: Server) -> Iterator[Proxy]:
-    """A proxy before the session's MongoDB, with nobody else on it."""
-    with Proxy(("127.0.0.1", mongo.port)) as proxy:
+def engine(request: pytest.FixtureRequest) -> Server:
+    """The MongoDB of the test: ``on_both_engines`` runs it on either."""
+    server: Server = request.getfixturevalue(getattr(request, "param", "mongo"))
+    return server
+
+
+@pytest.fixture
+def mongo_proxy(engine: Server) -> Iterator[Proxy]:
+    """A proxy before the engine, with no other client on it."""
+    with Proxy(("127.0.0.1", engine.port)) as proxy:
         yield proxy
         proxy.pass_on()
 
 
+def first_by_cursor(database: Database[Document]) -> Document | None:
+    """Read as the driver does."""
+    return next(database.things.find({"_id": 1}).limit(-1), None)
+
+
+def first_by_command(database: Database[Document]) -> Document | None:
+    """Read as our collections do, without a cursor."""
+    return database.things.find_one({"_id": 1})
+
+
+@pytest.fixture(params=[first_by_cursor, first_by_command], ids=["cursor", "command"])
+def first(request: pytest.FixtureRequest) -> First:
+    """Both ways to read one: each keeps every promise."""
+    way: First = request.param
+    return way
+
+
 @pytest.fixture
-def connect(empty_mongo: str, mongo_proxy: Proxy) -> Iterator[Connect]:
+def connect(engine: Server, mongo_proxy: Proxy) -> Iterator[Connect]:
     """Makes clients of a new database behind the proxy, and closes them at the end."""
-    name = empty_mongo.rpartition("/")[2]
+    name = f"t{os.urandom(6).hex()}"
 
     def make(size: int = 5, *in_uri: str, timeout_s: float = 5, **more: Any) -> Mongo:
         query = "&".join(("directConnection=true", *in_uri))
@@ -45,6 +78,8 @@ def connect(empty_mongo: str, mongo_proxy: Proxy) -> Iterator[Connect]:
     with ExitStack() as stack:
         yield make
         mongo_proxy.pass_on()
+    with MongoClient[dict[str, Any]](engine.url) as client:
+        client.drop_database(name)
 
 
 @pytest.fixture

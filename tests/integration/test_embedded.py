@@ -5,24 +5,27 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psycopg2
+import pymongo
 import pytest
 from pymongo import MongoClient
+from pymongo.errors import PyMongoError
 
 from embedded import store
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
 from embedded.process import kill_all
 from greenline.errors import ConfigError
-from tests.support import CHECKOUT, wait_until
+from tests.support import CHECKOUT, open_folder, wait_until
 
 Server = Postgres | Mongo
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 
 
 class PostgresKind:
@@ -71,10 +74,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs Postgres 
 @pytest.fixture
 def data() -> Iterator[Path]:
     """A folder with a blank and a per cent sign in its name, which anyone may enter."""
-    path = Path(tempfile.mkdtemp(prefix="greenline a %20b "))
-    path.chmod(0o711)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    with open_folder("greenline a %20b ") as path:
+        yield path
     store.remove_under(path)
 
 
@@ -285,12 +286,40 @@ def test_mongo_listens_on_the_loopback_only(data: Path) -> None:
     """Nobody outside this machine reaches it."""
     with Mongo(data / "mongo") as server:
         assert server.url.startswith("mongodb://127.0.0.1:")
-        assert server.kind in ("mongod", "ferretdb")
+        assert server.kind in ("mongod", "secantusdb")
         wanted = f":{server.port:04X}"
         for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
             rows = [line.split() for line in table.read_text().splitlines()[1:]]
             listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(wanted)]
             assert listening in ([], [f"0100007F{wanted}"])
+
+
+def test_no_acknowledged_write_is_lost_when_mongo_is_killed(data: Path) -> None:
+    """Four writers, while the engine is killed as a power cut would, and started again."""
+    acknowledged: set[str] = set()
+    for _ in range(10 if IS_LONG else 2):
+        server = Mongo(data / "mongo")
+        with server, MongoClient[dict[str, Any]](server.url, retryWrites=False) as client:
+            found = {one["_id"] for one in client.test.kept.find()}
+            assert acknowledged <= found, f"{len(acknowledged - found)} of {len(acknowledged)} lost"
+            ended = len(acknowledged) + 100
+            writers = [Thread(target=_write, args=(client, acknowledged)) for _ in range(4)]
+            for writer in writers:
+                writer.start()
+            wait_until(lambda: len(acknowledged) >= ended, "writes", 60)  # noqa: B023
+            server.kill()
+            for writer in writers:
+                writer.join(30)
+    with Mongo(data / "mongo") as server, MongoClient[dict[str, Any]](server.url) as client:
+        assert acknowledged <= {one["_id"] for one in client.test.kept.find()}
+
+
+def _write(client: "MongoClient[dict[str, Any]]", acknowledged: set[str]) -> None:
+    with suppress(PyMongoError), pymongo.timeout(10):
+        while True:
+            key = os.urandom(8).hex()
+            client.test.kept.insert_one({"_id": key})
+            acknowledged.add(key)
 
 
 def test_kill_all_spares_what_is_not_ours() -> None:

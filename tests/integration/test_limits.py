@@ -221,7 +221,7 @@ def _told(mongo: Mongo) -> int | None:
 
 
 def test_a_mongodb_that_does_not_tell_is_assumed_and_can_be_told(mongo: Mongo) -> None:
-    """FerretDB is silent: the sum says so, until MONGODB_MAX_CONNECTIONS does."""
+    """SecantusDB is silent: the sum says so, until MONGODB_MAX_CONNECTIONS does."""
     if _told(mongo) is not None:
         pytest.skip("this server tells its limit")
     environ = {"MONGODB_URI": mongo.url, "GREENLINE_SURGE_HOSTS": "0"}
@@ -230,9 +230,10 @@ def test_a_mongodb_that_does_not_tell_is_assumed_and_can_be_told(mongo: Mongo) -
     assert json.loads(done.stdout)["mongodb"]["host"] == 100
 
 
-def test_a_missing_address_is_said(server: Postgres) -> None:
+@pytest.mark.parametrize("other", [{}, {"MONGODB_URI": "off"}], ids=["not set", "off"])
+def test_a_missing_address_is_said(server: Postgres, other: dict[str, str]) -> None:
     """One database alone is planned for, and the other one's variable is named."""
-    done = run(COMMAND, {"DATABASE_URL": server.url})
+    done = run(COMMAND, {"DATABASE_URL": server.url, **other})
     assert done.stdout.rstrip().endswith("\n\nMongoDB: MONGODB_URI is not set")
 
 

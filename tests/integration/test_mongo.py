@@ -3,13 +3,19 @@
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import gevent
 import pytest
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.monitoring import CommandListener
+from pymongo.server_description import ServerDescription
 
+from app.store import documents
 from embedded.mongo import Mongo as Server
 from greenline.errors import ConfigError, Conflict, OutcomeUnknown, PoolClosed, StoreDown
-from greenline.mongo.client import Mongo
+from greenline.mongo.client import Mongo, make_client
 
 
 @pytest.fixture
@@ -84,6 +90,69 @@ def test_a_wrong_uri_is_refused_at_once(uri: str) -> None:
     """Also options that pymongo would only warn of, and then ignore."""
     with pytest.raises(ConfigError):
         Mongo(uri, size_for=lambda _: 5, timeout_s=5)
+
+
+class Commands(CommandListener):
+    """Keeps what a client asks, without what differs each time."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def started(self, event: Any) -> None:
+        asked = {**event.command, "lsid": "lsid" in event.command}
+        asked.pop("$clusterTime", None)
+        if "maxTimeMS" in asked:
+            asked["maxTimeMS"] = True
+        self.asked.append(asked)
+
+    def succeeded(self, _: Any) -> None:
+        """Keep nothing of it."""
+
+    def failed(self, _: Any) -> None:
+        """Keep nothing of it."""
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["", "readConcernLevel=majority", "readPreference=nearest", "timeoutMS=60000"],
+    ids=["plain", "read concern", "read preference", "timeout"],
+)
+def test_find_one_asks_what_the_drivers_own_asks(empty_mongo: str, option: str) -> None:
+    """It leaves the cursor out, and nothing else: session, limits and preferences go along."""
+    commands = Commands()
+    more = {"event_listeners": [commands], "retryReads": False}
+    with make_client(f"{empty_mongo}?{option}", more) as client:
+        things = client.default_database("things")["things"]
+        things.insert_one({"_id": 1, "at": documents.now()})
+        assert things.find_one({"_id": 1}) == Collection.find_one(things, {"_id": 1})
+        assert things.find_one({"_id": 2}) is None
+    ours, theirs = [each for each in commands.asked if each.get("filter") == {"_id": 1}]
+    assert ours == theirs
+
+
+def test_the_primary_is_selected_once_until_anything_changes(
+    empty_mongo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is not known to be the primary any more is not asked."""
+    selected = []
+    select = MongoClient._select_server
+
+    def selecting(client: MongoClient[Any], *args: Any, **kwargs: Any) -> Any:
+        selected.append(args)
+        return select(client, *args, **kwargs)
+
+    monkeypatch.setattr(MongoClient, "_select_server", selecting)
+    with make_client(empty_mongo, {"retryReads": False}) as client:
+        things = client.default_database("things")["things"]
+        for _ in range(5):
+            things.find_one({"_id": 1})
+            things.delete_one({"_id": 1})
+        known = len(selected)
+        assert known < 10
+        (server,) = client.topology_description.server_descriptions()
+        client._topology.on_change(ServerDescription(server))
+        assert things.find_one({"_id": 1}) is None
+        assert len(selected) > known
 
 
 def test_a_duplicate_is_a_conflict_on_insert_and_on_update(client: Mongo) -> None:

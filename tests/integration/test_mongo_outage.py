@@ -2,11 +2,9 @@
 
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import gevent
 import pytest
-from pymongo.database import Database
 from pymongo.errors import NetworkTimeout, PyMongoError, ServerSelectionTimeoutError
 
 from embedded.mongo import Mongo as Server
@@ -14,24 +12,22 @@ from greenline import deadline
 from greenline.errors import DeadlineExceeded, PoolTimeout, StoreDown
 from greenline.mongo.client import Mongo
 from greenline.mongo.retry import OUTAGE_S
-from tests.integration.conftest import Connect
+from tests.integration.conftest import Connect, First
 from tests.proxy import Proxy
 from tests.support import wait_until
 
 SLACK_S = 1.0
 
 
-def first(database: "Database[dict[str, Any]]") -> dict[str, Any] | None:
-    return database.things.find_one({"_id": 1})
-
-
-def find_first(client: Mongo) -> None:
+def find_first(client: Mongo, first: First) -> None:
     """Read without the repetitions of ``read``."""
     with client.database() as database:
         first(database)
 
 
-def test_a_slow_server_ends_at_the_deadline(connect: Connect, mongo_proxy: Proxy) -> None:
+def test_a_slow_server_ends_at_the_deadline(
+    connect: Connect, mongo_proxy: Proxy, first: First
+) -> None:
     """The driver gives up by itself, before the request is interrupted, and says it was slow."""
     client = connect()
     client.read(first)
@@ -43,7 +39,9 @@ def test_a_slow_server_ends_at_the_deadline(connect: Connect, mongo_proxy: Proxy
     assert isinstance(caught.value.__cause__, PyMongoError)
 
 
-def test_after_the_deadline_nothing_is_asked(connect: Connect, mongo_proxy: Proxy) -> None:
+def test_after_the_deadline_nothing_is_asked(
+    connect: Connect, mongo_proxy: Proxy, first: First
+) -> None:
     """No time left is not taken for no limit, as pymongo.timeout(0) would."""
     client = connect()
     client.read(first)
@@ -65,20 +63,22 @@ def test_outside_a_request_every_wait_is_finite(connect: Connect) -> None:
     assert pool.max_connecting == 8
 
 
-def test_a_deaf_server_is_an_outage_outside_a_request(connect: Connect, mongo_proxy: Proxy) -> None:
+def test_a_deaf_server_is_an_outage_outside_a_request(
+    connect: Connect, mongo_proxy: Proxy, first: First
+) -> None:
     """socketTimeoutMS ends it, here a short one."""
     client = connect(5, "socketTimeoutMS=1000")
     client.read(first)
     mongo_proxy.deafen()
     started = monotonic()
     with pytest.raises(StoreDown) as caught:
-        find_first(client)
+        find_first(client, first)
     assert monotonic() - started < 1 + SLACK_S
     assert isinstance(caught.value.__cause__, NetworkTimeout)
 
 
 def test_timeout_ms_of_the_uri_is_kept_within_a_request(
-    connect: Connect, mongo_proxy: Proxy
+    connect: Connect, mongo_proxy: Proxy, first: First
 ) -> None:
     """A person's own limit is not replaced by a later deadline."""
     client = connect(5, "timeoutMS=1000")
@@ -86,26 +86,30 @@ def test_timeout_ms_of_the_uri_is_kept_within_a_request(
     mongo_proxy.deafen()
     started = monotonic()
     with deadline.limit(10), pytest.raises(StoreDown):
-        find_first(client)
+        find_first(client, first)
     assert monotonic() - started < 1 + SLACK_S
 
 
-def test_an_outage_is_told_long_before_the_deadline(connect: Connect, mongo_proxy: Proxy) -> None:
+def test_an_outage_is_told_long_before_the_deadline(
+    connect: Connect, mongo_proxy: Proxy, first: First
+) -> None:
     """serverSelectionTimeoutMS holds in pymongo.timeout: a known server that refuses is away."""
     client = connect(5, "serverSelectionTimeoutMS=1000")
     client.read(first)
     mongo_proxy.refuse()
     with deadline.limit(20):
         with pytest.raises(StoreDown):
-            find_first(client)  # the connection is gone, which the driver did not know
+            find_first(client, first)  # the connection is gone, which the driver did not know
         started = monotonic()
         with pytest.raises(StoreDown) as caught:
-            find_first(client)
+            find_first(client, first)
     assert monotonic() - started < 1 + SLACK_S
     assert isinstance(caught.value.__cause__, ServerSelectionTimeoutError)
 
 
-def test_a_repeated_read_ends_with_the_outage(connect: Connect, mongo_proxy: Proxy) -> None:
+def test_a_repeated_read_ends_with_the_outage(
+    connect: Connect, mongo_proxy: Proxy, first: First
+) -> None:
     """Repetitions make an outage no longer than a few seconds, however long a request may take."""
     client = connect()
     client.read(first)
@@ -116,7 +120,9 @@ def test_a_repeated_read_ends_with_the_outage(connect: Connect, mongo_proxy: Pro
     assert monotonic() - started < OUTAGE_S + 2 * SLACK_S
 
 
-def test_waiting_for_the_pool_keeps_its_own_limit(connect: Connect, mongo_proxy: Proxy) -> None:
+def test_waiting_for_the_pool_keeps_its_own_limit(
+    connect: Connect, mongo_proxy: Proxy, first: First
+) -> None:
     """waitQueueTimeoutMS holds inside pymongo.timeout: a full pool is told as one, in time."""
     client = connect(1, timeout_s=0.5)
     client.check()
@@ -131,7 +137,7 @@ def test_waiting_for_the_pool_keeps_its_own_limit(connect: Connect, mongo_proxy:
     holding.get(timeout=40)
 
 
-def test_connecting_keeps_its_own_limit(connect: Connect, mongo_proxy: Proxy) -> None:
+def test_connecting_keeps_its_own_limit(connect: Connect, mongo_proxy: Proxy, first: First) -> None:
     """connectTimeoutMS holds inside pymongo.timeout: a handshake that hangs is an outage."""
     client = connect(2, "minPoolSize=0", "connectTimeoutMS=1000")
     client.read(first)
@@ -140,22 +146,22 @@ def test_connecting_keeps_its_own_limit(connect: Connect, mongo_proxy: Proxy) ->
     wait_until(lambda: mongo_proxy.held == 1, "the one connection to be in use")
     started = monotonic()
     with deadline.limit(10), pytest.raises(StoreDown):
-        find_first(client)
+        find_first(client, first)
     assert monotonic() - started < 1 + SLACK_S
     mongo_proxy.pass_on()
     holding.get(timeout=40)
 
 
-def test_a_killed_server_is_told_and_found_again(folder: Path) -> None:
+def test_a_killed_server_is_told_and_found_again(folder: Path, first: First) -> None:
     """Errors only while it is away; a read that began then waits for it; nobody reconnects."""
-    with Server(folder / "killed") as server, Proxy(("127.0.0.1", server.port)) as proxy:
+    with Server(folder / first.__name__) as server, Proxy(("127.0.0.1", server.port)) as proxy:
         uri = f"mongodb://127.0.0.1:{proxy.port}/test?directConnection=true"
         client = Mongo(uri, size_for=lambda _: 5, timeout_s=5)
         client.insert("things", {"_id": 1})
         server.kill()
         proxy.refuse()
         with pytest.raises(StoreDown):
-            find_first(client)
+            find_first(client, first)
         waiting = gevent.spawn(client.read, first)
         server.start()
         proxy.target = ("127.0.0.1", server.port)

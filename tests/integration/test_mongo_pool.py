@@ -4,16 +4,14 @@ import gc
 import os
 import random
 import threading
-from typing import Any
 
 import gevent
 import pytest
-from pymongo.database import Database
 
 from embedded.mongo import Mongo as Server
 from greenline.budget import MONGODB_EXTRA_A_WORKER
 from greenline.mongo.options import MIN_POOL_SIZE
-from tests.integration.conftest import Connect
+from tests.integration.conftest import Connect, First, first_by_command, first_by_cursor
 from tests.proxy import Proxy
 from tests.support import wait_until
 
@@ -22,33 +20,19 @@ KILL_ROUNDS = int(os.environ.get("KILL_ROUNDS", "10000"))
 AT_ONCE = 20
 
 
-def first(database: "Database[dict[str, Any]]") -> dict[str, Any] | None:
-    return database.things.find_one({"_id": 1})
-
-
-def beside(mongo: Server) -> int:
-    """
-    Return the connections that a worker has beside its pool, with this server.
-
-    mongod streams its changes to the monitors, which need a second connection each to measure
-    the round trip; FerretDB is polled.
-    """
-    return MONGODB_EXTRA_A_WORKER if mongo.kind == "mongod" else 3
-
-
 def test_the_connections_beside_the_pool_are_those_of_the_budget(
-    connect: Connect, mongo: Server, mongo_proxy: Proxy
+    connect: Connect, mongo: Server, mongo_proxy: Proxy, first: First
 ) -> None:
     """A readiness connection, and the monitors of two clients: counted where they arrive."""
     client = connect(1)
     client.check()
     assert client.read(first) is None
-    wait_until(lambda: mongo_proxy.open == 1 + beside(mongo), "all the connections")
+    wait_until(lambda: mongo_proxy.open == 1 + MONGODB_EXTRA_A_WORKER, "all the connections")
     assert mongo_proxy.most <= 1 + MONGODB_EXTRA_A_WORKER
 
 
 def test_a_cold_burst_stays_within_the_pool(
-    connect: Connect, mongo: Server, mongo_proxy: Proxy
+    connect: Connect, mongo: Server, mongo_proxy: Proxy, first: First
 ) -> None:
     """Five hundred greenlets at once on a client without a connection share ten, and all work."""
     client = connect(10)
@@ -57,10 +41,12 @@ def test_a_cold_burst_stays_within_the_pool(
     asking = [gevent.spawn(client.read, first) for _ in range(500)]
     gevent.joinall(asking, timeout=40, raise_error=True)
     assert [greenlet.value for greenlet in asking] == [{"_id": 1}] * 500
-    assert 1 + beside(mongo) < mongo_proxy.most <= 10 + beside(mongo)
+    assert 1 + MONGODB_EXTRA_A_WORKER < mongo_proxy.most <= 10 + MONGODB_EXTRA_A_WORKER
 
 
-def test_a_checked_client_is_warm(connect: Connect, mongo: Server, mongo_proxy: Proxy) -> None:
+def test_a_checked_client_is_warm(
+    connect: Connect, mongo: Server, mongo_proxy: Proxy, first: First
+) -> None:
     """What readiness waits for includes minPoolSize connections, which are there at once."""
     client = connect(20)
     client.check()
@@ -68,7 +54,7 @@ def test_a_checked_client_is_warm(connect: Connect, mongo: Server, mongo_proxy: 
     accepted = mongo_proxy.accepted
     asking = [gevent.spawn(client.read, first) for _ in range(MIN_POOL_SIZE)]
     gevent.joinall(asking, timeout=40, raise_error=True)
-    assert mongo_proxy.accepted - accepted <= beside(mongo) - 2  # monitors that came late
+    assert mongo_proxy.accepted - accepted <= MONGODB_EXTRA_A_WORKER - 2  # monitors that came late
 
 
 def test_stats_tell_who_holds_a_connection_and_who_waits(
@@ -117,8 +103,10 @@ def test_killed_greenlets_neither_lock_nor_leak(
     chance = random.Random(6074)
 
     def work(number: int) -> None:
-        if number % 2:
-            client.read(first)
+        if number % 4 == 1:
+            client.read(first_by_command)
+        elif number % 2:
+            client.read(first_by_cursor)
         else:
             client.insert("things", {"_id": number, "n": number})
 
@@ -144,7 +132,9 @@ def test_killed_greenlets_neither_lock_nor_leak(
     ]
     wait_until(lambda: mongo_proxy.held == size, "the whole pool to be in use")
     wait_until(
-        lambda: mongo_proxy.open <= size + beside(mongo), "killed ones to be gone", limit_s=10
+        lambda: mongo_proxy.open <= size + MONGODB_EXTRA_A_WORKER,
+        "killed ones to be gone",
+        limit_s=10,
     )
     mongo_proxy.pass_on()
     gevent.joinall(holding, timeout=40, raise_error=True)

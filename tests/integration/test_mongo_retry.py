@@ -16,6 +16,7 @@ from pymongo.errors import (
 )
 from pymongo.server_description import ServerDescription
 
+from embedded.mongo import Mongo as Server
 from greenline import deadline
 from greenline.errors import (
     Conflict,
@@ -30,6 +31,12 @@ from greenline.mongo.client import Mongo
 from tests.integration.conftest import Connect
 from tests.proxy import Proxy
 from tests.support import wait_until
+
+
+@pytest.fixture
+def engine(standalone_mongo: Server) -> Server:
+    """With a replica set the driver repeats writes by itself."""
+    return standalone_mongo
 
 
 @pytest.fixture
@@ -50,6 +57,13 @@ def test_a_read_whose_answer_was_lost_is_repeated(client: Mongo, mongo_proxy: Pr
     """The caller sees nothing of it."""
     mongo_proxy.lose(b"things")
     assert things(client) == [{"_id": 1, "n": 1}]
+
+
+def test_a_find_whose_answer_was_lost_is_repeated(client: Mongo, mongo_proxy: Proxy) -> None:
+    """Also the one without a cursor."""
+    mongo_proxy.lose(b"things")
+    assert client.read(lambda database: database.things.find_one({"_id": 1})) == {"_id": 1, "n": 1}
+    assert client.read(lambda database: database.things.find_one({"_id": 2})) is None
 
 
 def test_an_insert_whose_answer_was_lost_is_stored_once(client: Mongo, mongo_proxy: Proxy) -> None:
@@ -190,10 +204,11 @@ def test_a_write_that_is_not_answered_in_time_is_of_unknown_outcome(
     "read",
     [
         lambda db: db.things.find_one({}),
+        lambda db: list(db.things.find({})),
         lambda db: list(db.things.aggregate([{"$match": {}}])),
         lambda db: db.things.count_documents({}),
     ],
-    ids=["find", "aggregate", "count"],
+    ids=["find one", "find", "aggregate", "count"],
 )
 def test_a_read_in_a_block_whose_answer_was_lost_is_an_outage(
     client: Mongo, mongo_proxy: Proxy, read: Work
@@ -226,6 +241,19 @@ def test_what_is_repeated_in_vain_is_an_outage(
             "update": lambda: client.update("things", 1, {"$set": {"n": 2}}),
             "delete": lambda: client.delete("things", 1),
         }[operation]()
+
+
+def test_an_insert_that_may_not_come_again_is_told_as_unknown(
+    client: Mongo, mongo_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller would give it another _id. One that was not sent is an outage all the same."""
+    monkeypatch.setattr(retry, "MAX_ATTEMPTS", 1)
+    mongo_proxy.lose(b"insert")
+    with pytest.raises(OutcomeUnknown):
+        client.insert("things", {"_id": 2}, may_come_again=False)
+    mongo_proxy.refuse()
+    with pytest.raises(StoreDown):
+        client.insert("things", {"_id": 10}, may_come_again=False)
 
 
 @each_write

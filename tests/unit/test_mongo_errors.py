@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from pymongo.errors import BulkWriteError, DocumentTooLarge, DuplicateKeyError, OperationFailure
+from pymongo.errors import BulkWriteError, DocumentTooLarge, DuplicateKeyError
 
-from greenline.errors import Conflict, StoreDown, StoreError, Unavailable
+from greenline.errors import Conflict, StoreError
 from greenline.mongo.errors import translate
 
 DUPLICATE = {"index": 1, "code": 11000, "keyPattern": {"task_id": 1, "agent_id": 1}}
@@ -41,24 +41,3 @@ def test_other_refusals_among_many_are_no_conflict() -> None:
 def test_a_document_that_is_too_large_is_no_failure_of_the_server() -> None:
     """The client's item does not go with what is stored."""
     assert type(translate(DocumentTooLarge("BSON document too large"))) is Conflict
-
-
-CANCELED = {"index": 0, "code": 1, "errmsg": "[backend.go:37] context canceled"}
-
-
-@pytest.mark.parametrize(
-    "error",
-    [OperationFailure("context canceled", 1, CANCELED), many(CANCELED)],
-    ids=["one", "many"],
-)
-def test_a_command_that_ferretdb_gave_up_is_an_outage(error: OperationFailure) -> None:
-    """It is stopping: the same may be asked again in a moment."""
-    told = translate(error)
-    assert type(told) is StoreDown
-    assert isinstance(told, Unavailable)
-
-
-def test_what_a_document_says_is_no_outage() -> None:
-    """A refusal repeats the document."""
-    refused = {**REFUSED, "op": {"_id": 1, "text": "context canceled"}}
-    assert type(translate(many(refused))) is StoreError
