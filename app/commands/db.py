@@ -1,6 +1,6 @@
 """``flask db``: upgrade the schema, add sample data."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import click
 
@@ -33,6 +33,10 @@ def sample(settings: Settings) -> None:
     """Add sample books, agents, tasks and states, once, where the tables are empty."""
     from app.commands.sample import add_sample
 
-    with told_plainly(), closing(postgres(settings)) as conn, mongo(settings) as client:
-        done = add_sample(conn, client.get_default_database(DEFAULT_DATABASE))
+    with told_plainly(), closing(postgres(settings)) as conn, ExitStack() as stack:
+        database = None
+        if settings.mongodb_uri is not None:
+            client = stack.enter_context(mongo(settings))
+            database = client.get_default_database(DEFAULT_DATABASE)
+        done = add_sample(conn, database)
     click.echo(f"sample data: {done}")

@@ -18,6 +18,14 @@ NOT_TOLD = "not told"
 COLUMNS = ("collection", "index", "keys", "bytes", "uses", "")
 
 
+def made(database: "Database[Document]") -> Iterator[tuple[str, str | None]]:
+    """Make the indexes that are missing; yield each one's name, and why it cannot be made."""
+    for collection, declared in DECLARED.items():
+        for index in declared:
+            wrong = store.ensure(lambda: _lent(database), collection, index)
+            yield f"{collection}.{index.name}", wrong
+
+
 @click.group()
 def indexes() -> None:
     """Make, drop and look at the indexes in MongoDB, as the repositories declare them."""
@@ -28,11 +36,9 @@ def ensure() -> None:
     """Make those that are missing; say which cannot be made."""
     failed = 0
     with _database() as database:
-        for collection, declared in DECLARED.items():
-            for index in declared:
-                wrong = store.ensure(lambda: _lent(database), collection, index)
-                failed += wrong is not None
-                click.echo(f"{collection}.{index.name}: {wrong or 'there'}")
+        for name, wrong in made(database):
+            failed += wrong is not None
+            click.echo(f"{name}: {wrong or 'there'}")
     if failed:
         raise click.ClickException(f"{failed} cannot be made")
 

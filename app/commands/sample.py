@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import click
@@ -13,6 +13,8 @@ from psycopg2.extras import execute_values
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+from app.commands.indexes import made
+from app.documents.populate import BEGINNING, COUNTRIES, CURRENCIES, OPTIONAL
 from app.store.ports import Document
 
 SEED = 2718
@@ -20,15 +22,12 @@ BOOKS, AUTHORS, AGENTS, TASKS, STATES = 1_000, 300, 20, 200, 100
 MESSAGES, PRODUCTS = 300, 200
 GENRES = "crime drama essay fable fantasy history horror memoir poetry romance satire travel"
 STATUSES = ("pending", "running", "done", "failed")
-CURRENCIES = ("EUR", "GBP", "USD")
-COUNTRIES = ("DE", "FR", "GB", "US")
 PUBLISHED = (date(1946, 1, 1), date(2025, 12, 31))
-BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def add_sample(conn: Connection, database: "Database[Document]") -> str:
+def add_sample(conn: Connection, database: "Database[Document] | None") -> str:
     """
-    Fill the empty tables and return what was done.
+    Fill the empty tables, and the collections of *database*; return what was done.
 
     Postgres commits last: when this is cut short, the next run starts over, and the documents,
     whose ids are fixed, are written again and not twice.
@@ -38,26 +37,30 @@ def add_sample(conn: Connection, database: "Database[Document]") -> str:
         cursor.execute("select (select count(*) from books) + (select count(*) from agents)")
         if cursor.fetchone() != (0,):
             return "left alone, the tables hold rows already"
-        fake = _faker()
+        fake = faker(SEED)
         chance = random.Random(SEED)
         _books(cursor, fake, chance)
         tasks = _tasks(cursor, fake, chance)
-        _put(database.states, _states(fake, chance, tasks))
-        _put(database.messages, _messages(fake, tasks))
-        _put(database.products, _products(fake, chance))
-    return (
-        f"{BOOKS} books, {AGENTS} agents, {TASKS} tasks, {STATES} states, {MESSAGES} messages, "
-        f"{PRODUCTS} products"
-    )
+        done = f"{BOOKS} books, {AGENTS} agents, {TASKS} tasks"
+        if database is not None:
+            # Here, so that no worker is still making them when the service is ready.
+            for _ in made(database):
+                pass
+            _put(database.states, _states(fake, chance, tasks))
+            _put(database.messages, _messages(fake, tasks))
+            _put(database.products, _products(fake, chance))
+            done += f", {STATES} states, {MESSAGES} messages, {PRODUCTS} products"
+    return done
 
 
-def _faker() -> Any:
+def faker(seed: int) -> Any:
+    """Return a Faker that says the same for the same *seed*."""
     try:
         from faker import Faker
     except ImportError as error:
         raise click.ClickException("Faker is missing: requirements-embedded.txt has it") from error
     fake = Faker("en_US")
-    fake.seed_instance(SEED)
+    fake.seed_instance(seed)
     return fake
 
 
@@ -151,7 +154,7 @@ def _product(fake: Any, chance: random.Random, number: int) -> Document:
         "mpn": f"{word.upper()}-{chance.randint(100, 999)}",
         "slug": dict.fromkeys(chance.sample(COUNTRIES, 2), f"{word}-{number}"),
     }
-    for field in ("description", "imageLink", "brand", "gtin", "mpn"):
+    for field in OPTIONAL:
         match chance.randint(1, 6):
             case 1:
                 del product[field]

@@ -13,7 +13,7 @@ from pymongo.errors import PyMongoError
 from app.store.ports import Document
 from config import Settings
 from config.env import named
-from greenline.errors import GreenlineError, StoreDown
+from greenline.errors import ConfigError, GreenlineError, StoreDown
 from greenline.mongo.client import make_client
 from greenline.mongo.errors import first_sentence
 from greenline.mongo.options import DOCUMENTDB, split
@@ -58,11 +58,18 @@ class OneConnection:
 
 
 def mongo(settings: Settings) -> "MongoClient[Document]":
-    """Return a client of MongoDB."""
+    """
+    Return a client of MongoDB.
+
+    :raises ConfigError: the service does without.
+    """
+    uri = settings.mongodb_uri
+    if uri is None:
+        raise ConfigError("MONGODB_URI: the service has no MongoDB")
     engine = DOCUMENTDB if settings.mongodb_documentdb else {}
-    ours, _ = split(settings.mongodb_uri, {"serverSelectionTimeoutMS": TIMEOUT_S * 1000, **engine})
+    ours, _ = split(uri, {"serverSelectionTimeoutMS": TIMEOUT_S * 1000, **engine})
     with named("MONGODB_URI"):
-        return make_client(settings.mongodb_uri, ours)
+        return make_client(uri, ours)
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Fill, copy and compare collections of any MongoDB: what ``flask documents`` does."""

@@ -1,0 +1,342 @@
+"""
+Files of documents: NDJSON (a document of Extended JSON a line) and BSON, plain or compressed.
+
+Streams are read and written here, no server is asked. A document is its BSON bytes: a BSON file is
+read and written without a change, and what is read is checked before a server sees it.
+"""
+
+import gzip
+import io
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import bson
+from bson import json_util
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import BSONError, InvalidBSON
+
+STANDARD_STREAM = "-"
+NDJSON, BSON, ARCHIVE = "ndjson", "bson", "archive"
+NONE, GZIP, ZSTD = "none", "gzip", "zstd"
+COMPRESSIONS = (NONE, GZIP, ZSTD)
+FORMATS_BY_SUFFIX = {
+    ".ndjson": NDJSON,
+    ".jsonl": NDJSON,
+    ".json": NDJSON,  # mongoexport's name for it
+    ".bson": BSON,
+    ".archive": ARCHIVE,
+}
+COMPRESSIONS_BY_SUFFIX = {".gz": GZIP, ".zst": ZSTD}
+
+MIN_DOCUMENT_BYTES = 5
+# What MongoDB stores at most.
+MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
+# A control character is one byte of BSON and six of JSON; names and types take their share.
+MAX_LINE_BYTES = 8 * MAX_DOCUMENT_BYTES
+BUFFER_BYTES = 1024 * 1024
+
+# The number of a document in its file (a line's in NDJSON), from 1; and the document.
+Numbered = tuple[int, bytes]
+
+
+class FileError(Exception):
+    """A file, or a document in it, cannot be read or written."""
+
+
+class UniqueNames(dict[str, Any]):
+    """A document whose names differ: of two values with one name a dict would keep the last."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self:
+            raise InvalidBSON(f"two fields are named {name!r}")
+        super().__setitem__(name, value)
+
+
+_CODEC: CodecOptions[UniqueNames] = CodecOptions(
+    document_class=UniqueNames,
+    tz_aware=True,
+    # MongoDB's dates go beyond Python's; and a UUID stays the binary that it is.
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    uuid_representation=UuidRepresentation.UNSPECIFIED,
+)
+
+
+def json_options(*, canonical: bool) -> json_util.JSONOptions:
+    """Return pymongo's options for Extended JSON, canonical or relaxed."""
+    mode = json_util.JSONMode.CANONICAL if canonical else json_util.JSONMode.RELAXED
+    return json_util.JSONOptions(
+        json_mode=mode,
+        tz_aware=True,
+        datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+        uuid_representation=UuidRepresentation.UNSPECIFIED,
+    )
+
+
+_READING = json_options(canonical=False)
+
+
+def format_of(path: str, given: str | None, known: tuple[str, ...] = (NDJSON, BSON)) -> str:
+    """
+    Return the format of a file, by its name.
+
+    :param path: the file's path, or ``-``.
+    :param given: what was said about it, str or None; it wins.
+    :param known: the formats that are possible, in the order in which they are named.
+    :raises FileError: the name does not say.
+    """
+    name = Path(path)
+    if name.suffix in COMPRESSIONS_BY_SUFFIX:
+        name = name.with_suffix("")
+    found = given or FORMATS_BY_SUFFIX.get(name.suffix)
+    if found not in known:
+        what = "standard input or output has" if path == STANDARD_STREAM else "its name shows"
+        raise FileError(f"{what} no known format; say which one: --format {' or '.join(known)}")
+    return found
+
+
+def compression_of(path: str, given: str | None) -> str:
+    """Return how a file is compressed, by its name; what was *given* wins."""
+    return given or COMPRESSIONS_BY_SUFFIX.get(Path(path).suffix, NONE)
+
+
+@contextmanager
+def reading(path: str, compression: str) -> Iterator[BinaryIO]:
+    """
+    Open a file, or standard input for ``-``, and yield its uncompressed content.
+
+    :raises FileError: it cannot be read, also when the block reads from it.
+    """
+    with _as_file_error(compression), ExitStack() as stack:
+        file = sys.stdin.fileno() if path == STANDARD_STREAM else path
+        raw = stack.enter_context(
+            open(file, "rb", buffering=BUFFER_BYTES, closefd=path != STANDARD_STREAM)
+        )
+        yield _uncompressed(raw, compression)
+
+
+@contextmanager
+def writing(path: str, compression: str) -> Iterator[BinaryIO]:
+    """
+    Open a file, or standard output for ``-``, and yield what compresses and writes.
+
+    A regular file appears under its name when it is complete, in the place of another one.
+
+    :raises FileError: it cannot be written, also when the block writes to it.
+    """
+    with _as_file_error(compression), ExitStack() as stack:
+        if path == STANDARD_STREAM:
+            # Not sys.stdout.buffer: what could not be written would be tried again at exit.
+            raw = stack.enter_context(
+                open(sys.stdout.fileno(), "wb", buffering=BUFFER_BYTES, closefd=False)
+            )
+        elif os.path.exists(path) and not os.path.isfile(path):  # a named pipe, /dev/null
+            raw = stack.enter_context(open(path, "wb", buffering=BUFFER_BYTES))
+        else:
+            raw = stack.enter_context(_replaced(os.path.realpath(path)))
+        with _compressed(raw, compression) as stream:
+            yield stream
+        raw.flush()
+
+
+@contextmanager
+def _replaced(path: str) -> Iterator[BinaryIO]:
+    part = f"{path}.part"
+    try:
+        with open(part, "wb", buffering=BUFFER_BYTES) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+@contextmanager
+def _as_file_error(compression: str) -> Iterator[None]:
+    kinds: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
+    if compression == ZSTD:
+        kinds += (_zstd().ZstdError,)
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # the reader has enough; click ends quietly
+    except kinds as error:
+        raise FileError(getattr(error, "strerror", None) or str(error)) from error
+
+
+def _zstd() -> Any:
+    """Return the module that the standard library has from Python 3.14 on."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        try:
+            from backports import zstd
+        except ImportError as error:
+            wanted = "zstd needs the package backports.zstd: requirements-common.txt has it"
+            raise FileError(wanted) from error
+    return zstd
+
+
+def _uncompressed(raw: BinaryIO, compression: str) -> BinaryIO:
+    if compression == NONE:
+        return raw
+    stream: Any = gzip.GzipFile(fileobj=raw) if compression == GZIP else _zstd().ZstdFile(raw)
+    return io.BufferedReader(stream, BUFFER_BYTES)
+
+
+@contextmanager
+def _compressed(raw: BinaryIO, compression: str) -> Iterator[BinaryIO]:
+    if compression == NONE:
+        yield raw
+    elif compression == GZIP:
+        with gzip.GzipFile("", "wb", 6, raw) as stream, _buffered(stream) as buffered:
+            yield buffered
+    else:
+        with _zstd().ZstdFile(raw, "wb") as stream, _buffered(stream) as buffered:
+            yield buffered
+
+
+@contextmanager
+def _buffered(stream: Any) -> Iterator[BinaryIO]:
+    """Gather documents, which are small: a compressor is called for each piece."""
+    buffered = io.BufferedWriter(stream, BUFFER_BYTES)
+    yield buffered
+    buffered.flush()
+
+
+def read_lines(stream: BinaryIO) -> Iterator[Numbered]:
+    """
+    Yield each line that is not blank, with its number.
+
+    :raises FileError: one is longer than any document could be.
+    """
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise FileError(f"line {number}: longer than {MAX_LINE_BYTES:,} bytes")
+        if not line.isspace():
+            yield number, line
+
+
+def read_ndjson(stream: BinaryIO) -> Iterator[Numbered]:
+    """
+    Yield the documents of a stream of Extended JSON, each with its line's number.
+
+    :raises FileError: names the line that is no document.
+    """
+    for number, line in read_lines(stream):
+        try:
+            yield number, from_json(line)
+        except FileError as error:
+            # Only the last line can lack its end.
+            end = "" if line.endswith(b"\n") else "; the file ends in this line"
+            raise FileError(f"line {number}: {error}{end}") from error
+
+
+def read_bson(stream: BinaryIO) -> Iterator[Numbered]:
+    """
+    Yield the documents of a stream of BSON, each with its number.
+
+    :raises FileError: names the document that is none, is cut off or too large.
+    """
+    number = 0
+    while size := stream.read(4):
+        number += 1
+        document = read_document(stream, size, f"document {number}")
+        try:
+            decode(document)
+        except FileError as error:
+            raise FileError(f"document {number}: {error}") from error
+        yield number, document
+
+
+def read_document(stream: BinaryIO, size: bytes, name: str) -> bytes:
+    """
+    Read what follows the *size* of a BSON document, and return all of it.
+
+    :param size: its first four bytes.
+    :param name: what errors call it.
+    :raises FileError: it is cut off, or its size is none.
+    """
+    size_bytes = int.from_bytes(size, "little", signed=True)
+    if len(size) == 4 and not MIN_DOCUMENT_BYTES <= size_bytes <= MAX_DOCUMENT_BYTES:
+        limits = f"{MIN_DOCUMENT_BYTES} to {MAX_DOCUMENT_BYTES:,}"
+        raise FileError(f"{name}: a document has {limits} bytes, not {size_bytes:,}: is it BSON?")
+    document = size + (stream.read(size_bytes - 4) if len(size) == 4 else b"")
+    if len(size) < 4 or len(document) < size_bytes:
+        raise FileError(f"{name}: cut off after {len(document):,} bytes; the file ends in it")
+    return document
+
+
+def decode(document: bytes) -> Mapping[str, Any]:
+    """
+    Return what a BSON document holds.
+
+    :raises FileError: it is not valid, has text that is not UTF-8, or a name twice.
+    """
+    try:
+        return bson.decode(document, _CODEC)
+    except (BSONError, RecursionError) as error:
+        raise FileError(f"not valid BSON: {error}") from error
+
+
+def from_json(text: bytes) -> bytes:
+    """
+    Return one document of Extended JSON as BSON, with an ``_id`` if it has none.
+
+    :raises FileError: it is no document, or none that MongoDB could store.
+    """
+    try:
+        value = json.loads(text.decode(), object_pairs_hook=_from_pairs)
+        if not isinstance(value, dict):
+            raise FileError(f"one object a line is a document, not {type(value).__name__}")
+        if "_id" not in value:
+            value = {"_id": bson.ObjectId(), **value}
+        document = bson.encode(value, codec_options=_CODEC)
+    except json.JSONDecodeError as error:
+        raise FileError(f"not valid JSON: {error.msg} at column {error.colno}") from error
+    except ArithmeticError as error:
+        raise FileError("it has a number that MongoDB cannot store") from error
+    except (ValueError, TypeError, RecursionError, BSONError) as error:
+        raise FileError(f"not valid Extended JSON: {error}") from error
+    if len(document) > MAX_DOCUMENT_BYTES:
+        limit = f"{MAX_DOCUMENT_BYTES:,} bytes"
+        raise FileError(f"it has {len(document):,} bytes of BSON, and MongoDB stores {limit}")
+    return document
+
+
+def _from_pairs(pairs: list[tuple[str, Any]]) -> Any:
+    document = UniqueNames()
+    for name, value in pairs:
+        document[name] = value
+    return json_util.object_hook(document, _READING)
+
+
+def to_json(document: bytes, options: json_util.JSONOptions) -> bytes:
+    """
+    Return a BSON document as a line of Extended JSON.
+
+    :raises FileError: JSON would lose a part of it: a name that it has twice.
+    """
+    text = json_util.dumps(
+        decode(document), json_options=options, ensure_ascii=False, separators=(",", ":")
+    )
+    return text.encode() + b"\n"
+
+
+def writer(format: str, *, canonical: bool = False) -> Callable[[bytes], bytes]:  # noqa: A002
+    """Return what makes a BSON document what it is in a file of *format*."""
+    if format == BSON:
+        return bytes
+    options = json_options(canonical=canonical)
+    return lambda document: to_json(document, options)

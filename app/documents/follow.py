@@ -1,0 +1,222 @@
+"""
+What changes in the source while it is copied, and after: its change stream, applied to the target.
+
+The stream's position is taken before the first document is read, so no change is missed; one that
+the copy has seen already is applied again, which changes nothing in the end.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import bson
+from bson.raw_bson import RawBSONDocument
+from pymongo import DeleteOne, ReplaceOne
+from pymongo.change_stream import ChangeStream
+from pymongo.errors import OperationFailure, PyMongoError
+
+from app.documents import ids
+from app.documents.batches import MAX_BYTES
+from app.documents.copy import Keeper
+from app.documents.endpoint import Endpoint, named
+from app.documents.failures import Failure
+from app.documents.job import Job
+from app.documents.refusals import refusals, target_errors
+from app.documents.retry import NotYet, passes, retrying
+from app.documents.throttle import Throttle
+from app.documents.transform import Refused
+from greenline.errors import ConfigError, StoreError
+
+AWAIT_MS = 500
+CHANGES_AT_ONCE = 1_000
+HISTORY_LOST = 286
+WRITTEN = ("insert", "update", "replace")
+# They change nothing in the documents.
+QUIET = ("create", "createIndexes", "dropIndexes", "modify", "shardCollection")
+
+Change = ReplaceOne[RawBSONDocument] | DeleteOne
+
+
+def position_now(source: Endpoint) -> Any:
+    """
+    Return where the change stream of *source* is now.
+
+    :raises StoreError: the server has none; only a replica set does.
+    """
+    try:
+        with source.collection.watch(max_await_time_ms=AWAIT_MS) as stream:
+            if stream.resume_token is None:  # a server may give it with the first answer only
+                stream.try_next()
+            token = stream.resume_token
+    except OperationFailure as error:
+        reason = named(source.name, error)
+        raise StoreError(f"--follow needs a replica set with change streams: {reason}") from error
+    except PyMongoError as error:
+        raise named(source.name, error) from error
+    if token is None:
+        raise StoreError(f"{source.name}: its change stream gives no position to go on from")
+    return _plain(token)
+
+
+class Follower:
+    """
+    Apply what changes in the source of *job* to its target, until ``stopping`` is set.
+
+    :param on_change: is given the number of changes applied so far, int.
+    """
+
+    def __init__(self, job: Job, on_change: Callable[[int], None]) -> None:
+        self._job = job
+        self._source = job.source
+        self._target = job.target
+        self._checkpoint = job.checkpoint
+        self._recipe = job.recipe
+        self._throttle = Throttle(job.limits.max_rate, job.stopping)
+        self._on_change = on_change
+        self._stopping = job.stopping
+        self._retry = retrying(job.stopping, self._throttle.pause)
+        self._applied = 0
+
+    def run(self) -> None:
+        """
+        Apply what changes.
+
+        :raises GreenlineError: a server is away for too long or refuses; the changes since the
+            position are forgotten; the collection was dropped or renamed.
+        """
+        with Keeper(self._checkpoint, lambda _: self._on_change(self._applied), self._stopping):
+            while not self._stopping.is_set():
+                self._retry(self._follow)
+
+    def _follow(self) -> None:
+        """Open the stream where the checkpoint is, and apply until the end or an error."""
+        try:
+            with self._source.collection.watch(
+                resume_after=self._checkpoint.progress.token,
+                full_document="updateLookup",
+                max_await_time_ms=AWAIT_MS,
+            ) as stream:
+                while not self._stopping.is_set():
+                    self._apply(self._changes(stream))
+                    token = _plain(stream.resume_token)
+                    self._checkpoint.progress = replace(self._checkpoint.progress, token=token)
+        except PyMongoError as error:
+            if passes(error):
+                raise
+            if getattr(error, "code", None) == HISTORY_LOST:
+                raise StoreError(
+                    f"{self._source.name}: the server has forgotten the changes since the copy "
+                    "began; begin again with --restart"
+                ) from error
+            raise named(self._source.name, error) from error
+
+    def _changes(self, stream: "ChangeStream[Any]") -> list[Any]:
+        """Return the changes that are there, after a while without any an empty list."""
+        changes: list[Any] = []
+        size_bytes = 0
+        while len(changes) < CHANGES_AT_ONCE and size_bytes < MAX_BYTES:
+            change = stream.try_next()
+            if change is None:
+                break
+            changes.append(change)
+            size_bytes += len(change.raw)
+        return changes
+
+    def _apply(self, changes: list[Any]) -> None:
+        written: list[Change] = []
+        documents: list[bytes] = []
+        for change in changes:
+            made = self._made(change)
+            if made is not None:
+                written.append(made[0])
+                documents.append(made[1])
+        if written:
+            self._throttle.wait(len(written))
+            with target_errors(self._target):
+                self._write(written, documents)
+        self._applied += len(changes)
+
+    def _made(self, change: Any) -> tuple[Change, bytes] | None:
+        """
+        Return what is to be done for *change*, and the document, should that be refused.
+
+        None where there is nothing to do. Of a document that is deleted only the key is left.
+        """
+        kind = change["operationType"]
+        if kind not in (*WRITTEN, "delete"):
+            if kind in QUIET:
+                return None
+            raise StoreError(
+                f"{self._source.name}: the collection is gone ({kind}); begin again with --restart"
+            )
+        named_by = bytes(change["documentKey"].raw)
+        key = ids.id_of(named_by) or b""
+        there = {"_id": ids.value_of(self._recipe.new_id(key))}
+        if kind == "delete":
+            return DeleteOne(there), named_by
+        if change.get("fullDocument") is None:
+            return None  # deleted since: that change is on its way
+        document = bytes(change["fullDocument"].raw)
+        try:
+            made = self._recipe.one(document)
+        except Refused as error:
+            self._fail(Failure(document, str(error)))
+            return None
+        if made is None:
+            return DeleteOne(there), document
+        return ReplaceOne(there, RawBSONDocument(made), upsert=True), document
+
+    def _write(self, written: list[Change], documents: list[bytes]) -> None:
+        """Write in the order of the changes; what a document is refused for does not end it."""
+        begin = 0
+        while begin < len(written):
+            begin += self._retry(self._write_some, written[begin:], documents[begin:])
+
+    def _write_some(self, written: list[Change], documents: list[bytes]) -> int:
+        """
+        Write up to the first that is refused; return how many are done.
+
+        :raises NotYet: none is, and the first one is to be tried again.
+        """
+        write = self._target.collection.bulk_write
+        refused = refusals(self._target, write, written, in_order=True)
+        if not refused:
+            return len(written)
+        first = refused[0]
+        if not first.passes:
+            is_delete = isinstance(written[first.index], DeleteOne)
+            reason = f"its delete is refused: {first.reason}" if is_delete else first.reason
+            self._fail(Failure(documents[first.index], reason))
+            return first.index + 1
+        if first.index == 0:
+            raise NotYet(first.reason)
+        return first.index
+
+    def _fail(self, failure: Failure) -> None:
+        """
+        Keep what failed in the file.
+
+        :raises StoreError: it is more than may be.
+        """
+        self._job.failures.write([failure])
+        done = self._checkpoint.progress
+        self._checkpoint.progress = replace(done, failed=done.failed + 1)
+        self._job.require_few(done.failed + 1, failure)
+
+
+def require_position(token: Any) -> None:
+    """
+    Refuse to follow what a copy without ``--follow`` has begun.
+
+    :raises ConfigError: it kept no position.
+    """
+    if token is None:
+        raise ConfigError(
+            "the copy was begun without --follow: what changed since is not known; "
+            "go on without it, or begin again with --restart"
+        )
+
+
+def _plain(token: Any) -> Any:
+    """Return a resume token that can be stored."""
+    return bson.decode(token.raw) if isinstance(token, RawBSONDocument) else token

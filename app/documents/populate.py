@@ -1,0 +1,148 @@
+"""
+Fake products, any number of them: the same ones for the same seed.
+
+Each batch has a generator of random numbers of its own, so that it does not depend on the others
+which of them are written first. The words come from Faker once: asking it for each field would take
+a hundred times as long.
+"""
+
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Event
+from typing import Any
+
+import bson
+from bson import ObjectId
+
+from app.documents.batches import Batch, Batches
+from app.documents.checkpoint import Progress
+from app.documents.copy import added
+from app.documents.endpoint import Endpoint
+from app.documents.reading import BATCH
+from app.documents.throttle import Throttle
+from app.documents.transform import Prepared
+from app.documents.writing import Writer
+from greenline.errors import Conflict
+
+CURRENCIES = ("EUR", "GBP", "USD")
+COUNTRIES = ("DE", "FR", "GB", "US")
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+OPTIONAL = ("description", "imageLink", "brand", "gtin", "mpn")
+WORDS, COLORS, BRANDS, SENTENCES = 500, 100, 300, 500
+MAX_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What products are made of."""
+
+    words: list[str]
+    colors: list[str]
+    brands: list[str]
+    sentences: list[str]
+
+    @classmethod
+    def of(cls, fake: Any) -> "Vocabulary":
+        """Return one of what *fake*, a seeded Faker, says."""
+        return cls(
+            [fake.word() for _ in range(WORDS)],
+            [fake.color_name() for _ in range(COLORS)],
+            [fake.last_name() for _ in range(BRANDS)],
+            [fake.sentence(nb_words=12) for _ in range(SENTENCES)],
+        )
+
+
+def products(vocabulary: Vocabulary, seed: int, begin: int, end: int) -> Iterator[bytes]:
+    """
+    Return the products of the numbers from *begin* to before *end*, as raw BSON.
+
+    About a third lacks each optional field, or has it empty, as in the service's sample data.
+
+    :param seed: 0 to ``MAX_SEED``: other seeds give other products with other ids.
+    """
+    chance = random.Random(seed << 64 | begin)  # noqa: S311
+    for number in range(begin, end):
+        yield bson.encode(_product(vocabulary, chance, seed, number))
+
+
+def populate(
+    target: Endpoint,
+    vocabulary: Vocabulary,
+    count: int,
+    seed: int,
+    batches_at_once: int,
+    stopping: Event,
+    on_progress: Any,
+) -> int:
+    """
+    Write *count* products; return how many are there.
+
+    Those that are there from an earlier run are left as they are.
+
+    :raises GreenlineError: the target is away for too long or refuses, or has others of these ids.
+    """
+    throttle = Throttle(None, stopping)
+    writer = Writer(target, throttle, stopping)
+    done = Progress()
+
+    def write(prepared: Prepared, batch: Batch) -> None:
+        failures = writer.write(prepared)
+        if failures:
+            raise Conflict(f"{target.name}: {failures[0].reason}")
+        batch.copied = len(prepared.documents)
+
+    def count_batch(batch: Batch) -> None:
+        nonlocal done
+        done = added(done, batch)
+        on_progress(done.copied)
+
+    batches = Batches(batches_at_once, stopping, count_batch)
+    try:
+        for begin in range(1, count + 1, BATCH):
+            throttle.wait(BATCH)
+            if stopping.is_set():
+                break
+            made = list(products(vocabulary, seed, begin, min(begin + BATCH, count + 1)))
+            work = partial(write, Prepared(made, made))
+            batches.submit(Batch(), sum(map(len, made)), work)
+    finally:
+        batches.finish()
+    return done.copied
+
+
+def _product(vocabulary: Vocabulary, chance: random.Random, seed: int, number: int) -> Any:
+    pick = chance.choice
+    word = pick(vocabulary.words)
+    moment = BEGINNING + timedelta(seconds=number)
+    first, second = chance.sample(COUNTRIES, 2)
+    slug = f"{word}-{number}"
+    product: dict[str, Any] = {
+        "_id": ObjectId(struct.pack(">IQ", seed, number)),
+        "offerId": f"offer-{seed}-{number:07d}",
+        "title": f"{pick(vocabulary.colors)} {pick(vocabulary.words)}",
+        "description": pick(vocabulary.sentences),
+        "link": f"https://shop.example/{number}",
+        "imageLink": f"https://shop.example/{number}.jpg",
+        "price": {
+            "value": f"{chance.randint(1, 500)}.{chance.randint(0, 99):02d}",
+            "currency": pick(CURRENCIES),
+        },
+        "brand": pick(vocabulary.brands),
+        "gtin": f"{chance.randrange(10**12, 10**13)}",
+        "mpn": f"{word.upper()}-{chance.randint(100, 999)}",
+        "slug": {first: slug, second: slug},
+        "created_at": moment,
+        "updated_at": moment,
+        "version": 1,
+    }
+    for name in OPTIONAL:
+        match chance.randrange(6):
+            case 0:
+                del product[name]
+            case 1:
+                product[name] = ""
+    return product

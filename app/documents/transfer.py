@@ -1,0 +1,191 @@
+"""
+A collection's documents to a file, and from one, as raw BSON.
+
+Memory is bounded whatever the size of the collection: by a batch of the cursor on the way out, by
+a batch a thread on the way in.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from bson.raw_bson import RawBSONDocument
+from pymongo.collection import Collection
+from pymongo.errors import BulkWriteError, PyMongoError
+
+from app.documents import ids
+from app.documents.files import FileError, Numbered
+from app.documents.progress import plural
+from app.documents.reading import BATCH
+from greenline.mongo.errors import DUPLICATE_KEY
+
+# A batch is one message, of which the server takes 48 MB.
+BATCH_BYTES = 4 * 1024 * 1024
+
+
+class ImportRefused(Exception):
+    """The server refused a document; the message names it."""
+
+
+@dataclass
+class Outcome:
+    """What became of one batch."""
+
+    inserted: int = 0
+    skipped: int = 0
+    unknown: int = 0
+    refusals: list[str] = field(default_factory=list)
+    error: PyMongoError | None = None
+
+
+@dataclass
+class Imported:
+    """What an import has done so far."""
+
+    inserted: int = 0
+    # Documents whose _id was there already.
+    skipped: int = 0
+    # Documents that were sent and not acknowledged: they may be there.
+    unknown: int = 0
+
+    def __str__(self) -> str:
+        said = f"{self.inserted:,} {plural(self.inserted)} imported"
+        said += f", {self.skipped:,} were there already" if self.skipped else ""
+        return said + (f", {self.unknown:,} may be there or not" if self.unknown else "")
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one batch."""
+        self.inserted += outcome.inserted
+        self.skipped += outcome.skipped
+        self.unknown += outcome.unknown
+
+
+def export_documents(
+    batches: Iterable[list[bytes]],
+    write: Callable[[bytes], object],
+    to_file: Callable[[bytes], bytes],
+) -> int:
+    """
+    Write the documents of *batches*.
+
+    :param write: takes the bytes for the file.
+    :param to_file: makes them of a document's BSON.
+    :returns: how many there were.
+    :raises FileError: names the document that cannot be written in this format.
+    """
+    count = 0
+    for batch in batches:
+        for document in batch:
+            count += 1
+            try:
+                line = to_file(document)
+            except FileError as error:
+                raise FileError(f"document {count}{_name(document)}: {error}") from error
+            write(line)
+    return count
+
+
+def _name(document: bytes) -> str:
+    """Return what an error may say of the ``_id``."""
+    element = ids.id_of(document)
+    if element is None or not ids.is_readable(element):
+        return ""
+    return f", _id {ids.value_of(element)!r}"
+
+
+def import_documents(
+    collection: "Collection[Any]",
+    documents: Iterable[Numbered],
+    *,
+    noun: str,
+    at_once: int,
+    skip_duplicates: bool,
+    done: Imported,
+) -> None:
+    """
+    Insert *documents* in batches, which are sent in their order, several at once.
+
+    No further batch is sent after one in which a document was refused. Those that were sent are
+    waited for, however the import ends.
+
+    :param noun: what errors call a document of the file: "line", for instance.
+    :param at_once: batches that are sent before the first of them is answered, int.
+    :param skip_duplicates: whether a document whose ``_id`` is there already is left out.
+    :param done: is kept up to date.
+    :raises ImportRefused: names the first document that the server refused.
+    :raises PyMongoError: the server failed, or was lost.
+    """
+    sent: deque[Future[Outcome]] = deque()
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            for batch in in_batches(documents):
+                if len(sent) == at_once:
+                    _await_first(sent, done)
+                sent.append(pool.submit(_insert, collection, batch, noun, skip_duplicates))
+            while sent:
+                _await_first(sent, done)
+        finally:
+            # After an error: what was sent before it is done, and has to be counted.
+            for future in sent:
+                done.add(future.result())
+
+
+def in_batches(documents: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    """Yield *documents* in lists of at most ``BATCH`` and about ``BATCH_BYTES``."""
+    batch: list[Numbered] = []
+    size_bytes = 0
+    for one in documents:
+        if batch and (len(batch) == BATCH or size_bytes + len(one[1]) > BATCH_BYTES):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(one)
+        size_bytes += len(one[1])
+    if batch:
+        yield batch
+
+
+def _insert(
+    collection: "Collection[Any]", batch: list[Numbered], noun: str, skip_duplicates: bool
+) -> Outcome:
+    try:
+        collection.insert_many([RawBSONDocument(raw) for _, raw in batch], ordered=False)
+    except BulkWriteError as error:
+        return _outcome(error.details, batch, noun, skip_duplicates)
+    except PyMongoError as error:
+        return Outcome(unknown=len(batch), error=error)
+    return Outcome(inserted=len(batch))
+
+
+def _outcome(details: Any, batch: list[Numbered], noun: str, skip_duplicates: bool) -> Outcome:
+    outcome = Outcome(inserted=details["nInserted"])
+    for refused in sorted(details["writeErrors"], key=lambda one: one["index"]):
+        if skip_duplicates and _is_duplicate_id(refused):
+            outcome.skipped += 1
+        else:
+            number = batch[refused["index"]][0]
+            outcome.refusals.append(f"{noun} {number}: {refused['errmsg']}")
+    for unsure in details.get("writeConcernErrors", ()):
+        outcome.refusals.append(f"{noun} {batch[0][0]} and what follows: {unsure['errmsg']}")
+    return outcome
+
+
+def _is_duplicate_id(refused: Any) -> bool:
+    if refused["code"] != DUPLICATE_KEY:
+        return False
+    # Servers name the fields of the index, or the index in the text, or both.
+    pattern = refused.get("keyPattern")
+    return list(pattern) == ["_id"] if pattern else "_id_" in refused["errmsg"]
+
+
+def _await_first(sent: "deque[Future[Outcome]]", done: Imported) -> None:
+    outcome = sent[0].result()
+    sent.popleft()
+    done.add(outcome)
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.refusals:
+        first, *others = outcome.refusals
+        more = f", and {len(others):,} more of this batch" if others else ""
+        raise ImportRefused(f"{first}{more}")

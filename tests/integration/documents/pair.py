@@ -1,0 +1,92 @@
+"""Two collections of a test's own, and the commands on them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bson.raw_bson import RawBSONDocument
+from click.testing import CliRunner, Result
+from pymongo import MongoClient
+from pymongo.collection import Collection
+
+from app.commands.documents import documents
+from app.documents.checkpoint import COLLECTION
+from app.documents.ids import RAW
+from tests.support import CHECKOUT, environ
+
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+
+
+@dataclass
+class Pair:
+    """A source and a target in one database, which is at *uri*."""
+
+    uri: str
+    client: "MongoClient[dict[str, Any]]"
+    folder: Path
+
+    @property
+    def database(self) -> Any:
+        return self.client.get_default_database()
+
+    @property
+    def source(self) -> "Collection[dict[str, Any]]":
+        found: Collection[dict[str, Any]] = self.database["source"]
+        return found
+
+    @property
+    def target(self) -> "Collection[dict[str, Any]]":
+        found: Collection[dict[str, Any]] = self.database["target"]
+        return found
+
+    @property
+    def places(self) -> tuple[str, str]:
+        return f"{self.uri}.source", f"{self.uri}.target"
+
+    @property
+    def failed(self) -> Path:
+        return self.folder / "failed.ndjson"
+
+    def checkpoint(self) -> Any:
+        """Return the copy's checkpoint; None when there is none."""
+        return self.database[COLLECTION].find_one({"_id": "target"})
+
+    def call(self, command: str, *options: str, more: Mapping[str, str] | None = None) -> Result:
+        """Run a command in this process."""
+        given = [command, *self.places, *self._file(command), *options]
+        return call(*given, **(more or {}))
+
+    @contextmanager
+    def running(self, *options: str) -> Iterator["subprocess.Popen[str]"]:
+        """Run ``copy`` in a process of its own."""
+        given = [*self.places, *self._file("copy"), *options]
+        command = [sys.executable, "-m", "flask", "documents", "copy", *given]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            command, cwd=CHECKOUT, env=environ({}), text=True, stdout=pipe, stderr=pipe
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def _file(self, command: str) -> list[str]:
+        return ["--failed", str(self.failed)] if command == "copy" else []
+
+
+def call(*arguments: str, **more: str) -> Result:
+    """Run ``flask documents`` in this process, with *more* in its environment."""
+    nothing = {"DATABASE_URL": None, "MONGODB_URI": None}
+    return CliRunner().invoke(documents, arguments, env={**nothing, **more})
+
+
+def contents(collection: "Collection[Any]") -> list[bytes]:
+    """Return the raw documents in the order of their ids."""
+    raw: Collection[RawBSONDocument] = collection.with_options(RAW)
+    return [bytes(found.raw) for found in raw.find(sort={"_id": 1})]

@@ -1,0 +1,1 @@
+"""The room that fills, copies and compares collections: what needs no server."""
