@@ -116,9 +116,9 @@ def add_postgres(settings: Settings, resources: Resources, plans: Plans) -> Post
     return Postgres(pool, prepare=settings.postgres_prepare)
 
 
-def add_mongo(settings: Settings, resources: Resources, plans: Plans) -> Mongo:
-    """Add the client, the ledger of its connections, and its indexes."""
-    uri = settings.mongodb_uri
+def add_mongo(uri: str, settings: Settings, resources: Resources, plans: Plans) -> Mongo:
+    """Add the client of *uri*, the ledger of its connections, and its indexes."""
+    plans["mongodb"] = None
     least_a_worker = budget.MONGODB_EXTRA_A_WORKER + 1
     ledger = Ledger(ledger_path(server_of_mongo(uri)), floor=least_a_worker)
     # Until the server has told what there is: what it told the others, or what they need to ask.
@@ -156,8 +156,8 @@ def add_mongo(settings: Settings, resources: Resources, plans: Plans) -> Mongo:
 
 
 def _with_indexes(mongo: Mongo, resources: Resources, declared: Declared) -> None:
-    """Add MongoDB, ready when it answers and its unique indexes are there; the others follow."""
-    indexes = Indexes(partial(mongo.database, repeatable=True), declared)
+    """Add MongoDB, ready when it answers, may be read, and has its indexes."""
+    indexes = Indexes(partial(mongo.database, repeatable=True), declared, mongo.capabilities)
 
     def check() -> None:
         mongo.check()

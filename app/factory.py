@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from app.api import (
@@ -57,9 +58,11 @@ def create_app(settings: Settings) -> Flask:
         ConfigError: a setting is wrong.
     """
     resources = Resources()
-    plans: Plans = {"postgres": None, "mongodb": None}
+    plans: Plans = {"postgres": None}
     postgres = add_postgres(settings, resources, plans)
-    mongo = add_mongo(settings, resources, plans)
+    mongo = None
+    if settings.mongodb_uri is not None:
+        mongo = add_mongo(settings.mongodb_uri, settings, resources, plans)
 
     app = Service(__name__, static_folder=None, request_timeout_s=settings.request_timeout_s)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
@@ -79,19 +82,23 @@ def create_app(settings: Settings) -> Flask:
     access = _access(settings, app, keys_store, resources)
     routes = Routes(app, access.guard, is_open=not settings.auth)
     app.extensions["operations"] = routes.operations
-    for declared in (
+    of_postgres: list[resource.Resource[Any]] = [
         books.resource(Books(postgres)),
         authors.resource(Authors(postgres)),
         genres.resource(Genres(postgres)),
         agents.resource(Agents(postgres)),
         tasks.resource(Tasks(postgres)),
         keys.resource(keys_store),
-        states.resource(States(mongo)),
-        messages.resource(Messages(mongo)),
-        products.resource(Products(mongo)),
-    ):
-        resource.add(routes, declared)
+    ]
+    for each in of_postgres:
+        resource.add(routes, each)
     keys.add_rotate(routes, keys_store)
+    if mongo is not None:
+        of_states = States(mongo)
+        resource.add(routes, states.resource(of_states))
+        states.add_get_by_pair(routes, of_states)
+        resource.add(routes, messages.resource(Messages(mongo)))
+        resource.add(routes, products.resource(Products(mongo)))
     ops.add_health(routes, resources.health, master.is_stopping, settings.ops_token)
     if settings.ops_token:
         ops.add_budget(routes, lambda: plans, settings.ops_token)

@@ -221,7 +221,7 @@ class ProductInput(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     brand: Short | UnsetType = UNSET
     gtin: Gtin | UnsetType = UNSET
     mpn: Short | UnsetType = UNSET
-    slug: Annotated[dict[Country, Name], Meta(max_length=300, examples=[{"DE": "ein-titel"}])] = {}
+    slug: Annotated[dict[Country, Short], Meta(max_length=300, examples=[{"DE": "ein-titel"}])] = {}
 
 
 class Product(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -7,11 +7,12 @@ Who may do what: ``Authorization: Bearer`` with an API key, asked of the store o
 2. Who comes while the same is being asked waits for that answer, as long as its request may.
 3. What has not the form of a key costs no question, and no place among what is remembered.
 4. At most ``MAX_REMEMBERED`` keys are remembered, by their hashes.
+5. An answer that comes in parts is cut within that time, too: it is asked again before each part.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import wraps
 from hashlib import sha256
 from time import monotonic
@@ -58,8 +59,9 @@ class Access:
         @wraps(view)
         def guarded(**values: Any) -> Response:
             environ = http.environ()
+            header = environ.get("HTTP_AUTHORIZATION")
             try:
-                grant = known.grant(environ.get("HTTP_AUTHORIZATION"))
+                grant = known.grant(header)
             except InvalidToken:
                 if take is not None:
                     take(_address(environ), environ)
@@ -69,7 +71,10 @@ class Access:
                 take(f"key {grant.key_id}", environ)
             if scope not in grant.scopes:
                 raise Forbidden(scope)
-            return view(**values)
+            response = view(**values)
+            if response.is_streamed:
+                response.response = known.guarded(response.response, header, scope)  # type: ignore[arg-type]
+            return response
 
         return guarded
 
@@ -137,6 +142,18 @@ class Known:
         if grant is None:
             raise InvalidToken
         return grant
+
+    def guarded(self, parts: Iterable[bytes], header: str | None, scope: Scope) -> Iterator[bytes]:
+        """
+        Yield the *parts* of an answer for as long as the key in *header* has *scope*.
+
+        :raises Forbidden: it has it no more.
+        :raises GreenlineError: what :meth:`grant` raises.
+        """
+        for part in parts:
+            yield part
+            if scope not in self.grant(header).scopes:
+                raise Forbidden(scope)
 
     def _ask(self, token: str, digest: bytes) -> Grant | None:
         """Ask, or wait for the answer of who has asked already."""

@@ -27,5 +27,5 @@ def resource(agents: Agents) -> Resource[AgentInput]:
         orders={"id": int, "name": str, "created_at": datetime, "updated_at": datetime},
         id_type=Id,
         converter="id",
-        id_of=agents.id_of,
+        by_name=agents,
     )

@@ -27,4 +27,5 @@ def resource(genres: Genres) -> Resource[GenreInput]:
         orders={"id": int, "name": str, "created_at": datetime, "updated_at": datetime},
         id_type=Id,
         converter="id",
+        by_name=genres,
     )

@@ -87,7 +87,10 @@ def parsed(text: str, type_: type[S]) -> S:
             pass
         else:
             # msgspec takes "null" for None, which would be a filter that is not there.
-            nulls = [name for name in given if getattr(asked, name) is None]
+            fields = zip(type_.__struct_encode_fields__, type_.__struct_fields__, strict=True)
+            nulls = [
+                name for name, field in fields if name in given and getattr(asked, field) is None
+            ]
             if not nulls:
                 return asked
             raise InvalidRequest(

@@ -33,6 +33,7 @@ def resource(keys: Keys) -> Resource[KeyInput]:
         orders={"id": int, "name": str, "created_at": datetime, "updated_at": datetime},
         id_type=Id,
         converter="id",
+        by_name=keys,
         read=Scope.ADMIN,
         write=Scope.ADMIN,
         is_once=False,

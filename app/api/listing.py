@@ -3,12 +3,12 @@ Lists: from a query string to what the repository is asked for, and from its pag
 
 A list is read forth and back by cursors, which keep their place while items come and go, or by
 the number of the page, which does not. The answer has both neighbours as cursors, and as links
-(RFC 8288).
+(RFC 8288). Or it comes whole, as lines of JSON.
 """
 
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlencode
@@ -18,12 +18,15 @@ from flask import Response
 from msgspec import Meta, Struct
 
 from app.api import cursors, http
+from app.api.accept import LINES
 from app.errors import Fault, InvalidRequest
 from app.store.ports import Listing, Page, Position, Stored
 
 MAX_LIMIT = 100
 MAX_PAGE = 100_000
 PLACES = ("page", "before", "after")
+# What has no meaning for a whole list.
+OF_PAGES = ("limit", "page", "before", "total")
 
 TOTAL = "Say in the answer how many there are in all."
 Cursor = Annotated[str, Meta(min_length=1, max_length=6_000)]  # a title of control characters
@@ -144,6 +147,43 @@ class Lists:
             response.headers["Link"] = ", ".join(links)
         return response
 
+    def stream(self, asked: Asked, read: Callable[[Listing], Page]) -> Response:
+        """
+        Answer with a line of JSON for each item of the list, from ``after`` on.
+
+        An error before the first page is answered as ever. A later one cuts the connection: the
+        client misses the end of the chunked body, and knows that the list is not whole.
+
+        :raises InvalidRequest: the query asks for a page.
+        """
+        names = {name for name, _ in parse_qsl(http.environ()["QUERY_STRING"])}
+        wrong = [
+            Fault(f"{name} is for pages; {LINES} has the whole list", name=name)
+            for name in OF_PAGES
+            if name in names
+        ]
+        if wrong:
+            raise InvalidRequest(faults=wrong)
+        whole = replace(asked.listing, limit=MAX_LIMIT)
+        return Response(self._lines(whole, read), mimetype=LINES)
+
+    def _lines(self, listing: Listing, read: Callable[[Listing], Page]) -> Iterator[bytes]:
+        # Pages, each from where the one before it ended, and no cursor of the server: that would
+        # hold a connection (Postgres) or a session (MongoDB) for as long as the client takes, and
+        # would not outlive a failover. Each page is read in memory, time and queue as a list's is,
+        # and the next one only when the client has taken it.
+        while True:
+            page = read(listing)
+            yield b"".join([item.json + b"\n" for item in page.items])
+            if not page.more:
+                return
+            listing = replace(listing, position=self._position(listing.order, page.items[-1]))
+
+    def _position(self, order: str, item: Stored) -> Position:
+        place = self._places[order].decode(item.json)
+        kind = self._cursor_kinds[order]
+        return Position(*msgspec.convert((getattr(place, order), item.id), kind))
+
     def _neighbours(
         self, asked: Asked, more: bool, items: Sequence[Stored]
     ) -> tuple[str | None, str | None]:
@@ -179,4 +219,4 @@ def _text(cursor: str | None) -> bytes:
 def _fields_of(struct: type[Struct]) -> Iterable[tuple[str, Any, Any]]:
     """Return name, type and default of each field of a Struct whose fields are all optional."""
     for field in msgspec.structs.fields(struct):
-        yield field.name, field.type, field.default
+        yield field.name, field.type, msgspec.field(default=field.default, name=field.encode_name)

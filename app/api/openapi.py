@@ -6,7 +6,6 @@
 3. It is made at the first request for it, and kept.
 """
 
-import re
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
@@ -17,10 +16,10 @@ import msgspec
 from flask import Response, request
 
 from app.api import http, refusals, schemas
+from app.api.accept import JSON, LINES, PROBLEM
 from app.api.operations import MERGE_PATCH, Operation, Routes
 from app.api.schemas import Schemas, reference
 
-JSON, PROBLEM = "application/json", "application/problem+json"
 Document = dict[str, Any]
 
 ABOUT = """\
@@ -28,14 +27,16 @@ Each resource has the same operations: one item is created, read, replaced, chan
 patch (RFC 7396) and deleted; a batch of 1 to 1,000 of them is written as a whole or not at all.
 
 Lists are read page by page: `next` and `previous` of an answer are the cursors for `after` and
-`before`, and its Link header has them as addresses. Items have versions: `If-Match` with an ETag
-changes only what nobody changed meanwhile. A POST with an `Idempotency-Key` can be sent again.
+`before`, and its Link header has them as addresses. With `Accept: application/x-ndjson` a list
+comes whole, an item a line. Items have versions: `If-Match` with an ETag changes only what nobody
+changed meanwhile. A POST with an `Idempotency-Key` can be sent again.
 
 Errors are problem documents (RFC 9457); `code` is for programs.
 """
 
 IDEMPOTENCY_KEY = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
 TAG = {"type": "string"}
+LINE_SCHEMA = {"type": "string", "description": "A line of JSON for each item of the list."}
 HEADERS: dict[str, Document] = {
     "ETag": {
         "description": "Its version, quoted; by name with the id before.",
@@ -98,8 +99,7 @@ def document(operations: Sequence[Operation], *, is_open: bool = False) -> Docum
     for operation in operations:
         errors = refusals.of(operation, is_open=is_open)
         statuses |= errors
-        path = re.sub(r"<.*>", f"{{{operation.id_name}}}", operation.path)
-        told = paths.setdefault(path, {})
+        told = paths.setdefault(operation.template, {})
         one = told[operation.method.lower()] = _operation(operation, known, errors)
         if operation.scope is not None and not is_open:
             one["security"] = [{"key": [operation.scope]}]
@@ -144,11 +144,9 @@ def _operation(operation: Operation, known: Schemas, errors: set[HTTPStatus]) ->
 
 def _parameters(operation: Operation, known: Schemas) -> list[Document]:
     parameters: list[Document] = []
-    if "<" in operation.path:
+    for name in operation.variables:
         schema = known.of(operation.id_type)
-        parameters.append(
-            {"name": operation.id_name, "in": "path", "required": True, "schema": schema}
-        )
+        parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     if operation.query is not None:
         parameters += schemas.parameters(operation.query)
     headers = []
@@ -179,6 +177,8 @@ def _answers(operation: Operation, known: Schemas) -> Document:
         answer: Document = {"description": status.phrase}
         if type_ is not None:
             answer["content"] = {JSON: {"schema": known.of(type_)}}
+            if operation.is_list:
+                answer["content"][LINES] = {"schema": LINE_SCHEMA}
         if names or more:
             answer["headers"] = {name: _to("headers", name) for name in (*names, *more)}
         answers[str(int(status))] = answer

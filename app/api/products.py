@@ -2,14 +2,14 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from app.api.resource import Resource
-from app.records import NO_NUL, DocumentId, OfferId, Product, ProductInput
+from app.records import NO_NUL, Currency, DocumentId, OfferId, Product, ProductInput
 from app.store.products import Products
 
 Value = Annotated[str, Meta(max_length=2_000, pattern=NO_NUL)]
-Field = Literal["brand", "gtin", "mpn", "imageLink"]
+Field = Literal["brand", "gtin", "mpn", "imageLink", "slug.US"]
 Lacking = Annotated[Field, Meta(description="without this field; with an empty one: FIELD=")]
 
 
@@ -21,6 +21,8 @@ class ProductFilters(Struct, frozen=True, forbid_unknown_fields=True):
     gtin: Value | None = None
     mpn: Value | None = None
     imageLink: Value | None = None  # noqa: N815
+    slug_US: Value | None = field(default=None, name="slug.US")  # noqa: N815
+    currency: Currency | None = None
     lacking: Lacking | None = None
 
 

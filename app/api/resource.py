@@ -16,18 +16,20 @@ import msgspec
 from flask import Response, request
 from msgspec import Meta, Struct
 
-from app.api import faults, http, merge_patch, once, schemas, versions
+from app.api import accept, faults, http, merge_patch, once, schemas, versions
 from app.api.listing import Lists, given
 from app.api.operations import Operation, Routes, Scope
 from app.errors import Fault, InvalidRequest, NotFound
 from app.records import Name, require_shallow
-from app.store.ports import Change, Document, I, Repository, Stored
+from app.store.ports import Change, Document, I, NamedRepository, Repository, Stored
 
 MAX_BATCH = 1_000
 ABOUT_LISTS = (
     "All the fields that are given have to be equal. `order` is a field, with a minus the other way"
     " round. A page begins behind `after` or ends before `before`: the `next` and `previous` of"
-    " another answer with the same `order`; or it is the one of that number."
+    " another answer with the same `order`; or it is the one of that number.\n\n"
+    "With `Accept: application/x-ndjson` the whole list comes, from `after` on, an item a line. An"
+    " error on the way cuts the connection before the end of the chunked body."
 )
 OK, CREATED, NO_CONTENT = HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT
 
@@ -48,7 +50,7 @@ class Resource(Generic[I]):
     converter: str  # of the id in a path
     read: Scope = Scope.READ
     write: Scope = Scope.WRITE
-    id_of: Callable[[str], Any] | None = None  # by name, where names are unique
+    by_name: NamedRepository | None = None  # where names are unique
     as_input: Callable[[Document], Document] | None = None  # where a document shows more
     made: type[Struct] | None = None  # what POST answers, where that shows more than an item
     is_once: bool = True  # takes Idempotency-Key
@@ -98,6 +100,8 @@ class _Api(Generic[I]):
         if resource.made is not None:
             self._made = _struct(f"{kind}Made", items=list[resource.made])  # type: ignore[name-defined]
         self._found = _struct(f"{kind}Found", items=list[item], missing=list[ids])  # type: ignore[valid-type]
+        self._names = _struct(f"{kind}Names", names=Annotated[list[Name], many, different])
+        self._found_named = _struct(f"{kind}Named", items=list[item], missing=list[Name])  # type: ignore[valid-type]
         self._page = msgspec.defstruct(
             f"{kind}Page",
             [
@@ -183,8 +187,48 @@ class _Api(Generic[I]):
             scope=one.read,
         )
         self._one(f"/<{one.converter}:item_id>", "id", one.id_type)
-        if one.id_of is not None:
-            self._one("/by-name/<name:item_id>", "name", Name, partial(_id_of, one.id_of))
+        if one.by_name is not None:
+            self._one("/by-name/<name:item_id>", "name", Name, partial(_id_of, one.by_name.id_of))
+            self._named(one.by_name)
+
+    def _named(self, repository: NamedRepository) -> None:
+        """Serve what is done with many items that are found by their names."""
+        name = self._resource.name
+
+        def get() -> Response:
+            names = self._sent_names()
+            found = repository.get_named(names)
+            return _found(list(found.values()), [one for one in names if one not in found])
+
+        def delete() -> Response:
+            versions.refuse_conditions()
+            names = self._sent_names()
+            repository.delete_named(names)
+            return http.json(Deleted(len(names)))
+
+        self._route(
+            "get_many_by_name",
+            "POST",
+            "/batch-get/by-name",
+            f"Read many {name} by name",
+            {OK: self._found_named},
+            get,
+            body=self._names,
+            scope=self._resource.read,
+        )
+        self._route(
+            "delete_many_by_name",
+            "DELETE",
+            "/batch/by-name",
+            f"Delete many {name} by name, or none",
+            {OK: Deleted},
+            delete,
+            body=self._names,
+            errors=frozenset({HTTPStatus.NOT_FOUND}),
+        )
+
+    def _sent_names(self) -> list[str]:
+        return self._different(http.body(self._names).names, "/names/{}")
 
     def _one(
         self, path: str, called: str, type_: Any, id_of: Callable[[str], Any] | None = None
@@ -262,7 +306,8 @@ class _Api(Generic[I]):
 
     def page(self) -> Response:
         asked = self._lists.asked()
-        return self._lists.answer(asked, self._repository.page)
+        answer = self._lists.stream if accept.prefers_lines() else self._lists.answer
+        return answer(asked, self._repository.page)
 
     def create(self) -> Response:
         sent = http.body(self._input)
@@ -280,10 +325,7 @@ class _Api(Generic[I]):
         ids = self._different(http.body(self._ids).ids, "/ids/{}")
         found = self._repository.get_many(ids)
         there = {item.id for item in found}
-        missing = msgspec.json.encode([item_id for item_id in ids if item_id not in there])
-        return http.json(
-            b'{"items":[%b],"missing":%b}' % (b",".join(item.json for item in found), missing)
-        )
+        return _found(found, [item_id for item_id in ids if item_id not in there])
 
     def get(self, item_id: Any, named: Any = None) -> Response:
         return versions.answer_if_new(self._repository.get(item_id), named)
@@ -329,7 +371,8 @@ class _Api(Generic[I]):
         names = self._resource.filters.__struct_fields__
         filters = given(http.query(self._resource.filters), names)
         if not filters:
-            raise InvalidRequest(f"say which: at least one of {', '.join(names)} is needed")
+            called = ", ".join(self._resource.filters.__struct_encode_fields__)
+            raise InvalidRequest(f"say which: at least one of {called} is needed")
         return http.json(Deleted(self._repository.delete_where(filters)))
 
     def _patched(self, patch: Document, pointer: str) -> Callable[[Document], I]:
@@ -387,6 +430,11 @@ def _with_article(noun: str) -> str:
 
 def _items(stored: list[Stored], status: HTTPStatus) -> Response:
     return http.json(b'{"items":[%b]}' % b",".join(item.json for item in stored), status)
+
+
+def _found(items: list[Stored], missing: list[Any]) -> Response:
+    there, lacking = b",".join(item.json for item in items), msgspec.json.encode(missing)
+    return http.json(b'{"items":[%b],"missing":%b}' % (there, lacking))
 
 
 def _struct(name: str, **fields: Any) -> Any:

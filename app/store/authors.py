@@ -3,10 +3,11 @@
 from typing import ClassVar
 
 from app.records import AuthorInput
-from app.store.tables import ID, STAMPS, Table, text
+from app.store.named import NamedTable
+from app.store.tables import ID, STAMPS, text
 
 
-class Authors(Table[AuthorInput]):
+class Authors(NamedTable[AuthorInput]):
     """The authors' repository."""
 
     name = "authors"

@@ -6,16 +6,15 @@ A resource in one collection of MongoDB: what all such repositories do. The twin
    hex outside.
 2. An item is changed by reading it, and by putting another in its place while it has that version;
    again when someone else was faster.
-3. A batch is a transaction where the server has them. Elsewhere (FerretDB, a mongod that is no
-   replica set) all of it is checked first, then written in order, and what was written is undone
-   when the server refuses one. Who reads meanwhile sees a part, and a process that is killed in
-   between leaves it. With an Idempotency-Key the same request, sent again, completes it; without
-   one it has to be looked for.
+3. A batch is a transaction where the server has them. Elsewhere (a mongod that is no replica set)
+   all of it is checked first, then written in order, and what was written is undone when the
+   server refuses one. Who reads meanwhile sees a part, and a process that is killed in between
+   leaves it. With an Idempotency-Key the same request, sent again, completes it; without one it has
+   to be looked for.
 4. A page's place is (order, ``_id``), never a skip, but where a page is asked for by number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -75,6 +74,19 @@ class Collection(Generic[I]):
             raise self._missing([item_id])
         return self._stored(found)
 
+    def get_by(self, fields: Mapping[str, Any]) -> Stored:
+        """
+        Return the item that has these values, which no two items have.
+
+        :raises NotFound: there is none.
+        """
+        where = self.where(fields)
+        found = self._mongo.read(lambda database: database[self.name].find_one(where))
+        if found is None:
+            values = ", ".join(f"{name} {value}" for name, value in fields.items())
+            raise NotFound(f"there is no {self.noun} of {values}")
+        return self._stored(found)
+
     def get_many(self, ids: Sequence[str]) -> list[Stored]:
         found = self._read(ids)
         return [self._stored(found[item_id]) for item_id in ids if item_id in found]
@@ -88,7 +100,7 @@ class Collection(Generic[I]):
             by.append(("_id", direction))
         query = where
         if position is not None:
-            query = {"$and": [where, self._beyond(position, listing.order, direction)]}
+            query = both(where, self._beyond(position, listing.order, direction))
         more = {"sort": by, "skip": (listing.page - 1) * listing.limit, "limit": listing.limit + 1}
         found = self._mongo.read(lambda database: list(database[self.name].find(query, **more)))
         items = [self._stored(document) for document in found[: listing.limit]]
@@ -106,7 +118,8 @@ class Collection(Generic[I]):
         else:
             made = documents.made(contents, documents.new_ids(len(contents)), documents.now())
             if len(made) == 1:
-                self._mongo.insert(self.name, made[0])
+                # A client that asks again is given another _id.
+                self._mongo.insert(self.name, made[0], may_come_again=False)
             else:
                 self._mongo.insert_all(self.name, made)
         return [self._stored(document) for document in made]
@@ -129,19 +142,17 @@ class Collection(Generic[I]):
             return database[self.name].delete_many(self.where(filters)).deleted_count
 
     def _changed(self, changes: Sequence[Change[I]]) -> list[Stored]:
-        ids = [str(change.id) for change in changes]
-        with self._exclusive(ids):
-            now = self._read_all(ids)
-            for change in changes:
-                self._require(now[str(change.id)], change.versions)
-            pairs = [(old := now[str(change.id)], self._edited(old, change)) for change in changes]
-            try:
-                is_done = self._mongo.swap_all(self.name, pairs)
-            except OutcomeUnknown:
-                # To put the same there again changes nothing, but where a version was asked for.
-                if len(changes) > 1 or changes[0].versions is not None:
-                    raise
-                is_done = False
+        now = self._read_all([str(change.id) for change in changes])
+        for change in changes:
+            self._require(now[str(change.id)], change.versions)
+        pairs = [(old := now[str(change.id)], self._edited(old, change)) for change in changes]
+        try:
+            is_done = self._mongo.swap_all(self.name, pairs)
+        except OutcomeUnknown:
+            # To put the same there again changes nothing, but where a version was asked for.
+            if len(changes) > 1 or changes[0].versions is not None:
+                raise
+            is_done = False
         if not is_done:
             raise SerializationFailure
         return [self._stored(new) for _, new in pairs]
@@ -160,20 +171,14 @@ class Collection(Generic[I]):
             raise SerializationFailure
 
     def _delete_version(self, item_id: str, versions: frozenset[int]) -> None:
-        with self._exclusive([item_id]):
-            now = self._read_all([item_id])[item_id]
-            self._require(now, versions)
-            if not self._mongo.remove(self.name, now):
-                raise SerializationFailure
-
-    def _exclusive(self, ids: Sequence[str]) -> AbstractContextManager[None]:
-        return self._mongo.exclusive([f"{self.name}/{item_id}" for item_id in sorted(ids)])
+        now = self._read_all([item_id])[item_id]
+        self._require(now, versions)
+        if not self._mongo.remove(self.name, now):
+            raise SerializationFailure
 
     def _read(self, ids: Sequence[str]) -> dict[str, Document]:
         """Return what is there of *ids*."""
-        keys = [ObjectId(item_id) for item_id in ids]
-        # FerretDB scans for all but the plainest query.
-        query = {"_id": keys[0] if len(keys) == 1 else {"$in": keys}}
+        query = {"_id": {"$in": [ObjectId(item_id) for item_id in ids]}}
         found = self._mongo.read(lambda database: list(database[self.name].find(query)))
         return {str(document["_id"]): document for document in found}
 
@@ -214,6 +219,13 @@ class Collection(Generic[I]):
 
     def _missing(self, ids: Sequence[str]) -> NotFound:
         return NotFound(f"there is no {self.noun} {', '.join(ids)}", ids)
+
+
+def both(one: Document, other: Document) -> Document:
+    """Return the query for what both find: without ``$and``, for which some servers scan."""
+    if one.keys() & other.keys():
+        return {"$and": [one, other]}
+    return {**one, **other}
 
 
 def _version(document: Document) -> int:

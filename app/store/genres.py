@@ -3,10 +3,11 @@
 from typing import ClassVar
 
 from app.records import GenreInput
-from app.store.tables import ID, STAMPS, Table, text
+from app.store.named import NamedTable
+from app.store.tables import ID, STAMPS, text
 
 
-class Genres(Table[GenreInput]):
+class Genres(NamedTable[GenreInput]):
     """The genres' repository."""
 
     name = "genres"

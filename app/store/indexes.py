@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 from pymongo import ASCENDING
@@ -23,6 +24,7 @@ Lend = Callable[[], "AbstractContextManager[Database[Document]]"]
 
 AGAIN_S = 1.0
 WAIT_S = 1.0  # a check of health may take two
+OTHERS_S = 5.0  # how long readiness waits for indexes that are not unique
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +59,23 @@ class Usage:
 
 
 class Indexes:
-    """A worker's part: it makes what is missing, and is not ready without the unique ones."""
+    """
+    A worker's part: it makes what is missing, and is not ready before, but see ``check()``.
 
-    def __init__(self, lend: Lend, declared: Declared) -> None:
+    :param lend: returns the block in which the database may be used.
+    :param declared: the indexes by collection.
+    :param require: raises GreenlineError while the server cannot be used: an index that is refused
+        for a lack of rights is not tried again.
+    """
+
+    def __init__(self, lend: Lend, declared: Declared, require: Callable[[], object]) -> None:
         self._lend = lend
+        self._require = require
         every = [(collection, index) for collection in declared for index in declared[collection]]
         self._left = sorted(every, key=lambda one: not one[1].unique)
         self._closed = Event()
-        self._is_safe = Event()  # no duplicate can get in any more, as far as can be had
+        self._is_enough = Event()  # for readiness
+        self._others_since: float | None = None  # when a check found none but these to be left
 
     def start(self) -> None:
         """Make the indexes in the background, the unique ones first."""
@@ -76,27 +87,36 @@ class Indexes:
 
     def check(self) -> None:
         """
-        Wait a moment for the unique ones: before they are there, duplicates could get in.
+        Wait a moment for the indexes: all are there at once on a new database.
+
+        Before the unique ones are there, duplicates could get in. The others may take minutes on a
+        large collection: after ``OTHERS_S`` in all it is served without them.
 
         Raises:
             Unavailable: names the one that is being made.
         """
-        if not self._is_safe.wait(WAIT_S):
-            collection, index = self._left[0]
-            raise Unavailable(f"index {index.name} of {collection} is being made")
+        if self._is_enough.wait(WAIT_S):
+            return
+        collection, index = self._left[0]
+        if not index.unique:
+            self._others_since = self._others_since or monotonic()
+            if monotonic() - self._others_since >= OTHERS_S:
+                log.warning("ready while index %s of %s is being made", index.name, collection)
+                self._is_enough.set()
+                return
+        raise Unavailable(f"index {index.name} of {collection} is being made")
 
     def _make(self) -> None:
         while self._left and not self._closed.is_set():
-            if not self._left[0][1].unique:
-                self._is_safe.set()
             try:
+                self._require()
                 self._make_next()
-            except GreenlineError:  # the server is away, which readiness tells
+            except GreenlineError:  # the server cannot be used, which readiness tells
                 self._closed.wait(AGAIN_S)
             except Exception:
                 log.exception("making indexes failed")
                 self._closed.wait(AGAIN_S)
-        self._is_safe.set()
+        self._is_enough.set()
 
     def _make_next(self) -> None:
         collection, index = self._left[0]
@@ -123,7 +143,7 @@ def ensure(lend: Lend, collection: str, index: Index) -> str | None:
     except Conflict:
         return "there are duplicates"
     except StoreError as error:
-        return str(error.__cause__ or error)
+        return str(error)
     return None
 
 

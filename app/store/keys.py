@@ -18,9 +18,10 @@ from psycopg2.extensions import cursor as Cursor
 from app.errors import InvalidRequest
 from app.records import KeyInput
 from app.store import tokens
+from app.store.named import NamedTable
 from app.store.ports import Once, Stored
 from app.store.queries import read
-from app.store.tables import Order, Table
+from app.store.tables import Order
 from greenline.errors import ConfigError
 
 _FIND = read("api_keys/find")
@@ -35,7 +36,7 @@ class Grant:
     scopes: frozenset[str]
 
 
-class Keys(Table[KeyInput]):
+class Keys(NamedTable[KeyInput]):
     """The keys' repository."""
 
     name = "api_keys"

@@ -139,6 +139,31 @@ class Repository(Protocol[I]):
         ...
 
 
+class NamedRepository(Protocol):
+    """Items each of which has a name of its own."""
+
+    def id_of(self, name: str) -> Any:
+        """
+        Return the id of the item of this name.
+
+        :raises NotFound: there is none.
+        """
+        ...
+
+    def get_named(self, names: Sequence[str]) -> dict[str, Stored]:
+        """Return the items that are there by name, in the order of *names*."""
+        ...
+
+    def delete_named(self, names: Sequence[str]) -> None:
+        """
+        Delete all of these, or none.
+
+        :raises NotFound: names those that are not there.
+        :raises Conflict: something refers to one of them.
+        """
+        ...
+
+
 class Pool(Protocol):
     """Lends Postgres connections; errors come out as those of :mod:`greenline.errors`."""
 
@@ -181,18 +206,14 @@ class Mongo(Protocol):
         """Return what *work* reads; it returns no cursor."""
         ...
 
-    def insert(self, collection: str, document: Document) -> None:
-        """Insert *document*, whose ``_id`` was just made."""
+    def insert(self, collection: str, document: Document, *, may_come_again: bool = True) -> None:
+        """Insert *document*, whose ``_id`` was just made; its caller may insert it again."""
         ...
 
     def insert_all(
         self, collection: str, documents: Sequence[Document], *, are_ours: bool = True
     ) -> None:
         """Insert all of these, whose ``_id``s were just made, or none; undone if *are_ours*."""
-        ...
-
-    def exclusive(self, names: Sequence[str]) -> AbstractContextManager[None]:
-        """Return the block in which to change what *names* stand for."""
         ...
 
     def swap_all(self, collection: str, pairs: Sequence[tuple[Document, Document]]) -> bool:

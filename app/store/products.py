@@ -3,6 +3,8 @@ Products, in MongoDB: some lack some fields, which is not the same as having the
 
 ``lacking`` asks for what has no such field, and ``gtin=`` for what has an empty one; the same index
 serves both, as it holds what lacks the field as null.
+
+Of the slugs only that of one country can be asked for: each takes four indexes.
 """
 
 from collections.abc import Mapping
@@ -10,12 +12,17 @@ from typing import Any, ClassVar
 
 from app.records import ProductInput
 from app.store import once_in_documents
-from app.store.collections import Collection
+from app.store.collections import Collection, both
 from app.store.indexes import Index
 from app.store.ports import Document
 
-# What products can lack, and be asked for by. A description is too long to be indexed.
-OPTIONAL = ("brand", "gtin", "mpn", "imageLink")
+# Filters whose fields are within others.
+PATHS = {"slug_US": "slug.US", "currency": "price.currency"}
+# What products are asked for by. A description is too long to be indexed.
+SEARCHED = (
+    ("brand",), ("gtin",), ("mpn",), ("imageLink",), ("slug.US",), ("price.currency",),
+    ("slug.US", "price.currency"),
+)  # fmt: skip
 
 
 class Products(Collection[ProductInput]):
@@ -26,13 +33,15 @@ class Products(Collection[ProductInput]):
     unique = frozenset({"id", "offerId"})
     indexes: ClassVar = (
         Index(("offerId",), unique=True),
-        *(Index((field, "_id")) for field in OPTIONAL),
-        *(Index((field, "offerId")) for field in OPTIONAL),
+        *(Index((*fields, "_id")) for fields in SEARCHED),
+        *(Index((*fields, "offerId")) for fields in SEARCHED),
         once_in_documents.INDEX,
     )
 
     def where(self, filters: Mapping[str, Any]) -> Document:
-        equal = {name: value for name, value in filters.items() if name != "lacking"}
+        equal = {PATHS.get(name, name): filters[name] for name in filters if name != "lacking"}
         if "lacking" not in filters:
             return equal
-        return {"$and": [equal, {filters["lacking"]: {"$exists": False}}]}
+        # Null finds what lacks the field, and a null, which the API stores nowhere. The index
+        # serves it as it serves a value; for $exists some servers use none.
+        return both(equal, {filters["lacking"]: None})

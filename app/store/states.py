@@ -1,13 +1,11 @@
 """
 States in MongoDB: what an agent remembers of a task.
 
-``data`` is stored as a document where every server can hold it as it is. What BSON or FerretDB
-cannot hold (numbers beyond 64 bits, -0.0, NUL, ``.`` or ``$`` in a name, a list in a list, great
-depth) is stored as JSON text in ``data_json`` instead, so that any JSON object comes back whole.
-So is an object of very many members: FerretDB takes seconds for it, and every scan past it.
+``data`` is stored as a document where every server can hold it as it is. What BSON, or an older
+server, cannot hold (numbers beyond 64 bits, NUL, ``.`` or ``$`` in a name, great depth) is stored
+as JSON text in ``data_json`` instead, so that any JSON object comes back whole.
 """
 
-import math
 from typing import Any, ClassVar
 
 import msgspec
@@ -19,7 +17,6 @@ from app.store.indexes import Index
 from app.store.ports import Document
 
 MAX_DEPTH = 50
-MAX_MEMBERS = 1_000
 INT64 = range(-(2**63), 2**63)
 
 
@@ -55,21 +52,11 @@ class States(Collection[StateInput]):
 def _holdable(value: Any, depth: int) -> bool:
     """Return whether every server holds *value* as it is, at most *depth* levels deep."""
     if isinstance(value, dict):
-        return (
-            depth > 0
-            and len(value) <= MAX_MEMBERS
-            and all(
-                not (name.startswith("$") or "." in name or "\0" in name)
-                and _holdable(child, depth - 1)
-                for name, child in value.items()
-            )
+        return depth > 0 and all(
+            not (name.startswith("$") or "." in name or "\0" in name)
+            and _holdable(child, depth - 1)
+            for name, child in value.items()
         )
     if isinstance(value, list):
-        return (
-            depth > 0
-            and len(value) <= MAX_MEMBERS
-            and all(not isinstance(child, list) and _holdable(child, depth - 1) for child in value)
-        )
-    if isinstance(value, float):
-        return value != 0 or math.copysign(1, value) > 0
+        return depth > 0 and all(_holdable(child, depth - 1) for child in value)
     return not isinstance(value, int) or value in INT64

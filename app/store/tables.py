@@ -93,17 +93,17 @@ class Table(Generic[I]):
         rows = self._pool.fetch(f"{self.name}_by_id", self._by_id, {"id": item_id})
         if not rows:
             raise self._missing([item_id])
-        return _stored(rows[0])
+        return stored(rows[0])
 
     def get_many(self, ids: Sequence[int]) -> list[Stored]:
         rows = self._pool.fetch(f"{self.name}_by_ids", self._by_ids, {"ids": list(ids)})
-        found = {row[0]: _stored(row) for row in rows}
+        found = {row[0]: stored(row) for row in rows}
         return [found[item_id] for item_id in ids if item_id in found]
 
     def page(self, listing: Listing) -> Page:
         asked = self.statement(listing)
         rows = self._pool.fetch(asked.name, asked.text, asked.values)
-        items = [_stored(row) for row in rows[: listing.limit]]
+        items = [stored(row) for row in rows[: listing.limit]]
         if listing.position is not None and listing.position.before:
             items.reverse()
         total = self._count(listing.filters) if listing.total else None
@@ -173,15 +173,17 @@ class Table(Generic[I]):
     def _lock(self, cursor: Cursor, ids: Sequence[int]) -> dict[int, Stored]:
         """Return the items of these ids, which nobody else changes before this transaction ends."""
         cursor.execute(self._locked, {"ids": list(ids)})
-        return {row[0]: _stored(row) for row in cursor.fetchall()}
+        return {row[0]: stored(row) for row in cursor.fetchall()}
 
-    def _delete(self, cursor: Cursor, where: str, values: Mapping[str, Any]) -> set[int]:
-        """Delete the rows *where*; return their ids."""
+    def _delete(
+        self, cursor: Cursor, where: str, values: Mapping[str, Any], returning: str = "id"
+    ) -> set[Any]:
+        """Delete the rows *where*; return their ids, or what *returning* names."""
         cursor.execute(
             f"with found as materialized ("
             f"select id from {self.name} where {where} order by id for update) "
             f"delete from {self.name} using found where {self.name}.id = found.id "
-            f"returning {self.name}.id",
+            f"returning {self.name}.{returning}",
             values,
         )
         return {row[0] for row in cursor.fetchall()}
@@ -190,7 +192,7 @@ class Table(Generic[I]):
         """Insert *items*; return them as stored, in their order."""
         sent = {"items": msgspec.json.encode(items).decode()}
         cursor.execute(f"{self._inserting} {self._document}", sent)
-        return [_stored(row) for row in sorted(cursor.fetchall())]
+        return [stored(row) for row in sorted(cursor.fetchall())]
 
     def _update(self, cursor: Cursor, items: Mapping[int, I]) -> list[Stored]:
         """Put *items* in the place of what has their ids; return them as stored, in their order."""
@@ -198,7 +200,7 @@ class Table(Generic[I]):
         return self._in_order(items, cursor.fetchall())
 
     def _in_order(self, ids: Iterable[int], rows: Sequence[Row]) -> list[Stored]:
-        found = {row[0]: _stored(row) for row in rows}
+        found = {row[0]: stored(row) for row in rows}
         return [found[item_id] for item_id in ids]
 
     def _list(self, listing: Listing) -> tuple[str, str]:
@@ -254,7 +256,8 @@ class Table(Generic[I]):
         return NotFound(f"there is no {self.noun} {', '.join(map(str, ids))}", ids)
 
 
-def _stored(row: Sequence[Any]) -> Stored:
+def stored(row: Sequence[Any]) -> Stored:
+    """Return the item of a *row* that a repository's statements select."""
     return Stored(row[0], row[1], row[2].encode())
 
 

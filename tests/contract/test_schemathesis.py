@@ -10,6 +10,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support import BIN, CHECKOUT, Databases, run, service
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
@@ -27,6 +29,7 @@ AMOUNT = (
 NOT_ASKED = "ignored_auth,missing_required_header"
 
 
+@pytest.mark.timeout(600)  # some 4,000 requests, and the machine may be busy
 def test_nothing_that_the_document_allows_or_forbids_is_answered_otherwise(
     empty_database: str, empty_mongo: str, tmp_path: Path
 ) -> None:

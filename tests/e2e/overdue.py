@@ -126,15 +126,15 @@ def stalled_stream() -> Iterator[bytes]:
     sleep()
 
 
-def slow_stream(parts: int = 4) -> Iterator[bytes]:
+def slow_stream(parts: int = 4, pause_s: float = 0.5) -> Iterator[bytes]:
     for _ in range(parts):
-        time.sleep(0.5)
+        time.sleep(pause_s)
         yield b"part."
 
 
 def long_stream() -> Iterator[bytes]:
     done.add("long_stream")
-    return slow_stream(40)
+    return slow_stream(200, pause_s=0.1)  # well below any deadline
 
 
 def broken() -> None:

@@ -83,3 +83,22 @@ def test_a_mongodb_that_is_deaf_is_told_in_time_and_found_again(front: Front) ->
         most = POOL_SIZE + MONGODB_EXTRA_A_WORKER
         wait_until(lambda: 0 < front.mongodb.open <= most, "no more connections than are allowed")
         assert greenline.workers() == workers
+
+
+def test_a_batch_that_is_late_is_a_504_and_not_in_the_way_of_the_same_again(front: Front) -> None:
+    """MongoDB has written it and its answer is held back: the transaction is aborted."""
+    task_id = int.from_bytes(os.urandom(3))
+
+    def post(*agents: int) -> Answer:
+        batch = [{"task_id": task_id, "agent_id": number, "data": {}} for number in agents]
+        return greenline.ask("POST", "/states/batch", {"items": batch})
+
+    with service({**front.environ, "REQUEST_TIMEOUT": str(REQUEST_TIMEOUT_S)}) as greenline:
+        assert post(1, 2).status == 201
+        front.mongodb.mute()
+        late = post(3, 4)
+        front.mongodb.pass_on()
+        assert (late.status, late.json["code"]) == (504, "deadline_exceeded")
+        wait_until(lambda: post(3, 4).status == 201, "the same again to be made", limit_s=20)
+        found = greenline.get(f"/states?task_id={task_id}").json["items"]
+        assert sorted(one["agent_id"] for one in found) == [1, 2, 3, 4]

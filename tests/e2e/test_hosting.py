@@ -206,6 +206,8 @@ def test_a_blocked_hub_is_logged_with_the_culprit(tmp_path: Path) -> None:
         wait_until(
             lambda: running.get("/burn").status == 200 and "in burn" in running.log, "the culprit"
         )
+        # In gunicorn's format: the application has configured no logging.
+        assert re.search(r"^\[.+\] \[\d+\] \[WARNING\] the hub was blocked", running.log, re.M)
 
 
 def test_a_full_pipe_behind_the_access_log_stops_nobody(tmp_path: Path) -> None:

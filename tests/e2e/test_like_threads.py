@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
 import psycopg2
+import pytest
 from psycopg2.extensions import parse_dsn
 
 from embedded.postgres import Postgres
@@ -66,6 +67,27 @@ def test_the_threads_of_a_burst_end_and_drop_what_they_kept() -> None:
         assert running.get("/kept").json["objects"] > 2 * INITIAL
         wait_until(lambda: running.get("/kept").json["handlers"] == INITIAL, "their end")
         assert running.get("/kept").json["objects"] <= INITIAL
+
+
+def test_a_view_may_compute_for_longer_than_the_timeout() -> None:
+    """The worker does not block without an end: gunicorn does not end it."""
+    with hosting(TARGET, "--timeout", "2") as running:
+        before = running.get("/")
+        assert running.get("/compute/4").json["pid"] == before.json["pid"]
+        assert "WORKER TIMEOUT" not in running.log
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [("/block/30", {}), ("/compute/30", {"THREADED_MAX_TIMEOUTS": "2"})],
+    ids=["waits", "computes for too long"],
+)
+def test_a_worker_that_may_never_go_on_is_ended(path: str, more: dict[str, str]) -> None:
+    """It waits where the hub does not run, or computes for many timeouts."""
+    with hosting(TARGET, "--timeout", "2", **more) as running:
+        assert running.get(path).status == 500
+        wait_until(lambda: running.get("/").status == 200, "the next worker")
+        assert "WORKER TIMEOUT" in running.log
 
 
 def test_django_keeps_a_connection_per_thread_and_no_more(
@@ -194,9 +216,13 @@ def test_a_worker_begins_where_the_one_before_it_was() -> None:
         for how in (signal.SIGHUP, signal.SIGKILL):
             (old,) = running.workers()
             os.kill(running.process.pid if how == signal.SIGHUP else old, how)
-            wait_until(lambda: running.workers() not in ([], [old]), "another worker")  # noqa: B023
+            wait_until(lambda: is_one_other(running.workers(), old), "another worker")  # noqa: B023
             wait_until(lambda: is_served_by_another(running, old), "it to serve")  # noqa: B023
             wait_until(lambda: limit_of(running) >= learnt, "its limit")
+
+
+def is_one_other(workers: list[int], old: int) -> bool:
+    return len(workers) == 1 and workers != [old]
 
 
 def is_served_by_another(running: Service, old: int) -> bool:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from embedded.ferretdb import binary
 from tests.support import CHECKOUT, environ
 
 IGNORED = shutil.ignore_patterns(
@@ -41,11 +40,3 @@ def test_setting_up_again_does_nothing() -> None:
     """The stamp in .venv says that all is there: no pip, no output."""
     done = make("setup-dev", CHECKOUT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_ferretdb_is_not_built_again() -> None:
-    """The binary is found by the digest of its sources."""
-    first = binary()
-    made = first.stat().st_mtime_ns
-    assert binary() == first
-    assert first.stat().st_mtime_ns == made

@@ -36,7 +36,7 @@ HEAD = (
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Mongo]:
     """A MongoDB that nobody else is connected to."""
-    with Mongo(folder / "budget") as server:
+    with Mongo(folder / "budget", durable=False) as server:
         yield server
 
 
@@ -64,10 +64,9 @@ def running(server: Mongo, databases: Databases, connections: Connections) -> It
         yield running
 
 
-def at_most(server: Mongo) -> int:
-    """Return what two generations may have; a server that is polled has fewer monitors."""
-    beside = MONGODB_EXTRA_A_WORKER if server.kind == "mongod" else 3
-    most = WORKERS * (PLAN.worker + beside + 1 + beside)
+def at_most() -> int:
+    """Return what two generations may have."""
+    most = WORKERS * (PLAN.worker + MONGODB_EXTRA_A_WORKER + 1 + MONGODB_EXTRA_A_WORKER)
     assert most <= PLAN.host
     return most
 
@@ -185,7 +184,7 @@ def test_reloads_under_load_stay_within_the_plan(
     assert load.failures == {}
     assert set(load.statuses) == {200}
     assert connections.looks() > 1_000
-    assert WORKERS * MIN_POOL_SIZE < connections.most() <= at_most(server)
+    assert WORKERS * MIN_POOL_SIZE < connections.most() <= at_most()
     assert small(running) == RELOADS * WORKERS
 
 
@@ -203,4 +202,4 @@ def test_the_successor_of_a_killed_worker_gets_its_share(
     load.stop()
     print(f"most={connections.most()} looks={connections.looks()} answers={len(load.answered)}")
     assert set(load.statuses) == {200}
-    assert connections.most() <= at_most(server)
+    assert connections.most() <= at_most()

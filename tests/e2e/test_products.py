@@ -54,6 +54,36 @@ def test_to_lack_a_field_is_not_to_have_it_empty(api: Service, field: str) -> No
     assert with_value["id"] in found(api, f"{field}={values[field]}")
 
 
+@pytest.mark.parametrize("order", ["id", "-id", "offerId", "-offerId"])
+def test_a_slug_is_asked_for_by_country_and_with_a_currency(api: Service, order: str) -> None:
+    """Missing, empty or with a value; what is of another currency is not found with it."""
+    slugs: list[dict[str, str]] = [{"DE": "kessel"}, {"US": ""}, {"US": "kettle"}]
+    made = [
+        api.ask("POST", "/products", new_product(slug=slug, price={"value": "1", "currency": code}))
+        for slug in slugs
+        for code in ("EUR", "USD")
+    ]
+    assert [answer.status for answer in made] == [201] * 6
+    ids = [answer.json["id"] for answer in made]
+    asked = ("lacking=slug.US", "slug.US=", "slug.US=kettle")
+    for number, query in enumerate(asked):
+        here = ids[2 * number : 2 * number + 2]
+        assert {*found(api, f"{query}&order={order}")} & {*ids} == {*here}
+        euros = f"{query}&currency=EUR&order={order}"
+        assert {*found(api, euros)} & {*ids} == {here[0]}
+        total = api.get(f"/products?{euros}&limit=1&total=true").json["total"]
+        assert total == len(found(api, euros))
+    assert api.get("/products?lacking=slug.US&slug.US=").json["items"] == []
+
+
+@pytest.mark.parametrize("query", ["slug.DE=x", "lacking=slug.DE", "slug_US=", "currency=eur"])
+def test_a_slug_of_another_country_cannot_be_asked_for(api: Service, query: str) -> None:
+    """No index has it; the answer names the parameter as it was sent."""
+    answer = api.get(f"/products?{query}")
+    assert answer.status == 422
+    assert answer.json["errors"][0]["name"] == query.partition("=")[0]
+
+
 def test_a_null_removes_a_field_and_a_put_without_it_too(api: Service) -> None:
     """It is lacking then; what must be there cannot be removed."""
     sent = new_product(brand="Acme", gtin="", description="It boils")
@@ -105,13 +135,13 @@ def test_an_offer_is_one_product(api: Service) -> None:
         {"gtin": "123"},
         {"link": "javascript:alert(1)"},
         {"slug": {"Germany": "kessel"}},
-        {"slug": {"DE": ""}},
+        {"slug": {"DE": "x" * 201}},
         {"brand": None},
         {"offerId": ""},
     ],
     ids=[
         "a number", "an exponent", "a newline", "no currency", "half a price", "a short gtin",
-        "no web address", "no country", "no slug", "null", "no offer",
+        "no web address", "no country", "a long slug", "null", "no offer",
     ],
 )  # fmt: skip
 def test_a_bad_product_is_a_422(api: Service, more: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def ask(api: Service, key: str, line: str) -> tuple[str, Answer]:
             method = words.pop(0)
         elif word == "-d":
             body = words.pop(0).encode()
-        else:
+        elif word != "-i":  # curl shows the status
             assert word.startswith("$at/")
             path = word.removeprefix("$at")
     method = method or ("POST" if body else "GET")

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -283,7 +283,18 @@ def test_an_upgrade_that_is_rolled_back_keeps_the_service_ready(releases: Releas
     def ask(_: int) -> str:
         return running.get("/?wait").body.decode()
 
-    with releases.served() as running, ThreadPoolExecutor(60) as threads:
+    waiting: list[Future[str]] = []
+
+    def begun_by() -> set[int]:
+        """Ask for ten more; return the workers that have begun one."""
+        waiting.extend(threads.submit(ask, number) for number in range(10))
+        begun = wait_until(
+            lambda: journal.exists() and len(pids := journal.read_text().split()) == len(waiting)
+            and pids, "all to begin",
+        )  # fmt: skip
+        return set(map(int, begun))
+
+    with releases.served() as running, ThreadPoolExecutor(200) as threads:
         old = set(running.workers())
         running.process.send_signal(signal.SIGUSR2)
         successor = int(wait_until(lambda: pid_file.exists() and pid_file.read_text(), "it"))
@@ -292,10 +303,7 @@ def test_an_upgrade_that_is_rolled_back_keeps_the_service_ready(releases: Releas
         new = {int(pid) for pid in children.read_text().split()}
         # gunicorn loses a SIGTERM for a worker that boots.
         wait_until(lambda: all(f"ready: {pid}\n" in running.log for pid in new), "both to boot")
-        wait_until(lambda: serving(running) & new, "one of them to answer")
-        waiting = [threads.submit(ask, number) for number in range(60)]
-        wait_until(lambda: journal.exists() and len(journal.read_text().split()) == 60, "them")
-        assert {int(pid) for pid in journal.read_text().split()} & new
+        wait_until(lambda: begun_by() & new, "one of them to have a request")
         os.kill(successor, signal.SIGTERM)
         wait_until(lambda: not lives(successor), "its end")
         running.process.send_signal(signal.SIGTERM)

@@ -20,6 +20,7 @@ import pytest
 
 from embedded import store
 from embedded.postgres import Postgres, temporary
+from embedded.serve import NO_MONGODB
 from tests.support import CHECKOUT, environ, free_port, wait_until
 
 START_LIMIT_S = 120
@@ -200,12 +201,30 @@ def test_with_auth_off_no_key_is_made(data: Path) -> None:
         assert _shell(f"{run.curls()[0]} -s -o /dev/null -w '%{{http_code}}'") == "200"
 
 
+@pytest.mark.parametrize("is_wanted", [False, True], ids=["MONGODB_URI=off", "no wheel"])
+def test_without_mongodb_postgres_is_served(is_wanted: bool, data: Path, tmp_path: Path) -> None:
+    """One line says why there is none; ready, and without what MongoDB holds."""
+    if is_wanted and shutil.which("mongod"):
+        pytest.skip("mongod is taken")
+    hidden = 'import sys; sys.modules["secantus"] = None'  # as if it were not installed
+    (tmp_path / "sitecustomize.py").write_text(hidden)
+    more = {"PYTHONPATH": str(tmp_path)} if is_wanted else {"MONGODB_URI": "off"}
+    why = NO_MONGODB if is_wanted else "none (MONGODB_URI=off)"
+    with serve(data, AUTH="off", **more) as run:
+        assert f"MongoDB   {why}\n" in run.ready().output
+        base = f"http://127.0.0.1:{run.port}"
+        asked = f"curl -s -o /dev/null -w '%{{http_code}}' {base}"
+        assert [_shell(f"{asked}/{what}") for what in ("readyz", "books", "states")] == [
+            "200", "200", "404",
+        ]  # fmt: skip
+
+
 def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(data: Path) -> None:
     """The first screen answers what a newcomer asks: which servers, how many connections."""
     with serve(data) as run:
         told = run.ready().output
         assert re.search(r"Postgres +18\.\d+, embedded", told)
-        assert re.search(r"MongoDB +(FerretDB|mongod) \S+, embedded", told)
+        assert re.search(r"MongoDB +(SecantusDB|mongod) \S+, embedded", told)
         assert "postgres pool: " in told
         assert "mongodb pool: " in told
         psql = re.search(r"^ +(\S*psql '.+')$", told, re.MULTILINE)
@@ -253,7 +272,7 @@ def test_a_second_signal_while_stopping_leaves_nothing_either(data: Path) -> Non
         run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("moment", ["initdb", "--single", "cluster_name", "ferretdb-", "flask"])
+@pytest.mark.parametrize("moment", ["initdb", "--single", "cluster_name", "secantus", "flask"])
 def test_a_signal_during_the_start_stops_what_has_started(moment: str, data: Path) -> None:
     """Wherever the start is, SIGTERM ends it with status 0 and leaves nothing."""
     with serve(data) as run:
@@ -277,14 +296,16 @@ def test_make_serve_passes_the_signal_on(to_group: bool, data: Path) -> None:
         assert "serve: " not in run.output.partition(READY)[2]
 
 
-@pytest.mark.parametrize("victim", ["-m gunicorn", "cluster_name", "ferretdb-"])
+@pytest.mark.parametrize("victim", ["-m gunicorn", "cluster_name", "secantus"])
 def test_a_child_that_dies_ends_everything(victim: str, data: Path) -> None:
     """No half of the service runs on: it says which part ended, and exits with 1."""
     with serve(data) as run:
         os.kill(run.ready().find(victim)[0], signal.SIGKILL)
         assert run.status() == 1
         run.assert_nothing_left()
-        assert re.search("^serve: (gunicorn|Postgres|FerretDB): ended by itself", run.output, re.M)
+        assert re.search(
+            "^serve: (gunicorn|Postgres|SecantusDB): ended by itself", run.output, re.M
+        )
 
 
 def test_a_kill_of_the_whole_tree_leaves_a_folder_that_starts(data: Path) -> None:

@@ -60,6 +60,29 @@ def test_states_are_found_by_task_and_agent(api: Service) -> None:
     assert [item["agent_id"] for item in found] == [2]
 
 
+def test_the_state_of_a_pair_is_read_by_it(api: Service) -> None:
+    """With a tag that holds for this state alone; a pair without a state is a 404."""
+    task = next(_numbers)
+    path = f"/states/by-task/{task}/agent/1"
+    missing = api.get(path)
+    assert (missing.status, missing.json["code"]) == (404, "not_found")
+    made = api.ask("POST", "/states", new_state(task_id=task))
+    api.ask("POST", "/states", new_state(task_id=task, agent_id=2))
+    read = api.get(path)
+    assert (read.status, read.body) == (200, made.body)
+    tag = {"If-None-Match": read.headers["ETag"]}
+    assert api.get(path, headers=tag).status == 304
+    assert api.ask("DELETE", f"/states/{made.json['id']}").status == 204
+    assert api.ask("POST", "/states", new_state(task_id=task)).status == 201
+    assert api.get(path, headers=tag).status == 200
+
+
+@pytest.mark.parametrize("pair", ["0/agent/1", "1/agent/x", f"1/agent/{2**63}", "1/agent/"])
+def test_a_pair_that_cannot_be_is_a_404(api: Service, pair: str) -> None:
+    """As an id is that cannot be."""
+    assert api.get(f"/states/by-task/{pair}").status == 404
+
+
 def test_a_list_has_fifty_states_by_default(api: Service) -> None:
     """The sample has a hundred; limit goes up to that."""
     assert len(api.get("/states").json["items"]) == 50

@@ -8,10 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import WeakSet
 
-from greenline import counters, worker
+from gevent.monkey import get_original
+
+from greenline import counters, heartbeat, worker
 
 if "THREADED_RETIRE_S" in os.environ:
     worker.RETIRE_UNUSED_S = float(os.environ["THREADED_RETIRE_S"])
+if "THREADED_MAX_TIMEOUTS" in os.environ:
+    heartbeat.MAX_TIMEOUTS = int(os.environ["THREADED_MAX_TIMEOUTS"])
 
 
 class Kept:
@@ -45,6 +49,12 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         idents.add(threading.get_ident())
         if path.startswith("/sleep/"):
             time.sleep(float(path.removeprefix("/sleep/")))
+        elif path.startswith("/compute/"):
+            until = time.monotonic() + float(path.removeprefix("/compute/"))
+            while time.monotonic() < until:
+                pass
+        elif path.startswith("/block/"):
+            get_original("time", "sleep")(float(path.removeprefix("/block/")))
         elif path == "/lock":
             with lock:
                 time.sleep(0.002)

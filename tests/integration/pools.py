@@ -97,4 +97,5 @@ def a_thousand_go_on() -> Iterator[None]:
     others = [gevent.spawn(go_on) for _ in range(1000)]
     yield
     gevent.killall(others)
-    assert next(steps) > 5_000
+    # Each has gone on again and again: with a blocked hub none would after its first step.
+    assert next(steps) > 3_000

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from bench import load
+from bench import hey_build, load
 
 LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 pytestmark = pytest.mark.skipif(
-    not LONG and not load.program().exists(), reason="it is not built, and that takes a minute"
+    not LONG and not hey_build.path_of(load.SOURCES).exists(),
+    reason="it is not built, and that takes a minute",
 )
 
 

@@ -1,0 +1,52 @@
+"""A resource in one table, each item of which has a name of its own, by which it is found, too."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+from psycopg2.extensions import cursor as Cursor
+
+from app.errors import NotFound
+from app.store.ports import I, Pool, Stored
+from app.store.tables import Table, stored
+
+
+class _Shown(Struct):
+    """What every document of such an item has."""
+
+    name: str
+
+
+_shown = msgspec.json.Decoder(_Shown)
+
+
+class NamedTable(Table[I]):
+    """The repository of such a resource."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self._id_by_name = f"select id from {self.name} where name = %(name)s"
+        these = f"from {self.name} where name = any(%(names)s::text[])"
+        self._by_names = f"with page as (select * {these}) {self._document}"
+
+    def id_of(self, name: str) -> int:
+        rows = self._pool.fetch(f"{self.name}_id_by_name", self._id_by_name, {"name": name})
+        if not rows:
+            raise NotFound(f"there is no {self.noun} {name}")
+        return int(rows[0][0])
+
+    def get_named(self, names: Sequence[str]) -> dict[str, Stored]:
+        rows = self._pool.fetch(f"{self.name}_by_names", self._by_names, {"names": list(names)})
+        items = map(stored, rows)
+        found = {_shown.decode(item.json).name: item for item in items}
+        return {name: found[name] for name in names if name in found}
+
+    def delete_named(self, names: Sequence[str]) -> None:
+        def work(cursor: Cursor) -> None:
+            where, values = "name = any(%(names)s::text[])", {"names": list(names)}
+            gone = self._delete(cursor, where, values, returning="name")
+            if len(gone) < len(names):
+                missing = [name for name in names if name not in gone]
+                raise NotFound(f"there is no {self.noun} {', '.join(missing)}", missing)
+
+        self._write(work)
