@@ -16,6 +16,7 @@ from bench.report import OURS
 from bench.servers import ROOT, Gunicorn, ServerError
 
 SCRIPTS = ROOT / "bench" / "scripts"
+PSYCOGREEN = "psycogreen"
 SCRIPT = ("--worker-class", "gevent", "--no-control-socket", "connect_per_request:app")
 
 
@@ -59,7 +60,7 @@ def contenders(database_url: str, mongodb_uri: str) -> list[Contender]:
     ours |= {"AUTH": "off", "GREENLINE_SURGE_HOSTS": "0"}  # no deploy rolls here
     return [
         Contender("stock-gevent", SCRIPT, url, "/ready", "/"),
-        Contender("psycogreen", SCRIPT, {**url, "BENCH_PSYCOGREEN": "1"}, "/ready", "/"),
+        Contender(PSYCOGREEN, SCRIPT, {**url, "BENCH_PSYCOGREEN": "1"}, "/ready", "/"),
         Contender(
             OURS,
             ("-c", "gunicorn.conf.py", "app.wsgi:app"),

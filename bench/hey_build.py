@@ -6,6 +6,7 @@ Find `hey`, or build it.
    one on PATH, in a folder of its own: two builds at once do not disturb each other.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -30,6 +31,20 @@ def find() -> str:
 def build(target: Path) -> str:
     """Build hey and put it at *target*."""
     return install(MODULE, target)
+
+
+def path_of(folder: Path) -> Path:
+    """Return where the program of the Go sources in *folder* is, once it is built."""
+    sources = b"".join(each.read_bytes() for each in sorted(folder.glob("*.go")))
+    return VAR / "bin" / f"{folder.name}-{hashlib.sha256(sources).hexdigest()[:12]}"
+
+
+def find_own(folder: Path) -> str:
+    """Return the path of the program of the sources in *folder*, built first where it is not."""
+    target, name = path_of(folder), folder.name
+    if target.exists():
+        return str(target)
+    return install(f"greenline/bench/{name}", target, program=name, folder=folder)
 
 
 def install(module: str, target: Path, *, program: str = "hey", folder: Path | None = None) -> str:

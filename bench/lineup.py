@@ -1,7 +1,8 @@
 """
 Who takes part in ``bench.postgres`` and ``bench.api``: ours, and what it is compared with.
 
-Each has one worker, pools of one size to the same databases, and no access log.
+Each has one worker where nothing else is said, pools of one size to the same databases, and no
+access log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +20,10 @@ READY_DOCUMENTS = f"/states/{1:024x}"
 # The two settings that make our service what it would be without our wait callback and PREPARE.
 WAIT, PREPARE = "GREENLINE_PG_WAIT", "POSTGRES_PREPARE"
 WITHOUT_PREPARE = "psycogreen"
-ONE_WORKER = ("-c", "bench/peers/gunicorn_quiet.py", "--workers", "1")
-FAST = ("--workers", "1", "--loop", "uvloop", "--http", "httptools")
+OURS_QUIET = ("-c", "bench/peers/gunicorn_quiet.py")
+FAST = ("--loop", "uvloop", "--http", "httptools")
 QUIET = ("--no-access-log", "--log-level", "warning")
-IN_THREADS = ("-c", "bench/peers/gunicorn_plain.py", "--workers", "1", "--worker-class", "gthread")
+IN_THREADS = ("-c", "bench/peers/gunicorn_plain.py", "--worker-class", "gthread")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def lineup(database_url: str, mongodb_uri: str) -> list[Peer]:
         # Postgres is told who asks, so that the bench can look at what it is asked.
         named = {**shared, "DATABASE_URL": f"{database_url}&application_name={who}"}
         settings = {"MONGODB_URI": mongodb_uri, "AUTH": "off", WAIT: wait, PREPARE: prepare}
-        return Peer(who, Gunicorn, (*ONE_WORKER, app), {**named, **settings})
+        return Peer(who, Gunicorn, (*OURS_QUIET, *_workers(1), app), {**named, **settings})
 
     return [
         flask(OURS, "app.wsgi:app", "greenline", "1"),
@@ -65,24 +66,32 @@ def with_keys(database_url: str, mongodb_uri: str) -> list[Peer]:
     shared = {"DATABASE_URL": database_url, "POSTGRES_POOL_SIZE": str(POOL_SIZE)}
     ours = {**shared, "MONGODB_URI": mongodb_uri, "AUTH": "on"}
     return [
-        Peer(OURS, Gunicorn, (*ONE_WORKER, "app.wsgi:app"), ours, "/readyz"),
+        Peer(OURS, Gunicorn, (*OURS_QUIET, *_workers(1), "app.wsgi:app"), ours, "/readyz"),
         _asgi("fastapi-sqlalchemy", "fastapi_sqlalchemy", shared),
     ]
 
 
-def documents(database_url: str, mongodb_uri: str) -> list[Peer]:
-    """Return who has states and messages, ours first."""
+def documents(database_url: str, mongodb_uri: str, workers: int = 1) -> list[Peer]:
+    """Return who has states and messages, each with so many *workers*, ours first."""
     shared = {"MONGODB_URI": mongodb_uri, "MONGODB_MAX_POOL_SIZE": str(MONGODB_POOL_SIZE)}
     ours = {**shared, "DATABASE_URL": database_url, "AUTH": "off"}
-    in_threads = (*IN_THREADS, "--threads", str(THREADS), "bench.peers.gthread_flask:app")
+    count = _workers(workers)
+    in_threads = (*IN_THREADS, *count, "--threads", str(THREADS), "bench.peers.gthread_flask:app")
     ready = READY_DOCUMENTS
     return [
-        Peer(OURS, Gunicorn, (*ONE_WORKER, "app.wsgi:app"), ours, ready),
-        _asgi("fastapi-pymongo-async", "fastapi_pymongo_async", shared, ready),
-        _asgi("fastapi-to-thread", "fastapi_to_thread", shared, ready),
+        Peer(OURS, Gunicorn, (*OURS_QUIET, *count, "app.wsgi:app"), ours, ready),
+        _asgi("fastapi-pymongo-async", "fastapi_pymongo_async", shared, ready, workers),
+        _asgi("fastapi-to-thread", "fastapi_to_thread", shared, ready, workers),
         Peer("gthread", Gunicorn, in_threads, shared, ready),
     ]
 
 
-def _asgi(who: str, module: str, env: Mapping[str, str], ready: str = READY) -> Peer:
-    return Peer(who, Uvicorn, (*FAST, *QUIET, f"bench.peers.{module}:app"), env, ready)
+def _asgi(
+    who: str, module: str, env: Mapping[str, str], ready: str = READY, workers: int = 1
+) -> Peer:
+    arguments = (*_workers(workers), *FAST, *QUIET, f"bench.peers.{module}:app")
+    return Peer(who, Uvicorn, arguments, env, ready)
+
+
+def _workers(count: int) -> tuple[str, str]:
+    return ("--workers", str(count))

@@ -9,7 +9,6 @@ Run ``load``, a closed loop of our own: several clients, each over a connection 
 4. It is built once from ``bench/load``, of Go's standard library alone.
 """
 
-import hashlib
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,18 +33,9 @@ class Run:
     seconds: float
 
 
-def program() -> Path:
-    """Return where the program of these sources is, once it is built."""
-    digest = hashlib.sha256((SOURCES / "main.go").read_bytes()).hexdigest()[:12]
-    return hey_build.VAR / "bin" / f"load-{digest}"
-
-
 def find() -> str:
     """Return the path of the program, built first where there is none."""
-    target = program()
-    if target.exists():
-        return str(target)
-    return hey_build.install("greenline/bench/load", target, program="load", folder=SOURCES)
+    return hey_build.find_own(SOURCES)
 
 
 def run(

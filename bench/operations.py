@@ -4,14 +4,12 @@ Measure several servers at a number of operations on MongoDB, in turns.
 1. The number is divided among the rounds, which are interleaved as those of :mod:`bench.rounds`; a
    row is of all rounds together, and its spread says how far they lie apart.
 2. Everybody is asked once by each client before the rounds: what connects and imports late has
-   done so. What was inserted is removed before each round: FerretDB reads a collection from its
-   beginning for what is at its end, its index of ``_id`` notwithstanding.
+   done so. What was inserted is removed before each round: no round finds more than another.
 3. What a server and the database spent of the processors is told for each operation: where the
    database is what limits all, that is what tells them apart.
 4. Any operation that fails, of anyone, makes the run invalid.
 """
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +17,9 @@ from itertools import pairwise
 from typing import Any
 
 from bench import load, proc, report
+from bench.proc import TICKS_A_SECOND
 from bench.rounds import interleaved, refused
 from bench.servers import Server
-
-TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,21 @@ def ratios(rows: Sequence[Row], promised: Mapping[tuple[str, int], float], path:
     return _save(figure, path)
 
 
+def copies(figures: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path) -> Path:
+    """Draw a row of bars for each engine in *figures*, by panel and by who."""
+    panels = list(next(iter(figures.values()), {}))
+    figure = _figure(4.5 * len(panels), 3 * len(figures))
+    rows = figure.subplots(len(figures), len(panels), squeeze=False)
+    for row, (engine, drawn) in zip(rows, figures.items(), strict=True):
+        for axes, panel in zip(row, panels, strict=True):
+            colours = [OURS_COLOURS[0] if who == OURS else THEIR_COLOURS[1] for who in drawn[panel]]
+            axes.barh(list(drawn[panel]), list(drawn[panel].values()), color=colours)
+            axes.invert_yaxis()
+            axes.set_xlabel(panel)
+        row[len(panels) // 2].set_title(engine)
+    return _save(figure, path)
+
+
 def over_time(columns: Mapping[str, Panels], path: Path) -> Path:
     """Draw the panels of each column, one below the other; x is seconds."""
     high = max(map(len, columns.values()))

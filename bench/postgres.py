@@ -48,7 +48,7 @@ def run(found: report.Report, rounds: int) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
         postgres = stack.enter_context(temporary(MAX_CONNECTIONS))
-        mongo = stack.enter_context(Mongo(folder / "mongo"))
+        mongo = stack.enter_context(Mongo(folder / "mongo", durable=False))
         peers = lineup(postgres.url, mongo.url)
         flask("db", "upgrade", "sample", env={**os.environ, **peers[0].env})
         settle(postgres.superuser_url)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 MB = 1024 * 1024
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int) -> list[int]:
@@ -25,6 +26,12 @@ def rss_mb(pid: int) -> float:
     """Return the resident memory of *pid* and all below it; shared pages count in each."""
     pages = (_read(Path(f"/proc/{each}/statm")).split() for each in tree(pid))
     return round(sum(int(page[1]) for page in pages if page) * os.sysconf("SC_PAGE_SIZE") / MB, 1)
+
+
+def peak_mb(pid: int) -> float:
+    """Return the most resident memory that *pid* has had; 0 when it is gone."""
+    _, _, rest = _read(Path(f"/proc/{pid}/status")).partition("VmHWM:")
+    return round(int(rest.split()[0]) / 1024, 1) if rest else 0.0
 
 
 def cpu_ticks(pid: int) -> int:

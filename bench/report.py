@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,24 @@ def middle(rows: Sequence[Row]) -> Row:
 
 
 def ratios(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Return {work: {clients: {peer: our req/s over its}}}."""
+    """Return {work: {clients: {peer: our req/s over its}}}; the work names its database."""
     found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for ours, its in pairs(rows):
+        work = f"{ours.work} on {ours.more['on']}" if "on" in ours.more else ours.work
+        peers = found.setdefault(work, {}).setdefault(str(ours.clients), {})
+        peers[its.who] = round(ours.req_s / its.req_s, 3) if its.req_s else None
+    return found
+
+
+def pairs(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    """Yield our row and a peer's, of the same work, clients and database."""
     for ours in rows:
         for its in rows:
-            same = (ours.work, ours.clients) == (its.work, its.clients)
+            same = (ours.work, ours.clients, ours.more.get("on")) == (
+                its.work, its.clients, its.more.get("on")
+            )  # fmt: skip
             if ours.who == OURS and its.who != OURS and same:
-                peers = found.setdefault(ours.work, {}).setdefault(str(ours.clients), {})
-                peers[its.who] = round(ours.req_s / its.req_s, 3) if its.req_s else None
-    return found
+                yield ours, its
 
 
 def machine() -> dict[str, Any]:
@@ -150,18 +159,21 @@ class Report:
     def finish(self) -> int:
         """Print the table, write the JSON, and return the exit status."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        figures = {
-            "rows": [self._flat(each) for each in self.rows],
-            "ratios": ratios(self.rows),
-            "machine": machine(),
-            "problems": self.problems,
-        }
+        figures = {**self.figures(), "machine": machine(), "problems": self.problems}
         text = json.dumps(figures, indent=2) + "\n"
         (self._folder / f"{self.name}.json").write_text(text)
-        print(table(self.rows))
+        print(self.table())
         for problem in self.problems:
             print(f"INVALID: {problem}")
         return 1 if self.problems else 0
+
+    def figures(self) -> dict[str, Any]:
+        """Return what the JSON has of this bench alone."""
+        return {"rows": [self._flat(each) for each in self.rows], "ratios": ratios(self.rows)}
+
+    def table(self) -> str:
+        """Return the table that is printed."""
+        return table(self.rows)
 
     @staticmethod
     def _flat(each: Row) -> dict[str, Any]:

@@ -42,6 +42,12 @@ class AgentAnswer(BaseModel):
     version: int
 
 
+class AgentsAnswer(BaseModel):
+    """A page of agents, without the way to the next one."""
+
+    items: list[AgentAnswer]
+
+
 class BooksAnswer(BaseModel):
     """A page of books, without the way to the next one."""
 

@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from bench.peers import tables
-from bench.peers.answers import AgentAnswer, BookAnswer, BooksAnswer, Limit
+from bench.peers.answers import AgentAnswer, AgentsAnswer, BookAnswer, BooksAnswer, Limit
 
 engine = create_async_engine(
     make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+asyncpg"),
@@ -63,6 +63,12 @@ async def get_book(session: Session, book_id: int) -> Any:
     if book is None:
         raise HTTPException(404)
     return book
+
+
+@app.get("/agents", response_model=AgentsAnswer, dependencies=[Depends(require_key)])
+async def list_agents(session: Session, limit: Limit = 20) -> Any:
+    """Answer the first agents."""
+    return {"items": (await session.scalars(tables.agents(limit))).all()}
 
 
 @app.get("/agents/{agent_id}", response_model=AgentAnswer, dependencies=[Depends(require_key)])

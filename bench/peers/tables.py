@@ -114,6 +114,11 @@ def agent(agent_id: int) -> Select[Any]:
     return select(Agent).where(Agent.id == agent_id)
 
 
+def agents(limit: int) -> Select[Any]:
+    """Select the first *limit* agents by id."""
+    return select(Agent).order_by(Agent.id).limit(limit)
+
+
 def key(prefix: str) -> Select[Any]:
     """Select the API key of this prefix."""
     return select(ApiKey).where(ApiKey.prefix == prefix)

@@ -16,7 +16,7 @@ from bench.vegeta import Answer
 
 URLS = ("postgresql://greenline@/greenline?host=/tmp/x", "mongodb://127.0.0.1:1/bench")
 FIND = Task("find", 9, ["/a", "/b"], clients=(2,))
-LENT = mongodb.Lent(URLS[1], "FerretDB 1.24.0", None)
+LENT = mongodb.Lent(URLS[1], "SecantusDB 0.7.0b3", None)
 CSV = "0.500000,0.100000,200\n0.000000,0.300000,200\n0.900000,0.300000,503\n"
 
 
@@ -187,7 +187,7 @@ def test_processors_are_told_for_each_operation(
     monkeypatch.setattr(operations, "TICKS_A_SECOND", 100)
     monkeypatch.setattr(operations.load, "run", Load(greenline=[10] * 4))
     one: Any = {"greenline": Named("greenline")}
-    operations.compete(found, one, FIND, 2, 3, clear=int, database=7, on="FerretDB")
+    operations.compete(found, one, FIND, 2, 3, clear=int, database=7, on="mongod")
     assert found.rows[0].more["db ms"] == 3 * 90 / 9
 
 
@@ -251,13 +251,14 @@ def test_who_cannot_insert_is_told() -> None:
     ("name", "count"),
     [
         pytest.param("mongod 8.0.4", 20_000, id="mongod"),
-        pytest.param("FerretDB 1.24.0", 2_000, id="ferretdb"),
+        pytest.param("memory", 20_000, id="memory"),
+        pytest.param("SecantusDB 0.7.0b3", 2_000, id="secantusdb"),
     ],
 )
-def test_ferretdb_has_fewer_inserts(
+def test_secantusdb_has_fewer_inserts(
     monkeypatch: pytest.MonkeyPatch, found: report.Report, tmp_path: Path, name: str, count: int
 ) -> None:
-    """A mongod is asked as often as no. 1 asked; the table says which server it was."""
+    """The others are asked as often as no. 1 asked; the table says which server it was."""
     asked = []
     monkeypatch.setattr(
         api.operations,
@@ -266,9 +267,73 @@ def test_ferretdb_has_fewer_inserts(
             (task.count, clients, on)
         ),
     )
-    bench = api.Bench(found, 3, URLS[0], mongodb.Lent(URLS[1], name, None), tmp_path)
-    api.measure(bench, {}, api.INSERT_AND_FIND)
+    mongo = mongodb.Lent(URLS[1], name, None)
+    api.measure(api.Bench(found, 3, 1, URLS[0], LENT, tmp_path), mongo, {}, api.INSERT_AND_FIND)
     assert asked == [(count, 100, name), (count, 500, name)]
+
+
+def find_row(
+    who: str,
+    cpu_ms: float,
+    clients: int = 50,
+    on: str = "memory",
+    req_s: float = 300.0,
+    p99_ms: float | None = None,
+) -> report.Row:
+    more = {"on": on, "cpu ms": cpu_ms}
+    answers = {"200": 9}
+    return report.Row("find-state", who, clients, answers, 1.0, req_s, p99_ms=p99_ms, more=more)
+
+
+def test_finds_are_judged_by_their_processor_time_in_memory() -> None:
+    """Each peer has its floor; what another engine limits is not judged."""
+    rows = [
+        find_row("greenline", 0.2),
+        find_row(api.ASYNC, 0.31),
+        find_row("gthread", 0.22),
+        find_row("greenline", 0.2, clients=500),
+        find_row(api.ASYNC, 0.24, clients=500),
+        find_row("greenline", 0.9, on="SecantusDB"),
+        find_row(api.ASYNC, 0.1, on="SecantusDB"),
+    ]
+    assert judged(rows, "CPU") == [
+        (True, f"find-state from 50 clients, a CPU second, over {api.ASYNC}"),
+        (False, "find-state from 50 clients, a CPU second, over gthread"),
+        (False, f"find-state from 500 clients, a CPU second, over {api.ASYNC}"),
+    ]
+
+
+def test_no_peer_may_be_faster_or_have_a_better_99th_percentile() -> None:
+    """Each is judged by itself, at each number of clients."""
+    rows = [
+        find_row("greenline", 0.2, p99_ms=20.0),
+        find_row("gthread", 0.4, req_s=301.0, p99_ms=20.0),
+        find_row(api.ASYNC, 0.4, req_s=300.0, p99_ms=19.0),
+    ]
+    assert judged(rows, "clients, over") == [
+        (False, "find-state from 50 clients, over gthread"),
+        (True, f"find-state from 50 clients, over {api.ASYNC}"),
+    ]
+    assert judged(rows, "p99") == [
+        (True, "find-state from 50 clients, p99, over gthread"),
+        (False, f"find-state from 50 clients, p99, over {api.ASYNC}"),
+    ]
+
+
+def judged(rows: list[report.Row], by: str) -> list[tuple[bool | None, str]]:
+    """Return what is judged with *by* in its name, and whether it is kept."""
+    every = [(each.kept, each.text.partition(":")[0]) for each in api.verdicts(rows)]
+    return [(kept, what) for kept, what in every if by in what]
+
+
+def test_two_engines_are_two_ratios() -> None:
+    """Speeds on one engine are not compared with those on another."""
+    rows = [
+        find_row(who, 0.2, on=on) for on in ("memory", "mongod 8") for who in ("greenline", "p")
+    ]
+    assert report.ratios(rows) == {
+        f"find-state on {on}": {"50": {"p": 1.0}} for on in ("memory", "mongod 8")
+    }
 
 
 def page(*gtins: str | None) -> tuple[int, bytes]:
@@ -343,7 +408,7 @@ def test_a_part_that_fails_does_not_end_the_others(
 
     parts = {"books": fail, "states": lambda bench: done.append("states")}
     monkeypatch.setattr(api, "PARTS", parts)
-    api.measure_all(api.Bench(found, 3, URLS[0], LENT, tmp_path), ["books", "states"])
+    api.measure_all(api.Bench(found, 3, 1, URLS[0], LENT, tmp_path), ["books", "states"])
     assert found.problems == ["books: not ready"]
     assert done == ["states"]
 
@@ -353,16 +418,16 @@ def test_main_measures_what_it_is_told_to(
 ) -> None:
     """Parts and rounds come from the command line; a problem makes the exit status 1."""
 
-    def run(found: report.Report, rounds: int, parts: list[str]) -> None:
-        assert (rounds, parts) == (2, ["states", "products"])
+    def run(found: report.Report, rounds: int, workers: int, parts: list[str]) -> None:
+        assert (rounds, workers, parts) == (2, 4, ["states", "products"])
         found.add(report.Row("find-state", "greenline", 50, {"200": 9}, 1.0, 300.0))
         found.add(report.Row("find-state", "peer", 50, {"200": 9}, 1.0, 200.0))
         found.invalid("bodies differ")
 
     monkeypatch.setattr(api, "run", run)
     monkeypatch.setattr(api.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(api.report, "Report", lambda name: found)
-    command = ["api", "--rounds", "2", "--only", "states", "products"]
+    monkeypatch.setattr(api.report, "Report", {"api-4-workers": found}.get)
+    command = ["api", "--rounds", "2", "--workers", "4", "--only", "states", "products"]
     monkeypatch.setattr(api.sys, "argv", command)
     assert api.main() == 1
     said = capsys.readouterr().out

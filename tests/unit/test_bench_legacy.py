@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import legacy, legacy_environments, legacy_lineup, load, report
+from bench import hey_build, legacy, legacy_environments, legacy_lineup, load, report
 from bench.http_lineup import GREEN
 from bench.legacy_lineup import WORKS, Work
 from greenline import settings
@@ -137,11 +137,26 @@ def test_a_machine_that_changes_its_speed_changes_no_verdict() -> None:
     assert "0.99" in verdict.text
 
 
+def test_where_both_answer_nothing_the_promise_is_missed() -> None:
+    """Ours is no better than a peer that hangs, unless it answers."""
+    verdicts = legacy.judge(BUSY, by_name(row(OURS, 0.0), row("gthread-8", 0.0)))
+    assert verdicts[0].kept is False
+
+
 def test_errors_that_gthread_has_too_are_allowed() -> None:
     """What the application does by itself is not ours."""
     verdicts = legacy.judge(BUSY, by_name(row(OURS, 9.0, _500=1), row("gthread-8", 9.0, _500=2)))
     assert [verdict.kept for verdict in verdicts] == [True, True]
     assert "500:1 (best gthread: 500:2)" in verdicts[1].text
+
+
+@pytest.mark.parametrize(
+    "theirs", [{"_500": 1}, {"_503": 9}], ids=["more often", "of another kind"]
+)
+def test_errors_that_gthread_has_less_of_are_not_allowed(theirs: dict[str, int]) -> None:
+    """One error of gthread's does not excuse many of ours, nor one of another kind."""
+    rows = by_name(row(OURS, 9.0, _500=9), row("gthread-8", 9.0, **theirs))
+    assert [verdict.kept for verdict in legacy.judge(BUSY, rows)] == [True, False]
 
 
 def test_the_ceiling_is_said() -> None:
@@ -363,7 +378,7 @@ def ask(site: ThreadingHTTPServer, path: str, **options: Any) -> load.Run:
 
 
 @pytest.mark.skipif(
-    not load.program().exists() and not os.environ.get("GREENLINE_LONG_TESTS"),
+    not hey_build.path_of(load.SOURCES).exists() and not os.environ.get("GREENLINE_LONG_TESTS"),
     reason="load is not built yet",
 )
 class TestLoad:

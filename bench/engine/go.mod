@@ -1,0 +1,3 @@
+module greenline/bench/engine
+
+go 1.22
