@@ -25,7 +25,7 @@ import pytest
 
 from embedded.process import Child
 
-PROCESSES = 3
+PROCESSES = 4
 FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
 POLL_S = 0.1
 

@@ -3,7 +3,7 @@ deploy/compose.yml: it is one, it keeps its promises, and it runs as far as imag
 
 1. podman-compose runs it on the host's network, with the service's own image.
 2. nginx is Debian's; Postgres 18 is the embedded one, whose entrypoint ``stand_in/postgres.sh``
-   repeats; MongoDB is FerretDB, so that the making of the replica set is not run.
+   repeats; MongoDB is SecantusDB, so that the making of the replica set is not run.
 3. The test starts one after another, and waits for what ``depends_on`` names: on an old podman, and
    without systemd, podman-compose cannot.
 """
@@ -11,6 +11,7 @@ deploy/compose.yml: it is one, it keeps its promises, and it runs as far as imag
 import importlib.util
 import json
 import subprocess
+import sysconfig
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from embedded import cluster, ferretdb
+from embedded import cluster
 from tests.deploy import podman as containers
 from tests.deploy.behind import CONF, replaced
 from tests.deploy.podman import BASE, ENVIRON, IMAGE, build, podman, require
@@ -194,8 +195,10 @@ def overridden(conf: Path) -> str:
         "mongodb": {
             **host,
             "image": BASE,
-            "command": ["/ferretdb", "-listen", f"127.0.0.1:{mongo}", "-data", "/data/db"],
-            "volumes": [f"{ferretdb.binary().resolve()}:/ferretdb:ro"],
+            "command": ["python3", "-m", "secantus", "--port", str(mongo)],
+            "working_dir": "/data/db",
+            "environment": {"PYTHONPATH": "/packages"},
+            "volumes": [f"{sysconfig.get_path('platlib')}:/packages:ro"],
         },
     }
     for name, service in services().items():

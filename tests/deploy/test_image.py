@@ -30,7 +30,7 @@ from tests.deploy.podman import (
 )
 from tests.load import Load
 from tests.proxy import Proxy
-from tests.support import CHECKOUT, Databases, wait_until
+from tests.support import CHECKOUT, Databases, open_folder, wait_until
 
 MB = 1_000_000
 DEFAULT = (
@@ -169,20 +169,21 @@ def test_a_stop_under_load_answers_every_request(image: str, reach: Reach) -> No
     assert took_s < STOP_TIMEOUT_S
 
 
-def test_the_image_for_development_reloads(image: str, reach: Reach, tmp_path: Path) -> None:
+def test_the_image_for_development_reloads(image: str, reach: Reach) -> None:
     """One worker, which serves what was changed on the disk."""
     build(DEV_IMAGE, CHECKOUT, "--target=dev")
-    code = tmp_path / "app"
-    shutil.copytree(CHECKOUT / "app", code, ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # its user is another
-    mounted = (f"--volume={code}:/service/app:ro",)
-    with container(DEV_IMAGE, environ=reach.environ(), options=mounted) as running:
-        assert len(running.execute("python3", "-c", WORKERS).split()) == 1
-        changed = "app.after_request(lambda answer: answer.headers.set('X-Release', '2') or answer)"
-        with (code / "wsgi.py").open("a") as file:
-            file.write(f"\n{changed}\n")
-        wait_until(lambda: _release(running) == "2", "the change")
+    with open_folder() as folder:  # its user is another
+        code = folder / "app"
+        shutil.copytree(CHECKOUT / "app", code, ignore=shutil.ignore_patterns("__pycache__"))
+        mounted = (f"--volume={code}:/service/app:ro",)
+        environ = reach.environ()
+        del environ["WEB_CONCURRENCY"]  # the image says how many
+        with container(DEV_IMAGE, environ=environ, options=mounted) as running:
+            assert len(running.execute("python3", "-c", WORKERS).split()) == 1
+            changed = "lambda answer: answer.headers.set('X-Release', '2') or answer"
+            with (code / "wsgi.py").open("a") as file:
+                file.write(f"\napp.after_request({changed})\n")
+            wait_until(lambda: _release(running) == "2", "the change")
 
 
 def _release(running: Container) -> str | None:

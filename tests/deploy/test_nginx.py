@@ -10,26 +10,17 @@ import pytest
 from gevent.server import StreamServer
 
 from tests.deploy.behind import Behind, behind
-from tests.support import Answer, Databases, Service, free_port, service, wait_until
+from tests.deploy.traffic import KINDS, deployed
+from tests.support import Answer, Databases, Service, free_port, wait_until
 
 LOGS_JSON = {"GREENLINE_ACCESS_LOG": "json", "CORS_ORIGINS": "*"}
 
 
-@pytest.fixture(scope="module", params=["unix socket", "TCP"])
-def pair(
-    request: pytest.FixtureRequest, databases: Databases, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Behind, Service]]:
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest, databases: Databases) -> Iterator[tuple[Behind, Service]]:
     """The service, and nginx before it."""
-    folder = tmp_path_factory.mktemp("sockets")
-    for each in (folder, *folder.parents[:2]):
-        each.chmod(0o711)
-    path = folder / "http.sock"
-    with service({**databases.environ, **LOGS_JSON}, "--bind", f"unix:{path}") as running:
-        places: Any = (
-            {"sockets": [path]} if request.param == "unix socket" else {"ports": [running.port]}
-        )
-        with behind(**places) as front:
-            yield front, running
+    with deployed(request.param, databases, environ=LOGS_JSON) as both:
+        yield both.front, both.running
 
 
 def ask(front: Behind, method: str, path: str, body: Any = None, **headers: str) -> Answer:

@@ -11,9 +11,7 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -26,7 +24,7 @@ import psycopg2
 from tests.deploy.behind import Behind, behind
 from tests.deploy.processes import children, pid_in, state
 from tests.load import Load
-from tests.support import Databases, Service, service, wait_until
+from tests.support import Databases, Service, open_folder, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 KINDS = ("unix socket", "TCP")
@@ -54,19 +52,15 @@ def deployed(
     **more: Any,
 ) -> Iterator[Deployed]:  # fmt: skip
     """Run both on a *kind* of socket; see ``service`` and ``behind``."""
-    folder = Path(tempfile.mkdtemp(prefix="greenline-"))
-    folder.chmod(0o711)  # nginx's workers are somebody else's
-    path, pid_file = folder / "http.sock", folder / "pid"
     environ = {**databases.environ, "WEB_CONCURRENCY": "2", **more.pop("environ", {})}
-    given = ["--bind", f"unix:{path}", "--pid", str(pid_file)]
-    given += ["--access-logformat", '%(p)s "%(r)s" %(s)s', *arguments]
-    try:
+    with open_folder() as folder:  # nginx's workers are another user's
+        path, pid_file = folder / "http.sock", folder / "pid"
+        given = ["--bind", f"unix:{path}", "--pid", str(pid_file)]
+        given += ["--access-logformat", '%(p)s "%(r)s" %(s)s', *arguments]
         with service(environ, *given, **more) as running:
             place: Any = {"ports": [running.port]} if kind == "TCP" else {"sockets": [path]}
             with behind(**place, changes=changes) as front:
                 yield Deployed(running, front, pid_file, path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Answers:
