@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from config import load
-from greenline import hooks, preflight
 from greenline.errors import ConfigError
 from greenline.settings import drain_delay_s
-from greenline.trial import try_application
+from greenline.worker import hooks, preflight
+from greenline.worker.dry_run import try_application
 
 try:
     settings = load()

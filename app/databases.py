@@ -16,11 +16,19 @@ from app.store.indexes import Declared, Indexes
 from app.store.keys import require_one
 from config import Settings
 from config.env import named
-from greenline import budget, counters, deadline
 from greenline.admission import pool_sizes
+from greenline.budget.plan import (
+    MONGODB_EXTRA_A_WORKER,
+    POSTGRES_EXTRA_A_WORKER,
+    Deployment,
+    Plan,
+    PostgresFacts,
+    mongodb_plan,
+    postgres_plan,
+)
 from greenline.errors import ConfigError, DeadlineExceeded, StoreDown, StoreError, Unavailable
-from greenline.ledger import TOLD_CAPACITY, Ledger
-from greenline.ledger import path as ledger_path
+from greenline.hub import deadline
+from greenline.lifecycle.resources import Resources
 from greenline.mongo.client import Mongo
 from greenline.mongo.client import server_of as server_of_mongo
 from greenline.postgres.caretaker import Caretaker
@@ -33,7 +41,9 @@ from greenline.postgres.hosts import Hosts
 from greenline.postgres.leased import LeasedLedger
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.siblings import Siblings
-from greenline.resources import Resources
+from greenline.slots import TOLD_CAPACITY, Ledger
+from greenline.slots import path as ledger_path
+from greenline.telemetry import counters
 
 CONNECT_TIMEOUT_S = 5.0
 # A statement ends so long before its request does that the server's word of it comes in time.
@@ -42,13 +52,13 @@ GOODBYE_S = 1.0
 TRIAL_S = 2.0
 
 # This worker's plans of connections by server; None is a server that has not been asked yet.
-Plans = dict[str, budget.Plan | None]
+Plans = dict[str, Plan | None]
 
 log = logging.getLogger(__name__)
 
 
-def _deployment(settings: Settings) -> budget.Deployment:
-    return budget.Deployment(settings.workers, settings.hosts or 1, settings.surge_hosts)
+def _deployment(settings: Settings) -> Deployment:
+    return Deployment(settings.workers, settings.hosts or 1, settings.surge_hosts)
 
 
 def statement_limit_s(request_timeout_s: float) -> float:
@@ -65,10 +75,10 @@ def add_postgres(settings: Settings, resources: Resources, plans: Plans) -> Post
     statement_timeout_s = statement_limit_s(settings.request_timeout_s) if is_direct else None
     open_one: Connect = partial(connect, url, CONNECT_TIMEOUT_S, statement_timeout_s)
     path = ledger_path(server_of(url))
-    least = settings.workers * (budget.POSTGRES_EXTRA_A_WORKER + 1)
+    least = settings.workers * (POSTGRES_EXTRA_A_WORKER + 1)
 
-    def plan_for(facts: budget.PostgresFacts, hosts: int) -> budget.Plan:
-        return budget.postgres_plan(
+    def plan_for(facts: PostgresFacts, hosts: int) -> Plan:
+        return postgres_plan(
             facts,
             replace(_deployment(settings), hosts=hosts),
             pool_size=settings.postgres_pool_size,
@@ -76,7 +86,7 @@ def add_postgres(settings: Settings, resources: Resources, plans: Plans) -> Post
             is_counted=settings.hosts is None,
         )
 
-    def follow(plan: budget.Plan) -> None:
+    def follow(plan: Plan) -> None:
         plans["postgres"] = plan
         pool.resize(plan.pool_most)
         pool_sizes["postgres"] = plan.pool_most
@@ -119,7 +129,7 @@ def add_postgres(settings: Settings, resources: Resources, plans: Plans) -> Post
 def add_mongo(uri: str, settings: Settings, resources: Resources, plans: Plans) -> Mongo:
     """Add the client of *uri*, the ledger of its connections, and its indexes."""
     plans["mongodb"] = None
-    least_a_worker = budget.MONGODB_EXTRA_A_WORKER + 1
+    least_a_worker = MONGODB_EXTRA_A_WORKER + 1
     ledger = Ledger(ledger_path(server_of_mongo(uri)), floor=least_a_worker)
     # Until the server has told what there is: what it told the others, or what they need to ask.
     least = settings.workers * least_a_worker
@@ -128,7 +138,7 @@ def add_mongo(uri: str, settings: Settings, resources: Resources, plans: Plans) 
 
     def size_for(told: int | None) -> int:
         try:
-            plan = plans["mongodb"] = budget.mongodb_plan(
+            plan = plans["mongodb"] = mongodb_plan(
                 told,
                 _deployment(settings),
                 pool_size=settings.mongodb_max_pool_size,

@@ -41,11 +41,11 @@ from app.store.states import States
 from app.store.tasks import Tasks
 from config import Settings
 from config.env import named
-from greenline import master
 from greenline.flask import Flask
-from greenline.ledger import path as host_path
+from greenline.lifecycle.resources import Resources
 from greenline.postgres.connect import server_of
-from greenline.resources import Resources
+from greenline.slots import path as host_path
+from greenline.worker import arbiter
 
 MAX_BODY_BYTES = 1024 * 1024
 
@@ -99,7 +99,7 @@ def create_app(settings: Settings) -> Flask:
         states.add_get_by_pair(routes, of_states)
         resource.add(routes, messages.resource(Messages(mongo)))
         resource.add(routes, products.resource(Products(mongo)))
-    ops.add_health(routes, resources.health, master.is_stopping, settings.ops_token)
+    ops.add_health(routes, resources.health, arbiter.is_stopping, settings.ops_token)
     if settings.ops_token:
         ops.add_budget(routes, lambda: plans, settings.ops_token)
     if settings.diagnostics:

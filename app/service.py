@@ -10,8 +10,8 @@ from werkzeug.exceptions import NotFound
 from werkzeug.routing import BaseConverter
 
 from app.records import MAX_ID
-from greenline import deadline
 from greenline.flask import Flask, environ
+from greenline.hub import deadline
 
 
 class Service(Flask):

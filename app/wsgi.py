@@ -2,8 +2,9 @@
 
 from gunicorn.errors import AppImportError
 
-from greenline import patching
+from greenline import patch
 from greenline.errors import ConfigError
+from greenline.hub.patching import require_patched
 
 
 class Refused(AppImportError, RuntimeError):
@@ -11,8 +12,8 @@ class Refused(AppImportError, RuntimeError):
 
 
 try:
-    patching.require_patched()
-    patching.hook_psycopg2()
+    require_patched()
+    patch.hook_psycopg2()
 
     import logging
 

@@ -31,7 +31,7 @@ from bench.contenders import flask
 from bench.servers import Gunicorn, ServerError
 from bench.vegeta import split_by_status
 from embedded.postgres import Postgres
-from greenline import ledger
+from greenline import slots
 from greenline.postgres.connect import server_of
 
 WORKERS, CLIENTS, MAX_CONNECTIONS = 4, 1000, 100
@@ -204,7 +204,7 @@ def measure(
 
 def lost_slots(database_url: str, backends: Backends) -> int:
     """Return how many slots of the ledger have no connection, when all has settled."""
-    with closing(ledger.Ledger(ledger.path(server_of(database_url)))) as book:
+    with closing(slots.Ledger(slots.path(server_of(database_url)))) as book:
         until_s = monotonic() + SETTLE_LIMIT_S
         while (lost := book.stats()["held_by_all"] - backends.count()) and monotonic() < until_s:
             time.sleep(0.1)

@@ -16,7 +16,7 @@ import gevent
 from psycogreen.gevent import gevent_wait_callback
 from psycopg2.extensions import get_wait_callback, set_wait_callback
 
-from greenline import deadline
+from greenline.hub import deadline
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.wait import wait

@@ -9,7 +9,7 @@ another takes longer than most of what is measured.
 """
 # ruff: noqa: E402
 
-from greenline.patching import patch_all
+from greenline.patch import patch_all
 
 patch_all()
 
@@ -26,8 +26,8 @@ import psycopg2
 
 from bench import callbacks
 from embedded.postgres import temporary
-from greenline import deadline
 from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
 from greenline.postgres import backlog
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect

@@ -7,7 +7,7 @@ Where the microseconds of one request go in the worker: ``python -m bench.reques
 """
 # ruff: noqa: E402
 
-from greenline.patching import patch_all
+from greenline.patch import patch_all
 
 patch_all()
 
@@ -25,11 +25,11 @@ from gunicorn.glogging import Logger
 
 from bench.flask_request import application
 from greenline.flask import Flask
-from greenline.listener import Name
-from greenline.plain_client import PlainClient
-from greenline.turn import give_way
-from greenline.wire import split_head
-from greenline.worker import GreenWorker
+from greenline.http.fast_parser import split_head
+from greenline.http.plain_client import PlainClient
+from greenline.hub.cooperate import give_way
+from greenline.worker.listener import Name
+from greenline.worker.worker import GreenWorker
 
 ROUNDS, TIMES, CONNECTIONS, ASKED = 25, 200, 10, 4_000
 TURN = "a turn: between pipelined requests, and between parts of a body"

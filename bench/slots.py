@@ -16,8 +16,8 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import NamedTuple
 
-from greenline.ledger import Ledger, Slot, path
-from greenline.ledger.turns import WANT_S
+from greenline.slots import Ledger, Slot, path
+from greenline.slots.turns import WANT_S
 
 ROUNDS, TIMES = 15, 400
 OTHERS = 4

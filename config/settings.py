@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from config import env
-from greenline.cpu import default_workers
+from greenline.budget.cpu import default_workers
 
 A_DAY_S = 86_400
 

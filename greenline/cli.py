@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from greenline import settings
-from greenline.budget import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
+from greenline.budget.plan import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
 from greenline.deploy.command import check_deploy
 from greenline.errors import ConfigError, GreenlineError
 from greenline.settings import Sizing

@@ -4,7 +4,7 @@ import os
 import re
 from typing import NamedTuple
 
-from greenline.cpu import default_workers
+from greenline.budget.cpu import default_workers
 from greenline.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ each error of a connect or a statement, and every 0.2 s how many statements it r
 last so many seconds: they delay a shrinking.
 """
 
-from greenline.patching import hook_psycopg2, patch_all
+from greenline.patch import hook_psycopg2, patch_all
 
 patch_all()
 hook_psycopg2()

@@ -12,7 +12,7 @@ from app.api.problems import STATUS
 from config import load
 from embedded.settings import VARIABLES
 from greenline import errors
-from greenline.cpu import WORKERS_WITHOUT_LIMIT
+from greenline.budget.cpu import WORKERS_WITHOUT_LIMIT
 from greenline.settings import VARIABLES as RUNTIME
 from tests.support import BIN, CHECKOUT
 

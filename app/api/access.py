@@ -26,8 +26,8 @@ from app.api.operations import Scope, View
 from app.errors import Forbidden, InvalidToken, Unauthorized
 from app.store import tokens
 from app.store.keys import Grant
-from greenline import deadline
 from greenline.errors import DeadlineExceeded, StoreError, Unavailable
+from greenline.hub import deadline
 
 REMEMBERED_S = 1.0
 MAX_REMEMBERED = 10_000

@@ -6,7 +6,7 @@ from typing import Any
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from greenline import proxied
+from greenline.http import proxy_headers
 
 
 def register(app: Flask) -> None:
@@ -22,7 +22,7 @@ class _Forwarded:
         self._behind_proxy = ProxyFix(application, x_for=1, x_proto=0, x_host=0)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        is_trusted = environ.get(proxied.IS_TRUSTED) and "HTTP_X_FORWARDED_FOR" in environ
+        is_trusted = environ.get(proxy_headers.IS_TRUSTED) and "HTTP_X_FORWARDED_FOR" in environ
         application = self._behind_proxy if is_trusted else self._application
         answer: Iterable[bytes] = application(environ, start_response)
         return answer

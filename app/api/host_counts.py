@@ -19,7 +19,7 @@ from time import monotonic, sleep, time
 
 from limits.storage import Storage
 
-from greenline.ledger.place import HEADER, open_file
+from greenline.slots.location import HEADER, open_file
 
 GROUPS, WAYS = 2048, 16
 # The cells of eight bytes of a group: WAYS digests of keys, WAYS ends of windows, WAYS counts.

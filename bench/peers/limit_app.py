@@ -12,7 +12,7 @@ import psycopg2
 from flask import Flask
 from sqlalchemy import create_engine, text
 
-from greenline import counters
+from greenline.telemetry import counters
 
 URL = os.environ["DATABASE_URL"]
 engine = create_engine(URL.replace("postgresql:", "postgresql+psycopg2:"))

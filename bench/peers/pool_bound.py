@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from greenline.patching import hook_psycopg2
+from greenline.patch import hook_psycopg2
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
 

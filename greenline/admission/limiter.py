@@ -23,8 +23,8 @@ from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit
 from greenline.admission.load import Load
 from greenline.admission.overload import Overload
 from greenline.errors import ClientGone, Overloaded
-from greenline.hangup import is_gone, noticing
 from greenline.hub import lock_waits
+from greenline.hub.disconnect import is_gone, noticing
 from greenline.hub.idle import IdleTime
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.settings import Admission

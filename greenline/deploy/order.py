@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from greenline.deploy.facts import Facts, Route, Told
 from greenline.deploy.findings import Check, Finding, Level
-from greenline.drain import LAST_S
+from greenline.lifecycle.drain import LAST_S
 
 
 class Timeout(NamedTuple):

@@ -57,7 +57,7 @@ class Flask(flask.Flask):
         return super().ensure_sync(func)
 
     def async_to_sync(self, func: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
-        from greenline import coroutines
+        from greenline.hub import coroutines
 
         return coroutines.to_sync(func)
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from flask.wrappers import Request
     from werkzeug.routing import MapAdapter
 
-    from greenline.flask.app import Flask
-
 NO_BLUEPRINTS: list[str] = []
 # Flask's own mark, as its methods compare with it.
 NOT_GIVEN: Any = _sentinel
@@ -48,9 +46,9 @@ class made_at_first_use:  # noqa: N801
 class AppContext(flask_ctx.AppContext):
     """The app context, whose URL adapter is made when a URL is built."""
 
-    app: "Flask"
+    app: Any
 
-    def __init__(self, app: "Flask") -> None:
+    def __init__(self, app: Any) -> None:
         self.app = app
         if not app.decisions.own_adapter:
             self.url_adapter = app.create_url_adapter(None)
@@ -61,7 +59,8 @@ class AppContext(flask_ctx.AppContext):
 
     @made_at_first_use
     def url_adapter(self) -> "MapAdapter | None":
-        return self.app.create_url_adapter(None)
+        adapter: MapAdapter | None = self.app.create_url_adapter(None)
+        return adapter
 
     def push(self) -> None:
         self._cv_tokens.append(_cv_app.set(self))
@@ -86,14 +85,14 @@ class AppContext(flask_ctx.AppContext):
 class RequestContext(flask_ctx.RequestContext):
     """The request context, which is routed without a request object where that is enough."""
 
-    app: "Flask"
+    app: Any
     rule: Rule | None = None
     view_args: Any = None
     routing_exception: HTTPException | None = None
 
     def __init__(
         self,
-        app: "Flask",
+        app: Any,
         environ: dict[str, Any],
         request: "Request | None" = None,
         session: "SessionMixin | None" = None,
@@ -129,7 +128,7 @@ class RequestContext(flask_ctx.RequestContext):
 
     @made_at_first_use
     def request(self) -> "Request":
-        request = self.app.request_class(self.environ)
+        request: Request = self.app.request_class(self.environ)
         request.json_module = self.app.json
         if self.rule is not None:
             request.url_rule, request.view_args = self.rule, self.view_args
@@ -139,7 +138,8 @@ class RequestContext(flask_ctx.RequestContext):
 
     @made_at_first_use
     def url_adapter(self) -> "MapAdapter | None":
-        return self.app.url_map.adapt(self.server_name, self.environ)
+        adapter: MapAdapter = self.app.url_map.adapt(self.server_name, self.environ)
+        return adapter
 
     @made_at_first_use
     def _session(self) -> Any:
@@ -149,7 +149,7 @@ class RequestContext(flask_ctx.RequestContext):
         app = self.app
         interface = app.session_interface
         if app.decisions.lazy_session and app.config["SECRET_KEY"] and not self._has_cookie():
-            return interface.session_class()  # type: ignore[attr-defined]
+            return interface.session_class()
         session = interface.open_session(app, self.request)
         return interface.make_null_session(app) if session is None else session
 

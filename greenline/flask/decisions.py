@@ -5,7 +5,7 @@ Each says that nothing in the application could tell the difference: what is ove
 subclass or on the instance, is called when Flask calls it.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flask import Flask as BaseFlask
 from flask import Request as BaseRequest
@@ -14,9 +14,6 @@ from werkzeug.routing import MapAdapter
 
 from greenline.flask.response import ResponseFactory, sends_plainly
 from greenline.flask.routing import Map
-
-if TYPE_CHECKING:
-    from greenline.flask.app import Flask
 
 # The attributes of an application that are looked at below.
 DECIDED_BY = {
@@ -34,7 +31,7 @@ Host = tuple[str | None, str | None, str | None]
 class Decisions:
     """Decided once, and again after an attribute that decides was set on the application."""
 
-    def __init__(self, app: "Flask") -> None:
+    def __init__(self, app: BaseFlask) -> None:
         request_class: Any = app.request_class
         self.own_adapter = _inherits(app, "create_url_adapter")
         self.routes_itself = (
@@ -62,5 +59,5 @@ class Decisions:
             self.server_names[host] = adapter.server_name
 
 
-def _inherits(app: "Flask", name: str) -> bool:
+def _inherits(app: BaseFlask, name: str) -> bool:
     return getattr(type(app), name) is getattr(BaseFlask, name) and name not in vars(app)

@@ -15,16 +15,14 @@ Flask's default JSON provider, with msgspec where its answer is the same.
 
 import marshal
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from flask import Flask
 from flask.json.provider import DefaultJSONProvider
 from werkzeug.sansio.response import Response
 
 from greenline.flask.response import ResponseFactory
-
-if TYPE_CHECKING:
-    from greenline.flask.app import Flask
 
 # marshal's last format without references: it only has to look at each object once.
 MARSHAL_VERSION = 2
@@ -37,7 +35,7 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 class JSONProvider(DefaultJSONProvider):
     """``app.json``: the default provider, faster."""
 
-    def __init__(self, app: "Flask") -> None:
+    def __init__(self, app: Flask) -> None:
         super().__init__(app)
         self._ref = weakref.ref(app)
         self._factory: ResponseFactory | None = None

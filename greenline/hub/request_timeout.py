@@ -26,8 +26,8 @@ import gevent
 from gevent import GreenletExit
 from greenlet import getcurrent, greenlet
 
-from greenline.deadline import Interrupt
 from greenline.hub import taken_socket
+from greenline.hub.deadline import Interrupt
 from greenline.hub.unwinding import frames, is_unwinding
 
 SWEEP_S = 0.1

@@ -14,7 +14,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
-from greenline import deadline
+from greenline.hub import deadline
 from greenline.hub.lock_waits import LockWait
 from greenline.offload.imports import after_import
 

@@ -19,10 +19,10 @@ import gevent
 from gevent import getcurrent
 from gevent.hub import Waiter
 
-from greenline import deadline
+from greenline.hub import deadline
+from greenline.hub.cooperate import wake
 from greenline.hub.lock_waits import LockWait
 from greenline.offload.imports import after_import
-from greenline.turn import wake
 
 MODULE = "sqlalchemy.pool.impl"
 # After so many checkouts for each connection, none of them nested, a pool is one whose checkouts

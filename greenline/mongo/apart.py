@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import gevent
 
-from greenline import deadline
+from greenline.hub import deadline
 
 LIMIT_S = 5.0
 PER_ITEM_S = 0.02

@@ -25,8 +25,8 @@ from pymongo.client_session import ClientSession
 from pymongo.database import Database
 from pymongo.errors import ConnectionFailure, ExecutionTimeout, OperationFailure, PyMongoError
 
-from greenline import deadline
 from greenline.errors import DeadlineExceeded, OutcomeUnknown, SerializationFailure
+from greenline.hub import deadline
 from greenline.mongo import apart
 from greenline.mongo.driver import WRITE_SENT, abort, abort_of, commits_sent, has_time
 from greenline.mongo.errors import translate

@@ -26,9 +26,8 @@ import pymongo
 from pymongo.database import Database
 from pymongo.errors import InvalidURI, PyMongoError
 
-from greenline import deadline
 from greenline.errors import ConfigError, DeadlineExceeded, PoolClosed, PoolTimeout
-from greenline.ledger import Ledger
+from greenline.hub import deadline
 from greenline.mongo import options
 from greenline.mongo.batches import Batches
 from greenline.mongo.clients import Clients
@@ -37,6 +36,7 @@ from greenline.mongo.errors import translate, translated
 from greenline.mongo.limits import read_max_connections
 from greenline.mongo.permits import Permits
 from greenline.mongo.retry import Document
+from greenline.slots import Ledger
 
 ASK_AGAIN_S = 0.05
 DEFAULT_DATABASE = "greenline"

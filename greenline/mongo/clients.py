@@ -17,8 +17,8 @@ from time import monotonic
 import gevent
 import pymongo
 
-from greenline.background import keep_doing
-from greenline.budget import MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER
+from greenline.budget.plan import MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER
+from greenline.hub.periodic import keep_doing
 from greenline.mongo.driver import LimitedClient
 from greenline.mongo.permits import Permits
 

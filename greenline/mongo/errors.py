@@ -19,7 +19,6 @@ from pymongo.errors import (
     WaitQueueTimeoutError,
 )
 
-from greenline import deadline
 from greenline.errors import (
     Conflict,
     DeadlineExceeded,
@@ -30,6 +29,7 @@ from greenline.errors import (
     StoreDown,
     StoreError,
 )
+from greenline.hub import deadline
 from greenline.mongo.driver import WRITE_SENT
 
 # The server is stopping, was stopped, or is no primary any more.

@@ -10,7 +10,7 @@ What a worker may have open at MongoDB, of what the host may: taken together, or
 
 from time import monotonic
 
-from greenline.ledger import TOLD_CAPACITY, Ledger, Slot
+from greenline.slots import TOLD_CAPACITY, Ledger, Slot
 
 SETTLED_S = 1.0
 

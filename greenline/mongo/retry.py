@@ -31,8 +31,8 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect, DuplicateKeyError, ServerSelectionTimeoutError
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from greenline import deadline
 from greenline.errors import OutcomeUnknown, PoolClosed, PoolTimeout, StoreDown
+from greenline.hub import deadline
 from greenline.mongo.errors import CURSOR_CODES
 
 Document = dict[str, Any]

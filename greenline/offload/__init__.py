@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from greenline import settings
-from greenline.defeats import BLOCKING_DRIVERS
+from greenline.hub.blocking import BLOCKING_DRIVERS
 from greenline.offload import names
 from greenline.offload.imports import after_import
 

@@ -30,7 +30,7 @@ from gevent.monkey import get_original
 from gevent.os import _watched_children  # type: ignore[attr-defined]
 from greenlet import getcurrent, greenlet, settrace
 
-from greenline import deadline, hangup
+from greenline.hub import deadline, disconnect
 
 TERMINATE_S = 5.0  # from SIGTERM to SIGKILL for a child whose worker has ended
 
@@ -100,7 +100,7 @@ def _begin_child() -> None:
     if is_first:
         get_original("os", "close")(_worker_life)
         _reset_signals()
-        hangup.serve(None)
+        disconnect.serve(None)
         deadline.forget()
         timeout: Any = gevent.Timeout
         timeout.close = partialmethod(_close_timeout, timeout.close)

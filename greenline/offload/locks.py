@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import gevent
 
-from greenline.deadline import wait_in
+from greenline.hub.deadline import wait_in
 from greenline.offload.threads import can_wait
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05

@@ -22,7 +22,7 @@ from gevent.monkey import get_original
 from gevent.os import _closing_fd_to_event, fork_and_watch, fork_gevent  # type: ignore[attr-defined]
 from greenlet import getcurrent
 
-from greenline import poll
+from greenline.hub import poll
 from greenline.offload.imports import after_import
 from greenline.offload.pipes import (
     POLL_EVENTS,

@@ -13,8 +13,8 @@ from typing import Any
 
 import gevent
 
-from greenline import poll
-from greenline.deadline import wait_for
+from greenline.hub import poll
+from greenline.hub.deadline import wait_for
 from greenline.offload.threads import can_wait
 
 READ, WRITE = 1, 2  # libev's events

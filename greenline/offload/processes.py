@@ -20,7 +20,7 @@ import gevent
 from gevent.event import AsyncResult
 from gevent.os import _watched_children  # type: ignore[attr-defined]  # a private name
 
-from greenline.deadline import wait_for, wait_in
+from greenline.hub.deadline import wait_for, wait_in
 from greenline.offload.locks import Pauses
 from greenline.offload.threads import can_wait
 

@@ -18,7 +18,7 @@ import gevent.os
 import gevent.subprocess
 from gevent.monkey import get_original
 
-# In an instance: greenline.patching reports an original among the globals as late patching.
+# In an instance: greenline.hub.patching reports an original among the globals as late patching.
 _plain = SimpleNamespace(Popen=get_original("subprocess", "Popen"))
 _green_start = gevent.subprocess.Popen._execute_child  # type: ignore[attr-defined]  # a private name
 

@@ -21,7 +21,7 @@ from gevent._hub_local import get_hub_if_exists
 from gevent.hub import Waiter
 from gevent.monkey import get_original
 
-from greenline.deadline import wait_in
+from greenline.hub.deadline import wait_in
 
 IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads without an owner
@@ -33,7 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 get_ident: Callable[[], int] = get_original("_thread", "get_ident")
-# In an instance: greenline.patching reports an original among the globals as late patching.
+# In an instance: greenline.hub.patching reports an original among the globals as late patching.
 native = SimpleNamespace(
     allocate_lock=get_original("_thread", "allocate_lock"),
     start_new_thread=get_original("_thread", "start_new_thread"),

@@ -21,12 +21,12 @@ from gevent.event import Event
 from greenlet import greenlet
 
 from greenline.errors import GreenlineError, PoolClosed, PoolTimeout
-from greenline.ledger import Ledger, Slot
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.queue import Queue
 from greenline.postgres.slots import ASK_AGAIN_S, Slots, connect_in
+from greenline.slots import Ledger, Slot
 
 # After a restart all want a connection at once: a server that begins is asked by a few at a time,
 # and each attempt after a failed one comes at a moment of its own.

@@ -12,7 +12,7 @@ import gevent
 import psycopg2
 from psycopg2 import _psycopg
 
-from greenline import deadline
+from greenline.hub import deadline
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.002, 0.05
 

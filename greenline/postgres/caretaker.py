@@ -16,11 +16,11 @@ from time import monotonic
 
 import gevent
 
-from greenline import deadline
-from greenline.background import keep_doing
-from greenline.ledger import Ledger, Slot
+from greenline.hub import deadline
+from greenline.hub.periodic import keep_doing
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
+from greenline.slots import Ledger, Slot
 
 LOOK_S = 0.5
 ASK_TIMEOUT_S = 5.0

@@ -14,8 +14,8 @@ from psycopg2.extensions import (
     TRANSACTION_STATUS_INTRANS,
 )
 
-from greenline import poll
 from greenline.errors import DeadlineExceeded
+from greenline.hub import poll
 from greenline.postgres.connection import Connection
 
 # What one borrower may leave to the next. Not DISCARD ALL: prepared statements stay.

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import gevent
 
-from greenline import deadline
 from greenline.errors import ConnectionLost, OutcomeUnknown, SerializationFailure
+from greenline.hub import deadline
 from greenline.postgres import prepared
 from greenline.postgres.connection import Connection
 from greenline.postgres.pool import ConnectionPool

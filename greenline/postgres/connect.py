@@ -9,8 +9,8 @@ import gevent
 import psycopg2
 from psycopg2.extensions import make_dsn, parse_dsn
 
-from greenline import deadline
 from greenline.errors import ConfigError, DeadlineExceeded, StoreDown
+from greenline.hub import deadline
 from greenline.postgres import backlog
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import first_line, translate

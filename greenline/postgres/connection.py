@@ -10,9 +10,9 @@ import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_INERROR
 from psycopg2.extensions import connection as PsycopgConnection
 
-from greenline import deadline
 from greenline.errors import DeadlineExceeded, OutcomeUnknown, PoolClosed, StoreError
-from greenline.ledger import Slot
+from greenline.hub import deadline
+from greenline.slots import Slot
 
 READ, WRITE = 1, 2  # libev's events
 

@@ -16,7 +16,6 @@ from typing import TypeVar
 import gevent
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
-from greenline import deadline
 from greenline.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -25,12 +24,13 @@ from greenline.errors import (
     PoolTimeout,
     StoreDown,
 )
-from greenline.ledger import Ledger, Slot
+from greenline.hub import deadline
 from greenline.postgres.clean import is_dead
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import translated
 from greenline.postgres.slots import connect_in, let_go, see_off
+from greenline.slots import Ledger, Slot
 
 ON_CONNECT_TIMEOUT_S = 5.0
 CANCEL_TIMEOUT_S = 5.0

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import gevent
 
-from greenline import deadline
 from greenline.errors import PoolTimeout
-from greenline.ledger import Ledger, Slot
+from greenline.hub import deadline
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.slots import ASK_AGAIN_S, connect_in, let_go, see_off
+from greenline.slots import Ledger, Slot
 
 
 def creator(

@@ -29,13 +29,14 @@ from psycopg2.extensions import connection as PsycopgConnection
 from psycopg2.extensions import get_wait_callback
 from psycopg2.extras import LogicalReplicationConnection, PhysicalReplicationConnection
 
-from greenline import counters, deadline
+from greenline.hub import deadline
 from greenline.hub.lock_waits import LockWait
 from greenline.postgres import backlog
 from greenline.postgres.connection import Connection as PooledConnection
 from greenline.postgres.parameters import connect_timeout_s, parameters
 from greenline.postgres.resolve import Endpoint, Unresolved, endpoints, has_names, with_endpoints
 from greenline.postgres.serialize import SerializedConnection, adopt, connection_class
+from greenline.telemetry import counters
 
 # How long a greenlet waits for a connection slot, without a connect_timeout.
 SLOT_TIMEOUT_S = 30.0

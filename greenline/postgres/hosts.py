@@ -19,10 +19,10 @@ from time import monotonic, monotonic_ns
 
 import gevent
 
-from greenline import deadline
-from greenline.background import keep_doing
-from greenline.budget import Plan, PostgresFacts
+from greenline.budget.plan import Plan, PostgresFacts
 from greenline.errors import ConfigError, StoreDown
+from greenline.hub import deadline
+from greenline.hub.periodic import keep_doing
 from greenline.postgres import claims
 from greenline.postgres.claims import Census, View
 from greenline.postgres.connect import Connect

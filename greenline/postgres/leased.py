@@ -14,8 +14,8 @@ A host's ledger whose capacity changes with the number of hosts, and whose view 
 from pathlib import Path
 from time import monotonic_ns
 
-from greenline.ledger import Ledger, Slot
-from greenline.ledger.file import FREE, SEATS, SLOTS, SPARE
+from greenline.slots import Ledger, Slot
+from greenline.slots.file import FREE, SEATS, SLOTS, SPARE
 
 LEASE_S = 1.0
 # A registration that was lost may be taken up with what the host had: the others count a host that

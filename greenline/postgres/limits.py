@@ -2,7 +2,7 @@
 
 from psycopg2.extensions import connection as Connection
 
-from greenline.budget import PostgresFacts
+from greenline.budget.plan import PostgresFacts
 from greenline.errors import StoreDown
 from greenline.postgres.errors import translated
 

@@ -13,29 +13,34 @@ import logging
 import random
 from collections import deque
 from time import monotonic
+from types import TracebackType
 
 import gevent
+import psycopg2
 from gevent.event import Event
 from greenlet import greenlet
 
-from greenline import deadline
 from greenline.errors import (
+    ConnectionLost,
     GreenlineError,
     NestedConnection,
+    OutcomeUnknown,
     PoolClosed,
     PoolTimeout,
     StoreDown,
+    StoreError,
     TooManyWaiting,
 )
-from greenline.ledger import Ledger
-from greenline.patching import require_hook
+from greenline.hub import deadline
+from greenline.hub.patching import require_hook
 from greenline.postgres.backends import Backends
 from greenline.postgres.clean import clean, is_dead
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
-from greenline.postgres.loan import Loan
+from greenline.postgres.errors import evicts, first_line, is_lost, translate
 from greenline.postgres.queue import Queue
+from greenline.slots import Ledger
 
 # What is left when close() has waited in vain gets this long to end.
 GOODBYE_S = 1.0
@@ -47,6 +52,63 @@ LOANS = 2
 JITTER = 0.1
 
 log = logging.getLogger(__name__)
+
+
+class Loan:
+    """
+    What :meth:`ConnectionPool.connection` returns, to be entered once.
+
+    A class, because every request pays for it: ``contextmanager`` costs twice as much.
+    """
+
+    def __init__(self, pool: "ConnectionPool", autocommit: bool, reset: bool) -> None:
+        self._pool = pool
+        self._autocommit = autocommit
+        self._reset = reset
+
+    def __enter__(self) -> Connection:
+        conn = self._conn = self._pool.lend()
+        try:
+            conn.autocommit = self._autocommit
+        except BaseException as error:
+            self._end(error)
+            raise
+        return conn
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None and not self._autocommit:
+            try:
+                self._conn.commit()
+            except BaseException as failed:
+                self._end(failed)
+                raise
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Give the connection back; psycopg2's errors leave the block as ours."""
+        try:
+            if isinstance(error, psycopg2.Error):
+                raise self._judged(error) from error
+            if isinstance(error, OutcomeUnknown):
+                self._pool.distrust(self._conn)
+        finally:
+            self._pool.take_back(self._conn, self._reset)
+
+    def _judged(self, error: psycopg2.Error) -> GreenlineError:
+        conn = self._conn
+        if isinstance(error, psycopg2.InterfaceError) and not conn.closed:
+            return StoreError(f"psycopg2: {first_line(error)}")  # a closed cursor, for instance
+        is_over = bool(conn.closed) and is_lost(error)
+        # A connection that was closed on our side says nothing of the others.
+        if evicts(error) or (is_over and not isinstance(error, psycopg2.InterfaceError)):
+            self._pool.distrust(conn)
+        if is_over and self._autocommit:  # each statement stood alone: the last one may be done
+            return OutcomeUnknown()
+        if is_over:
+            return ConnectionLost(f"Postgres: {first_line(error)}")
+        return translate(error)
 
 
 class ConnectionPool:

@@ -17,8 +17,8 @@ from time import monotonic
 import gevent
 from gevent.hub import Waiter as Switch
 
-from greenline import deadline, hangup
 from greenline.errors import ClientGone, DeadlineExceeded
+from greenline.hub import deadline, disconnect
 from greenline.hub.lock_waits import LockWait
 from greenline.postgres.connection import Connection
 
@@ -29,7 +29,7 @@ class Waiter:
     """One who waits, and until when it is worth while to serve it."""
 
     def __init__(self) -> None:
-        self.sock = hangup.client()
+        self.sock = disconnect.client()
         self.is_served = False
         self.conn: Connection | None = None
         self.error: Exception | None = None
@@ -98,7 +98,7 @@ class Queue:
                 waiter.wait(timeout_s)
             if waiter.error is not None:
                 raise waiter.error
-            if hangup.is_gone(waiter.sock):
+            if disconnect.is_gone(waiter.sock):
                 raise ClientGone
         except BaseException:
             self._leave(waiter)
@@ -143,7 +143,7 @@ class Queue:
         while self._waiters:
             gevent.sleep(LOOK_S)
             waiting = {waiter.sock: waiter for waiter in self._waiters if waiter.sock is not None}
-            for sock in hangup.gone(waiting):
+            for sock in disconnect.gone(waiting):
                 self._waiters.remove(waiting[sock])
                 waiting[sock].serve(None, ClientGone())
         self._is_looking = False

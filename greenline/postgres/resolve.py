@@ -8,8 +8,8 @@ from typing import NamedTuple
 import gevent.socket
 from psycopg2.extensions import make_dsn, parse_dsn
 
-from greenline import deadline
 from greenline.errors import StoreDown
+from greenline.hub import deadline
 
 
 class Endpoint(NamedTuple):

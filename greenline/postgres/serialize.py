@@ -21,10 +21,10 @@ from gevent.hub import Waiter
 from psycopg2.extensions import STATUS_BEGIN, cursor
 from psycopg2.extensions import connection as PsycopgConnection
 
-from greenline import deadline
+from greenline.hub import deadline
+from greenline.hub.cooperate import give_way, wake
 from greenline.hub.lock_waits import LockWait
 from greenline.postgres.connection import WatchedConnection
-from greenline.turn import give_way, wake
 
 _execute = cursor.execute
 _cursor = PsycopgConnection.cursor

@@ -11,12 +11,12 @@ Follow the budget that any worker of the host has read, where the number of host
 import logging
 from collections.abc import Callable
 
-from greenline.budget import Plan, PostgresFacts
+from greenline.budget.plan import Plan, PostgresFacts
 from greenline.errors import ConfigError
-from greenline.ledger import TOLD_CAPACITY, Ledger
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.limits import read_facts
+from greenline.slots import TOLD_CAPACITY, Ledger
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from time import monotonic
 import gevent
 
 from greenline.errors import PoolClosed
-from greenline.ledger import Ledger, Sharers, Slot
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.leave import leave
+from greenline.slots import Ledger, Sharers, Slot
 
 Cancel = Callable[[int], bool]
 SeeOff = Callable[[Connection], "gevent.Greenlet[..., None]"]

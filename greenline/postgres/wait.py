@@ -19,7 +19,7 @@ import psycopg2
 from psycopg2.extensions import POLL_OK, POLL_READ, POLL_WRITE
 from psycopg2.extensions import connection as PsycopgConnection
 
-from greenline import deadline
+from greenline.hub import deadline
 from greenline.postgres.cancel import cancel_statement
 from greenline.postgres.connection import READ, WRITE, Connection, WatchedConnection
 

@@ -11,7 +11,7 @@ import pytest
 from gunicorn.config import Config
 from gunicorn.workers.ggevent import GeventWorker
 
-from greenline.worker import GreenWorker
+from greenline.worker.worker import GreenWorker
 from tests.contract.application import Application
 
 DATE = re.compile(rb"\r\nDate: [^\r]*\r\n")

@@ -14,8 +14,9 @@ from psycopg2.extensions import (
 )
 
 from embedded.postgres import Postgres
-from greenline import deadline, patching
+from greenline import patch
 from greenline.errors import ConfigError, DeadlineExceeded, OutcomeUnknown, StoreError
+from greenline.hub import deadline
 from greenline.postgres.connect import connect
 from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
@@ -29,7 +30,7 @@ from tests.watch import backends
 def hook(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Hook psycopg2 as GREENLINE_PG_WAIT says."""
     monkeypatch.setenv("GREENLINE_PG_WAIT", request.param)
-    patching.hook_psycopg2()
+    patch.hook_psycopg2()
     yield request.param
     set_wait_callback(wait)
 
@@ -109,7 +110,7 @@ def test_an_unknown_callback_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     """A misspelt name is not silently the default."""
     monkeypatch.setenv("GREENLINE_PG_WAIT", "eventlet")
     with pytest.raises(ConfigError, match=r"^GREENLINE_PG_WAIT: 'eventlet'"):
-        patching.hook_psycopg2()
+        patch.hook_psycopg2()
 
 
 def test_queries_run_side_by_side(pool: ConnectionPool) -> None:

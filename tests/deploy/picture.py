@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app import databases
 from greenline.deploy import nginx
 from greenline.deploy.order import keepalive
-from greenline.drain import LAST_S
+from greenline.lifecycle.drain import LAST_S
 from tests.deploy.order import (
     FILES,
     compose,

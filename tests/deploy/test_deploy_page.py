@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from greenline import access
 from greenline.deploy import nginx
+from greenline.telemetry import access_log
 from tests.deploy.checking import OURS, SERVICE, check
 from tests.deploy.picture import PAGE, PICTURE, ours
 from tests.support import CHECKOUT
@@ -78,7 +78,7 @@ def test_the_fields_of_the_service_s_log_are_those_of_its_lines() -> None:
     """By the names of the JSON."""
     fields = first_cells(section("The service's log").partition("| line |")[0])
     assert len(fields) > 4
-    assert set(fields) <= set(access.Entry.__struct_fields__)
+    assert set(fields) <= set(access_log.Entry.__struct_fields__)
 
 
 SOURCES = "\n".join(

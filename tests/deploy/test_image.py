@@ -34,7 +34,8 @@ from tests.support import CHECKOUT, Databases, open_folder, wait_until
 
 MB = 1_000_000
 DEFAULT = (
-    "from greenline.cpu import cpu_limit, default_workers; print(cpu_limit(), default_workers())"
+    "from greenline.budget.cpu import cpu_limit, default_workers; "
+    "print(cpu_limit(), default_workers())"
 )
 WORKERS = "import os; print(open('/proc/1/task/1/children').read())"
 LIBPQ = "import psycopg2; print([l for l in open('/proc/self/maps') if 'libpq' in l][0])"

@@ -14,7 +14,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from greenline import budget, health, preflight, trial
+from greenline.budget.plan import Deployment, mongodb_plan
+from greenline.lifecycle import health
+from greenline.worker import dry_run, preflight
 from tests.deploy.kustomize import NotBuilt, build
 from tests.support import CHECKOUT, Databases, Service, run, service, wait_until
 
@@ -149,7 +151,7 @@ def test_each_probe_asks_something_else(container: Object, api: Service) -> None
     paths = [probe["httpGet"]["path"] for probe in (startup, ready, alive)]
     assert paths == ["/healthz", "/readyz", "/healthz"]
     assert [api.get(path).status for path in paths] == [200, 200, 200]
-    slowest_s = trial.TIMEOUT_S + preflight.TIMEOUT_S
+    slowest_s = dry_run.TIMEOUT_S + preflight.TIMEOUT_S
     assert startup["periodSeconds"] * startup["failureThreshold"] > slowest_s
     assert ready["timeoutSeconds"] > health.TOTAL_TIMEOUT_S
 
@@ -172,9 +174,9 @@ def test_a_rollout_keeps_within_the_connections(
     assert settings["GREENLINE_HOSTS"] == "auto"
     workers = int(container["resources"]["limits"]["cpu"])
     surge = int(settings["GREENLINE_SURGE_HOSTS"])
-    plan = budget.mongodb_plan(
+    plan = mongodb_plan(
         None,
-        budget.Deployment(workers, surge_hosts=surge),
+        Deployment(workers, surge_hosts=surge),
         max_connections=int(settings["MONGODB_MAX_CONNECTIONS"]),
     )
     assert plan.host == int(settings["MONGODB_MAX_CONNECTIONS"]) - 3

@@ -15,7 +15,7 @@ import psycopg2
 from gevent.lock import BoundedSemaphore
 from gevent.monkey import get_original
 
-from greenline import watchdog
+from greenline.hub import watchdog
 
 watchdog.LOG_EVERY_S = 0.5
 gc.set_threshold(20, 2, 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from greenline import counters
+from greenline.telemetry import counters
 
 # 100 is redis-py's own default from 8.0 on; before, a pool has no limit.
 client = redis.Redis(port=int(os.environ.get("REDIS_PORT", "6379")), max_connections=100)

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from greenline.budget import MONGODB_EXTRA_A_WORKER
+from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
 from tests.front import Front, proxied
 from tests.support import Answer, Databases, Service, service, wait_until
 

@@ -97,7 +97,7 @@ def test_an_install_leaves_the_applications_driver_alone(tmp_path: Path) -> None
     assert [line for line in listed.splitlines() if line.startswith(("psycopg2", "pymongo"))] == (
         pinned
     )
-    code = "import greenline.worker, psycopg2; from greenline.patching import hook_psycopg2; "
+    code = "import greenline.worker.worker, psycopg2; from greenline.patch import hook_psycopg2; "
     code += "hook_psycopg2(); print(psycopg2.extensions.get_wait_callback() is not None)"
     done = subprocess.run(
         [str(target / "bin/python"), "-c", code], cwd=tmp_path, capture_output=True, text=True

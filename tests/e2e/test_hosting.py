@@ -242,7 +242,7 @@ def test_what_was_counted_is_what_was_logged(tmp_path: Path) -> None:
     """Over two workers, one of them killed and replaced: the sums agree with the lines."""
     (tmp_path / "counted.py").write_text(
         "import json\n"
-        "from greenline import counters\n"
+        "from greenline.telemetry import counters\n"
         "from greenline.flask import Flask\n"
         "app = Flask(__name__)\n"
         "@app.get('/items/<int:number>')\n"

@@ -129,7 +129,7 @@ def test_a_long_query_does_not_block_the_others(locking: Service) -> None:
 def test_off_leaves_everything_as_it_is() -> None:
     """With ``GREENLINE_OFFLOAD=off`` nothing is replaced."""
     code = (
-        "from greenline.patching import patch_all; patch_all()\n"
+        "from greenline.patch import patch_all; patch_all()\n"
         "import fcntl, os, sqlite3\n"
         "print(sqlite3.connect.__module__, fcntl.flock.__module__, os.system.__module__)\n"
     )

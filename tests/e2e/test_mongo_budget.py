@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from embedded.mongo import Mongo
-from greenline.budget import MONGODB_EXTRA_A_WORKER, Deployment, mongodb_plan
+from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, mongodb_plan
 from greenline.mongo.options import MIN_POOL_SIZE
 from tests.connections import Connections
 from tests.load import Load

@@ -10,7 +10,8 @@ from weakref import WeakSet
 
 from gevent.monkey import get_original
 
-from greenline import counters, heartbeat, worker
+from greenline.telemetry import counters
+from greenline.worker import heartbeat, worker
 
 if "THREADED_RETIRE_S" in os.environ:
     worker.RETIRE_UNUSED_S = float(os.environ["THREADED_RETIRE_S"])

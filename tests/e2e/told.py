@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from greenline import counters
+from greenline.telemetry import counters
 
 LARGE_BYTES = 65_536_000  # more than the buffers between two processes take
 

@@ -3,7 +3,7 @@
 import json
 
 from app.wsgi import app
-from greenline import counters
+from greenline.telemetry import counters
 
 
 @app.get("/totals")

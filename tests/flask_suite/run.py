@@ -16,9 +16,10 @@ CHECKOUT, WHOSE, RESULT = sys.argv[1:]
 sys.path[0] = CHECKOUT
 
 if WHOSE == "ours":
-    from greenline import coroutines, patching
+    from greenline import patch
+    from greenline.hub import coroutines
 
-    patching.patch_all()
+    patch.patch_all()
 
     import flask
     import flask.app

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from greenline.budget import Deployment, Plan, PostgresFacts, postgres_plan
+from greenline.budget.plan import Deployment, Plan, PostgresFacts, postgres_plan
 from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control

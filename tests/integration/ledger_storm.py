@@ -24,7 +24,7 @@ from typing import Any
 import psycopg2
 
 from bench.backends import Backends, Highest
-from greenline.ledger import Ledger, Slot
+from greenline.slots import Ledger, Slot
 
 PROCESSES = 8
 # What happens in forty rounds, in any order.

@@ -17,7 +17,6 @@ import gevent
 import pytest
 
 from embedded.postgres import Postgres
-from greenline import deadline
 from greenline.errors import (
     DeadlineExceeded,
     GreenlineError,
@@ -25,7 +24,7 @@ from greenline.errors import (
     PoolTimeout,
     StoreDown,
 )
-from greenline.ledger import Ledger
+from greenline.hub import deadline
 from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.clean import is_dead
 from greenline.postgres.connect import connect
@@ -34,6 +33,7 @@ from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
 from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
+from greenline.slots import Ledger
 from tests.integration.pools import Watch, limited, run, through
 from tests.proxy import Proxy
 from tests.support import CHECKOUT, wait_until
@@ -199,9 +199,9 @@ EXIT = """
 import sys
 from functools import partial
 from pathlib import Path
-from greenline.patching import patch_all
+from greenline.patch import patch_all
 patch_all()
-from greenline.ledger import Ledger
+from greenline.slots import Ledger
 from greenline.postgres.connect import connect
 from greenline.postgres.creator import creator
 ledger = Ledger(Path(sys.argv[1]))

@@ -19,8 +19,8 @@ from app.store.indexes import ensure
 from app.store.messages import Messages
 from app.store.ports import Change, Document, Listing, Once, Position, Stored
 from app.store.states import States
-from greenline import deadline
 from greenline.errors import Conflict, DeadlineExceeded, OutcomeUnknown, StoreDown
+from greenline.hub import deadline
 from greenline.mongo import apart
 from greenline.mongo.client import Mongo
 from tests.integration.conftest import Connect, on_both_engines

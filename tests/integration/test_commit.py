@@ -8,8 +8,8 @@ import psycopg2
 import pytest
 
 from embedded.postgres import Postgres
-from greenline import deadline
 from greenline.errors import ConnectionLost, DeadlineExceeded, OutcomeUnknown, StoreError
+from greenline.hub import deadline
 from greenline.postgres.connect import connect
 from tests.integration.pools import Make, Watch, through
 from tests.proxy import Proxy

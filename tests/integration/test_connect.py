@@ -8,8 +8,8 @@ from time import monotonic
 import gevent.socket
 import pytest
 
-from greenline import deadline
 from greenline.errors import DeadlineExceeded, StoreDown
+from greenline.hub import deadline
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
 from tests.integration.pools import through

@@ -8,8 +8,8 @@ import gevent.monkey
 import pytest
 from gevent.event import Event
 
-from greenline import hangup
 from greenline.errors import ClientGone
+from greenline.hub import disconnect
 from greenline.postgres.pool import ConnectionPool
 from tests.integration.pools import Make, run
 from tests.support import wait_until
@@ -37,7 +37,7 @@ def taken(pool: ConnectionPool) -> Event:
 
 
 def serve(pool: ConnectionPool, ours: socket.socket, done: list[int]) -> None:
-    hangup.serve(ours)
+    disconnect.serve(ours)
     done.append(run(pool, "select 7"))
 
 

@@ -18,13 +18,13 @@ import pytest
 from bench.backends import Backends, Highest
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
-from greenline.budget import HEAD_ROOM, NEWCOMERS, PostgresFacts
+from greenline.budget.plan import HEAD_ROOM, NEWCOMERS, PostgresFacts
 from greenline.errors import ConfigError
-from greenline.ledger.file import FREE
 from greenline.postgres.claims import GONE_S, Census, application, count_hosts
 from greenline.postgres.connect import connect
 from greenline.postgres.hosts import LOOK_S, SETTLE_S, require_sessions
 from greenline.postgres.leased import LEASE_S, SERVER, LeasedLedger
+from greenline.slots.file import FREE
 from tests.integration.counted import Member
 from tests.integration.pools import Watch, limited, run
 from tests.support import CHECKOUT, Databases, Service, environ, service, wait_until

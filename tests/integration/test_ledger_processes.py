@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from embedded.postgres import temporary
-from greenline.ledger.ledger import BESIDE
+from greenline.slots.table import BESIDE
 from tests.support import CHECKOUT, environ
 
 # A round is one kill, stop, end or reload; forty have some of each.
@@ -25,7 +25,7 @@ CAPACITY, RESERVED_BY_POSTGRES = 24, 3
 OPEN_AT_ONCE = """
 import os, sys
 from pathlib import Path
-from greenline.ledger import Ledger
+from greenline.slots import Ledger
 path, how = Path(sys.argv[1]), sys.argv[2]
 for _ in range(30):
     path.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import pytest
 
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
-from greenline.budget import HEAD_ROOM, Deployment, Plan, PostgresFacts, postgres_plan
+from greenline.budget.plan import HEAD_ROOM, Deployment, Plan, PostgresFacts, postgres_plan
 from greenline.mongo.client import make_client
 from greenline.mongo.limits import read_max_connections
 from greenline.postgres.limits import APPLICATION, read_facts

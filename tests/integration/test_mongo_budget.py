@@ -14,11 +14,11 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from greenline.budget import MONGODB_BESIDE, MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER
+from greenline.budget.plan import MONGODB_BESIDE, MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER
 from greenline.errors import PoolTimeout, StoreDown
-from greenline.ledger import Ledger
 from greenline.mongo.client import Mongo, server_of
 from greenline.mongo.permits import Permits
+from greenline.slots import Ledger
 from tests.proxy import Proxy
 from tests.support import CHECKOUT, wait_until
 
@@ -244,7 +244,7 @@ def test_permits_are_taken_together_or_not_at_all(ledgers: Callable[..., Ledger]
 RIVAL = """
 import random, sys, time
 from pathlib import Path
-from greenline.ledger import Ledger
+from greenline.slots import Ledger
 from greenline.mongo.permits import Permits
 
 ledger = Ledger(Path(sys.argv[1]))
@@ -272,7 +272,7 @@ def test_rivals_do_not_wait_for_each_other_for_ever(path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from greenline.ledger import Ledger
+from greenline.slots import Ledger
 from greenline.mongo.permits import Permits
 
 ledger = Ledger(Path(sys.argv[1]))

@@ -10,8 +10,8 @@ import gevent
 import pytest
 from pymongo import MongoClient
 
-from greenline import deadline
 from greenline.errors import ConfigError, GreenlineError, StoreDown, StoreError
+from greenline.hub import deadline
 from greenline.mongo.client import Mongo
 from tests import guarded as guarding
 from tests.certificate import certify

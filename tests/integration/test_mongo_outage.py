@@ -8,8 +8,8 @@ import pytest
 from pymongo.errors import NetworkTimeout, PyMongoError, ServerSelectionTimeoutError
 
 from embedded.mongo import Mongo as Server
-from greenline import deadline
 from greenline.errors import DeadlineExceeded, PoolTimeout, StoreDown
+from greenline.hub import deadline
 from greenline.mongo.client import Mongo
 from greenline.mongo.retry import OUTAGE_S
 from tests.integration.conftest import Connect, First

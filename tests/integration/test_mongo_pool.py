@@ -9,7 +9,7 @@ import gevent
 import pytest
 
 from embedded.mongo import Mongo as Server
-from greenline.budget import MONGODB_EXTRA_A_WORKER
+from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
 from greenline.mongo.options import MIN_POOL_SIZE
 from tests.integration.conftest import Connect, First, first_by_command, first_by_cursor
 from tests.proxy import Proxy

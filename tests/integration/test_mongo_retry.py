@@ -17,7 +17,6 @@ from pymongo.errors import (
 from pymongo.server_description import ServerDescription
 
 from embedded.mongo import Mongo as Server
-from greenline import deadline
 from greenline.errors import (
     Conflict,
     DeadlineExceeded,
@@ -26,6 +25,7 @@ from greenline.errors import (
     PoolTimeout,
     StoreDown,
 )
+from greenline.hub import deadline
 from greenline.mongo import retry
 from greenline.mongo.client import Mongo
 from tests.integration.conftest import Connect

@@ -12,7 +12,6 @@ import pytest
 from gevent.event import Event
 
 from embedded.postgres import temporary
-from greenline import deadline
 from greenline.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -22,6 +21,7 @@ from greenline.errors import (
     StoreDown,
     Unavailable,
 )
+from greenline.hub import deadline
 from greenline.postgres.backends import MAX_CONNECTING, RETRY_JITTER_S
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect

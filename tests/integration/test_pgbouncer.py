@@ -11,7 +11,7 @@ import pytest
 from embedded.mongo import Mongo
 from embedded.pgbouncer import Pgbouncer
 from embedded.postgres import Postgres, temporary
-from greenline.budget import Deployment, postgres_plan
+from greenline.budget.plan import Deployment, postgres_plan
 from greenline.errors import ConfigError, StoreDown
 from greenline.postgres.connect import connect
 from greenline.postgres.limits import read_facts

@@ -16,7 +16,6 @@ from psycopg2.extensions import (
 )
 
 from embedded.postgres import Postgres
-from greenline import deadline
 from greenline.errors import (
     Conflict,
     DeadlineExceeded,
@@ -26,6 +25,7 @@ from greenline.errors import (
     StoreError,
     TooManyWaiting,
 )
+from greenline.hub import deadline
 from greenline.postgres.clean import clean
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection

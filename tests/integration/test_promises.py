@@ -11,7 +11,6 @@ import psycopg2
 import pytest
 
 from embedded.postgres import Postgres as Server
-from greenline import deadline
 from greenline.errors import (
     DeadlineExceeded,
     NestedConnection,
@@ -19,6 +18,7 @@ from greenline.errors import (
     StoreDown,
     StoreError,
 )
+from greenline.hub import deadline
 from greenline.postgres import resolve as resolving
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool

@@ -5,8 +5,8 @@ from time import monotonic
 
 import pytest
 
-from greenline import deadline
 from greenline.errors import SerializationFailure
+from greenline.hub import deadline
 from greenline.postgres import client
 from greenline.postgres.client import MAX_ATTEMPTS, Postgres
 from greenline.postgres.connection import Connection

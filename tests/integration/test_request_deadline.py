@@ -14,7 +14,7 @@ from gevent.event import Event
 from app.api import problems, request_id
 from app.service import Service
 from embedded.postgres import Postgres as Server
-from greenline import deadline
+from greenline.hub import deadline
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
 from tests.support import wait_until

@@ -10,10 +10,10 @@ import gevent
 import pytest
 from sqlalchemy import create_engine, text
 
-from greenline.ledger import Ledger
 from greenline.postgres.connect import connect
 from greenline.postgres.creator import creator
 from greenline.postgres.pool import ConnectionPool
+from greenline.slots import Ledger
 from tests.integration.pools import Busy, Watch, limited, run
 from tests.support import wait_until
 

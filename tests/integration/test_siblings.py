@@ -9,14 +9,14 @@ import gevent
 import pytest
 from psycopg2.extensions import parse_dsn
 
-from greenline.budget import COMMANDS, Deployment, Plan, PostgresFacts, postgres_plan
-from greenline.ledger import Ledger
+from greenline.budget.plan import COMMANDS, Deployment, Plan, PostgresFacts, postgres_plan
 from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.siblings import Siblings
+from greenline.slots import Ledger
 from tests.integration.pools import Watch, limited, run
 from tests.support import wait_until
 

@@ -15,7 +15,6 @@ from sqlalchemy import create_engine, text
 
 from embedded.postgres import Postgres, temporary
 from greenline.errors import GreenlineError, PoolTimeout, StoreError
-from greenline.ledger import Ledger
 from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
@@ -23,6 +22,7 @@ from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
 from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
+from greenline.slots import Ledger
 from tests.integration.pools import Busy, Watch, limited, run
 from tests.support import CHECKOUT, wait_until
 
@@ -139,13 +139,13 @@ def test_another_librarys_pool_draws_from_the_same_slots(
 
 HOLDER = """
 import sys
-from greenline.patching import hook_psycopg2, patch_all
+from greenline.patch import hook_psycopg2, patch_all
 patch_all()
 hook_psycopg2()
 from functools import partial
 from pathlib import Path
 import gevent
-from greenline.ledger import Ledger
+from greenline.slots import Ledger
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
 

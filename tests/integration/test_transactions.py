@@ -15,7 +15,6 @@ from app.store.indexes import ensure
 from app.store.ports import Change, Once
 from app.store.states import States
 from embedded.mongo import Mongo as Server
-from greenline import deadline
 from greenline.errors import (
     Conflict,
     DeadlineExceeded,
@@ -25,6 +24,7 @@ from greenline.errors import (
     SerializationFailure,
     StoreDown,
 )
+from greenline.hub import deadline
 from greenline.mongo import batches
 from greenline.mongo.client import Mongo
 from tests.integration.conftest import Connect

@@ -20,8 +20,8 @@ from pymongo.database import Database
 
 from embedded.mongo import Mongo as MongoServer
 from embedded.postgres import Postgres
-from greenline import deadline
 from greenline.errors import DeadlineExceeded, StoreDown
+from greenline.hub import deadline
 from greenline.mongo.client import Mongo
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool

@@ -14,9 +14,9 @@ from pathlib import Path
 CHECKOUT, RESULT = sys.argv[1:]
 sys.path[0] = CHECKOUT
 
-from greenline import patching
+from greenline import patch
 
-patching.patch_all()
+patch.patch_all()
 
 sys.path[0] = os.getcwd()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from greenline import ledger
+from greenline import slots
 from tests.unit.ledgers import Clock, Open, ledgers
 
 
@@ -16,7 +16,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return ledger.path("127.0.0.1:5432", tmp_path)
+    return slots.path("127.0.0.1:5432", tmp_path)
 
 
 @pytest.fixture

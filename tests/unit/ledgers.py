@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from greenline.ledger import Ledger, Slot
+from greenline.slots import Ledger, Slot
 
 Open = Callable[..., Ledger]
 

@@ -1,4 +1,4 @@
-"""greenline.accept_queue: the kernel counts what waits in a listening socket."""
+"""greenline.worker.accept_queue: the kernel counts what waits in a listening socket."""
 
 import socket
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from greenline import accept_queue
+from greenline.worker import accept_queue
 
 LIMIT = 4
 

@@ -1,4 +1,4 @@
-"""greenline.access and its writer: whole lines, nothing waits, what is lost is told."""
+"""The access log and its writer: whole lines, nothing waits, what is lost is told."""
 
 import fcntl
 import logging
@@ -19,8 +19,8 @@ import pytest
 from gevent.monkey import get_original
 from werkzeug.test import EnvironBuilder
 
-from greenline.access import AccessLog, LineHandler, lost, route
-from greenline.line_writer import LineWriter, open_log
+from greenline.telemetry.access_log import AccessLog, LineHandler, lost, route
+from greenline.telemetry.log_writer import LineWriter, open_log
 from tests.support import CHECKOUT, environ, wait_until
 
 BOOK = {
@@ -153,11 +153,11 @@ def test_a_stuck_pipe_stops_nobody_and_what_was_lost_is_told_in_its_place(pipe: 
 
 SERVER = """
 import resource, socket, sys
-from greenline.patching import patch_all
+from greenline.patch import patch_all
 patch_all()
 from gevent.pywsgi import WSGIServer
-from greenline.access import AccessLog, lost
-from greenline.line_writer import LineWriter, open_log
+from greenline.telemetry.access_log import AccessLog, lost
+from greenline.telemetry.log_writer import LineWriter, open_log
 
 writer = LineWriter(open_log("-"), lost, max_bytes=200_000)
 log = AccessLog(writer)
@@ -225,8 +225,8 @@ def test_lines_of_several_processes_on_one_pipe_stay_whole(pipe: Pipe) -> None:
     """Three writers, a reader that lets the pipe run full: every line is one that was written."""
     script = (
         "import sys\n"
-        "from greenline.access import lost\n"
-        "from greenline.line_writer import LineWriter, open_log\n"
+        "from greenline.telemetry.access_log import lost\n"
+        "from greenline.telemetry.log_writer import LineWriter, open_log\n"
         "writer = LineWriter(open_log('-'), lost)\n"
         "for n in range(3000): writer.write(sys.argv[1].encode() * 300 + b'\\n')\n"
         "writer.close(60)\n"
@@ -275,8 +275,8 @@ def test_closing_writes_what_waits_but_not_for_longer_than_it_may(pipe: Pipe) ->
 def test_a_process_ends_though_its_output_is_stuck(pipe: Pipe) -> None:
     """The thread that waits for the pipe does not keep the worker alive."""
     script = (
-        "from greenline.access import lost\n"
-        "from greenline.line_writer import LineWriter, open_log\n"
+        "from greenline.telemetry.access_log import lost\n"
+        "from greenline.telemetry.log_writer import LineWriter, open_log\n"
         "writer = LineWriter(open_log('-'), lost)\n"
         "for n in range(1000): writer.write(b'x' * 499 + b'\\n')\n"
         "assert not writer.close(0.2)\n"

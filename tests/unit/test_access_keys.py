@@ -16,9 +16,9 @@ from app.api.rate_limit import HEADERS, RateLimit
 from app.errors import InvalidToken, TooManyRequests, Unauthorized
 from app.store import tokens
 from app.store.keys import Grant
-from greenline import deadline
 from greenline.errors import ConfigError, DeadlineExceeded, GreenlineError, StoreDown
 from greenline.flask import Flask
+from greenline.hub import deadline
 
 GRANT = Grant(7, frozenset(["read"]))
 TOKEN = tokens.make().text

@@ -12,9 +12,9 @@ from gevent.socket import wait_read
 from gunicorn.http.body import Body
 from gunicorn.http.unreader import SocketUnreader
 
-from greenline import deadline
-from greenline.body import BodyCut, BoundedChunks, drain, is_unread
 from greenline.errors import DeadlineExceeded
+from greenline.http.body import BodyCut, BoundedChunks, drain, is_unread
+from greenline.hub import deadline
 
 HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
 

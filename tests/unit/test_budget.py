@@ -1,4 +1,4 @@
-"""greenline.budget: the arithmetic of connections, and that its sum adds up."""
+"""greenline.budget.plan: the arithmetic of connections, and that its sum adds up."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from greenline.budget import (
+from greenline.budget.plan import (
     COMMANDS,
     HEAD_ROOM,
     MONGODB_EXCHANGE,
@@ -20,8 +20,8 @@ from greenline.budget import (
     mongodb_plan,
     postgres_plan,
 )
+from greenline.budget.sum import Line
 from greenline.errors import ConfigError
-from greenline.sum import Line
 
 STOCK = PostgresFacts(max_connections=100)
 ALONE = Deployment(workers=2, surge_hosts=0)

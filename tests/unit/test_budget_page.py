@@ -5,13 +5,13 @@ import shlex
 
 import pytest
 
-from greenline.budget import (
+from greenline.budget.plan import (
     COMMANDS,
     HEAD_ROOM,
     MONGODB_DEFAULT_MAX_CONNECTIONS,
     MONGODB_DEFAULT_POOL_SIZE,
 )
-from greenline.sum import Line
+from greenline.budget.sum import Line
 from tests.support import CHECKOUT
 from tests.unit.test_budget import results
 from tests.unit.test_cli import budget

@@ -14,10 +14,10 @@ import gevent
 import pytest
 from gevent.server import StreamServer
 
-from greenline import deadline
-from greenline.coroutines import run, to_sync
 from greenline.errors import DeadlineExceeded
 from greenline.flask import Flask
+from greenline.hub import deadline
+from greenline.hub.coroutines import run, to_sync
 from tests.support import CHECKOUT, wait_until
 
 NAP_S = 0.2
@@ -233,14 +233,14 @@ def test_waiting_for_a_coroutine_inside_a_coroutine_is_refused() -> None:
         run(outer())
 
 
-@pytest.mark.parametrize("prepare", ["", "from greenline.patching import patch_all; patch_all()"])
+@pytest.mark.parametrize("prepare", ["", "from greenline.patch import patch_all; patch_all()"])
 def test_it_works_patched_and_not_and_leaves_quietly(prepare: str) -> None:
     """With warnings as errors coroutines run after a fork, keep no request, and exit cleanly."""
     program = f"""
 {prepare}
 import asyncio, gc, gevent, os, weakref
 from contextvars import ContextVar
-from greenline.coroutines import run
+from greenline.hub.coroutines import run
 held = ContextVar("held")
 class Request: pass
 def first():

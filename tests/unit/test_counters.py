@@ -1,4 +1,4 @@
-"""greenline.counters between real processes: nothing is lost, nothing is counted twice."""
+"""The counters between real processes: nothing is lost, nothing is counted twice."""
 
 import os
 import subprocess
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 from gevent.monkey import get_original
 
-from greenline import counters
-from greenline.counters import ENTRIES, OTHER, Counters, Key
+from greenline.telemetry import counters
+from greenline.telemetry.counters import ENTRIES, OTHER, Counters, Key
 from tests.support import CHECKOUT, environ
 
 BEGIN = """
 import os, signal, sys
-from greenline.counters import Counters
+from greenline.telemetry.counters import Counters
 counters = Counters(int(sys.argv[1]))
 def ready():
     print("ready", flush=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from config import load
-from greenline import cpu, settings
-from greenline.cpu import cpu_limit, default_workers
+from greenline import settings
+from greenline.budget import cpu
+from greenline.budget.cpu import cpu_limit, default_workers
 
 URLS = {"DATABASE_URL": "postgresql://h/d", "MONGODB_URI": "mongodb://h"}
 

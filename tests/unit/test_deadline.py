@@ -1,4 +1,4 @@
-"""greenline.deadline: one limit, what remains is passed down."""
+"""greenline.hub.deadline: one limit, what remains is passed down."""
 
 import socket
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from typing import Any
 import gevent
 import pytest
 
-from greenline import deadline
 from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
 
 
 @pytest.fixture

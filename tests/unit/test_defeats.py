@@ -1,15 +1,17 @@
-"""greenline.defeats: what blocks is named, what yields is not."""
+"""greenline.hub.blocking: what blocks is named, what yields is not."""
 
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from greenline import defeats
+from greenline.hub import blocking
 from tests.support import run
 
 LATE = "import gevent.monkey\ngevent.monkey.patch_all()\n"
-TELL = "from greenline import defeats\nfor name, why in defeats.found(): print(name, '|', why)\n"
+TELL = (
+    "from greenline.hub import blocking\nfor name, why in blocking.found(): print(name, '|', why)\n"
+)
 
 
 def said(script: str) -> list[str]:
@@ -20,13 +22,13 @@ def said(script: str) -> list[str]:
 
 def test_an_application_of_ours_has_nothing_to_warn_of() -> None:
     """The service itself, and all it imports, yields."""
-    assert said("from greenline.patching import patch_all\npatch_all()\nimport app.factory\n") == []
+    assert said("from greenline.patch import patch_all\npatch_all()\nimport app.factory\n") == []
 
 
 def test_names_a_psycopg2_without_a_hook() -> None:
     """Imported and not hooked it is named; hooked, or not imported, it is not."""
     assert said(f"{LATE}import psycopg2\n") == ["psycopg2"]
-    hook = "from greenline.patching import hook_psycopg2\nhook_psycopg2()\n"
+    hook = "from greenline.patch import hook_psycopg2\nhook_psycopg2()\n"
     assert said(f"{LATE}import psycopg2\n{hook}") == []
     assert said(LATE) == []
 
@@ -52,9 +54,9 @@ def test_names_a_thread_that_is_older_than_patching(begin: str) -> None:
 def test_does_not_take_our_own_threads_for_the_applications() -> None:
     """The watchdog's and the log's native threads are meant to be."""
     ours = (
-        "from greenline.access import lost\n"
-        "from greenline.line_writer import LineWriter, open_log\n"
-        "from greenline.watchdog import Watchdog\n"
+        "from greenline.telemetry.access_log import lost\n"
+        "from greenline.telemetry.log_writer import LineWriter, open_log\n"
+        "from greenline.hub.watchdog import Watchdog\n"
         "Watchdog().start()\n"
         "LineWriter(open_log('-'), lost)\n"
     )
@@ -63,9 +65,8 @@ def test_does_not_take_our_own_threads_for_the_applications() -> None:
 
 def test_the_workers_own_modules_may_be_imported_before_patching() -> None:
     """gunicorn's master imports the worker's class, and all it needs, unpatched."""
-    modules = "access, counters, defeats, hangup, line_writer, watchdog, worker"
-    early = f"from greenline import {modules}\n"
-    prove = "from greenline.patching import require_patched\nrequire_patched()\n"
+    early = "import greenline.worker\nimport greenline.hub.watchdog\n"
+    prove = "from greenline.hub.patching import require_patched\nrequire_patched()\n"
     assert said(f"{early}{LATE}{prove}") == []
 
 
@@ -119,26 +120,26 @@ def test_names_a_driver_that_was_not_told_to_yield(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The driver's own switch decides."""
-    module, blocking, yielding = SWITCHES[name]
-    put(monkeypatch, module, blocking)
-    assert [found for found, _ in defeats.found()] == [name]
+    module, stuck, yielding = SWITCHES[name]
+    put(monkeypatch, module, stuck)
+    assert [found for found, _ in blocking.found()] == [name]
     put(monkeypatch, module, yielding)
-    assert defeats.found() == []
+    assert blocking.found() == []
 
 
 def test_names_zmq_unless_its_green_side_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever imported zmq.green knows."""
     put(monkeypatch, "zmq.backend.cython", SimpleNamespace())
-    assert [name for name, _ in defeats.found()] == ["zmq"]
+    assert [name for name, _ in blocking.found()] == ["zmq"]
     put(monkeypatch, "zmq.green", SimpleNamespace())
-    assert defeats.found() == []
+    assert blocking.found() == []
 
 
-@pytest.mark.parametrize("module", defeats.BLOCKING_DRIVERS)
+@pytest.mark.parametrize("module", blocking.BLOCKING_DRIVERS)
 def test_names_each_driver_that_cannot_yield(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     """With what to use instead."""
     put(monkeypatch, module, SimpleNamespace())
-    name, instead = defeats.BLOCKING_DRIVERS[module]
-    ((found, why),) = defeats.found()
+    name, instead = blocking.BLOCKING_DRIVERS[module]
+    ((found, why),) = blocking.found()
     assert found == name
     assert why.endswith(f"use {instead}")

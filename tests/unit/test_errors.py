@@ -6,7 +6,6 @@ import psycopg2
 import pymongo.errors
 import pytest
 
-from greenline import deadline
 from greenline.errors import (
     DeadlineExceeded,
     GreenlineError,
@@ -14,6 +13,7 @@ from greenline.errors import (
     StoreDown,
     StoreError,
 )
+from greenline.hub import deadline
 from greenline.mongo.errors import translate as translate_mongo
 from greenline.mongo.limits import read_max_connections
 from greenline.postgres.errors import translate as translate_postgres

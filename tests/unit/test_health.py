@@ -1,4 +1,4 @@
-"""greenline.health and greenline.resources: ask side by side, remember, close in order."""
+"""Health and resources: ask side by side, remember, close in order."""
 
 from contextlib import suppress
 
@@ -6,10 +6,10 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from greenline import health
 from greenline.errors import StoreDown
-from greenline.health import Health
-from greenline.resources import Resources
+from greenline.lifecycle import health
+from greenline.lifecycle.health import Health
+from greenline.lifecycle.resources import Resources
 
 
 class Clock:

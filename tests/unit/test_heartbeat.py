@@ -1,4 +1,4 @@
-"""greenline.heartbeat, in a process of its own whose hub computes."""
+"""greenline.worker.heartbeat, in a process of its own whose hub computes."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import sys
 STARVED = """
 import os, threading, time
 
-from greenline.heartbeat import Heartbeat
+from greenline.worker.heartbeat import Heartbeat
 
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 end_s = time.monotonic() + 5

@@ -1,4 +1,4 @@
-"""greenline.ledger: each ledger here stands for a process, as their locks exclude each other."""
+"""greenline.slots: each ledger here stands for a process, as their locks exclude each other."""
 
 import signal
 import subprocess
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from greenline.ledger import Ledger
-from greenline.ledger.file import LedgerFile
-from greenline.ledger.ledger import DEAD_S, LAST_RESORT, RESCUE_S
-from greenline.ledger.turns import PROMISE_S, WANT_S
+from greenline.slots import Ledger
+from greenline.slots.file import LedgerFile
+from greenline.slots.table import DEAD_S, LAST_RESORT, RESCUE_S
+from greenline.slots.turns import PROMISE_S, WANT_S
 from tests.support import CHECKOUT, environ
 from tests.unit.ledgers import Clock, Open, taken
 
@@ -407,7 +407,7 @@ def test_there_is_room_for_eight_numbers_of_others(opened: Open) -> None:
 HOLD = """
 import os, sys
 from pathlib import Path
-from greenline.ledger import Ledger
+from greenline.slots import Ledger
 ledger = Ledger(Path(sys.argv[1]))
 ledger.resize(2)
 slot = ledger.take()
@@ -476,8 +476,9 @@ def test_a_forked_child_has_no_part_in_it_and_holds_nothing(opened: Open, path: 
 def test_it_can_be_imported_before_the_standard_library_is_patched() -> None:
     """gunicorn's master does that, and its workers patch."""
     script = (
-        "import greenline.ledger\n"
-        "from greenline.patching import patch_all, require_patched\n"
+        "import greenline.slots\n"
+        "from greenline.hub.patching import require_patched\n"
+        "from greenline.patch import patch_all\n"
         "patch_all()\n"
         "require_patched()\n"
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from greenline.ledger import Ledger, Slot
-from greenline.ledger.ledger import BESIDE, LAST_RESORT
+from greenline.slots import Ledger, Slot
+from greenline.slots.table import BESIDE, LAST_RESORT
 from tests.unit.ledgers import Clock, ledgers
 
 ACTS = (

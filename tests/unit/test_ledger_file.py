@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from greenline import ledger
+from greenline import slots
 from greenline.errors import ConfigError
-from greenline.ledger import Ledger, place
-from greenline.ledger.file import RANGE, SEAT_LOCKS, SEATS, SIZE, LedgerFile
-from greenline.ledger.ledger import LOOK_S
+from greenline.slots import Ledger, location
+from greenline.slots.file import RANGE, SEAT_LOCKS, SEATS, SIZE, LedgerFile
+from greenline.slots.table import LOOK_S
 from tests.support import CHECKOUT, environ
 from tests.unit.ledgers import Clock, Open, taken
 
@@ -29,7 +29,7 @@ def raw_lock(path: Path, start: int, length: int) -> int:
 
 def test_a_file_is_named_by_user_and_server(tmp_path: Path) -> None:
     """Two servers have two ledgers, in shared memory where there is any."""
-    one, other = ledger.path("a:5432"), ledger.path("b:5432")
+    one, other = slots.path("a:5432"), slots.path("b:5432")
     assert one != other
     assert one.name.startswith(f"greenline-{os.geteuid()}-")
     assert one.parent == (Path("/dev/shm") if os.path.isdir("/dev/shm") else tmp_path.parent)
@@ -39,9 +39,9 @@ def test_without_shared_memory_it_is_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container may have none."""
-    monkeypatch.setattr(place, "SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(location, "SHARED_MEMORY", tmp_path / "none")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert ledger.path("a:5432").parent == tmp_path
+    assert slots.path("a:5432").parent == tmp_path
 
 
 def test_only_its_user_may_open_it(opened: Open, path: Path) -> None:
@@ -128,7 +128,7 @@ def test_what_cannot_be_ours_is_refused_by_name(tmp_path: Path, how: str, troubl
     """Whatever lies there is neither trusted nor changed."""
     folder = tmp_path / "folder"
     folder.mkdir()
-    path = ledger.path("a:5432", folder)
+    path = slots.path("a:5432", folder)
     make_foreign(path, how)
     with pytest.raises(ConfigError, match=rf"{path}: it .*{trouble}"):
         Ledger(path)
@@ -138,7 +138,7 @@ AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from greenline.errors import ConfigError
-from greenline.ledger import Ledger
+from greenline.slots import Ledger
 if os.geteuid() == 0:
     os.seteuid({nobody})
 try:

@@ -1,4 +1,4 @@
-"""greenline.line_stream: what is said arrives, whoever says it and whenever."""
+"""greenline.telemetry.log_stream: what is said arrives, whoever says it and whenever."""
 
 import subprocess
 import sys
@@ -7,11 +7,11 @@ from tests.support import CHECKOUT, environ
 
 BEGIN = """
 import logging, os, sys
-from greenline.patching import patch_all
+from greenline.patch import patch_all
 patch_all()
-from greenline.access import lost
-from greenline.line_stream import LineStream
-from greenline.line_writer import LineWriter, open_log
+from greenline.telemetry.access_log import lost
+from greenline.telemetry.log_stream import LineStream
+from greenline.telemetry.log_writer import LineWriter, open_log
 
 writer = LineWriter(open_log(2), lost)
 sys.stderr = LineStream(sys.stderr, writer)

@@ -1,8 +1,8 @@
-"""greenline.patching: what is done once, when a process starts."""
+"""greenline.patch: what is done once, when a process starts."""
 
 from importlib import metadata
 
-from greenline.patching import entry_points_read_once
+from greenline.patch import entry_points_read_once
 from tests import support
 
 
@@ -13,7 +13,7 @@ def test_the_installed_packages_are_read_once() -> None:
             "python",
             "-c",
             "from importlib import metadata\n"
-            "from greenline.patching import patch_all\n"
+            "from greenline.patch import patch_all\n"
             "read, count = metadata.PathDistribution.read_text, []\n"
             "def counted(self, name):\n"
             "    if name == 'entry_points.txt': count.append(str(self._path))\n"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from greenline.budget import MONGODB_EXTRA_A_WORKER
-from greenline.ledger import TOLD_CAPACITY, Ledger
+from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
 from greenline.mongo.clients import Clients
 from greenline.mongo.permits import Permits
+from greenline.slots import TOLD_CAPACITY, Ledger
 
 LEAST = MONGODB_EXTRA_A_WORKER + 1
 HOST = 10 * LEAST

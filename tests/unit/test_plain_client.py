@@ -1,4 +1,4 @@
-"""greenline.plain_client on a pair of sockets."""
+"""greenline.http.plain_client on a pair of sockets."""
 
 import socket
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ import gevent
 import pytest
 
 from greenline import settings
-from greenline.client import IdleTimeout
-from greenline.plain_client import PlainClient, Sweep
+from greenline.http.client import IdleTimeout
+from greenline.http.plain_client import PlainClient, Sweep
 
 IDLE_S = 1.0
 

@@ -1,10 +1,11 @@
-"""greenline.proxied: what a proxy tells of the time is believed as far as it makes sense."""
+"""The proxy headers: what a proxy tells of the time is believed as far as it makes sense."""
 
 from time import time
 
 import pytest
 
-from greenline.proxied import IS_TRUSTED, QUEUE_MS, STARTED, note_queue
+from greenline.http.proxy_headers import IS_TRUSTED, STARTED, note_queue
+from greenline.telemetry.access_log import PROXY_MS
 
 
 @pytest.mark.parametrize(
@@ -14,7 +15,7 @@ def test_the_queue_is_what_passed_since_the_proxy(ago_s: float, told_ms: float) 
     """Milliseconds, never below nothing."""
     environ = {IS_TRUSTED: True, STARTED: f"t={time() - ago_s:.3f}"}
     note_queue(environ)
-    assert told_ms - 1 <= environ[QUEUE_MS] < told_ms + 1_000
+    assert told_ms - 1 <= environ[PROXY_MS] < told_ms + 1_000
 
 
 @pytest.mark.parametrize(
@@ -24,11 +25,11 @@ def test_what_is_no_time_of_today_tells_nothing(told: str) -> None:
     """Anything else than nginx's t=$msec, and what no request could have waited."""
     environ = {IS_TRUSTED: True, STARTED: told}
     note_queue(environ)
-    assert QUEUE_MS not in environ
+    assert PROXY_MS not in environ
 
 
 def test_a_stranger_is_not_believed() -> None:
     """Whoever is not in forwarded_allow_ips says nothing about the queue."""
     environ = {IS_TRUSTED: False, STARTED: f"t={time() - 1:.3f}"}
     note_queue(environ)
-    assert QUEUE_MS not in environ
+    assert PROXY_MS not in environ

@@ -2,7 +2,7 @@
 
 import pytest
 
-from greenline.ledger.sharers import PROMISE_S, TURN_S, Sharer, Sharers
+from greenline.slots.sharers import PROMISE_S, TURN_S, Sharer, Sharers
 
 
 class Clock:

@@ -1,19 +1,19 @@
-"""greenline.watchdog on a real hub, in processes of its own."""
+"""greenline.hub.watchdog on a real hub, in processes of its own."""
 
 import re
 import sys
 
 import pytest
 
-from greenline.watchdog import _sections, _stack
+from greenline.hub.watchdog import _sections, _stack
 from tests import support
 
 BEGIN = """
 import sys, time, logging, json, ctypes, gevent
 from gevent.monkey import get_original
-from greenline.patching import patch_all
+from greenline.patch import patch_all
 if {patched}: patch_all()
-from greenline import watchdog
+from greenline.hub import watchdog
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 told = []
 begun = 0

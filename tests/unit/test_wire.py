@@ -6,8 +6,8 @@ import pytest
 from gunicorn.config import Config
 from gunicorn.http.wsgi import base_environ
 
-from greenline import wire
-from greenline.wire import CHUNKED, Lane, Rules, Unusual
+from greenline.http import fast_parser
+from greenline.http.fast_parser import CHUNKED, Lane, Rules, Unusual
 
 HOST = b"Host: example.org\r\n"
 
@@ -115,7 +115,7 @@ def test_environs_share_nothing() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """Names and targets of a client's invention do not fill the memory."""
     reader = lane()
-    for number in range(3 * wire.MAX_REMEMBERED):
+    for number in range(3 * fast_parser.MAX_REMEMBERED):
         reader.read(b"GET /%d HTTP/1.1\r\nHost: a\r\nN%d: a\r\n\r\n" % (number, number))
-    assert wire.key_of.cache_info().currsize <= wire.MAX_REMEMBERED
-    assert reader.rules._split_short.cache_info().currsize <= wire.MAX_REMEMBERED
+    assert fast_parser.key_of.cache_info().currsize <= fast_parser.MAX_REMEMBERED
+    assert reader.rules._split_short.cache_info().currsize <= fast_parser.MAX_REMEMBERED

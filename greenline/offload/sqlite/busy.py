@@ -10,7 +10,7 @@ from time import monotonic
 
 from gevent.event import Event
 
-from greenline.deadline import wait_in
+from greenline.hub.deadline import wait_in
 from greenline.offload.threads import can_wait, native
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05

@@ -10,6 +10,7 @@ from time import monotonic
 from types import BuiltinFunctionType
 from typing import Any
 
+from greenline.hub.cooperate import give_way
 from greenline.offload.sqlite.busy import Retries, waiting, wake, would_wait
 from greenline.offload.sqlite.cursor import Cursor
 from greenline.offload.sqlite.quick import (
@@ -21,7 +22,6 @@ from greenline.offload.sqlite.quick import (
     run_or_hand_over,
 )
 from greenline.offload.threads import OwnThread, can_wait, get_ident
-from greenline.turn import give_way
 
 # The originals: their names are replaced later.
 _Connection: Any = sqlite3.Connection

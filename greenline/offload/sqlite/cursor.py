@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from itertools import islice
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from greenline.hub.cooperate import give_way
 from greenline.offload.sqlite.busy import LOCKLESS, SQLITE_BUSY
 from greenline.offload.sqlite.quick import MIN_QUICK_RUNS, measured
 from greenline.offload.threads import can_wait
-from greenline.turn import give_way
-
-if TYPE_CHECKING:
-    from greenline.offload.sqlite.connection import Connection
 
 _Cursor: Any = sqlite3.Cursor  # the original: its name is replaced later
 
@@ -124,8 +121,8 @@ class Cursor(_Cursor):  # type: ignore[misc]
         self._forget_rows()
         self._is_closed = True
 
-    def _connection(self) -> "Connection":
-        conn: Connection = self.connection
+    def _connection(self) -> Any:
+        conn = self.connection
         if conn is None:
             _Cursor.fetchone(self)  # it raises what is wrong
         return conn
@@ -160,7 +157,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
                     del error
         return bool(ahead)
 
-    def _execute_here(self, conn: "Connection", sql: str, parameters: Any) -> bool:
+    def _execute_here(self, conn: Any, sql: str, parameters: Any) -> bool:
         """Execute a query in the caller's greenlet; return False if the thread is to do it."""
         own = conn._own
         if (
@@ -227,7 +224,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
             conn._waiting_in_sqlite(_Cursor.executemany, self, sql, parameters)
         self._note_read(conn, was_in_transaction, keyword)
 
-    def _note_read(self, conn: "Connection", was_in_transaction: bool, keyword: str) -> None:
+    def _note_read(self, conn: Any, was_in_transaction: bool, keyword: str) -> None:
         if not conn.in_transaction:
             conn._has_read = False
         elif was_in_transaction and keyword not in LOCKLESS:

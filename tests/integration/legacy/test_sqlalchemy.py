@@ -16,8 +16,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from embedded.postgres import Postgres
-from greenline import deadline
 from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
 from greenline.legacy import sqlalchemy as legacy
 from tests.support import CHECKOUT, wait_until
 

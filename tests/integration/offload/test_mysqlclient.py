@@ -16,7 +16,7 @@ IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 pytestmark = pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 fetches a MariaDB")
 
 SCRIPT = """
-from greenline.patching import patch_all; patch_all()
+from greenline.patch import patch_all; patch_all()
 import os, time, gevent, MySQLdb, MySQLdb.cursors
 
 def connect():

@@ -20,10 +20,11 @@ from gevent.server import StreamServer
 from psycopg2.extensions import connection
 
 from embedded.postgres import Postgres
-from greenline import counters, deadline
 from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
 from greenline.postgres import backlog, foreign
 from greenline.postgres.connect import connect as connect_our_own
+from greenline.telemetry import counters
 from tests.integration.pools import Watch, limited, through
 from tests.proxy import Proxy
 from tests.support import CHECKOUT, wait_until
@@ -322,8 +323,9 @@ def test_without_connections_of_its_own_a_worker_does_not_wait(
 
 HOLD = """
 import sys
-from greenline import counters, patching
-patching.patch_all()
+from greenline.telemetry import counters
+from greenline import patch
+patch.patch_all()
 import gevent
 import psycopg2
 from greenline.postgres import foreign

@@ -27,8 +27,8 @@ from psycopg2.extensions import (
 )
 
 from embedded.postgres import Postgres
-from greenline import deadline
 from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
 from greenline.postgres.wait import keeping_promises
 
 LIMIT_S = 20.0

@@ -111,7 +111,7 @@ def test_asyncio_may_have_been_imported_before_the_patching() -> None:
     """gunicorn's master does so: the current loop is each greenlet's own all the same."""
     code = """
 import asyncio
-from greenline.patching import patch_all
+from greenline.patch import patch_all
 patch_all()
 import gevent
 def run():

@@ -3,7 +3,7 @@
 from tests import support
 
 BEGIN = """
-from greenline.patching import patch_all
+from greenline.patch import patch_all
 patch_all()
 from greenline.offload import fork
 fork.install()

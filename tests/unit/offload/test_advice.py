@@ -4,13 +4,14 @@ import gevent
 import pytest
 from gevent.monkey import get_original
 
-from greenline.watchdog import Watchdog
+from greenline import offload
+from greenline.hub.watchdog import Watchdog
 from tests.support import wait_until
 
 
 def test_the_entry_ends_with_the_setting(caplog: pytest.LogCaptureFixture) -> None:
     """With the name of the innermost function that is not the standard library's."""
-    watchdog = Watchdog(0.05)
+    watchdog = Watchdog(0.05, advise=offload.advice_for)
     watchdog.start()
     try:
         gevent.sleep(0.1)

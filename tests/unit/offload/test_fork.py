@@ -165,14 +165,14 @@ def main():
 def test_a_child_has_no_deadline_and_no_client() -> None:
     """They are the request's, which its parent answers."""
     lines = run("""
-from greenline import deadline, hangup
+from greenline.hub import deadline, disconnect
 
 def main():
     ours, _ = socket.socketpair()
-    hangup.serve(ours)
+    disconnect.serve(ours)
     with deadline.limit(30):
-        in_child(lambda: tell(deadline.remaining(), hangup.client()))
-        tell(deadline.remaining() is not None, hangup.client() is ours)
+        in_child(lambda: tell(deadline.remaining(), disconnect.client()))
+        tell(deadline.remaining() is not None, disconnect.client() is ours)
 """)
     assert lines == ["None None", "status 0", "True True"]
 
@@ -181,7 +181,7 @@ def main():
 def test_a_limit_from_before_the_fork_ends_without_an_error(limit: str) -> None:
     """The child leaves its block as the parent does, has no deadline, and may set its own."""
     lines = run(f"""
-from greenline import deadline
+from greenline.hub import deadline
 
 def main():
     with deadline.limit(30):

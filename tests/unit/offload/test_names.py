@@ -25,7 +25,7 @@ class Client:
         return get_ident()
 """
 SCRIPT = """
-from greenline.patching import patch_all; patch_all()
+from greenline.patch import patch_all; patch_all()
 from gevent.monkey import get_original
 from slow.client import Client, where
 here = get_original("_thread", "get_ident")()

@@ -6,8 +6,8 @@ import gevent
 import pytest
 from gevent.monkey import get_original
 
-from greenline import deadline
 from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
 from greenline.offload import threads
 
 sleep = get_original("time", "sleep")

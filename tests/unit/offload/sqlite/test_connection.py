@@ -12,8 +12,8 @@ from typing import Any
 import gevent
 import pytest
 
-from greenline import deadline
 from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
 from greenline.offload import sqlite, threads
 from tests.support import CHECKOUT, wait_until
 from tests.unit.offload.sqlite.table import rows
@@ -95,7 +95,7 @@ def test_threads_of_connections_end(path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_child_of_fork_has_threads_of_its_own(path: Path) -> None:
     """The parent's threads do not live on in it."""
     code = f"""
-from greenline.patching import patch_all; patch_all()
+from greenline.patch import patch_all; patch_all()
 import os, sqlite3
 conn = sqlite3.connect({str(path)!r})
 pid = os.fork()

@@ -1,0 +1,1 @@
+"""One client's conversation: reading requests, calling nothing, writing responses."""

@@ -1,0 +1,103 @@
+"""
+What goes wrong with a request: told to its client, to the log and to the counts, once each.
+
+A client that has a part of an answer gets no second one.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from greenline.errors import GreenlineError, StoreError
+from greenline.http.body import BodyTooLarge
+from greenline.http.client import (
+    LINGER_S,
+    BodyTimeout,
+    HeadTimeout,
+    IdleTimeout,
+    StatusTeller,
+    WriteTimeout,
+)
+from greenline.http.connection import Connection
+from greenline.http.response import Response
+from greenline.hub.request_timeout import RequestTimeout
+from greenline.telemetry import access_log
+from greenline.telemetry.request_log import Journal
+
+SHORT_S = 0.5  # for a client that is slow anyway
+REFUSALS: dict[type, tuple[int, str]] = {
+    HeadTimeout: (408, "Request Timeout"),
+    BodyTimeout: (408, "Request Timeout"),
+    BodyTooLarge: (413, "Content Too Large"),
+    RequestTimeout: (504, "Gateway Timeout"),
+}
+
+
+class Refusals:
+    """Ends conversations; *handle_error* is how gunicorn answers to an error of another kind."""
+
+    def __init__(
+        self, cfg: Any, log: logging.Logger, journal: Journal, handle_error: Callable[..., None]
+    ) -> None:
+        self._cfg = cfg
+        self._log = log
+        self._journal = journal
+        self._handle_error = handle_error
+
+    def give_up(self, connection: Connection, addr: Any, error: BaseException) -> None:
+        """Tell the client what went wrong, unless it is gone."""
+        client = connection.client
+        cause = error if client.error is None else client.error
+        if type(cause) in REFUSALS and not connection.is_answered():
+            self._log.debug("Refusing a request. %s", cause)
+            status, reason = REFUSALS[type(cause)]
+            self._refuse(connection, status, reason, str(cause))
+        elif cause is client.error or isinstance(cause, IdleTimeout | RequestTimeout):
+            self._log.debug("Closing connection. %r", cause)
+            if isinstance(cause, WriteTimeout):
+                client.reset()
+        elif connection.is_answered():
+            self._log_cut(connection.request, cause)
+        else:
+            told = StatusTeller(client.sock)
+            self._handle_error(connection.request, told, addr, error)
+            took_s = connection.took_s()
+            self._journal.tell_refusal(connection.environ(), told.status, took_s)
+            client.linger()
+
+    def _log_cut(self, request: Any, cause: BaseException) -> None:
+        """Log why the rest of an answer is missing; an error that says it all has no stack."""
+        if isinstance(cause, GreenlineError) and type(cause) is not StoreError:
+            self._log.error("%s %s: the answer was cut: %s", request.method, request.uri, cause)
+        else:
+            self._log.exception("Error handling request")
+
+    def cut(self, connection: Connection) -> None:
+        """Tell of a request that the graceful timeout has cut."""
+        if (what := connection.what()) is None:
+            return
+        self._log.warning("cut after the graceful timeout: %s", what)
+        if not connection.is_answered():
+            self._refuse(connection, 503, "Service Unavailable", "the server is being stopped")
+
+    def _refuse(self, connection: Connection, status: int, reason: str, message: str) -> None:
+        """Answer without the application; the client may still be sending its request."""
+        body = message.encode()
+        retry = "Retry-After: 1\r\n" if status == 503 else ""
+        head = (
+            f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\n{retry}"
+            f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        environ, request = connection.environ(), connection.request
+        if request is None:
+            self._journal.tell_refusal(environ, status)
+        else:
+            response = Response(request, connection.client, self._cfg)
+            response.status, response.status_code = f"{status} {reason}", status
+            response.sent, response.route = len(body), access_log.route(environ)
+            self._journal.tell(environ, request, response, connection.took_s())
+            connection.request = None  # done: what follows is only the client's time
+        with suppress(OSError):
+            connection.client.sendall(head.encode() + body)
+            connection.client.linger(SHORT_S if status == 408 else LINGER_S)

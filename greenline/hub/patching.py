@@ -1,0 +1,115 @@
+"""
+Prove that the standard library is patched and that psycopg2 yields.
+
+Whatever imported an unpatched original before blocks every greenlet of the worker. It is found by
+identity and refused by name: in globals, in attributes of classes and in defaults of functions. An
+original in an instance or a container is not found.
+"""
+
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import gevent.monkey
+
+from greenline.errors import LatePatching
+
+# What blocks the hub when it stays unpatched, where it lives.
+BLOCKING = {
+    "_thread": ("RLock", "allocate_lock", "start_new_thread"),
+    "queue": ("SimpleQueue",),
+    "select": ("poll", "select"),
+    "socket": ("SocketType", "create_connection", "getaddrinfo", "gethostbyname", "socket"),
+    "ssl": ("SSLContext", "SSLSocket"),
+    "subprocess": ("Popen",),
+    "threading": ("Lock", "RLock", "local"),
+    "time": ("sleep",),
+}
+
+
+def require_hook() -> None:
+    """
+    Prove that psycopg2 yields while it waits.
+
+    Raises:
+        LatePatching: psycopg2 has no wait callback.
+    """
+    from psycopg2.extensions import get_wait_callback
+
+    if get_wait_callback() is None:
+        raise LatePatching(
+            "psycopg2 has no wait callback: every query would block the whole worker; "
+            "call greenline.patch.hook_psycopg2() first"
+        )
+
+
+def require_patched() -> None:
+    """
+    Prove that the standard library is patched and that nobody kept an original.
+
+    Raises:
+        LatePatching: names what is not patched, or the modules imported too early.
+    """
+    missing = [name for name in BLOCKING if not gevent.monkey.is_module_patched(name)]
+    if missing:
+        raise LatePatching(
+            f"the standard library is not patched ({', '.join(missing)}): run gunicorn with "
+            "worker_class gevent, and without preload_app or a threaded worker"
+        )
+    early = sorted(set(_imported_early()))
+    if early:
+        raise LatePatching(
+            "imported before the standard library was patched, so they would block the whole "
+            f"worker: {'; '.join(early)}. Import them in the application, not in gunicorn.conf.py "
+            "or in what it imports"
+        )
+
+
+def _imported_early() -> Iterator[str]:
+    """Yield ``module (name from origin)`` for each global that is an unpatched original."""
+    originals = dict(_originals())
+    lock_types: tuple[Any, ...] = (
+        type(_original("_thread", "allocate_lock")()),
+        _original("_thread", "RLock"),
+    )
+    for module in list(sys.modules.values()):
+        if not isinstance(module, ModuleType) or _keeps_originals_on_purpose(module.__name__):
+            continue
+        for name, value in _held_by(module):
+            if id(value) in originals:
+                yield f"{module.__name__} ({name} from {originals[id(value)]})"
+            elif isinstance(value, type) and any(id(base) in originals for base in value.__mro__):
+                yield f"{module.__name__} ({name} is built on an unpatched class)"
+            elif isinstance(value, lock_types):
+                yield f"{module.__name__} ({name} is a lock made before patching)"
+
+
+def _held_by(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the module's globals, its classes' attributes, and its functions' defaults."""
+    for name, value in list(vars(module).items()):
+        yield name, value
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        if isinstance(value, type):
+            yield from ((f"{name}.{inner}", held) for inner, held in list(vars(value).items()))
+        elif isinstance(value, FunctionType):
+            yield from ((f"{name}'s default", held) for held in value.__defaults__ or ())
+
+
+def _originals() -> Iterator[tuple[int, str]]:
+    for module_name, names in BLOCKING.items():
+        for name in names:
+            original = _original(module_name, name)
+            if original is not getattr(sys.modules[module_name], name, None):
+                yield id(original), module_name
+
+
+def _original(module_name: str, name: str) -> Any:
+    return gevent.monkey.get_original(module_name, name)
+
+
+def _keeps_originals_on_purpose(module_name: str) -> bool:
+    """The standard library is what gevent patched; gevent and its parts call the originals."""
+    package = module_name.partition(".")[0]
+    return package in sys.stdlib_module_names or package in {"gevent", "greenlet"}

@@ -1,0 +1,352 @@
+"""
+Notice that the hub is blocked, and name the function that blocks it.
+
+gevent's own monitor does not serve: it traces every switch (a third of a microsecond each), and
+misses most blocks that last less than twice its period.
+
+A timer in the hub notes the time, so the hub itself knows exactly how late it ran. A native thread
+records what runs in the hub in the meantime, some looks for each block; the hub judges them and
+logs when it runs again. What is stuck for longer may never run again: then the thread writes to
+stderr by itself. There is at most one log entry in ``LOG_EVERY_S``; it has the number of
+blocks.
+
+The thread reads no frame: under a garbage collection a frame of another thread goes stale, and the
+process crashes. ``faulthandler`` writes the stacks, with limits of its own:
+
+- It shows the innermost 100 frames of a thread, and the 100 newest threads: in a process with more
+  of them the entry has no stack.
+- Greenlets have no names in it. One that blocks and a thousand that take a millisecond each are
+  distinguished by what the loop did between two looks.
+- A call into C that keeps the interpreter's lock is seen when it ends, where it was called.
+  ``dump_traceback_later`` would see it, but reads the frames without that lock, even where the
+  process was only stopped for so long; and a process has one such timer, which may be the
+  application's.
+"""
+
+import faulthandler
+import gc
+import linecache
+import logging
+import os
+import re
+import traceback
+from array import array
+from collections.abc import Callable, Iterator
+from time import monotonic, thread_time
+from typing import Any, NamedTuple, TypeVar
+
+import gevent
+from gevent.hub import Hub
+from gevent.monkey import get_original
+
+LOG_EVERY_S = 10.0
+LOOKS = 4  # for each limit
+NUMBERS = 6  # of a look, in the notes
+MAX_SHARE = 0.01  # of the CPU, for looks: one takes 5 us for each frame of each thread
+MAX_RECORDED_BYTES = 1024 * 1024
+STDERR = 2
+HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
+
+FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
+ESCAPE = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Stack = list[tuple[str, int, str]]  # file, line and function, the outermost first
+
+
+class Look(NamedTuple):
+    """What ran in the hub's thread *gap_s* seconds after the beat."""
+
+    gap_s: float
+    begun: float  # requests
+    pending: float  # watchers of the loop whose callbacks have not run yet
+    callbacks: float  # of the loop, that have not run yet
+    head: float  # the identity of the first of them, 0 without any
+    stack: Stack
+
+
+class Watchdog:
+    """
+    Watch the hub of the thread that calls :meth:`start`.
+
+    :param limit_s: seconds, float. A hub that comes later than that was blocked. Default 0.1.
+    :param stuck_s: seconds, float, after which the stack is written to stderr even if the hub never
+        runs again. Default 15.
+    :param on_blocked: called in the hub, for each block.
+    :param progress: returns how many requests were begun, int. The native thread calls it, so it
+        must not wait, nor make an object that the garbage collector tracks. Default: always 0.
+    :param advise: returns a sentence that says how to keep the function that blocked away from the
+        hub, None where it knows none; called in the hub. Default: always None.
+    """
+
+    def __init__(
+        self,
+        limit_s: float = 0.1,
+        *,
+        stuck_s: float = 15.0,
+        on_blocked: Callable[[], object] = lambda: None,
+        progress: Callable[[], int] = lambda: 0,
+        advise: Callable[[Stack], str | None] = lambda stack: None,
+    ) -> None:
+        self._limit_s = limit_s
+        self._look_s = limit_s / LOOKS
+        self._stuck_s = stuck_s
+        self._on_blocked = on_blocked
+        self._progress = progress
+        self._advise = advise
+        self._blocked = 0
+        self._longest_s = 0.0
+        self._unlogged = 0
+        self._logged_s = -LOG_EVERY_S
+        self._beat_s = 0.0
+        self._timer: Any = None
+        self._loop: Any = None
+        self._thread = 0
+        self._fd = -1
+        self._notes = array("d")
+        self._failure = ""  # of the native thread, which has ended
+        self._restarted_s = -LOG_EVERY_S
+
+    def __repr__(self) -> str:
+        stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
+        return f"<Watchdog {stats}>"
+
+    def stats(self) -> dict[str, int]:
+        """Return how often the hub was blocked, and for how many milliseconds at the most."""
+        return {"blocked": self._blocked, "longest_ms": round(self._longest_s * 1000)}
+
+    def start(self) -> None:
+        """Watch from now on: in a worker, after the fork."""
+        self._thread = get_original("_thread", "get_ident")()
+        # faulthandler writes with the interpreter's lock held: into memory, which never waits.
+        self._fd = os.memfd_create("greenline-watchdog")
+        self._loop = gevent.get_hub().loop
+        self._beat_s = monotonic()
+        self._timer = self._loop.timer(self._look_s, self._look_s, ref=False)
+        self._timer.start(self._beat)
+        self._start_thread()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.close()
+
+    def _start_thread(self) -> None:
+        sleep, all_threads = get_original("time", "sleep"), True
+        arguments = (self._timer, sleep, (self._fd, all_threads))
+        get_original("_thread", "start_new_thread")(self._watch, arguments)
+
+    def _beat(self) -> None:
+        """Run in the hub, on time or not."""
+        now = monotonic()
+        late_s = now - self._beat_s - self._look_s
+        try:
+            if late_s >= self._limit_s:
+                self._note_block(late_s, now)
+        finally:
+            self._beat_s = now  # not before: the thread forgets its looks then
+        if self._failure and now - self._restarted_s >= LOG_EVERY_S:
+            self._restarted_s = now
+            gevent.spawn(self._restart)
+
+    def _note_block(self, late_s: float, now: float) -> None:
+        self._blocked += 1
+        self._longest_s = max(self._longest_s, late_s)
+        self._on_blocked()
+        if now - self._logged_s < LOG_EVERY_S:
+            self._unlogged += 1
+            return
+        notes = self._notes.tolist()
+        sections = _sections(os.pread(self._fd, os.fstat(self._fd).st_size, 0), self._thread)
+        looks = list(_looks(notes, sections, self._beat_s))
+        gevent.spawn(_log, late_s, looks, self._limit_s, self._unlogged, self._advise)
+        self._logged_s, self._unlogged = now, 0
+
+    def _restart(self) -> None:
+        """Log that the native thread has ended, and start another one."""
+        failure, self._failure = self._failure, ""
+        log.error("the watchdog's thread ended, another one is started:\n%s", failure)
+        try:
+            if self._timer is not None:
+                self._forget(self._fd)  # It may have ended in the middle of a look.
+                self._start_thread()
+        except RuntimeError as error:  # No thread can be had now: another try follows.
+            self._failure = str(error)
+
+    def _watch(self, timer: Any, sleep: Any, arguments: tuple[int, bool]) -> None:
+        """Run in the native thread until another watch begins or none is wanted."""
+        try:
+            self._record(timer, sleep, arguments)
+            os.close(arguments[0])
+        except BaseException:
+            self._failure = traceback.format_exc()
+
+    def _record(self, timer: Any, sleep: Any, arguments: tuple[int, bool]) -> None:
+        # Nothing in this loop begins a garbage collection, so it makes no object that the collector
+        # tracks: a collection would run the destructors of the hub's objects in this thread.
+        dump = faulthandler.dump_traceback
+        fd, _ = arguments  # one tuple for all looks
+        notes = self._notes
+        head = self._head
+        recorded_bytes = 0
+        looked_s = 0.0  # the beat before the last look
+        reported_s = 0.0  # the beat before the last report on stderr
+        # It looks before it sleeps: its first turn may come after the first block.
+        while self._timer is timer:
+            beat_s = self._beat_s
+            now = monotonic()
+            gap_s = now - beat_s
+            pause_s = self._look_s
+            if gap_s < self._limit_s / 2:
+                if recorded_bytes:
+                    self._forget(fd)
+                    recorded_bytes = 0
+                sleep(pause_s)
+                continue
+            if recorded_bytes > MAX_RECORDED_BYTES and looked_s != beat_s:
+                self._forget(fd)
+            # Critical section: nothing between here and the look gives the interpreter's lock
+            # away. The hub would run on, where it was in a call into C that kept the lock.
+            looked_s = beat_s
+            started_s = thread_time()  # not of the clock: on a busy machine this thread waits, too
+            notes.append(beat_s)
+            notes.append(gap_s)
+            notes.append(self._progress())
+            notes.append(self._loop.pendingcnt)
+            notes.append(len(self._loop._callbacks))
+            notes.append(without_collection(head))
+            dump(*arguments)
+            took_s = thread_time() - started_s
+            recorded_bytes = os.lseek(fd, 0, os.SEEK_CUR)
+            if gap_s >= self._stuck_s and reported_s != beat_s:
+                reported_s = beat_s
+                self._report(fd, gap_s)
+            # Fewer looks, the longer it lasts: a block of an hour has about fifty.
+            if pause_s < gap_s / LOOKS:
+                pause_s = gap_s / LOOKS
+            if pause_s < took_s / MAX_SHARE:
+                pause_s = took_s / MAX_SHARE
+            sleep(pause_s)
+
+    def _head(self) -> int:
+        """Return the identity of the callback that the loop runs next, 0 without any."""
+        callbacks = self._loop._callbacks
+        if not callbacks:
+            return 0
+        # The iterator, and a list behind it, are the only objects here that the collector tracks.
+        return id(next(iter(callbacks)))
+
+    def _forget(self, fd: int) -> None:
+        """Forget the looks of blocks that have ended."""
+        while self._notes:
+            self._notes.pop()
+        os.ftruncate(fd, 0)
+        os.lseek(fd, 0, os.SEEK_SET)
+
+    def _report(self, fd: int, gap_s: float) -> None:
+        """Write to stderr where the hub is stuck."""
+        sections = _sections(os.pread(fd, os.fstat(fd).st_size, 0), self._thread)
+        head = f"greenline: the hub has been blocked for {gap_s:.0f} s, here"
+        text = f"{head} (most recent call first):\n{sections[-1] if sections else ''}"
+        os.write(STDERR, text.encode())
+
+
+def without_collection(function: Callable[[], T]) -> T:
+    """
+    Return what *function* returns; no garbage collection begins in it.
+
+    For native threads: a collection would run the destructors of the hub's objects there.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return function()
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+def _sections(recorded: bytes, thread: int) -> list[str]:
+    """Return the frames of *thread* in each look that faulthandler wrote, a line for each."""
+    # From Python 3.14 on the thread's name follows its number.
+    section = rf"^Thread 0x0*{thread:x}\b.*\n((?:  .*\n)*)"
+    return re.findall(section, recorded.decode("ascii", "replace"), re.MULTILINE)
+
+
+def _looks(notes: list[float], sections: list[str], beat_s: float) -> Iterator[Look]:
+    """Yield the looks after the beat of *beat_s*, without those at a hub that waited."""
+    numbers = zip(*[iter(notes)] * NUMBERS, strict=False)
+    for section, (noted_s, *values) in zip(sections, numbers, strict=False):
+        stack = _stack(section)
+        # The hub waits, or has just run again.
+        is_waiting = not stack or (stack[-1][0], stack[-1][2]) == HUB
+        if noted_s == beat_s and not is_waiting:
+            gap_s, begun, pending, callbacks, head = values
+            yield Look(gap_s, begun, pending, callbacks, head, stack)
+
+
+def _stack(section: str) -> Stack:
+    frames = [
+        (_unescaped(file), int(number) if number.isdigit() else 0, _unescaped(function))
+        for file, number, function in FRAME.findall(section)
+    ]
+    return frames[::-1]
+
+
+def _unescaped(text: str) -> str:
+    """Return *text* with the characters that faulthandler writes as numbers, beyond ASCII."""
+    return ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
+
+
+def _is_same(last: Look, look: Look) -> bool:
+    """Return whether the same greenlet ran at both looks."""
+    return (
+        (last.begun, last.pending) == (look.begun, look.pending)
+        # It may itself have added callbacks, at the end.
+        and last.callbacks <= look.callbacks
+        and (last.head == look.head or not last.head or not look.head)
+    )
+
+
+def _longest_run(looks: list[Look]) -> tuple[list[Look], bool]:
+    """Return the looks at the greenlet that ran for longest, and whether it ran alone."""
+    runs: list[list[Look]] = []
+    for look in looks:
+        if runs and _is_same(runs[-1][-1], look):
+            runs[-1].append(look)
+        else:
+            runs.append([look])
+    longest = max(runs, key=lambda run: run[-1].gap_s - run[0].gap_s, default=[])
+    return longest, len(runs) <= 1
+
+
+def _log(
+    late_s: float,
+    looks: list[Look],
+    limit_s: float,
+    unlogged: int,
+    advise: Callable[[Stack], str | None],
+) -> None:
+    run, is_alone = _longest_run(looks)
+    several = not is_alone and run[-1].gap_s - run[0].gap_s < limit_s
+    head = f"the hub was blocked for {late_s * 1000:.0f} ms"
+    if several:
+        head = f"the hub was {late_s * 1000:.0f} ms late: too many greenlets had work to do"
+    if unlogged:
+        head += f" (and {unlogged} more times since the last entry)"
+    stack = run[-1].stack if run else []
+    where = f", {'for instance ' * several}here:\n{_formatted(stack)}" if stack else ""
+    advice = None if several else advise(stack)
+    log.warning("%s%s%s", head, where, f"\n{advice}" if advice else "")
+
+
+def _formatted(stack: Stack) -> str:
+    lines = (
+        f'  File "{file}", line {number}, in {function}\n'
+        f"    {linecache.getline(file, number).strip()}"
+        for file, number, function in stack
+    )
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""What a process opens, checks and closes, and how it stops."""

@@ -1,0 +1,98 @@
+"""
+Tell whether the service can work: ask each dependency, side by side, within a limit.
+
+1. A check raises what is wrong. One that does not answer within ``CHECK_TIMEOUT_S`` fails.
+2. All together take at most ``TOTAL_TIMEOUT_S``.
+3. The answer is remembered for ``REMEMBERED_S``; who asks meanwhile waits for the same one.
+4. Problems are logged when they change, because an answer may leave them out.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+import gevent
+
+from greenline.errors import DeadlineExceeded, GreenlineError
+from greenline.hub import deadline
+
+CHECK_TIMEOUT_S = 2.0
+TOTAL_TIMEOUT_S = 5.0
+REMEMBERED_S = 1.0
+
+Check = Callable[[], None]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What each check found: None when all is well, else what is wrong."""
+
+    checks: dict[str, str | None]
+
+    @property
+    def ready(self) -> bool:
+        return not any(self.checks.values())
+
+
+class Health:
+    """The checks of one worker."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._checks: dict[str, Check] = {}
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._report = Report({})
+        self._until: float | None = None
+        self._logged: dict[str, str | None] | None = None
+
+    def add(self, name: str, check: Check) -> None:
+        """Ask *check* from now on; it raises what is wrong."""
+        self._checks[name] = check
+
+    def report(self) -> Report:
+        """Ask, or repeat an answer that is younger than ``REMEMBERED_S``."""
+        with self._lock:
+            if self._until is None or self._clock() >= self._until:
+                self._report = Report(self._ask_all())
+                self._until = self._clock() + REMEMBERED_S
+                self._log_changes()
+            return self._report
+
+    def _log_changes(self) -> None:
+        before, self._logged = self._logged, self._report.checks
+        if before == self._logged:
+            return
+        for name, problem in self._logged.items():
+            if problem and (before is None or before.get(name) != problem):
+                log.warning("not ready: %s: %s", name, problem)
+        if self._report.ready:
+            log.info("ready")
+
+    def _ask_all(self) -> dict[str, str | None]:
+        asked = {name: gevent.spawn(_ask, name, check) for name, check in self._checks.items()}
+        gevent.joinall(list(asked.values()), timeout=TOTAL_TIMEOUT_S)
+        late = [greenlet for greenlet in asked.values() if not greenlet.dead]
+        gevent.killall(late, block=False)
+        return {
+            name: f"no answer within {TOTAL_TIMEOUT_S:g} s" if greenlet in late else greenlet.value
+            for name, greenlet in asked.items()
+        }
+
+
+def _ask(name: str, check: Check) -> str | None:
+    try:
+        with deadline.limit(CHECK_TIMEOUT_S - deadline.GRACE_S):
+            check()
+    except DeadlineExceeded:
+        return f"no answer within {CHECK_TIMEOUT_S:g} s"
+    except GreenlineError as error:
+        return str(error)
+    except Exception:
+        # A check that is itself broken must not pass for a healthy dependency.
+        log.exception("the check of %s failed", name)
+        return "the check failed; see the log"
+    return None

@@ -1,0 +1,8 @@
+"""The host's connections to one server, shared by all of its processes and never exceeded."""
+
+from greenline.slots.location import path
+from greenline.slots.sharers import Sharers
+from greenline.slots.slot import Slot
+from greenline.slots.table import TOLD_CAPACITY, Ledger
+
+__all__ = ["TOLD_CAPACITY", "Ledger", "Sharers", "Slot", "path"]

@@ -1,0 +1,128 @@
+"""
+The access log: one line for each answer, made in the hub, written by somebody else.
+
+``environ`` tells what the server cannot know: ``greenline.request_id`` and ``greenline.spent``,
+seconds by name (queued, postgres, mongodb) as ``deadline`` counts them. ``proxy_ms`` is the time
+from the proxy to here, null when none told; it is in none of the others.
+The query is left out: it is where secrets and personal data are.
+"""
+
+import logging
+import select
+from collections.abc import Mapping
+from time import gmtime, strftime, time
+from typing import Any
+
+import msgspec
+
+from greenline.telemetry.log_writer import LineWriter
+
+SHORT = 100
+PROXY_MS = "greenline.proxy_ms"  # where the environ has the time from the proxy to here
+NOTHING: Mapping[str, float] = {}
+MILLISECONDS = [f".{ms:03d}Z" for ms in range(1000)]
+
+
+class Entry(msgspec.Struct, gc=False):
+    """A line."""
+
+    time: str
+    request_id: str
+    client: str
+    method: str
+    path: str
+    route: str
+    status: int
+    bytes: int
+    proxy_ms: float | None
+    queued_ms: float
+    postgres_ms: float
+    mongodb_ms: float
+    total_ms: float
+
+
+class AccessLog:
+    """Lines of JSON for *writer*."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._write = writer.write
+        self._encoder = msgspec.json.Encoder()
+        self._second, self._date = 0, ""
+
+    def log(
+        self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, total_s: float
+    ) -> None:
+        """
+        Log an answer of *size_bytes*, its head not counted, that is sent now.
+
+        Of a request that could not be read *environ* is empty.
+        """
+        now = time()
+        second = int(now)
+        if second != self._second:
+            self._second, self._date = second, strftime("%Y-%m-%dT%H:%M:%S", gmtime(second))
+        get = environ.get
+        path = get("PATH_INFO", "-")
+        if not path.isascii():
+            path = path.encode("latin-1").decode("utf-8", "replace")
+        spent_s = get("greenline.spent") or NOTHING
+        entry = Entry(
+            self._date + MILLISECONDS[int((now - second) * 1000)],
+            get("greenline.request_id") or get("HTTP_X_REQUEST_ID", "-"),
+            get("REMOTE_ADDR", ""),
+            get("REQUEST_METHOD", "-"),
+            path,
+            route,
+            status,
+            size_bytes,
+            get(PROXY_MS),
+            int(spent_s.get("queued", 0) * 10_000 + 0.5) / 10,
+            int(spent_s.get("postgres", 0) * 10_000 + 0.5) / 10,
+            int(spent_s.get("mongodb", 0) * 10_000 + 0.5) / 10,
+            int(total_s * 10_000 + 0.5) / 10,
+        )
+        line = self._encoder.encode(entry)
+        if len(line) >= select.PIPE_BUF:
+            _shorten(entry)
+            line = self._encoder.encode(entry)
+        self._write(line + b"\n")
+
+
+def lost(count: int) -> bytes:
+    """Return the line that stands for *count* lines that were lost."""
+    now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
+    return msgspec.json.encode({"time": now, "lost": count}) + b"\n"
+
+
+def route(environ: Mapping[str, Any]) -> str:
+    """
+    Return the rule that matched, as ``greenline.flask`` or any Flask tells it, else ``-``.
+
+    Ask it when the response starts: Flask forgets the request at its end.
+    """
+    known: str | None = environ.get("greenline.route")
+    if known is None:
+        rule = getattr(environ.get("werkzeug.request"), "url_rule", None)
+        known = getattr(rule, "rule", None)
+    return known or "-"
+
+
+class LineHandler(logging.Handler):
+    """Gives a logger's lines to a :class:`LineWriter`: for gunicorn's own format."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def createLock(self) -> None:  # noqa: N802
+        """Need none: nothing here waits."""
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._writer.write(f"{self.format(record)}\n".encode(errors="replace"))
+
+
+def _shorten(entry: Entry) -> None:
+    """Make the line fit into one piece of a pipe, however long the path is."""
+    for field in ("request_id", "client", "method", "path", "route"):
+        setattr(entry, field, getattr(entry, field)[:SHORT])

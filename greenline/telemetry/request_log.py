@@ -1,0 +1,146 @@
+"""
+Tell of each answer: a line in the access log, and a count for all workers.
+
+1. ``GREENLINE_ACCESS_LOG=json`` writes lines of ours where gunicorn's ``accesslog`` says, to
+   stdout where it says nothing. Else the access log is gunicorn's, in its format and where it says.
+2. Whoever reads it, or does not, never holds up the hub. So it is with gunicorn's error log, with
+   all that ``logging`` writes to standard output or error, and with ``sys.stderr``; but files of
+   the application, and what it prints to standard output, are its own business.
+3. What was counted and what was logged are the same answers.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from gunicorn.glogging import Logger, loggers
+
+from greenline.telemetry import access_log
+from greenline.telemetry.access_log import AccessLog, LineHandler
+from greenline.telemetry.counters import Counters
+from greenline.telemetry.log_stream import LineStream
+from greenline.telemetry.log_writer import GATHER_S, LineWriter, open_log
+
+CLOSE_S = 1.0
+ERROR_GATHER_S = 0.005  # so much is lost of what was said before a kill
+
+
+class ErrorLogHandler(logging.Handler):
+    """Write to gunicorn's *error_log*, as long as the application has configured no logging."""
+
+    def __init__(self, error_log: logging.Logger) -> None:
+        super().__init__()
+        self._error_log = error_log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Python would write the bare message to stderr: without time, process and level.
+        if not logging.root.handlers:
+            self._error_log.handle(record)
+
+
+class Journal:
+    """What one worker tells; *log* is gunicorn's."""
+
+    def __init__(self, cfg: Any, log: Any, counters: Counters, *, as_json: bool) -> None:
+        self._log = log
+        self._counters = counters
+        self._writers: list[tuple[LineWriter, str | int]] = []
+        self._json: AccessLog | None = None
+        if as_json:
+            self._json = AccessLog(self._writer(cfg.accesslog or "-"))
+            _taken_away(log.access_log)
+        elif log.access_log_enabled:
+            self._relieve(log.access_log)
+        self._error_files: list[tuple[Any, LineWriter]] = [
+            (handler, self._writer(handler.baseFilename, ERROR_GATHER_S))
+            for handler in log.error_log.handlers
+            if isinstance(handler, logging.FileHandler) and _is_gunicorns_own(handler)
+        ]
+        self._relieve_error_files()
+        logging.getLogger("greenline").addHandler(ErrorLogHandler(log.error_log))
+        for stream in (sys.__stdout__, sys.__stderr__):
+            self._relieve_standard(stream)
+        # A logger of another class tells others too: statsd, for instance.
+        is_other = type(log).access is not Logger.access
+        self._by_gunicorn = is_other or (log.access_log_enabled and not as_json)
+
+    def tell(self, environ: Mapping[str, Any], request: Any, response: Any, took_s: float) -> None:
+        """Tell of the answer that was sent, or of as much of it as was."""
+        if self._by_gunicorn:
+            self._log.access(response, request, environ, timedelta(seconds=took_s))
+        self._tell(environ, response.route, response.status_code or 500, response.sent, took_s)
+
+    def tell_refusal(self, environ: Mapping[str, Any], status: int, took_s: float = 0.0) -> None:
+        """Tell of an answer without the application; gunicorn logs its own."""
+        self._tell(environ, access_log.route(environ), status, 0, took_s)
+
+    def _tell(
+        self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, took_s: float
+    ) -> None:
+        if self._json is not None:
+            self._json.log(environ, route, status, size_bytes, took_s)
+        self._counters.count(("requests", route, status))
+        if status == 504:
+            self._counters.count(("deadlines",))
+
+    def reopen(self) -> None:
+        """Go on in new files, after a rotation; gunicorn has opened its own again."""
+        for writer, path in self._writers:
+            writer.reopen(path)
+        self._relieve_error_files()
+
+    def close(self) -> None:
+        """Write what waits, for a second at most."""
+        until = monotonic() + CLOSE_S
+        for timeout_s in (0.0, CLOSE_S):  # all begin to end before one of them is waited for
+            for writer, _ in self._writers:
+                writer.close(min(timeout_s, until - monotonic()))
+
+    def _writer(self, path: str | int, gather_s: float = GATHER_S) -> LineWriter:
+        writer = LineWriter(open_log(path), access_log.lost, gather_s=gather_s)
+        self._writers.append((writer, path))
+        return writer
+
+    def _relieve(self, logger: logging.Logger) -> None:
+        """Let gunicorn's own handlers write through us: a full pipe would stop the hub."""
+        for handler in _taken_away(logger):
+            ours = LineHandler(self._writer(getattr(handler, "baseFilename", "-")))
+            ours.setFormatter(handler.formatter)
+            logger.addHandler(ours)
+
+    def _relieve_error_files(self) -> None:
+        for handler, writer in self._error_files:
+            # An application that configures logging has closed the file: it is opened again.
+            handler.setStream(LineStream(handler.stream or handler._open(), writer))
+
+    def _relieve_standard(self, stream: Any) -> None:
+        """Do it for all handlers of *stream*, standard output or error, and for ``sys.stderr``."""
+        handlers = [
+            handler
+            for logger in (logging.root, *loggers())
+            for handler in logger.handlers
+            if isinstance(handler, logging.StreamHandler) and handler.stream is stream
+        ]
+        if stream is None or not (handlers or stream is sys.stderr):
+            return
+        ours: Any = LineStream(stream, self._writer(stream.fileno(), ERROR_GATHER_S))
+        for handler in handlers:
+            handler.setStream(ours)
+        if stream is sys.stderr:
+            sys.stderr = ours
+
+
+def _taken_away(logger: logging.Logger) -> list[logging.Handler]:
+    """Return, and take away, those that ``accesslog`` made; a logconfig's and syslog's stay."""
+    own = [handler for handler in logger.handlers if _is_gunicorns_own(handler)]
+    for handler in own:
+        logger.removeHandler(handler)
+    return own
+
+
+def _is_gunicorns_own(handler: logging.Handler) -> bool:
+    is_own = getattr(handler, "_gunicorn", False)
+    return isinstance(handler, logging.StreamHandler) and is_own

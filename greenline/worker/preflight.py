@@ -1,0 +1,66 @@
+"""
+Show the connection budget once, before gunicorn's master forks, and stop where it does not fit.
+
+It is computed in a process of its own: the master opens nothing and imports no driver. A server
+that is away stops nobody, because the workers wait for it.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 10.0
+# Exit statuses of ``greenline budget``.
+FITS, UNREACHABLE = 0, 3
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def budget_shown(server: Any) -> Iterator[None]:
+    """Ask ``greenline budget`` beside the block, and log what it answered, or exit with it."""
+    asked = _ask(server)
+    try:
+        yield
+        _show(server, asked)
+    finally:
+        asked.kill()
+        asked.communicate()
+
+
+def _ask(server: Any) -> "subprocess.Popen[str]":
+    cfg = server.cfg
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    mine = {"WEB_CONCURRENCY": str(cfg.workers), "PYTHONPATH": path}
+    other = cfg.uid != os.geteuid()  # a socket's peer may be asked for by its name
+    return subprocess.Popen(
+        [sys.executable, "-m", "greenline", "budget"],
+        env={**os.environ, **cfg.env, **mine},
+        user=cfg.uid if other else None,
+        group=cfg.gid if other else None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _show(server: Any, asked: "subprocess.Popen[str]") -> None:
+    try:
+        answer, complaint = asked.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        server.log.warning("connection budget: no answer within %.0f s", TIMEOUT_S)
+        return
+    if answer:
+        server.log.info("connection budget\n%s", answer.rstrip())
+    said = complaint.strip().splitlines()
+    problems = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
+    # A crash of the command says none: it is no reason not to start.
+    if problems and asked.returncode not in (FITS, UNREACHABLE):
+        sys.exit(f"greenline: {'; '.join(problems)}")
+    for line in problems or said[-1:]:
+        server.log.warning("connection budget: %s", line)

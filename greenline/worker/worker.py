@@ -1,0 +1,587 @@
+"""
+The gunicorn worker: accept, read, call, answer, and let the others run.
+
+``gunicorn -k greenline.worker.GreenWorker any.wsgi:app`` hosts an unmodified application.
+
+1. Settings of gunicorn keep their meaning; what a client may do to the worker has limits.
+2. Every request of HTTP/1 passes ``answer``, by whichever lane it came; ``Refusals`` answers what
+   went wrong.
+3. gunicorn reads a connection that may speak HTTP/2, and each stream is answered as a request.
+"""
+
+import atexit
+import gc
+import logging
+import signal
+import ssl
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from operator import itemgetter
+from time import monotonic
+from typing import Any
+
+import gevent
+from gevent import GreenletExit
+from gevent.pool import Pool
+from gevent.socket import socket as gevent_socket
+from greenlet import getcurrent
+from gunicorn.http.errors import NoMoreData
+from gunicorn.http.message import _check_fast_parser as has_fast_parser
+from gunicorn.http.wsgi import WSGIErrorsWrapper, base_environ
+from gunicorn.http2 import negotiation
+from gunicorn.http2.errors import HTTP2ConnectionError, HTTP2Error
+from gunicorn.sock import is_http2_negotiated, ssl_context
+from gunicorn.workers.base_async import ALREADY_HANDLED
+from gunicorn.workers.ggevent import GeventWorker
+
+from greenline import offload, settings
+from greenline.admission.adaptive import INITIAL
+from greenline.admission.limiter import limiter, refuse
+from greenline.errors import ClientGone, ConfigError, Overloaded
+from greenline.http import http2, proxy_headers
+from greenline.http.client import Client
+from greenline.http.connection import Connection, Outcome
+from greenline.http.error_responses import Refusals
+from greenline.http.fast_parser import UWSGI, Lane, Rules, split_head
+from greenline.http.plain_client import PlainClient, Sweep
+from greenline.http.response import Response
+from greenline.http.tls_client import TlsClient
+from greenline.hub import blocking, disconnect, lock_waits
+from greenline.hub.handlers import Handlers
+from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
+from greenline.hub.watchdog import Watchdog
+from greenline.lifecycle.drain import TICK_S, Drain, Guest
+from greenline.offload import fork
+from greenline.patch import entry_points_read_once, hook_libraries
+from greenline.telemetry import counters
+from greenline.telemetry.request_log import Journal
+from greenline.worker import arbiter, signals
+from greenline.worker.heartbeat import Heartbeat
+from greenline.worker.listener import Listener, Name
+
+RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
+STUCK_S = 15.0  # where gunicorn's heartbeat is off
+TAKEN_OVER = 101  # the status of a request whose socket the application has used by itself
+
+
+class GreenWorker(GeventWorker):  # type: ignore[misc]
+    """Serve HTTP/1 with a fast lane, and with limits for the client."""
+
+    alive: bool
+    is_over = False
+    early_signals: Any  # a queue
+    _servers: Sequence[Listener] = ()
+    _retired_s, _retire_every_s, _wanted = 0.0, RETIRE_EVERY_S, inf
+    shared_fd = -1  # of the memory for all workers' counts
+
+    @classmethod
+    def setup(cls) -> None:
+        """Called by the master, which a setting of ours that is wrong stops."""
+        try:
+            settings.check()
+        except ConfigError as error:
+            sys.exit(f"greenline: {error}")
+        if cls.shared_fd < 0:
+            cls.shared_fd = counters.share()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        arbiter.attend(self.cfg)
+
+    def patch(self) -> None:
+        with entry_points_read_once():
+            super().patch()
+        lock_waits.install()
+        hook_libraries()
+        fork.install()
+        signals.keep_to_main_greenlet()
+        offload.patch()
+
+    def run(self) -> None:
+        if fork.is_child:  # forked by the application while it was loaded
+            fork.end(None)
+        self.prepare()
+        servers = self._servers = [self._listen(listener) for listener in self.sockets]
+        arbiter.note_boot()
+        heartbeat = Heartbeat(self.notify, self.cfg.timeout)
+        heartbeat.start()
+        if self._was_told_to_stop():
+            self.alive = False
+        while self.alive and not arbiter.is_stopping():
+            heartbeat.beat()
+            self._counters.read_gauges()
+            self._close_idle()
+            try:
+                self._free_slots()
+                gevent.sleep(TICK_S)
+            except SystemError:  # of the event loop
+                raise
+            except Exception:
+                # gevent raises here what a handler raises while no greenlet runs.
+                self.log.exception("a signal handler raised an exception")
+        self.alive = False
+        Response.is_ending = True
+        drain = Drain(self.cfg.graceful_timeout, heartbeat.beat)
+        if arbiter.is_stopping():
+            drain.go_on(settings.drain_delay_s())
+        for server in servers:
+            server.leave()
+        gevent.sleep(0)  # who was just accepted begins
+        for server in servers:
+            server.close()
+        drain.finish(self.conversations, self.proxy_s)
+        for one in list(self.conversations):
+            if what := one.what():
+                self.log.warning("it went on after it was cut: %s", what)
+        self.is_over = True
+
+    def _was_told_to_stop(self) -> bool:
+        """Return whether SIGTERM came while it booted: gunicorn alone would lose it."""
+        while not self.early_signals.empty():
+            if self.early_signals.get_nowait() == signal.SIGTERM:
+                return True
+        return False
+
+    def prepare(self) -> None:
+        """Decide what is the same for all requests."""
+        cfg = self.cfg
+        proxy_headers.ignore_default_names(cfg)
+        self.limits = settings.limits()
+        # An idle connection is never closed before the proxy gives it up.
+        told_s = settings.proxy_keepalive_s()
+        self.proxy_s = cfg.keepalive if told_s is None else told_s
+        self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
+        self.is_fast = self._has_fast_lane()
+        self._counters = counters.join(self.shared_fd)
+        self._journal = Journal(cfg, self.log, self._counters, as_json=settings.logs_json())
+        atexit.register(self._journal.close)  # after gunicorn's last line
+        self._refusals = Refusals(cfg, self.log, self._journal, self.handle_error)
+        self.base = base_environ(cfg)  # with what the journal made of standard error
+        self.rules = Rules(cfg)
+        self._handlers = Handlers()
+        counters.gauges["handlers"] = self._handlers.stats
+        self.sweep = Sweep()
+        self.sweep.start()
+        self.conversations: set[Connection | Guest] = set()
+        self._pre_request = self._hook("pre_request")
+        self._post_request = self._hook("post_request")
+        learnt = self._counters.inherited.get(("limiter", "limit"), 0)
+        self._limiter = limiter(
+            settings.admission(),
+            learnt,
+            starved=_slot_waits,
+            spare=self._handlers.idle,
+            connected=lambda: sum(server.connected() for server in self._servers),
+            unaccepted=lambda: sum(server.unaccepted() for server in self._servers),
+        )
+        counters.gauges["limiter"] = self._limiter.stats
+        self._limit_requests()
+        has_hooks = self._pre_request is not None or self._post_request is not None
+        self._run = self._respond_with_hooks if has_hooks else self._respond
+        # What is there now stays: no collection needs to look at it again.
+        gc.collect()
+        gc.freeze()
+        self._watch_hub()  # not before: that collection takes its time
+        if self.age == 1:  # the others have the same application
+            for name, why in blocking.found():
+                self.log.warning("%s: %s", name, why)
+            if negotiation.upgrade_allowed(self.cfg, ""):  # by a trusted peer
+                self.log.warning(
+                    "http2_cleartext: HTTP/1 requests of trusted peers are served by gunicorn, "
+                    "without a limit, a queue and REQUEST_TIMEOUT"
+                )
+
+    def handle(self, listener: Any, sock: Any, addr: Any) -> None:
+        """Serve one client until one of the two is done."""
+        sock.setblocking(1)
+        if isinstance(sock, ssl.SSLSocket) and not self._shakes_hands(sock):
+            return
+        if self._is_foreign(sock, addr):
+            guest = Guest()
+            self.conversations.add(guest)
+            try:
+                super().handle(listener, sock, addr)
+            finally:
+                self.conversations.discard(guest)
+            return
+        client = self._client(sock)
+        connection = self._connection(client, addr, listener.getsockname())
+        self.conversations.add(connection)
+        try:
+            self._converse(connection)
+        except (StopIteration, NoMoreData) as error:
+            self.log.debug("Closing connection. %r", error)
+        except ClientGone:
+            self._counters.count(("gone",))
+        except GreenletExit:
+            if not self.alive:
+                self._refusals.cut(connection)
+        except BaseException as error:
+            self._refusals.give_up(connection, addr, error)
+        finally:
+            client.close()
+            client.error = None
+            self.conversations.discard(connection)
+
+    def answer(self, connection: Connection, request: Any, in_handler: bool = False) -> bool:
+        """
+        Call the application and send what it returns; return whether the connection stays.
+
+        The application runs in a handler; *in_handler* says that this greenlet is one.
+
+        Raises:
+            ClientGone: it hung up while it waited.
+            RequestTimeout: it was not answered in time.
+            OSError: the client is gone, or too slow.
+            Exception: the application's.
+        """
+        started = connection.started_s = monotonic()
+        environ: dict[str, Any] = {}
+        response = None
+        try:
+            response, environ = connection.respond(request)
+            if proxy_headers.STARTED in environ:
+                proxy_headers.note_queue(environ)
+            self.nr += 1
+            if self.nr >= self.max_requests:
+                self._end_after_this()
+            if not self.alive or not self.keepalive_s:
+                response.force_close()
+            try:
+                admitted = self._limiter.acquire(environ, connection.client.sock)
+            except Overloaded:
+                self._counters.count(("refused",))
+                if connection.withholds_body():  # nobody can tell whether it comes after all
+                    response.force_close()
+                self._run(refuse, environ, response, started, request)
+                return not response.should_close()
+            except RequestTimeout as error:
+                self._log_timeout_in_queue(request, error)
+                raise
+            connection.client.limiter = self._limiter if admitted is not None else None
+            try:
+                if in_handler:
+                    self._run(self.wsgi, environ, response, started, request)
+                else:
+                    connection.ask_for_body()
+                    self._handlers.run(self._run, self.wsgi, environ, response, started, request)
+            finally:
+                connection.client.limiter = None
+                self._limiter.release(admitted, (response.status_code or 500) < 500)
+            # Without a head the application has handled the socket by itself.
+            return not response.headers_sent or not response.should_close()
+        finally:
+            # It holds the response, which holds the environ: the collector would have to find them.
+            environ.pop("wsgi.early_hints", None)
+
+    def handle_http2_request(
+        self, listener_name: Any, req: Any, sock: Any, addr: Any, h2_conn: Any
+    ) -> None:
+        """
+        Answer one stream of a connection, which gunicorn reads, as :meth:`answer` does.
+
+        :raises HTTP2ConnectionError: the client hung up while it waited.
+        :raises Exception: the application's, which gunicorn logs and answers with a 500.
+        """
+        started = monotonic()
+        response, environ = http2.respond(req, sock, addr, listener_name, h2_conn, self.cfg)
+        self.nr += 1
+        if self.nr >= self.max_requests:
+            self._end_after_this()
+        try:
+            self._answer_stream(environ, response, started, req)
+        except ClientGone as error:
+            self._counters.count(("gone",))
+            raise HTTP2ConnectionError(str(error)) from error
+        except HTTP2Error:
+            raise
+        except RequestTimeout as error:
+            self._tell_failed_stream(environ, req, response, REASON, started)
+            h2_conn.send_error(req.stream.stream_id, 504, str(error))  # or it cuts the stream
+        except Exception:
+            self._tell_failed_stream(environ, req, response, "500 Internal Server Error", started)
+            raise
+
+    def _answer_stream(
+        self, environ: dict[str, Any], response: Any, started: float, request: Any
+    ) -> None:
+        try:
+            admitted = self._limiter.acquire(environ, environ["gunicorn.socket"])
+        except Overloaded:
+            self._counters.count(("refused",))
+            self._run(refuse, environ, response, started, request)
+            return
+        except RequestTimeout as error:
+            self._log_timeout_in_queue(request, error)
+            raise
+        try:
+            self._handlers.run(self._run, self.wsgi, environ, response, started, request)
+        finally:
+            self._limiter.release(admitted, (response.status_code or 500) < 500)
+
+    def _tell_failed_stream(
+        self, environ: dict[str, Any], request: Any, response: Any, status: str, started: float
+    ) -> None:
+        """Log the answer that gunicorn sends in place of the application, which sent none."""
+        if not response.headers_sent:
+            response.status, response.status_code = status, int(status[:3])
+            self._journal.tell(environ, request, response, monotonic() - started)
+
+    def _log_timeout_in_queue(self, request: Any, error: RequestTimeout) -> None:
+        self.log.warning("%s %s: %s; it waited to be admitted", request.method, request.uri, error)
+
+    def _respond_with_hooks(
+        self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
+    ) -> None:
+        """Answer with gunicorn's hooks around it; what they keep per thread is the request's."""
+        if self._pre_request is not None:
+            self._pre_request(self, request)
+        try:
+            self._respond(application, environ, response, started, request)
+        finally:
+            if self._post_request is not None:
+                try:
+                    self._post_request(self, request, environ, response)
+                except Exception:
+                    self.log.exception("Exception in post_request hook")
+
+    def _respond(
+        self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
+    ) -> None:
+        result: Any = None
+        disconnect.serve(environ["gunicorn.socket"])
+        try:
+            result = application(environ, response.start_response)
+            if result is ALREADY_HANDLED:
+                response.status_code = TAKEN_OVER
+                return
+            if isinstance(result, environ["wsgi.file_wrapper"]):
+                response.write_file(result)
+                response.close()
+            else:
+                response.write_all(result)
+        except StopIteration:  # flask-sock, for instance, raises it where others return a marker
+            response.status_code = TAKEN_OVER
+            raise
+        finally:
+            if fork.is_child:
+                error = sys.exception()
+                fork.end(None if error is getattr(response.sock, "error", None) else error)
+            if response.headers_sent:  # else nothing was answered yet, and who does it tells
+                self._journal.tell(environ, request, response, monotonic() - started)
+            if hasattr(result, "close"):
+                result.close()
+
+    def handle_quit(self, sig: Any, frame: Any) -> None:
+        """End at once, and once: a Ctrl-C comes from the terminal and from the master."""
+        for each in (signal.SIGINT, signal.SIGQUIT):
+            signals.set_handler(each, _do_nothing)  # Python complains where it is SIG_IGN by now
+        gevent.spawn(self._quit)
+
+    def _quit(self) -> None:
+        """Exit from the main greenlet, wherever it is, unless it is ending by itself."""
+        if not self.is_over:
+            self.cfg.worker_int(self)
+            sys.exit(0)
+
+    def handle_usr1(self, sig: Any, frame: Any) -> None:
+        """Open the logs again, and what ``wsgi.errors`` writes to."""
+        gevent.spawn(self._reopen)
+
+    def _reopen(self) -> None:
+        self.log.reopen_files()
+        self._journal.reopen()
+        self.base["wsgi.errors"].streams = WSGIErrorsWrapper(self.cfg).streams
+
+    def _converse(self, connection: Connection) -> None:
+        idle_s = self.limits.head_s
+        if self.is_fast and isinstance(connection.client, PlainClient):
+            connection.client.on_request = self._server_at_once(connection)
+        while (request := connection.next_request(idle_s)) is not None:
+            if not self.answer(connection, request) or not connection.finish():
+                break
+            idle_s = self.keepalive_s
+        # Closing with something unread is a reset, which cuts the answer that is on its way.
+        if connection.is_unread() or connection.client.has_input():
+            connection.client.linger()
+
+    def _server_at_once(self, connection: Connection) -> Callable[[bytes], bool]:
+        """
+        Return what serves a request that begins with the bytes it is given, in a handler.
+
+        It runs in the hub, so it never waits. Most requests take this way, which saves a switch to
+        the connection's own greenlet and back. It returns False where that one is needed: the
+        request is not an ordinary one, or has to wait for its turn.
+        """
+        has_room, read, handle = self._limiter.has_room, connection.read_whole, self._handle
+        start = self._handlers.start
+
+        def serve(data: bytes) -> bool:
+            if not has_room() or (request := read(data)) is None:
+                return False
+            start(handle, connection, request)
+            return True
+
+        return serve
+
+    def _handle(self, connection: Connection, request: Any) -> None:
+        """Answer *request* in a handler; after the last one the connection's greenlet goes on."""
+        connection.handler = getcurrent()
+        try:
+            stays = self.answer(connection, request, True)
+            if stays and connection.wait_for_next(self.keepalive_s):
+                return
+            outcome = Outcome(stays)
+        except BaseException as error:
+            outcome = Outcome(error=error)
+        finally:
+            connection.handler = None
+        connection.client.end_request(outcome)
+
+    def _end_after_this(self) -> None:
+        if self.alive and arbiter.has_successors():
+            self.log.info("Autorestarting worker after current request.")
+            self.alive = False
+
+    def _client(self, sock: Any) -> Client:
+        if type(sock) is gevent_socket:
+            return PlainClient(sock, self.limits, self.sweep)
+        return (TlsClient if isinstance(sock, ssl.SSLSocket) else Client)(sock, self.limits)
+
+    def _connection(self, client: Client, addr: Any, server: Any) -> Connection:
+        lane = Lane(self.rules, {**self.base, "gunicorn.socket": client.sock}, addr, server)
+        return Connection(client, lane, server, fast=self.is_fast)
+
+    def _shakes_hands(self, sock: Any) -> bool:
+        try:
+            sock.settimeout(self.limits.head_s)
+            sock.do_handshake()
+            sock.settimeout(None)
+        except OSError as error:
+            self.log.debug("No TLS handshake. %r", error)
+            return False
+        return True
+
+    def _is_foreign(self, sock: Any, addr: Any) -> bool:
+        return bool(
+            is_http2_negotiated(sock)
+            or negotiation.prior_knowledge_allowed(self.cfg, addr)
+            or negotiation.upgrade_allowed(self.cfg, addr)
+        )
+
+    def _close_idle(self) -> None:
+        """Close the connections that are idle longest where few sockets are left for new ones."""
+        for server in self._servers:
+            if (missing := server.missing()) <= 0:
+                continue
+            idle = [
+                (idle_s, each)
+                for each in self.conversations
+                if isinstance(each, Connection)
+                and each.server == server.address
+                and (idle_s := each.idle_s()) is not None
+                # A proxy may be about to use its connection: closing that would be a 502.
+                and (idle_s > self.proxy_s or not each.is_trusted())
+            ]
+            idle.sort(key=itemgetter(0), reverse=True)
+            for _, each in idle[:missing]:
+                each.close_if_idle()
+
+    def _free_slots(self) -> None:
+        """
+        End handlers that are not needed.
+
+        An idle handler may keep a connection of Postgres, as a thread of Django's does. After a
+        burst it ends with the handler, and its slot is free: for a request that waits for one, here
+        or in another worker, or for another process.
+        """
+        now = monotonic()
+        self._handlers.note_idle()
+        ended = 0
+        if now - self._retired_s >= RETIRE_UNUSED_S:
+            self._retired_s = now
+            ended = self._handlers.retire_unused(keep=INITIAL)
+        elif now - self._retired_s >= self._retire_every_s and (wanted := _slots_wanted()):
+            self._retired_s = now
+            ended = self._handlers.retire_idle(wanted)
+            if ended:  # less often where it frees none: a pool may hold them
+                has_helped = wanted < self._wanted
+                longer_s = min(2 * self._retire_every_s, RETIRE_UNUSED_S)
+                self._retire_every_s = RETIRE_EVERY_S if has_helped else longer_s
+                self._wanted = wanted
+        if ended:
+            gevent.sleep(0)  # they end
+            gevent.sleep(0)  # the loop calls what was to be called at their end: it refers to them
+            gc.collect()  # what they kept may be in reference cycles, as Django's connections are
+
+    def _has_fast_lane(self) -> bool:
+        if split_head is None and self.cfg.http_parser == "auto":
+            self.log.warning("gunicorn_h1c is not installed: every request takes the slow lane")
+        return (
+            bool(has_fast_parser(self.cfg))
+            and self.cfg.proxy_protocol == "off"
+            and self.cfg.protocol != UWSGI
+        )
+
+    def _hook(self, name: str) -> Any:
+        """Return a hook of gunicorn's, None where it would do nothing."""
+        hook = getattr(self.cfg, name)
+        is_own = hook is not self.cfg.settings[name].default
+        return hook if is_own or self.log.error_log.isEnabledFor(logging.DEBUG) else None
+
+    def _limit_requests(self) -> None:
+        """Give each request REQUEST_TIMEOUT, unless the application does it by itself."""
+        timeout_s = settings.request_timeout_s()
+        if timeout_s is None or getattr(self.wsgi, "limits_requests", False):
+            return
+        modules = {each.__module__ for each in (Client, PlainClient, TlsClient)}
+        modules.update(http2.CLIENT_MODULES)
+        timeouts = RequestTimeouts(timeout_s, self.log, modules)
+        self._respond = timeouts.limited(self._respond)  # type: ignore[method-assign]
+        timeouts.start()
+
+    def _watch_hub(self) -> None:
+        limit_s = settings.blocked_hub_s()
+        if limit_s is not None:
+            stuck_s = self.cfg.timeout / 2 or STUCK_S
+            blocked = partial(self._counters.count, ("hub_blocked",))
+            Watchdog(
+                limit_s,
+                stuck_s=stuck_s,
+                on_blocked=blocked,
+                progress=lambda: int(self.nr),
+                advise=offload.advice_for,
+            ).start()
+
+    def _listen(self, listener: Any) -> Listener:
+        """Accept clients, at most worker_connections of them."""
+        tls = {}
+        if self.cfg.is_ssl:
+            # The handshake is the client's to make, within limits.
+            tls = {"ssl_context": ssl_context(self.cfg), "do_handshake_on_connect": False}
+        listener.setblocking(1)
+        pool = Pool(self.worker_connections)
+        handle = partial(self.handle, Name(listener.getsockname()))
+        server = Listener(listener, handle, spawn=pool, **tls)
+        if self.cfg.workers > 1:
+            server.max_accept = 1
+        server.start()
+        return server
+
+
+def _slot_waits() -> int:
+    """Return how many requests wait for a connection slot of Postgres; 0 without psycopg2."""
+    foreign = sys.modules.get("greenline.postgres.foreign")
+    return 0 if foreign is None else int(foreign.waiting)
+
+
+def _slots_wanted() -> int:
+    """Return how many requests of the host wait for a connection slot that this worker may hold."""
+    foreign = sys.modules.get("greenline.postgres.foreign")
+    return 0 if foreign is None else int(foreign.slots_wanted())
+
+
+def _do_nothing(sig: int, frame: Any) -> None:
+    """Handle a signal that has been obeyed already."""
