@@ -1,5 +1,5 @@
 """
-The databases' part of the composition: pools, ledgers and whatever looks after them.
+The databases' part of the composition: pools, slot tables and whatever looks after them.
 
 Each is added to the resources with its start, its close and its check, in one call.
 """
@@ -31,18 +31,18 @@ from greenline.hub import deadline
 from greenline.lifecycle.resources import Resources
 from greenline.mongo.client import Mongo
 from greenline.mongo.client import server_of as server_of_mongo
-from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import Connect, check_url, connect, server_of
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.errors import translated
+from greenline.postgres.fixed_plan import FixedPlan
 from greenline.postgres.hosts import Hosts
-from greenline.postgres.leased import LeasedLedger
+from greenline.postgres.lease import LeasedSlotTable
 from greenline.postgres.pool import ConnectionPool
-from greenline.postgres.siblings import Siblings
-from greenline.slots import TOLD_CAPACITY, Ledger
-from greenline.slots import path as ledger_path
+from greenline.postgres.reaper import Reaper
+from greenline.slots import TOLD_CAPACITY, SlotTable
+from greenline.slots import path as slot_table_path
 from greenline.telemetry import counters
 
 CONNECT_TIMEOUT_S = 5.0
@@ -74,7 +74,7 @@ def add_postgres(settings: Settings, resources: Resources, plans: Plans) -> Post
     is_direct = settings.postgres_prepare
     statement_timeout_s = statement_limit_s(settings.request_timeout_s) if is_direct else None
     open_one: Connect = partial(connect, url, CONNECT_TIMEOUT_S, statement_timeout_s)
-    path = ledger_path(server_of(url))
+    path = slot_table_path(server_of(url))
     least = settings.workers * (POSTGRES_EXTRA_A_WORKER + 1)
 
     def plan_for(facts: PostgresFacts, hosts: int) -> Plan:
@@ -93,31 +93,31 @@ def add_postgres(settings: Settings, resources: Resources, plans: Plans) -> Post
         log.info("postgres pool: %s", plan)
 
     hosts: Hosts | None = None
-    ledger: Ledger
+    slot_table: SlotTable
     if settings.hosts is None:
-        ledger = counted = LeasedLedger(path)
+        slot_table = counted = LeasedSlotTable(path)
         hosts = Hosts(counted, floor=least, plan_for=plan_for, follow=follow)
         open_one = hosts.named(open_one)
-        control = Control(open_one, ledger=ledger, on_connect=hosts.read)
-        caretaker = Caretaker(ledger, control)
+        control = Control(open_one, slot_table=slot_table, on_connect=hosts.read)
+        reaper = Reaper(slot_table, control)
     else:
-        ledger = Ledger(path)
-        siblings = Siblings(
-            ledger, least=least, plan_for=partial(plan_for, hosts=settings.hosts), follow=follow
+        slot_table = SlotTable(path)
+        fixed_plan = FixedPlan(
+            slot_table, least=least, plan_for=partial(plan_for, hosts=settings.hosts), follow=follow
         )
-        control = Control(open_one, ledger=ledger, on_connect=siblings.read)
-        caretaker = Caretaker(ledger, control, partial(siblings.look, control))
+        control = Control(open_one, slot_table=slot_table, on_connect=fixed_plan.read)
+        reaper = Reaper(slot_table, control, partial(fixed_plan.look, control))
     pool = ConnectionPool(
         open_one,
         max_size=settings.postgres_pool_size or 1,
         timeout_s=settings.pool_timeout_s,
         max_waiting=settings.pool_max_waiting,
         control=control if is_direct else None,
-        ledger=ledger,
+        slot_table=slot_table,
     )
-    resources.add("ledger of connections", close=ledger.close)
+    resources.add("ledger of connections", close=slot_table.close)
     resources.add("postgres", close=control.close, check=partial(control.ask, _required(settings)))
-    resources.add("slots", start=caretaker.start, close=caretaker.close)
+    resources.add("slots", start=reaper.start, close=reaper.close)
     if hosts is not None:
         start = partial(hosts.start, control)
         resources.add("hosts", start=start, close=hosts.close, check=hosts.check)
@@ -127,14 +127,14 @@ def add_postgres(settings: Settings, resources: Resources, plans: Plans) -> Post
 
 
 def add_mongo(uri: str, settings: Settings, resources: Resources, plans: Plans) -> Mongo:
-    """Add the client of *uri*, the ledger of its connections, and its indexes."""
+    """Add the client of *uri*, the slot table of its connections, and its indexes."""
     plans["mongodb"] = None
     least_a_worker = MONGODB_EXTRA_A_WORKER + 1
-    ledger = Ledger(ledger_path(server_of_mongo(uri)), floor=least_a_worker)
+    slot_table = SlotTable(slot_table_path(server_of_mongo(uri)), floor=least_a_worker)
     # Until the server has told what there is: what it told the others, or what they need to ask.
     least = settings.workers * least_a_worker
-    ledger.resize(max(least, ledger.spare[TOLD_CAPACITY]), least)
-    resources.add("ledger of connections to MongoDB", close=ledger.close)
+    slot_table.resize(max(least, slot_table.spare[TOLD_CAPACITY]), least)
+    resources.add("ledger of connections to MongoDB", close=slot_table.close)
 
     def size_for(told: int | None) -> int:
         try:
@@ -146,8 +146,8 @@ def add_mongo(uri: str, settings: Settings, resources: Resources, plans: Plans) 
             )
         except ConfigError as error:  # what fits no more is no fault of who asks
             raise StoreDown(f"MongoDB: {error}") from error
-        ledger.resize(plan.host, plan.reserved)
-        ledger.spare[TOLD_CAPACITY] = plan.host
+        slot_table.resize(plan.host, plan.reserved)
+        slot_table.spare[TOLD_CAPACITY] = plan.host
         log.info("mongodb pool: %s", plan)
         return plan.worker
 
@@ -158,7 +158,7 @@ def add_mongo(uri: str, settings: Settings, resources: Resources, plans: Plans) 
             size_for=size_for,
             timeout_s=queue_s,
             documentdb=settings.mongodb_documentdb,
-            ledger=ledger,
+            slot_table=slot_table,
         )
     counters.gauges["mongodb"] = mongo.stats
     _with_indexes(mongo, resources, DECLARED)

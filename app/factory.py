@@ -47,7 +47,7 @@ from greenline.postgres.connect import server_of
 from greenline.slots import path as host_path
 from greenline.worker import arbiter
 
-MAX_BODY_BYTES = 1024 * 1024
+MAX_JSON_BYTES = 1024 * 1024
 
 
 def create_app(settings: Settings) -> Flask:
@@ -65,13 +65,13 @@ def create_app(settings: Settings) -> Flask:
         mongo = add_mongo(settings.mongodb_uri, settings, resources, plans)
 
     app = Service(__name__, static_folder=None, request_timeout_s=settings.request_timeout_s)
-    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.config["MAX_CONTENT_LENGTH"] = MAX_JSON_BYTES
     app.url_map.converters["id"] = IdConverter
     app.url_map.converters["name"] = NameConverter
     app.url_map.converters["objectid"] = ObjectIdConverter
     app.url_map.merge_slashes = False  # a name may have two of them
     app.extensions["greenline"] = resources
-    resources.on_trial = partial(refuse_without_key, settings)
+    resources.on_dry_run = partial(refuse_without_key, settings)
     forwarded.register(app)
     request_id.register(app)
     security_headers.register(app)

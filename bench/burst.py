@@ -203,8 +203,8 @@ def measure(
 
 
 def lost_slots(database_url: str, backends: Backends) -> int:
-    """Return how many slots of the ledger have no connection, when all has settled."""
-    with closing(slots.Ledger(slots.path(server_of(database_url)))) as book:
+    """Return how many slots of the slot table have no connection, when all has settled."""
+    with closing(slots.SlotTable(slots.path(server_of(database_url)))) as book:
         until_s = monotonic() + SETTLE_LIMIT_S
         while (lost := book.stats()["held_by_all"] - backends.count()) and monotonic() < until_s:
             time.sleep(0.1)

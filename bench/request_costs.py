@@ -27,7 +27,7 @@ from bench.flask_request import application
 from greenline.flask import Flask
 from greenline.http.fast_parser import split_head
 from greenline.http.plain_client import PlainClient
-from greenline.hub.cooperate import give_way
+from greenline.hub.cooperate import yield_to_hub
 from greenline.worker.listener import Name
 from greenline.worker.worker import GreenWorker
 
@@ -81,7 +81,7 @@ class Parts:
             "Flask": _each(lambda: b"".join(worker.wsgi(next(environs), self._start))),
             "response": _each(self._respond),
             "write": _each(lambda: next(writers).sendall(self._sent[0])),
-            TURN: _each(give_way),
+            TURN: _each(yield_to_hub),
         }
         for peer in self._peers:
             peer.recv(65_536)

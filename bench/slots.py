@@ -1,8 +1,8 @@
 """
 What a connection slot costs, in microseconds: taken and given, and asked about at each return.
 
-Each ledger is what one process has of the file. One thread, rounds interleaved, medians. Read it
-beside a connect to Postgres, which takes some milliseconds, and a request, some hundred us.
+Each slot table is what one process has of the file. One thread, rounds interleaved, medians. Read
+it beside a connect to Postgres, which takes some milliseconds, and a request, some hundred us.
 
     python -m bench.slots
 """
@@ -16,7 +16,7 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import NamedTuple
 
-from greenline.slots import Ledger, Slot, path
+from greenline.slots import Slot, SlotTable, path
 from greenline.slots.turns import WANT_S
 
 ROUNDS, TIMES = 15, 400
@@ -50,14 +50,14 @@ def main() -> None:
 
 def _works(folder: Path) -> Iterator[Work]:
     for capacity in (100, 1000, 4000):
-        mine, *_ = _ledgers(folder / f"free{capacity}", capacity, 0)
+        mine, *_ = _slot_tables(folder / f"free{capacity}", capacity, 0)
         yield Work(f"take and give, none of {capacity} held", _take_and_give(mine))
-        mine, *_ = _ledgers(folder / f"but-one{capacity}", capacity, capacity - 1)
+        mine, *_ = _slot_tables(folder / f"but-one{capacity}", capacity, capacity - 1)
         yield Work(f"take and give, all of {capacity} but one held", _take_and_give(mine))
         yield Work(f"look for orphans, all of {capacity} but one held", mine.orphans, 20)
-        mine, *_ = _ledgers(folder / f"full{capacity}", capacity, capacity)
+        mine, *_ = _slot_tables(folder / f"full{capacity}", capacity, capacity)
         yield Work(f"take, all of {capacity} held", mine.take)
-    mine, other, *_ = _ledgers(folder / "turns", 100, 0)
+    mine, other, *_ = _slot_tables(folder / "turns", 100, 0)
     slots = [_taken(mine) for _ in range(3)]
     for name, ask in (("should_give", mine.should_give), ("is_wanted", mine.is_wanted)):
         yield Work(f"{name}, nobody waits", partial(ask, slots[0]), TIMES, _calm)
@@ -67,23 +67,23 @@ def _works(folder: Path) -> Iterator[Work]:
         yield Work(
             f"{name}, another of {OTHERS + 1} waits", partial(ask, slots[0]), 100, other.want
         )
-    yield Work("open the ledger and close it", lambda: _open(folder / "opened"), 20)
+    yield Work("open the slot table and close it", lambda: _open(folder / "opened"), 20)
 
 
-_kept: list[Ledger] = []  # without its holder a slot is an orphan's
+_kept: list[SlotTable] = []  # without its holder a slot is an orphan's
 
 
-def _ledgers(file: Path, capacity: int, held: int) -> list[Ledger]:
-    """Open one ledger and ``OTHERS``, which hold *held* slots by turns: neighbours share a lock."""
-    ledgers = [Ledger(file) for _ in range(OTHERS + 1)]
-    _kept.extend(ledgers)
-    for ledger in ledgers:
-        ledger.resize(capacity)
+def _slot_tables(file: Path, capacity: int, held: int) -> list[SlotTable]:
+    """Open a slot table and ``OTHERS``, which hold *held* slots: neighbours share a lock."""
+    slot_tables = [SlotTable(file) for _ in range(OTHERS + 1)]
+    _kept.extend(slot_tables)
+    for slot_table in slot_tables:
+        slot_table.resize(capacity)
     for n in range(held):
-        _taken(ledgers[1 + n % OTHERS]).hold(n + 1)
-    ledgers[OTHERS].want()  # so that all seats are looked at
+        _taken(slot_tables[1 + n % OTHERS]).hold(n + 1)
+    slot_tables[OTHERS].want()  # so that all seats are looked at
     _calm()
-    return ledgers
+    return slot_tables
 
 
 def _calm() -> None:
@@ -91,21 +91,21 @@ def _calm() -> None:
     sleep(2 * WANT_S)
 
 
-def _taken(ledger: Ledger) -> Slot:
-    slot = ledger.take()
+def _taken(slot_table: SlotTable) -> Slot:
+    slot = slot_table.take()
     assert slot is not None
     return slot
 
 
-def _take_and_give(ledger: Ledger) -> Callable[[], None]:
+def _take_and_give(slot_table: SlotTable) -> Callable[[], None]:
     def work() -> None:
-        ledger.give(_taken(ledger))
+        slot_table.give(_taken(slot_table))
 
     return work
 
 
 def _open(file: Path) -> None:
-    with closing(Ledger(file)):
+    with closing(SlotTable(file)):
         pass
 
 

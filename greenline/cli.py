@@ -23,7 +23,7 @@ from greenline.settings import Sizing
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
-TIMEOUT_S = 3
+ANSWER_TIMEOUT_S = 3
 FITS, DOES_NOT_FIT, UNREACHABLE = 0, 1, 3
 POSTGRES, MONGODB = "Postgres", "MongoDB"
 # What may be supposed of a Postgres beside its max_connections.
@@ -37,7 +37,7 @@ SUPPOSED = {
 SOME, ANY = click.IntRange(min=1), click.IntRange(min=0)
 
 
-class Outcome(NamedTuple):
+class BudgetOutcome(NamedTuple):
     """What was found about one server: a plan, or what is in its way."""
 
     plan: Plan | None
@@ -102,7 +102,7 @@ def _sizing(given: Mapping[str, int | None]) -> Sizing:
     return settings.sizing()._replace(**told)  # type: ignore[arg-type]
 
 
-def _suppose(given: Mapping[str, int | None], sizing: Sizing) -> dict[str, Outcome]:
+def _suppose(given: Mapping[str, int | None], sizing: Sizing) -> dict[str, BudgetOutcome]:
     """Return the plans of the servers that *given* describes; none when it describes none."""
     outcomes = {}
     supposed: dict[str, Any] = {
@@ -119,12 +119,12 @@ def _suppose(given: Mapping[str, int | None], sizing: Sizing) -> dict[str, Outco
     return outcomes
 
 
-def _ask(sizing: Sizing) -> dict[str, Outcome]:
+def _ask(sizing: Sizing) -> dict[str, BudgetOutcome]:
     """Ask both servers, side by side."""
     url, uri = settings.databases()
-    asks: dict[str, Callable[[], Outcome]] = {
-        POSTGRES: partial(Outcome, None, f"{settings.DATABASE_URL.name} is not set"),
-        MONGODB: partial(Outcome, None, f"{settings.MONGODB_URI.name} is not set"),
+    asks: dict[str, Callable[[], BudgetOutcome]] = {
+        POSTGRES: partial(BudgetOutcome, None, f"{settings.DATABASE_URL.name} is not set"),
+        MONGODB: partial(BudgetOutcome, None, f"{settings.MONGODB_URI.name} is not set"),
     }
     if not url and not uri:
         raise ConfigError("DATABASE_URL, MONGODB_URI: neither is set; or try --max-connections")
@@ -146,20 +146,22 @@ def _ask(sizing: Sizing) -> dict[str, Outcome]:
     return {name: one.result() for name, one in asked.items()}
 
 
-def _ask_postgres(url: str, sizing: Sizing) -> Outcome:
+def _ask_postgres(url: str, sizing: Sizing) -> BudgetOutcome:
     import psycopg2
 
-    from greenline.postgres.claims import count_hosts
     from greenline.postgres.errors import first_line
     from greenline.postgres.hosts import require_sessions
     from greenline.postgres.limits import APPLICATION, read_facts
+    from greenline.postgres.registry import count_hosts
 
     hosts = None
 
     def compute() -> Plan:
         nonlocal hosts
         with closing(
-            psycopg2.connect(url, connect_timeout=TIMEOUT_S, fallback_application_name=APPLICATION)
+            psycopg2.connect(
+                url, connect_timeout=ANSWER_TIMEOUT_S, fallback_application_name=APPLICATION
+            )
         ) as conn:
             facts = read_facts(conn)
             if sizing.hosts is not None:
@@ -171,16 +173,16 @@ def _ask_postgres(url: str, sizing: Sizing) -> Outcome:
     try:
         return _outcome(compute)._replace(hosts=hosts)
     except psycopg2.Error as error:
-        return Outcome(None, first_line(error), UNREACHABLE, hosts)
+        return BudgetOutcome(None, first_line(error), UNREACHABLE, hosts)
 
 
-def _counted(postgres: Outcome | None) -> str:
+def _counted(postgres: BudgetOutcome | None) -> str:
     if postgres is None or postgres.hosts is None:
         return "this is for one host, --hosts asks for more"
     return f"{postgres.hosts} {'is' if postgres.hosts == 1 else 'are'} registered now"
 
 
-def _ask_mongodb(client: "MongoClient[dict[str, Any]]", sizing: Sizing) -> Outcome:
+def _ask_mongodb(client: "MongoClient[dict[str, Any]]", sizing: Sizing) -> BudgetOutcome:
     import pymongo
     from pymongo.errors import PyMongoError
 
@@ -188,18 +190,18 @@ def _ask_mongodb(client: "MongoClient[dict[str, Any]]", sizing: Sizing) -> Outco
     from greenline.mongo.limits import read_max_connections
 
     try:
-        with client, pymongo.timeout(TIMEOUT_S):
+        with client, pymongo.timeout(ANSWER_TIMEOUT_S):
             max_connections = read_max_connections(client)
     except (PyMongoError, GreenlineError) as error:
-        return Outcome(None, first_sentence(error), UNREACHABLE)
+        return BudgetOutcome(None, first_sentence(error), UNREACHABLE)
     return _outcome(partial(_mongodb_plan, max_connections, sizing))
 
 
-def _outcome(compute: Callable[[], Plan]) -> Outcome:
+def _outcome(compute: Callable[[], Plan]) -> BudgetOutcome:
     try:
-        return Outcome(compute())
+        return BudgetOutcome(compute())
     except ConfigError as error:
-        return Outcome(None, str(error), DOES_NOT_FIT)
+        return BudgetOutcome(None, str(error), DOES_NOT_FIT)
 
 
 def _postgres_plan(facts: PostgresFacts, sizing: Sizing, hosts: int = 1) -> Plan:
@@ -225,7 +227,7 @@ def _deployment(sizing: Sizing, counted: int = 1) -> Deployment:
     return Deployment(sizing.workers, sizing.hosts or counted, sizing.surge_hosts)
 
 
-def _documents(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+def _documents(outcomes: Mapping[str, BudgetOutcome]) -> dict[str, Any]:
     """Return what JSON shows: a plan, the error in its place, or null for a server not asked."""
     return {
         name.lower(): {"error": one.problem} if one.status != FITS else one.plan
@@ -233,7 +235,7 @@ def _documents(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     }
 
 
-def _table(name: str, outcome: Outcome) -> str:
+def _table(name: str, outcome: BudgetOutcome) -> str:
     plan = outcome.plan
     if plan is None:
         return f"{name}: {'no plan' if outcome.status != FITS else outcome.problem}"

@@ -41,13 +41,13 @@ def connect_and_tell(url: str, **more: object) -> Connection:
         raise
 
 
-def main(url: str, ledger: str, workers: str, long_s: str) -> None:
+def main(url: str, slot_table: str, workers: str, long_s: str) -> None:
     logging.basicConfig(
         format="log %(asctime)s.%(msecs)03d %(message)s", stream=sys.stdout, level="INFO"
     )
     tell("ready")
     sys.stdin.readline()
-    member = Member(Path(ledger), partial(connect_and_tell, url), int(workers))
+    member = Member(Path(slot_table), partial(connect_and_tell, url), int(workers))
     served = [0]
 
     def ask(pool: ConnectionPool) -> None:

@@ -12,7 +12,7 @@ from werkzeug.http import parse_accept_header
 from app.api import http
 
 JSON, PROBLEM, LINES = "application/json", "application/problem+json", "application/x-ndjson"
-MAX_REMEMBERED = 100  # clients say the same again and again
+MAX_REMEMBERED_ACCEPTS = 100  # clients say the same again and again
 
 
 def requiring_json(
@@ -51,12 +51,12 @@ def prefers_lines() -> bool:
     return True
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_REMEMBERED_ACCEPTS)
 def _prefers_lines(accept: str) -> bool:
     return _kinds(accept).best_match((JSON, LINES)) == LINES
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_REMEMBERED_ACCEPTS)
 def _has_any(accept: str, ours: tuple[str, ...]) -> bool:
     kinds = _kinds(accept)
     return not kinds or any(kinds.quality(kind) > 0 for kind in ours)

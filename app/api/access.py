@@ -6,7 +6,7 @@ Who may do what: ``Authorization: Bearer`` with an API key, asked of the store o
    remembered as well; that the store could not tell is not.
 2. Who comes while the same is being asked waits for that answer, as long as its request may.
 3. What has not the form of a key costs no question, and no place among what is remembered.
-4. At most ``MAX_REMEMBERED`` keys are remembered, by their hashes.
+4. At most ``MAX_REMEMBERED_KEYS`` keys are remembered, by their hashes.
 5. An answer that comes in parts is cut within that time, too: it is asked again before each part.
 """
 
@@ -30,7 +30,7 @@ from greenline.errors import DeadlineExceeded, StoreError, Unavailable
 from greenline.hub import deadline
 
 REMEMBERED_S = 1.0
-MAX_REMEMBERED = 10_000
+MAX_REMEMBERED_KEYS = 10_000
 SCHEME = "Bearer "
 USUAL = f"{SCHEME}gl_"
 
@@ -179,7 +179,7 @@ class Known:
     def _begin(self, digest: bytes) -> _Question:
         question = self._questions[digest] = _Question(self._clock() + REMEMBERED_S)
         self._questions.move_to_end(digest)
-        if len(self._questions) > MAX_REMEMBERED:
+        if len(self._questions) > MAX_REMEMBERED_KEYS:
             self._questions.popitem(last=False)
         return question
 

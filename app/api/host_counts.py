@@ -23,10 +23,10 @@ from greenline.slots.location import HEADER, open_file
 
 GROUPS, WAYS = 2048, 16
 # The cells of eight bytes of a group: WAYS digests of keys, WAYS ends of windows, WAYS counts.
-ENDS, COUNTS, GROUP_CELLS = WAYS, 2 * WAYS, 3 * WAYS
+GROUP_ENDS, COUNTS, GROUP_CELLS = WAYS, 2 * WAYS, 3 * WAYS
 HEADER_BYTES = 64
-SIZE = HEADER_BYTES + 8 * GROUPS * GROUP_CELLS
-RETRY_S, PATIENCE_S = 0.001, 1.0
+FILE_SIZE = HEADER_BYTES + 8 * GROUPS * GROUP_CELLS
+COUNTS_RETRY_S, COUNTS_TIMEOUT_S = 0.001, 1.0
 CHECK_FILE_S = 1.0
 
 # Record locks belong to the process: this one excludes its other threads.
@@ -76,9 +76,9 @@ class HostCounts(Storage):
                     try:
                         return self._add(group * GROUP_CELLS, digest, expiry, amount)
                     finally:
-                        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, SIZE + group)
-            until = until or monotonic() + PATIENCE_S
-            sleep(RETRY_S)
+                        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, FILE_SIZE + group)
+            until = until or monotonic() + COUNTS_TIMEOUT_S
+            sleep(COUNTS_RETRY_S)
 
     def get(self, key: str) -> int:
         """Return the count of *key* in its window, 0 where there is none."""
@@ -93,11 +93,11 @@ class HostCounts(Storage):
         """End the window of *key*."""
         cell, end = self._find(key)
         if end:
-            self._times[cell + ENDS] = 0.0
+            self._times[cell + GROUP_ENDS] = 0.0
 
     def reset(self) -> None:
         """End all windows."""
-        self._memory[HEADER_BYTES:] = bytes(SIZE - HEADER_BYTES)
+        self._memory[HEADER_BYTES:] = bytes(FILE_SIZE - HEADER_BYTES)
 
     def check(self) -> bool:
         """Return True: the file is there while this object is."""
@@ -115,18 +115,20 @@ class HostCounts(Storage):
             cell = group + cells[group : group + WAYS].tolist().index(digest)
         except ValueError:
             cell = group + self._way_to_replace(group, now)
-            times[cell + ENDS] = 0.0  # before the digest: the count is of the old key until then
+            times[cell + GROUP_ENDS] = (
+                0.0  # before the digest: the count is of the old key until then
+            )
             cells[cell] = digest
         # An end later than a whole window is from before the clock was set back.
-        if now < times[cell + ENDS] <= now + expiry:
+        if now < times[cell + GROUP_ENDS] <= now + expiry:
             cells[cell + COUNTS] += amount
         else:
             cells[cell + COUNTS] = amount
-            times[cell + ENDS] = now + expiry  # last: it makes the count valid
+            times[cell + GROUP_ENDS] = now + expiry  # last: it makes the count valid
         return cells[cell + COUNTS]
 
     def _way_to_replace(self, group: int, now: float) -> int:
-        ends = self._times[group + ENDS : group + ENDS + WAYS].tolist()
+        ends = self._times[group + GROUP_ENDS : group + GROUP_ENDS + WAYS].tolist()
         counts = self._cells[group + COUNTS : group + COUNTS + WAYS].tolist()
         return min(range(WAYS), key=lambda way: (counts[way] if ends[way] > now else -1, ends[way]))
 
@@ -138,12 +140,12 @@ class HostCounts(Storage):
             cell = group + self._cells[group : group + WAYS].tolist().index(digest)
         except ValueError:
             return group, 0.0
-        return cell, self._times[cell + ENDS]
+        return cell, self._times[cell + GROUP_ENDS]
 
     def _try_lock(self, group: int) -> bool:
         """Lock *group*; return False if another process has. The kernel unlocks a killed one's."""
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, SIZE + group)
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, FILE_SIZE + group)
         except (BlockingIOError, PermissionError):
             return False
         return True
@@ -162,22 +164,22 @@ class HostCounts(Storage):
             self._open()
 
     def _open(self) -> None:
-        file = open_file(self._path, SIZE)
+        file = open_file(self._path, FILE_SIZE)
         if not _is_sound(file.fileno()):
             # The counts are lost: a damaged file must not stop the service.
             file.close()
             with suppress(FileNotFoundError):
                 self._path.unlink()
-            file = open_file(self._path, SIZE)
+            file = open_file(self._path, FILE_SIZE)
         self._file, self._fd = file, file.fileno()
-        self._memory = mmap.mmap(self._fd, SIZE)
+        self._memory = mmap.mmap(self._fd, FILE_SIZE)
         cells = memoryview(self._memory)[HEADER_BYTES:]
         self._cells, self._times = cells.cast("q"), cells.cast("d")
         self._check_file_at = monotonic() + CHECK_FILE_S
 
 
 def _is_sound(fd: int) -> bool:
-    return os.fstat(fd).st_size == SIZE and os.pread(fd, len(HEADER), 0) == HEADER
+    return os.fstat(fd).st_size == FILE_SIZE and os.pread(fd, len(HEADER), 0) == HEADER
 
 
 @lru_cache(1024)

@@ -31,7 +31,7 @@ OF_PAGES = ("limit", "page", "before", "total")
 TOTAL = "Say in the answer how many there are in all."
 Cursor = Annotated[str, Meta(min_length=1, max_length=6_000)]  # a title of control characters
 # Query strings of each resource whose meaning is remembered: clients ask the same again and again.
-MAX_REMEMBERED = 500
+MAX_REMEMBERED_CURSORS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Lists:
         self._cursor_kinds = {
             order: types.GenericAlias(tuple, (kind, id_type)) for order, kind in orders.items()
         }
-        self._remembered = lru_cache(maxsize=MAX_REMEMBERED)(self._asked)
+        self._remembered = lru_cache(maxsize=MAX_REMEMBERED_CURSORS)(self._asked)
         self._places = {
             order: msgspec.json.Decoder(msgspec.defstruct("Place", [("id", id_type), (order, Any)]))
             if order != "id"

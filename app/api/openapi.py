@@ -37,7 +37,7 @@ Errors are problem documents (RFC 9457); `code` is for programs.
 IDEMPOTENCY_KEY = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
 TAG = {"type": "string"}
 LINE_SCHEMA = {"type": "string", "description": "A line of JSON for each item of the list."}
-HEADERS: dict[str, Document] = {
+RESPONSE_HEADERS: dict[str, Document] = {
     "ETag": {
         "description": "Its version, quoted; by name with the id before.",
         "required": True,
@@ -115,7 +115,7 @@ def document(operations: Sequence[Operation], *, is_open: bool = False) -> Docum
         "paths": paths,
         "components": {
             "schemas": known.components,
-            "headers": HEADERS,
+            "headers": RESPONSE_HEADERS,
             "responses": {_name(status): _refusal(status) for status in sorted(statuses)},
             "securitySchemes": {name: SECURITY[name] for name in sorted(schemes)},
         },
@@ -195,8 +195,8 @@ def _refusal(status: HTTPStatus) -> Document:
     told: Document = {"description": refusals.WHY[status]}
     if status not in refusals.BEFORE_US:
         told["content"] = {PROBLEM: {"schema": reference(refusals.Problem.__name__)}}
-    if status in refusals.HEADERS:
-        told["headers"] = {name: _to("headers", name) for name in refusals.HEADERS[status]}
+    if status in refusals.KEPT_HEADERS:
+        told["headers"] = {name: _to("headers", name) for name in refusals.KEPT_HEADERS[status]}
     return told
 
 

@@ -21,14 +21,14 @@ from limits.strategies import FixedWindowRateLimiter
 from app.errors import TooManyRequests
 from greenline.errors import ConfigError
 
-RETRY_S = 5.0  # after a failure of the shared store
+STORE_RETRY_S = 5.0  # after a failure of the shared store
 # redis-py waits for ever by default, and has 100 connections: fewer than requests in progress.
 REDIS = {"socket_connect_timeout": 1, "socket_timeout": 1, "max_connections": 10_000}
 
 log = logging.getLogger(__name__)
 
 # Where the answer finds what it is to say of it, as draft-ietf-httpapi-ratelimit-headers has it.
-HEADERS = "greenline.rate_limit"
+HEADERS_KEY = "greenline.rate_limit"
 
 
 class RateLimit:
@@ -65,7 +65,7 @@ class RateLimit:
         except StorageError as error:
             if self._shared_failed_until is None:
                 log.warning("RATE_LIMIT_STORAGE: %s; this host counts by itself meanwhile", error)
-            self._shared_failed_until = monotonic() + RETRY_S
+            self._shared_failed_until = monotonic() + STORE_RETRY_S
             self._take(self._own, who, environ)
         else:
             if counter is self._shared and self._shared_failed_until is not None:
@@ -84,7 +84,7 @@ class RateLimit:
             (_state(counter, limit, who) for limit in over or self._limits),
             key=lambda state: (state[2], -state[1]),
         )
-        environ[HEADERS] = (
+        environ[HEADERS_KEY] = (
             self._policy,
             ("RateLimit", f'"{tightest}";r={left};t={reset_s}'),
         )
@@ -132,7 +132,7 @@ class _Told:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            return start_response(status, [*headers, *environ.get(HEADERS, ())], exc_info)
+            return start_response(status, [*headers, *environ.get(HEADERS_KEY, ())], exc_info)
 
         answer: Iterable[bytes] = self._application(environ, start)
         return answer

@@ -25,7 +25,7 @@ WHY = {
     HTTPStatus.SERVICE_UNAVAILABLE: "There is no room, or a database is not there; try again.",
     HTTPStatus.GATEWAY_TIMEOUT: "It took too long.",
 }
-HEADERS = {
+KEPT_HEADERS = {
     HTTPStatus.UNAUTHORIZED: ["WWW-Authenticate"],
     HTTPStatus.CONFLICT: ["Retry-After"],
     HTTPStatus.TOO_MANY_REQUESTS: ["Retry-After"],

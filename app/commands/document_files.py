@@ -10,7 +10,7 @@ import click
 
 from app.commands.documents import batches_option, documents, place
 from app.documents import files, transfer
-from app.documents.endpoint import Endpoint, opened
+from app.documents.endpoint import CollectionEndpoint, opened
 from app.documents.mongodump import read_archive
 from app.documents.progress import plural
 from app.documents.reading import Reader
@@ -120,7 +120,7 @@ def _readers(namespace: str | None) -> dict[str, Callable[[Any], Iterator[files.
 
 
 @contextmanager
-def _opened(address: str, batches_at_once: int = 1) -> Iterator[Endpoint]:
+def _opened(address: str, batches_at_once: int = 1) -> Iterator[CollectionEndpoint]:
     with opened(place(address), batches_at_once) as endpoint, endpoint.errors():
         yield endpoint
 

@@ -15,10 +15,10 @@ from app.commands.sample import SEED, faker
 from app.documents.checkpoint import Checkpoint, Terms, require_not_ours
 from app.documents.compare import Comparison, Result
 from app.documents.copy import Copy, Keeper, identity_of
-from app.documents.endpoint import Endpoint, Place, opened, parse
+from app.documents.endpoint import CollectionEndpoint, Place, opened, parse
 from app.documents.failures import FailureFile
 from app.documents.follow import Follower, position_now, require_position
-from app.documents.job import Job, Limits
+from app.documents.job import Job, JobLimits
 from app.documents.populate import MAX_SEED, Vocabulary
 from app.documents.populate import populate as write_products
 from app.documents.progress import Display, display, plural
@@ -155,7 +155,7 @@ def copy(
     document that fails is written to a file, with its reason. The exit status is 1 when one did,
     or when the sides differ.
     """
-    limits = Limits(BATCH, batches_at_once, max_rate, max_errors)
+    limits = JobLimits(BATCH, batches_at_once, max_rate, max_errors)
     with reported(), stoppable() as stop, ExitStack() as stack:
         from_place, to_place = place(source), place(target)
         for each in (from_place, to_place):
@@ -336,7 +336,7 @@ def _claimed(
     checkpoint: Checkpoint,
     from_place: Place,
     to_place: Place,
-    source: Endpoint,
+    source: CollectionEndpoint,
     *,
     restart: bool,
 ) -> bool:
@@ -354,7 +354,7 @@ def _claimed(
     return resumed
 
 
-def _count(side: Endpoint) -> int:
+def _count(side: CollectionEndpoint) -> int:
     with side.errors():
         return side.collection.estimated_document_count()
 

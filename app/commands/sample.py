@@ -18,7 +18,7 @@ from app.documents.populate import BEGINNING, COUNTRIES, CURRENCIES, OPTIONAL
 from app.store.ports import Document
 
 SEED = 2718
-BOOKS, AUTHORS, AGENTS, TASKS, STATES = 1_000, 300, 20, 200, 100
+BOOKS, AUTHORS, AGENTS, TASKS, SAMPLE_STATES = 1_000, 300, 20, 200, 100
 MESSAGES, PRODUCTS = 300, 200
 GENRES = "crime drama essay fable fantasy history horror memoir poetry romance satire travel"
 STATUSES = ("pending", "running", "done", "failed")
@@ -49,7 +49,7 @@ def add_sample(conn: Connection, database: "Database[Document] | None") -> str:
             _put(database.states, _states(fake, chance, tasks))
             _put(database.messages, _messages(fake, tasks))
             _put(database.products, _products(fake, chance))
-            done += f", {STATES} states, {MESSAGES} messages, {PRODUCTS} products"
+            done += f", {SAMPLE_STATES} states, {MESSAGES} messages, {PRODUCTS} products"
     return done
 
 
@@ -113,7 +113,7 @@ def _states(fake: Any, chance: random.Random, tasks: list[tuple[int, int]]) -> l
             "agent_id": agent,
             "data": {"step": chance.randint(1, 9), "note": fake.sentence(), "tags": fake.words(3)},
         }
-        for task, agent in tasks[:STATES]
+        for task, agent in tasks[:SAMPLE_STATES]
     ]
 
 

@@ -21,7 +21,7 @@ from greenline.postgres.connect import check_url
 from greenline.postgres.errors import first_line, translated
 from greenline.postgres.limits import APPLICATION
 
-TIMEOUT_S = 5
+REACH_TIMEOUT_S = 5
 
 T = TypeVar("T")
 
@@ -30,7 +30,9 @@ def postgres(settings: Settings) -> Connection:
     """Return a connection to Postgres."""
     with named("DATABASE_URL"):
         url = check_url(settings.database_url)
-    return psycopg2.connect(url, connect_timeout=TIMEOUT_S, fallback_application_name=APPLICATION)
+    return psycopg2.connect(
+        url, connect_timeout=REACH_TIMEOUT_S, fallback_application_name=APPLICATION
+    )
 
 
 class OneConnection:
@@ -67,7 +69,7 @@ def mongo(settings: Settings) -> "MongoClient[Document]":
     if uri is None:
         raise ConfigError("MONGODB_URI: the service has no MongoDB")
     engine = DOCUMENTDB if settings.mongodb_documentdb else {}
-    ours, _ = split(uri, {"serverSelectionTimeoutMS": TIMEOUT_S * 1000, **engine})
+    ours, _ = split(uri, {"serverSelectionTimeoutMS": REACH_TIMEOUT_S * 1000, **engine})
     with named("MONGODB_URI"):
         return make_client(uri, ours)
 

@@ -31,7 +31,7 @@ class Batch:
     is_done: bool = False
 
 
-class Batches:
+class DocumentBatches:
     """
     Run work for each batch in threads.
 

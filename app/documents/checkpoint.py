@@ -17,7 +17,7 @@ from uuid import uuid4
 from bson.binary import Binary
 from pymongo.errors import DuplicateKeyError
 
-from app.documents.endpoint import Endpoint, Place
+from app.documents.endpoint import CollectionEndpoint, Place
 from app.documents.retry import retrying
 from greenline.errors import ConfigError, Conflict
 
@@ -59,7 +59,7 @@ class Terms:
 class Checkpoint:
     """The checkpoint of the one copy into *target*."""
 
-    def __init__(self, target: Endpoint, terms: Terms, stopping: Event) -> None:
+    def __init__(self, target: CollectionEndpoint, terms: Terms, stopping: Event) -> None:
         self._target = target
         self._terms = terms
         self._stopping = stopping
@@ -112,7 +112,7 @@ class Checkpoint:
         with self._target.errors():
             self._retry(self._collection.delete_one, self._mine())
 
-    def is_seen_by(self, other: Endpoint) -> bool:
+    def is_seen_by(self, other: CollectionEndpoint) -> bool:
         """Return whether *other* is a collection of the same database of the same server."""
         with other.errors():
             return other.beside(COLLECTION).find_one(self._mine()) is not None

@@ -14,9 +14,9 @@ from threading import Event
 from bson.errors import BSONError
 
 from app.documents import ids
-from app.documents.endpoint import Endpoint
+from app.documents.endpoint import CollectionEndpoint
 from app.documents.reading import BATCH, Reader
-from app.documents.transform import Recipe, Refused
+from app.documents.transform import Recipe, TransformRefused
 
 RANGE = 50_000  # documents of a range
 MAX_NAMED = 100_000  # documents of a range, in the target, of which those that differ are found
@@ -105,8 +105,8 @@ class Comparison:
 
     def __init__(
         self,
-        source: Endpoint,
-        target: Endpoint,
+        source: CollectionEndpoint,
+        target: CollectionEndpoint,
         recipe: Recipe,
         on_progress: Callable[[int], None],
         stopping: Event,
@@ -186,7 +186,7 @@ class Comparison:
                 continue
             try:
                 made = self._recipe.one(document)
-            except Refused:  # it is in the file of those that failed
+            except TransformRefused:  # it is in the file of those that failed
                 self._result.refused += counts_refused
                 continue
             if made is not None:
@@ -214,7 +214,7 @@ class Comparison:
             self._result.examples.append(f"_id {shown}{kind} {what}")
 
     def _documents(
-        self, side: Endpoint, first: bytes | None = None, end: bytes | None = None
+        self, side: CollectionEndpoint, first: bytes | None = None, end: bytes | None = None
     ) -> Iterator[bytes]:
         reader = Reader(side, first=first, end=end, stopping=self._stopping)
         with side.errors():

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from threading import Event, Lock, Thread
 
 from app.documents import ids
-from app.documents.batches import Batch, Batches
+from app.documents.batches import Batch, DocumentBatches
 from app.documents.checkpoint import BEAT_S, Checkpoint, Progress
 from app.documents.failures import Failure
 from app.documents.job import Job
@@ -63,14 +63,14 @@ class Copy:
             or another process has taken the copy over.
         """
         with Keeper(self._checkpoint, self._on_progress, self._stopping):
-            batches = Batches(self._job.limits.batches_at_once, self._stopping, self._count)
+            batches = DocumentBatches(self._job.limits.batches_at_once, self._stopping, self._count)
             try:
                 with self._job.source.errors():
                     self._read(batches)
             finally:
                 batches.finish()
 
-    def _read(self, batches: Batches) -> None:
+    def _read(self, batches: DocumentBatches) -> None:
         limits = self._job.limits
         size = min(limits.batch, limits.max_rate or limits.batch)
         after = self._checkpoint.progress.after

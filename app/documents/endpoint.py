@@ -50,7 +50,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class CollectionEndpoint:
     """A collection whose documents are read and written as raw BSON, and its name for errors."""
 
     name: str
@@ -67,7 +67,7 @@ class Endpoint:
             acknowledged(self.collection.write_concern),
         )
 
-    def on_primary(self) -> "Endpoint":
+    def on_primary(self) -> "CollectionEndpoint":
         """Return the same, read where it is written, whatever the URI prefers."""
         primary = self.collection.with_options(read_preference=ReadPreference.PRIMARY)
         return replace(self, collection=primary)
@@ -116,7 +116,7 @@ def parse(text: str, own: Callable[[], tuple[str, Options]]) -> Place:
 
 
 @contextmanager
-def opened(place: Place, batches_at_once: int = 1) -> Iterator[Endpoint]:
+def opened(place: Place, batches_at_once: int = 1) -> Iterator[CollectionEndpoint]:
     """
     Connect to *place* for the length of the block.
 
@@ -146,7 +146,7 @@ def opened(place: Place, batches_at_once: int = 1) -> Iterator[Endpoint]:
             RAW, write_concern=acknowledged(client.write_concern)
         )
         max_bytes = hello.get("maxBsonObjectSize", MAX_DOCUMENT_BYTES)
-        yield Endpoint(str(place), collection, max_bytes, kind == "view")
+        yield CollectionEndpoint(str(place), collection, max_bytes, kind == "view")
 
 
 def acknowledged(concern: WriteConcern) -> WriteConcern:

@@ -40,7 +40,7 @@ MIN_DOCUMENT_BYTES = 5
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 # A control character is one byte of BSON and six of JSON; names and types take their share.
 MAX_LINE_BYTES = 8 * MAX_DOCUMENT_BYTES
-BUFFER_BYTES = 1024 * 1024
+FILE_BUFFER_BYTES = 1024 * 1024
 
 # The number of a document in its file (a line's in NDJSON), from 1; and the document.
 Numbered = tuple[int, bytes]
@@ -116,7 +116,7 @@ def reading(path: str, compression: str) -> Iterator[BinaryIO]:
     with _as_file_error(compression), ExitStack() as stack:
         file = sys.stdin.fileno() if path == STANDARD_STREAM else path
         raw = stack.enter_context(
-            open(file, "rb", buffering=BUFFER_BYTES, closefd=path != STANDARD_STREAM)
+            open(file, "rb", buffering=FILE_BUFFER_BYTES, closefd=path != STANDARD_STREAM)
         )
         yield _uncompressed(raw, compression)
 
@@ -134,10 +134,10 @@ def writing(path: str, compression: str) -> Iterator[BinaryIO]:
         if path == STANDARD_STREAM:
             # Not sys.stdout.buffer: what could not be written would be tried again at exit.
             raw = stack.enter_context(
-                open(sys.stdout.fileno(), "wb", buffering=BUFFER_BYTES, closefd=False)
+                open(sys.stdout.fileno(), "wb", buffering=FILE_BUFFER_BYTES, closefd=False)
             )
         elif os.path.exists(path) and not os.path.isfile(path):  # a named pipe, /dev/null
-            raw = stack.enter_context(open(path, "wb", buffering=BUFFER_BYTES))
+            raw = stack.enter_context(open(path, "wb", buffering=FILE_BUFFER_BYTES))
         else:
             raw = stack.enter_context(_replaced(os.path.realpath(path)))
         with _compressed(raw, compression) as stream:
@@ -149,7 +149,7 @@ def writing(path: str, compression: str) -> Iterator[BinaryIO]:
 def _replaced(path: str) -> Iterator[BinaryIO]:
     part = f"{path}.part"
     try:
-        with open(part, "wb", buffering=BUFFER_BYTES) as file:
+        with open(part, "wb", buffering=FILE_BUFFER_BYTES) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -190,7 +190,7 @@ def _uncompressed(raw: BinaryIO, compression: str) -> BinaryIO:
     if compression == NONE:
         return raw
     stream: Any = gzip.GzipFile(fileobj=raw) if compression == GZIP else _zstd().ZstdFile(raw)
-    return io.BufferedReader(stream, BUFFER_BYTES)
+    return io.BufferedReader(stream, FILE_BUFFER_BYTES)
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def _compressed(raw: BinaryIO, compression: str) -> Iterator[BinaryIO]:
 @contextmanager
 def _buffered(stream: Any) -> Iterator[BinaryIO]:
     """Gather documents, which are small: a compressor is called for each piece."""
-    buffered = io.BufferedWriter(stream, BUFFER_BYTES)
+    buffered = io.BufferedWriter(stream, FILE_BUFFER_BYTES)
     yield buffered
     buffered.flush()
 

@@ -18,13 +18,13 @@ from pymongo.errors import OperationFailure, PyMongoError
 from app.documents import ids
 from app.documents.batches import MAX_BYTES
 from app.documents.copy import Keeper
-from app.documents.endpoint import Endpoint, named
+from app.documents.endpoint import CollectionEndpoint, named
 from app.documents.failures import Failure
 from app.documents.job import Job
 from app.documents.refusals import refusals, target_errors
 from app.documents.retry import NotYet, passes, retrying
 from app.documents.throttle import Throttle
-from app.documents.transform import Refused
+from app.documents.transform import TransformRefused
 from greenline.errors import ConfigError, StoreError
 
 AWAIT_MS = 500
@@ -37,7 +37,7 @@ QUIET = ("create", "createIndexes", "dropIndexes", "modify", "shardCollection")
 Change = ReplaceOne[RawBSONDocument] | DeleteOne
 
 
-def position_now(source: Endpoint) -> Any:
+def position_now(source: CollectionEndpoint) -> Any:
     """
     Return where the change stream of *source* is now.
 
@@ -159,7 +159,7 @@ class Follower:
         document = bytes(change["fullDocument"].raw)
         try:
             made = self._recipe.one(document)
-        except Refused as error:
+        except TransformRefused as error:
             self._fail(Failure(document, str(error)))
             return None
         if made is None:

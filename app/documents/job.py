@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from app.documents.checkpoint import Checkpoint
-from app.documents.endpoint import Endpoint
+from app.documents.endpoint import CollectionEndpoint
 from app.documents.failures import Failure, FailureFile
 from app.documents.progress import plural
 from app.documents.transform import Recipe
@@ -12,7 +12,7 @@ from greenline.errors import StoreError
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """
     How much at a time.
 
@@ -38,12 +38,12 @@ class Job:
     :param stopping: set it to stop after what is on its way.
     """
 
-    source: Endpoint
-    target: Endpoint
+    source: CollectionEndpoint
+    target: CollectionEndpoint
     checkpoint: Checkpoint
     recipe: Recipe
     failures: FailureFile
-    limits: Limits
+    limits: JobLimits
     stopping: Event
 
     def require_few(self, count: int, failure: Failure) -> None:

@@ -18,10 +18,10 @@ from typing import Any
 import bson
 from bson import ObjectId
 
-from app.documents.batches import Batch, Batches
+from app.documents.batches import Batch, DocumentBatches
 from app.documents.checkpoint import Progress
 from app.documents.copy import added
-from app.documents.endpoint import Endpoint
+from app.documents.endpoint import CollectionEndpoint
 from app.documents.reading import BATCH
 from app.documents.throttle import Throttle
 from app.documents.transform import Prepared
@@ -70,7 +70,7 @@ def products(vocabulary: Vocabulary, seed: int, begin: int, end: int) -> Iterato
 
 
 def populate(
-    target: Endpoint,
+    target: CollectionEndpoint,
     vocabulary: Vocabulary,
     count: int,
     seed: int,
@@ -100,7 +100,7 @@ def populate(
         done = added(done, batch)
         on_progress(done.copied)
 
-    batches = Batches(batches_at_once, stopping, count_batch)
+    batches = DocumentBatches(batches_at_once, stopping, count_batch)
     try:
         for begin in range(1, count + 1, BATCH):
             throttle.wait(BATCH)

@@ -14,11 +14,11 @@ from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.synchronous.cursor import RawBatchCursor
 
 from app.documents import ids
-from app.documents.endpoint import Endpoint
+from app.documents.endpoint import CollectionEndpoint
 from app.documents.retry import passes, retrying
 
 BATCH = 1_000
-KEY = [("_id", 1)]
+BY_ID = [("_id", 1)]
 
 
 class Reader:
@@ -36,7 +36,7 @@ class Reader:
 
     def __init__(
         self,
-        source: Endpoint,
+        source: CollectionEndpoint,
         *,
         batch: int = BATCH,
         after: bytes | None = None,
@@ -98,12 +98,12 @@ class Reader:
 
     def _open(self) -> "RawBatchCursor[Any]":
         least, end = self._after or self._first, self._end
-        asked: dict[str, Any] = {"sort": KEY, "batch_size": self._batch}
+        asked: dict[str, Any] = {"sort": BY_ID, "batch_size": self._batch}
         if not (least or end):
             return self._collection.find_raw_batches(**asked)
         if not self._takes_bounds:
             return self._collection.find_raw_batches(_between(least, end), **asked)
-        cursor = self._collection.find_raw_batches(hint=KEY, **asked)
+        cursor = self._collection.find_raw_batches(hint=BY_ID, **asked)
         if least:
             cursor.min([("_id", ids.value_of(least))])
         if end:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pymongo.errors import BulkWriteError, OperationFailure
 
-from app.documents.endpoint import Endpoint
+from app.documents.endpoint import CollectionEndpoint
 from app.documents.retry import PASSING_CODES, NotYet
 from greenline.errors import StoreError
 from greenline.mongo.errors import first_sentence
@@ -47,7 +47,7 @@ class Refusal:
 
 
 def refusals(
-    target: Endpoint,
+    target: CollectionEndpoint,
     write: Callable[[Sequence[T]], object],
     batch: Sequence[T],
     *,
@@ -81,7 +81,7 @@ def refusals(
 
 
 @contextmanager
-def target_errors(target: Endpoint) -> Iterator[None]:
+def target_errors(target: CollectionEndpoint) -> Iterator[None]:
     """Let the errors of repeated writing out of the block as ours, with the target's name."""
     with target.errors():
         try:
@@ -91,7 +91,7 @@ def target_errors(target: Endpoint) -> Iterator[None]:
             raise StoreError(f"{target.name}: {reason}") from error
 
 
-def _refused(target: Endpoint, details: Any) -> list[Refusal]:
+def _refused(target: CollectionEndpoint, details: Any) -> list[Refusal]:
     # The concern was not met: what is there, and what is refused, shows when it is repeated.
     for unconfirmed in details.get("writeConcernErrors", ()):
         raise NotYet(str(unconfirmed.get("errmsg")))

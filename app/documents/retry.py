@@ -17,8 +17,8 @@ from tenacity import (
 from greenline.mongo.errors import CURSOR_CODES, DOWN_CODES
 
 # As long as this a server may be away: an election takes ten seconds, a restart a minute.
-OUTAGE_S = 120.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
+MAX_OUTAGE_S = 120.0
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
 
 # MongoDB's codes of states that pass: elections, restarts, locks, time limits, overload; 16500 is
 # what Azure's and Amazon's services answer to too many requests.
@@ -62,8 +62,8 @@ def retrying(stopping: Event, on_pause: Callable[[float], None] = lambda _: None
 
     return Retrying(
         retry=retry_if_exception(passes),
-        wait=wait_random_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S),
-        stop=stop_any(stop_after_delay(OUTAGE_S), stop_when_event_set(stopping)),
+        wait=wait_random_exponential(multiplier=MIN_BACKOFF_S, max=MAX_BACKOFF_S),
+        stop=stop_any(stop_after_delay(MAX_OUTAGE_S), stop_when_event_set(stopping)),
         sleep=sleep,
         before_sleep=before_sleep,
         reraise=True,

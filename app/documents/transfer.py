@@ -30,7 +30,7 @@ class ImportRefused(Exception):
 
 
 @dataclass
-class Outcome:
+class TransferOutcome:
     """What became of one batch."""
 
     inserted: int = 0
@@ -55,7 +55,7 @@ class Imported:
         said += f", {self.skipped:,} were there already" if self.skipped else ""
         return said + (f", {self.unknown:,} may be there or not" if self.unknown else "")
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: TransferOutcome) -> None:
         """Count one batch."""
         self.inserted += outcome.inserted
         self.skipped += outcome.skipped
@@ -117,7 +117,7 @@ def import_documents(
     :raises ImportRefused: names the first document that the server refused.
     :raises PyMongoError: the server failed, or was lost.
     """
-    sent: deque[Future[Outcome]] = deque()
+    sent: deque[Future[TransferOutcome]] = deque()
     with ThreadPoolExecutor(at_once) as pool:
         try:
             for batch in in_batches(documents):
@@ -148,18 +148,20 @@ def in_batches(documents: Iterable[Numbered]) -> Iterator[list[Numbered]]:
 
 def _insert(
     collection: "Collection[Any]", batch: list[Numbered], noun: str, skip_duplicates: bool
-) -> Outcome:
+) -> TransferOutcome:
     try:
         collection.insert_many([RawBSONDocument(raw) for _, raw in batch], ordered=False)
     except BulkWriteError as error:
         return _outcome(error.details, batch, noun, skip_duplicates)
     except PyMongoError as error:
-        return Outcome(unknown=len(batch), error=error)
-    return Outcome(inserted=len(batch))
+        return TransferOutcome(unknown=len(batch), error=error)
+    return TransferOutcome(inserted=len(batch))
 
 
-def _outcome(details: Any, batch: list[Numbered], noun: str, skip_duplicates: bool) -> Outcome:
-    outcome = Outcome(inserted=details["nInserted"])
+def _outcome(
+    details: Any, batch: list[Numbered], noun: str, skip_duplicates: bool
+) -> TransferOutcome:
+    outcome = TransferOutcome(inserted=details["nInserted"])
     for refused in sorted(details["writeErrors"], key=lambda one: one["index"]):
         if skip_duplicates and _is_duplicate_id(refused):
             outcome.skipped += 1
@@ -179,7 +181,7 @@ def _is_duplicate_id(refused: Any) -> bool:
     return list(pattern) == ["_id"] if pattern else "_id_" in refused["errmsg"]
 
 
-def _await_first(sent: "deque[Future[Outcome]]", done: Imported) -> None:
+def _await_first(sent: "deque[Future[TransferOutcome]]", done: Imported) -> None:
     outcome = sent[0].result()
     sent.popleft()
     done.add(outcome)

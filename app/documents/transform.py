@@ -88,7 +88,7 @@ class Recipe:
         for document in documents:
             try:
                 made = self.one(document)
-            except Refused as error:
+            except TransformRefused as error:
                 prepared.failures.append(Failure(document, str(error)))
                 continue
             if made is None:
@@ -102,11 +102,11 @@ class Recipe:
         """
         Return what is to be written for *document*; None when the transform leaves it out.
 
-        :raises Refused: nothing can be written.
+        :raises TransformRefused: nothing can be written.
         """
         element = ids.id_of(document)
         if element is None:
-            raise Refused("it has no _id")
+            raise TransformRefused("it has no _id")
         new = self.new_id(element)
         made = document
         if self.transform is not None:
@@ -117,7 +117,9 @@ class Recipe:
         elif self.identity is not None:
             made = ids.with_id(document, new)
         if len(made) > self.max_document_bytes:
-            raise Refused(f"it has {len(made):,} bytes, and {self.max_document_bytes:,} may be")
+            raise TransformRefused(
+                f"it has {len(made):,} bytes, and {self.max_document_bytes:,} may be"
+            )
         return made
 
     def new_id(self, element: bytes) -> bytes:
@@ -125,7 +127,7 @@ class Recipe:
         return element if self.identity is None else ids.derived(element, self.identity)
 
 
-class Refused(Exception):
+class TransformRefused(Exception):
     """Nothing can be written for a document; the message says why."""
 
 
@@ -133,19 +135,19 @@ def _transformed(transform: Transform, document: bytes) -> bytes | None:
     try:
         decoded = bson.decode(document, ids.DECODED)
         if bson.encode(decoded, codec_options=ids.DECODED) != document:
-            raise Refused(LOSSY)
+            raise TransformRefused(LOSSY)
         old = decoded["_id"]
         made = transform(decoded)
         if made is None:
             return None
         if made.get("_id", old) != old:
-            raise Refused("the transform gave it another _id")
+            raise TransformRefused("the transform gave it another _id")
         return bson.encode(made, codec_options=ids.DECODED)
-    except Refused:
+    except TransformRefused:
         raise
     except (Exception, SystemExit) as error:
         # Whatever the user's function raises is this document's failure, and no other's.
-        raise Refused(_in_one_line(error)) from error
+        raise TransformRefused(_in_one_line(error)) from error
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from threading import Event
 from bson.raw_bson import RawBSONDocument
 
 from app.documents import ids
-from app.documents.endpoint import Endpoint
+from app.documents.endpoint import CollectionEndpoint
 from app.documents.failures import Failure
 from app.documents.refusals import Refusal, refusals, target_errors
 from app.documents.retry import NotYet, retrying
@@ -14,7 +14,7 @@ from app.documents.throttle import Throttle
 from app.documents.transform import Prepared
 from greenline.mongo.errors import DUPLICATE_KEY
 
-OTHER = "the target has another document of this _id"
+OTHER_DOCUMENT = "the target has another document of this _id"
 
 
 class Writer:
@@ -27,7 +27,12 @@ class Writer:
     """
 
     def __init__(
-        self, target: Endpoint, throttle: Throttle, stopping: Event, *, is_followed: bool = False
+        self,
+        target: CollectionEndpoint,
+        throttle: Throttle,
+        stopping: Event,
+        *,
+        is_followed: bool = False,
     ) -> None:
         self._target = target
         self._is_followed = is_followed
@@ -76,7 +81,7 @@ class Writer:
             if is_there or self._is_followed:
                 del failed[index]
             else:
-                failed[index] = OTHER
+                failed[index] = OTHER_DOCUMENT
         return failed
 
     def _there(self, duplicates: Mapping[int, bytes]) -> dict[int, bool]:

@@ -17,7 +17,7 @@ from psycopg2.extensions import cursor as Cursor
 from app.records import BookInput
 from app.store.queries import read
 
-BUFFER_BYTES = 64 * 1024
+COPY_BUFFER_BYTES = 64 * 1024
 # JSON has these two characters as \u0001 and \u0002 only: nothing in it is quoted or divided, and
 # COPY passes on each line as it is.
 _FORMAT = "with (format csv, quote e'\\x01', delimiter e'\\x02', encoding 'utf8')"
@@ -52,9 +52,9 @@ def import_books(conn: Connection, lines: Iterable[tuple[int, bytes]]) -> int:
     """
     with conn, conn.cursor() as cursor:
         cursor.execute(_SENT)
-        rows = _Rows(lines)
+        rows = _BookRows(lines)
         try:
-            cursor.copy_expert(_SEND, rows, BUFFER_BYTES)  # type: ignore[arg-type]  # it only reads
+            cursor.copy_expert(_SEND, rows, COPY_BUFFER_BYTES)  # type: ignore[arg-type]  # it only reads
         except psycopg2.Error:
             if rows.error is not None:
                 # libpq only has the text of what was raised in read().
@@ -69,7 +69,7 @@ def import_books(conn: Connection, lines: Iterable[tuple[int, bytes]]) -> int:
         return rows.count
 
 
-class _Rows:
+class _BookRows:
     """What COPY reads: lines that are books, as *line*, delimiter and JSON."""
 
     def __init__(self, lines: Iterable[tuple[int, bytes]]) -> None:
@@ -78,7 +78,7 @@ class _Rows:
         self._rows = self._checked(lines)
         self._rest = b""
 
-    def read(self, size: int = BUFFER_BYTES, /) -> bytes:
+    def read(self, size: int = COPY_BUFFER_BYTES, /) -> bytes:
         """Return *size* bytes at most, none at the end."""
         try:
             while len(self._rest) < size and (row := next(self._rows, None)):

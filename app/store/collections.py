@@ -32,11 +32,11 @@ from greenline.errors import OutcomeUnknown, SerializationFailure
 T = TypeVar("T")
 
 # How often another one may be faster, in changing one item, before that is told.
-MAX_ATTEMPTS = 30
-FIRST_PAUSE_S = 0.005  # at most, as the following ones
-LONGEST_PAUSE_S = 0.2
+MAX_SWAPS = 30
+SWAP_PAUSE_S = 0.005  # at most, as the following ones
+MAX_SWAP_PAUSE_S = 0.2
 
-OURS = frozenset({"_id", "created_at", "updated_at", "version", ONCE})
+OWN_FIELDS = frozenset({"_id", "created_at", "updated_at", "version", ONCE})
 
 # The driver has a kind of its own for numbers beyond 32 bits.
 _encoder = msgspec.json.Encoder(enc_hook=int)
@@ -61,7 +61,7 @@ class Collection(Generic[I]):
 
     def shown(self, document: Document) -> Document:
         """Return the fields of *document* as they are answered, ready for JSON."""
-        return {name: value for name, value in document.items() if name not in OURS}
+        return {name: value for name, value in document.items() if name not in OWN_FIELDS}
 
     def where(self, filters: Mapping[str, Any]) -> Document:
         """Return the query for what has all these values."""
@@ -237,8 +237,8 @@ def _until_first(work: Callable[[], T]) -> T:
     """Return what *work* returns, done again when another one was faster."""
     retrying = Retrying(
         retry=retry_if_exception_type(SerializationFailure),
-        wait=wait_random_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S),
-        stop=stop_after_attempt(MAX_ATTEMPTS),
+        wait=wait_random_exponential(multiplier=SWAP_PAUSE_S, max=MAX_SWAP_PAUSE_S),
+        stop=stop_after_attempt(MAX_SWAPS),
         reraise=True,
     )
     return retrying(work)

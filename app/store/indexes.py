@@ -23,7 +23,7 @@ from greenline.errors import Conflict, GreenlineError, StoreError, Unavailable
 Lend = Callable[[], "AbstractContextManager[Database[Document]]"]
 
 AGAIN_S = 1.0
-WAIT_S = 1.0  # a check of health may take two
+INDEXES_WAIT_S = 1.0  # a check of health may take two
 OTHERS_S = 5.0  # how long readiness waits for indexes that are not unique
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Indexes:
         Raises:
             Unavailable: names the one that is being made.
         """
-        if self._is_enough.wait(WAIT_S):
+        if self._is_enough.wait(INDEXES_WAIT_S):
             return
         collection, index = self._left[0]
         if not index.unique:

@@ -26,7 +26,7 @@ ONCE = "once"
 INDEX = Index(("once.key",), unique=True, sparse=True)
 KEPT = timedelta(days=1)
 IN_PROGRESS_S = 60.0
-MAX_ATTEMPTS = 3
+MAX_CLAIMS = 3
 
 _HASH_LENGTH = 40
 _INDEX_LENGTH = 4  # hexadecimal
@@ -81,7 +81,7 @@ def create_once(
     found: dict[int, Document] = {}
     if len(contents) > 1:  # one that is there is told by its insert
         found, _ = key.look()
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_CLAIMS):
         made = _as_first(contents, once, found)
         for index, document in enumerate(made):
             document[ONCE] = {"key": key.at(index), "request": once.request}

@@ -16,7 +16,7 @@ from app.store.collections import Collection
 from app.store.indexes import Index
 from app.store.ports import Document
 
-MAX_DEPTH = 50
+MAX_STATE_DEPTH = 50
 INT64 = range(-(2**63), 2**63)
 
 
@@ -36,7 +36,7 @@ class States(Collection[StateInput]):
 
     def stored(self, item: StateInput) -> Document:
         pair = {"task_id": item.task_id, "agent_id": item.agent_id}
-        if _holdable(item.data, MAX_DEPTH):
+        if _holdable(item.data, MAX_STATE_DEPTH):
             return {**pair, "data": item.data}
         return {**pair, "data_json": msgspec.json.encode(item.data).decode()}
 

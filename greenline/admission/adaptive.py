@@ -39,7 +39,7 @@ SCARCE, PLENTY = 0.25, 0.1  # shares of requests in progress that wait for each 
 # Shares of time in which the hub has nothing to do.
 IDLE, BUSY, STALLED = 0.2, 0.1, 0.8
 SATURATED, UNSATURATED, FEW = 0.02, 0.05, 8
-UP, DOWN = 1.5, 0.75  # the limit that is tried, over the present one; twice where all is idle
+UP, LOWER = 1.5, 0.75  # the limit that is tried, over the present one; twice where all is idle
 GAIN = 0.35  # the part of a proportional gain that a higher limit has to bring
 LOSS = 0.07  # what a lower one may cost
 ERRORS = 0.05  # by so much may the share of errors rise
@@ -242,7 +242,7 @@ class Adaptive:
         up = 2.0 if self._idle >= STALLED else UP
         higher = min(max(self._limit * up, self._limit + 1), self._maximum)
         higher = min(higher, self._slots.highest(now))
-        lower = max(min(self._limit, load.in_progress) * DOWN, self.initial)
+        lower = max(min(self._limit, load.in_progress) * LOWER, self.initial)
         if (
             load.waiting
             and not load.starved

@@ -24,7 +24,7 @@ from greenline.admission.load import Load
 from greenline.admission.overload import Overload
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub import lock_waits
-from greenline.hub.disconnect import is_gone, noticing
+from greenline.hub.disconnect import is_disconnected, watching
 from greenline.hub.idle import IdleTime
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.settings import Admission
@@ -47,7 +47,7 @@ REFUSAL_HEAD = [
 ]
 
 
-class _Waiter:
+class _QueuedRequest:
     """A request that waits to be admitted."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -97,7 +97,7 @@ class ConcurrencyLimiter:
         self._in_progress = 0
         self._refused = 0
         self._disconnected = 0
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: deque[_QueuedRequest] = deque()
         self._overload = Overload(connected, unaccepted)
         self._idle_time = IdleTime()
         self._timer: Any = None
@@ -175,11 +175,11 @@ class ConcurrencyLimiter:
             raise Overloaded
         if self._timer is None:
             self._start_observing()
-        waiter = _Waiter(sock)
+        waiter = _QueuedRequest(sock)
         self._waiting.append(waiter)
         wait_s = min(self._max_wait_s, self._timeout_s)
         try:
-            with noticing(sock, partial(self._disconnect, waiter)):
+            with watching(sock, partial(self._disconnect, waiter)):
                 waiter.admission.wait(None if wait_s == inf else wait_s)
         except BaseException:
             self._abandon(waiter)
@@ -196,7 +196,7 @@ class ConcurrencyLimiter:
         """Admit the requests that waited longest, except those whose clients have gone."""
         while self._waiting and self._in_progress < self._limit.value:
             waiter = self._waiting[0]
-            if is_gone(waiter.sock):
+            if is_disconnected(waiter.sock):
                 self._disconnect(waiter)
             else:
                 self._waiting.popleft()
@@ -204,14 +204,14 @@ class ConcurrencyLimiter:
                 # Handed over, not released for all: a new request cannot overtake.
                 waiter.admission.set(None)
 
-    def _disconnect(self, waiter: _Waiter) -> None:
+    def _disconnect(self, waiter: _QueuedRequest) -> None:
         """Drop a waiter whose client hung up, unless it is admitted already."""
         if not waiter.admission.ready():
             self._waiting.remove(waiter)
             self._disconnected += 1
             waiter.admission.set_exception(ClientGone())
 
-    def _abandon(self, waiter: _Waiter) -> None:
+    def _abandon(self, waiter: _QueuedRequest) -> None:
         """Leave the queue; what was handed over in the same moment goes to the next."""
         if not waiter.admission.ready():
             self._waiting.remove(waiter)

@@ -217,7 +217,7 @@ def _plan(
     total.put("/", hosts, "hosts", meaning)
     if total.value > SLOTS:
         binding = "slots"
-        total.put("<=", SLOTS, binding, "what the host's ledger can count")
+        total.put("<=", SLOTS, binding, "what the host's slot table can count")
     host = total.result("a host")
     why = as_text([*told, *total.lines[begin:]])
     if host < workers * per_worker:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from greenline.deploy.facts import Facts
 from greenline.deploy.findings import Check, Finding, Level
 
-MAX_IN_PROGRESS = 1_000  # assumed where the worker finds the number
+WARN_IN_PROGRESS = 1_000  # assumed where the worker finds the number
 LONG_HEARTBEAT_S = 60.0
 SOFT_LIMIT = 1_024  # of descriptors, where nobody raises it
 IN_MEMORY = ("/dev/shm", "/run")  # noqa: S108  looked for, not written to
@@ -92,7 +92,7 @@ def check_room(facts: Facts) -> Iterator[Finding]:
     own, files = nginx.worker_connections, nginx.descriptors
     if own is None:
         return
-    most = facts.service.max_in_progress or MAX_IN_PROGRESS
+    most = facts.service.max_in_progress or WARN_IN_PROGRESS
     if own.value < 2 * most:
         yield Finding(
             Level.WARNING,

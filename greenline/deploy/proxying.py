@@ -7,7 +7,7 @@ from greenline.deploy.facts import Address, Facts, Route, is_everywhere, is_loop
 from greenline.deploy.findings import Check, Finding, Level
 
 UNSAFE = "non_idempotent"
-REFUSALS = {"http_503", "http_429"}
+RETRIED_REFUSALS = {"http_503", "http_429"}
 FAILURES = {"http_500", "http_502", "http_504"}
 IN_A_ROW_S = 10.0
 
@@ -230,7 +230,7 @@ def check_retries(facts: Facts) -> Iterator[Finding]:
                 "may have been done: doubled writes",
                 "proxy_next_upstream error timeout",
             )
-        if refusals := sorted(REFUSALS & told.value):
+        if refusals := sorted(RETRIED_REFUSALS & told.value):
             yield Finding(
                 Level.ERROR,
                 "retried-refusals",

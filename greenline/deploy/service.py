@@ -8,7 +8,7 @@ from greenline import settings
 from greenline.deploy.facts import Service, Told
 from greenline.errors import ConfigError
 
-SECONDS = {"us": 1e-6, "": 1e-3, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86_400}
+TIMEOUT_UNITS_S = {"us": 1e-6, "": 1e-3, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86_400}
 STATEMENT_TIMEOUT = re.compile(r"statement_timeout\s*=\s*'?(\d+)\s*([a-z]*)")
 
 
@@ -60,7 +60,7 @@ def _statement_timeout_s(url: str) -> Told[float] | None:
     except ConfigError as error:
         raise ConfigError(f"{variable}: {error}") from error
     found = STATEMENT_TIMEOUT.findall(said)
-    if not found or found[-1][1] not in SECONDS:
+    if not found or found[-1][1] not in TIMEOUT_UNITS_S:
         return None
     number, unit = found[-1]
-    return Told(int(number) * SECONDS[unit], variable)
+    return Told(int(number) * TIMEOUT_UNITS_S[unit], variable)

@@ -17,7 +17,7 @@ from typing import Any
 
 from gunicorn.http.body import Body, ChunkedReader, LengthReader
 
-from greenline.hub.cooperate import give_way
+from greenline.hub.cooperate import yield_to_hub
 
 READ_BYTES = 65_536
 CHUNKS_AT_ONCE = 256
@@ -64,7 +64,7 @@ class BoundedChunks(ChunkedReader):  # type: ignore[misc]
         for number, part in enumerate(super().parse_chunked(unreader), 1):
             read += len(part)
             if number % CHUNKS_AT_ONCE == 0:
-                give_way()
+                yield_to_hub()
             if read > self._max_bytes:
                 unreader.sock.error = BodyTooLarge(self._max_bytes)
                 raise unreader.sock.error

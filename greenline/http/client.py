@@ -20,10 +20,10 @@ from gevent.exceptions import ConcurrentObjectUseError
 
 from greenline.admission.limiter import ConcurrencyLimiter
 from greenline.hub import poll
-from greenline.hub.cooperate import give_way
+from greenline.hub.cooperate import yield_to_hub
 from greenline.settings import Limits
 
-RECV_BYTES = WRITE_BYTES = 65_536
+RECV_BYTES = TIMED_WRITE_BYTES = 65_536
 LINGER_S, LINGER_READ_S = 30.0, 5.0  # all together, and for the next bytes
 LINGER_BYTES = 16 * 1024 * 1024
 NEVER = float("inf")
@@ -49,7 +49,7 @@ class WriteTimeout(ClientTimeout):
     """The client did not take its answer in time."""
 
 
-class StatusTeller:
+class StatusNoter:
     """A socket that notes the status of the answer that gunicorn sends over it."""
 
     status = 500
@@ -209,8 +209,8 @@ class Client:
         self.sock.settimeout(self.limits.write_s)
         try:
             with memoryview(data) as view:
-                for start in range(0, len(view), WRITE_BYTES):
-                    self.sock.sendall(view[start : start + WRITE_BYTES])
+                for start in range(0, len(view), TIMED_WRITE_BYTES):
+                    self.sock.sendall(view[start : start + TIMED_WRITE_BYTES])
         except TimeoutError:
             raise Over from None
         finally:
@@ -219,10 +219,10 @@ class Client:
     def _sendfile(self, file: Any, offset: int, count: int) -> int:
         file.seek(offset)
         left = count
-        while left > 0 and (data := file.read(min(left, WRITE_BYTES))):
+        while left > 0 and (data := file.read(min(left, TIMED_WRITE_BYTES))):
             self._sendall(data)
             left -= len(data)
-            give_way()
+            yield_to_hub()
         return count - left
 
     def _not_taken(self) -> WriteTimeout:

@@ -20,23 +20,30 @@ from gunicorn.uwsgi.parser import UWSGIParser
 from greenline.http import proxy_headers
 from greenline.http.body import BodyTooLarge, BoundedChunks, bounded, drain, is_unread
 from greenline.http.client import Client, ClientTimeout
-from greenline.http.fast_parser import CHUNKED, UWSGI, FastRequest, Lane, Unusual, is_valid_host
+from greenline.http.fast_parser import (
+    CHUNKED,
+    UWSGI,
+    Fallback,
+    FastParser,
+    FastRequest,
+    is_valid_host,
+)
 from greenline.http.request import InvalidHost, PythonParser
 from greenline.http.response import Response
-from greenline.hub.cooperate import give_way
+from greenline.hub.cooperate import yield_to_hub
 
 
-class Outcome(NamedTuple):
+class HandlerOutcome(NamedTuple):
     """The end of a request that a handler served instead of the connection's own greenlet."""
 
     stays: bool = False
     error: BaseException | None = None
 
 
-class Connection:
+class ClientConnection:
     """Reads the requests of one client, one after the other."""
 
-    def __init__(self, client: Client, lane: Lane, server: Any, *, fast: bool) -> None:
+    def __init__(self, client: Client, lane: FastParser, server: Any, *, fast: bool) -> None:
         self.client: Any = client
         self.request: Any = None
         self.started_s: float | None = None  # when its answer was begun
@@ -69,12 +76,12 @@ class Connection:
         self._is_withheld = False
         data = self._data
         if data:
-            give_way()
+            yield_to_hub()
         else:
             self._is_idle = True
             data = self.client.recv_request(idle_s)
             self._is_idle = False
-            if isinstance(data, Outcome):
+            if isinstance(data, HandlerOutcome):
                 if data.error is not None:
                     raise data.error
                 if not data.stays:
@@ -85,7 +92,7 @@ class Connection:
         if self._fast:
             try:
                 request = self._lane.read(data)
-            except Unusual:
+            except Fallback:
                 pass
             else:
                 self.request = request
@@ -102,7 +109,7 @@ class Connection:
         """Return the ordinary request that *data* begins with, None unless all of it is there."""
         try:
             request = self._lane.read(data)
-        except Unusual:
+        except Fallback:
             return None
         length = request.length or 0
         end = request.head_bytes + length

@@ -16,14 +16,14 @@ from greenline.http.client import (
     BodyTimeout,
     HeadTimeout,
     IdleTimeout,
-    StatusTeller,
+    StatusNoter,
     WriteTimeout,
 )
-from greenline.http.connection import Connection
+from greenline.http.connection import ClientConnection
 from greenline.http.response import Response
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.telemetry import access_log
-from greenline.telemetry.request_log import Journal
+from greenline.telemetry.request_log import RequestLog
 
 SHORT_S = 0.5  # for a client that is slow anyway
 REFUSALS: dict[type, tuple[int, str]] = {
@@ -34,18 +34,18 @@ REFUSALS: dict[type, tuple[int, str]] = {
 }
 
 
-class Refusals:
+class ErrorResponses:
     """Ends conversations; *handle_error* is how gunicorn answers to an error of another kind."""
 
     def __init__(
-        self, cfg: Any, log: logging.Logger, journal: Journal, handle_error: Callable[..., None]
+        self, cfg: Any, log: logging.Logger, journal: RequestLog, handle_error: Callable[..., None]
     ) -> None:
         self._cfg = cfg
         self._log = log
-        self._journal = journal
+        self._request_log = journal
         self._handle_error = handle_error
 
-    def give_up(self, connection: Connection, addr: Any, error: BaseException) -> None:
+    def give_up(self, connection: ClientConnection, addr: Any, error: BaseException) -> None:
         """Tell the client what went wrong, unless it is gone."""
         client = connection.client
         cause = error if client.error is None else client.error
@@ -60,10 +60,10 @@ class Refusals:
         elif connection.is_answered():
             self._log_cut(connection.request, cause)
         else:
-            told = StatusTeller(client.sock)
+            told = StatusNoter(client.sock)
             self._handle_error(connection.request, told, addr, error)
             took_s = connection.took_s()
-            self._journal.tell_refusal(connection.environ(), told.status, took_s)
+            self._request_log.tell_refusal(connection.environ(), told.status, took_s)
             client.linger()
 
     def _log_cut(self, request: Any, cause: BaseException) -> None:
@@ -73,7 +73,7 @@ class Refusals:
         else:
             self._log.exception("Error handling request")
 
-    def cut(self, connection: Connection) -> None:
+    def cut(self, connection: ClientConnection) -> None:
         """Tell of a request that the graceful timeout has cut."""
         if (what := connection.what()) is None:
             return
@@ -81,7 +81,7 @@ class Refusals:
         if not connection.is_answered():
             self._refuse(connection, 503, "Service Unavailable", "the server is being stopped")
 
-    def _refuse(self, connection: Connection, status: int, reason: str, message: str) -> None:
+    def _refuse(self, connection: ClientConnection, status: int, reason: str, message: str) -> None:
         """Answer without the application; the client may still be sending its request."""
         body = message.encode()
         retry = "Retry-After: 1\r\n" if status == 503 else ""
@@ -91,12 +91,12 @@ class Refusals:
         )
         environ, request = connection.environ(), connection.request
         if request is None:
-            self._journal.tell_refusal(environ, status)
+            self._request_log.tell_refusal(environ, status)
         else:
             response = Response(request, connection.client, self._cfg)
             response.status, response.status_code = f"{status} {reason}", status
             response.sent, response.route = len(body), access_log.route(environ)
-            self._journal.tell(environ, request, response, connection.took_s())
+            self._request_log.tell(environ, request, response, connection.took_s())
             connection.request = None  # done: what follows is only the client's time
         with suppress(OSError):
             connection.client.sendall(head.encode() + body)

@@ -36,7 +36,7 @@ CHUNKED = -1
 UWSGI = "uwsgi"  # of gunicorn's protocols the one that is not HTTP
 MAX_LENGTH_DIGITS = 18
 # Of what comes again and again so many are remembered, and only short ones.
-MAX_REMEMBERED = 1_000
+MAX_REMEMBERED_TARGETS = 1_000
 MAX_NAME_BYTES = 64
 MAX_TARGET_BYTES = 256
 PER_REQUEST = (
@@ -53,7 +53,7 @@ HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|([A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f
 LINE_BYTES = len("  HTTP/1.1")
 
 
-class Unusual(Exception):
+class Fallback(Exception):
     """Not provably ordinary."""
 
 
@@ -62,17 +62,17 @@ def is_valid_host(host: str | None, minor: int) -> bool:
     return not minor if host is None else HOST.fullmatch(host) is not None
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_REMEMBERED_TARGETS)
 def key_of(name: bytes) -> str:
     """
     Return the environ's key for a header.
 
     Raises:
-        Unusual: the name, or what it asks for, is gunicorn's to judge.
+        Fallback: the name, or what it asks for, is gunicorn's to judge.
     """
     upper = name.decode("latin-1").upper()
     if not 0 < len(name) <= MAX_NAME_BYTES or "_" in upper or upper == "EXPECT":
-        raise Unusual
+        raise Fallback
     key = upper.replace("-", "_")
     return key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
 
@@ -82,14 +82,14 @@ def split_target(script_name: str, target: bytes) -> tuple[str, str, str]:
     Return RAW_URI, PATH_INFO and QUERY_STRING of a request for *target*.
 
     Raises:
-        Unusual: it is not a plain path, or not below *script_name*.
+        Fallback: it is not a plain path, or not below *script_name*.
     """
     if not target.startswith(b"/") or b"#" in target or not target.isascii():
-        raise Unusual
+        raise Fallback
     uri = target.decode("ascii")
     path, _, query = uri.partition("?")
     if not path.startswith(script_name):
-        raise Unusual
+        raise Fallback
     path = path[len(script_name) :]
     return uri, str(unquote_to_wsgi_str(path)) if "%" in path else path, query
 
@@ -118,7 +118,7 @@ class Rules:
         self.requires_host = settings.requires_host() and cfg.protocol != UWSGI
         self.script_name = os.environ.get("SCRIPT_NAME", "")
         self._split = partial(split_target, self.script_name)
-        self._split_short = lru_cache(MAX_REMEMBERED)(self._split)
+        self._split_short = lru_cache(MAX_REMEMBERED_TARGETS)(self._split)
 
     def split(self, target: bytes) -> tuple[str, str, str]:
         """Split a target, perhaps by heart."""
@@ -136,7 +136,7 @@ class FastRequest(Request):  # type: ignore[misc]
     proxy_protocol_info: Any = None
 
     def __init__(
-        self, lane: "Lane", head: Any, environ: dict[str, Any], head_bytes: int, minor: int
+        self, lane: "FastParser", head: Any, environ: dict[str, Any], head_bytes: int, minor: int
     ) -> None:
         self._lane = lane
         self._head = head
@@ -208,7 +208,7 @@ class FastRequest(Request):  # type: ignore[misc]
         return self.limit_request_fields * (self.limit_request_field_size + 2) + 4
 
 
-class Lane(HeaderPolicy):  # type: ignore[misc]
+class FastParser(HeaderPolicy):  # type: ignore[misc]
     """Reads the ordinary requests of one connection."""
 
     def __init__(self, rules: Rules, base: dict[str, Any], peer_addr: Any, server: Any) -> None:
@@ -243,12 +243,12 @@ class Lane(HeaderPolicy):  # type: ignore[misc]
         Read the request that *data* begins with.
 
         Raises:
-            Unusual: gunicorn's own parser is to read it.
+            Fallback: gunicorn's own parser is to read it.
         """
         try:
             head = split_head(data)
         except Exception:
-            raise Unusual from None
+            raise Fallback from None
         rules = self.rules
         method, target, minor = head.method, head.path, head.minor_version
         consumed, fields = head.consumed, head.headers
@@ -262,7 +262,7 @@ class Lane(HeaderPolicy):  # type: ignore[misc]
             or consumed > rules.max_field_bytes
             or len(fields) > rules.max_fields
         ):
-            raise Unusual
+            raise Fallback
         environ = self.base.copy()
         uri, environ["PATH_INFO"], environ["QUERY_STRING"] = rules.split(target)
         environ["RAW_URI"] = uri
@@ -274,7 +274,7 @@ class Lane(HeaderPolicy):  # type: ignore[misc]
         host = headers.get("HTTP_HOST")
         if host != self._valid_host and rules.requires_host:
             if not is_valid_host(host, minor):
-                raise Unusual  # gunicorn's parser answers 400
+                raise Fallback  # gunicorn's parser answers 400
             self._valid_host = host or ""
         environ.update(headers)
         request = FastRequest(self, head, environ, consumed, minor)
@@ -292,7 +292,7 @@ class Lane(HeaderPolicy):  # type: ignore[misc]
         for name, value in fields:
             values.setdefault(key_of(name), []).append(value.decode("latin-1"))
         if any(len(values.get(key, ())) > 1 for key in self.rules.special):
-            raise Unusual
+            raise Fallback
         return {key: ",".join(several) for key, several in values.items()}
 
     def _set_scheme(self, environ: dict[str, Any]) -> None:
@@ -304,7 +304,7 @@ class Lane(HeaderPolicy):  # type: ignore[misc]
                 continue
             scheme = "https" if value == secure else "http"
             if said not in (None, scheme):
-                raise Unusual
+                raise Fallback
             said = environ["wsgi.url_scheme"] = scheme
 
     def _set_server(self, environ: dict[str, Any]) -> None:
@@ -325,10 +325,10 @@ def _length(headers: dict[str, str], minor: int) -> int | None:
     digits = headers.get("CONTENT_LENGTH")
     if coding is not None:
         if digits is not None or minor == 0 or coding.lower() != "chunked":
-            raise Unusual
+            raise Fallback
         return CHUNKED
     if digits is None:
         return None
     if len(digits) > MAX_LENGTH_DIGITS or not (digits.isascii() and digits.isdigit()):
-        raise Unusual
+        raise Fallback
     return int(digits)

@@ -18,11 +18,11 @@ import gevent
 from gevent.exceptions import ConcurrentObjectUseError
 from greenlet import getcurrent
 
-from greenline.http.client import NEVER, RECV_BYTES, WRITE_BYTES, Client, IdleTimeout, Over
-from greenline.hub.cooperate import give_way
+from greenline.http.client import NEVER, RECV_BYTES, TIMED_WRITE_BYTES, Client, IdleTimeout, Over
+from greenline.hub.cooperate import yield_to_hub
 from greenline.settings import Limits
 
-SWEEP_S = 0.5
+CLIENT_SWEEP_S = 0.5
 SENDFILE_BYTES = 1024 * 1024
 
 
@@ -136,7 +136,7 @@ class PlainClient(Client):
                 break
             start += sent
             budget.note(sent)
-            give_way()
+            yield_to_hub()
         return start - offset
 
     def _wait_writable(self, budget: "_Budget") -> None:
@@ -197,7 +197,7 @@ class _Budget:
 
     def note(self, taken: int) -> None:
         self._taken += taken
-        if self._taken >= WRITE_BYTES:
+        if self._taken >= TIMED_WRITE_BYTES:
             self.left_s, self._taken = self._limit_s, 0
 
 
@@ -209,7 +209,7 @@ class Sweep:
         self._timer: Any = None
 
     def start(self) -> None:
-        self._timer = gevent.get_hub().loop.timer(SWEEP_S, SWEEP_S, ref=False)
+        self._timer = gevent.get_hub().loop.timer(CLIENT_SWEEP_S, CLIENT_SWEEP_S, ref=False)
         self._timer.start(self._interrupt)
 
     def _interrupt(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from greenline.telemetry.access_log import PROXY_MS
 
 IS_TRUSTED = "greenline.peer_is_trusted"  # whether forwarded headers may be believed
-STARTED = "HTTP_X_REQUEST_START"  # as nginx writes it: t=$msec, seconds of the epoch
+REQUEST_START = "HTTP_X_REQUEST_START"  # as nginx writes it: t=$msec, seconds of the epoch
 MOST_MS = 86_400_000  # beyond that it is no wait but a clock
 
 
@@ -29,7 +29,7 @@ def ignore_default_names(cfg: Any) -> None:
 
 def note_queue(environ: dict[str, Any]) -> None:
     """Note how many milliseconds the request took from the proxy to here; 0 by a clock ahead."""
-    told = environ[STARTED]
+    told = environ[REQUEST_START]
     if not environ[IS_TRUSTED] or not told.startswith("t="):
         return
     try:

@@ -17,22 +17,22 @@ from gunicorn.http import wsgi
 from gunicorn.http.wsgi import HEADER_VALUE_RE, STATUS_RE, TOKEN_RE
 from gunicorn.util import hop_headers, http_date
 
-from greenline.hub.cooperate import give_way
+from greenline.hub.cooperate import yield_to_hub
 from greenline.telemetry.access_log import route
 
 log = logging.getLogger(__name__)
 
 
-class Unusual(Exception):
+class NotRemembered(Exception):
     """gunicorn is to judge."""
 
 
 JOINED_BYTES = 65_536
-MAX_REMEMBERED = 1_000
+MAX_REMEMBERED_HEADERS = 1_000
 MAX_REMEMBERED_LENGTH = 100
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_REMEMBERED_HEADERS)
 def code_of(status: Any) -> int:
     """Return the code of a status line, 0 when gunicorn is to judge it."""
     if not isinstance(status, str) or not STATUS_RE.fullmatch(status):
@@ -45,7 +45,7 @@ def header_line(name: Any, value: Any) -> tuple[tuple[str, str], str, int | None
     Return a header as it is kept, its line, and the length of the body where it says that.
 
     Raises:
-        Unusual: it is not well formed, or not the application's to send.
+        NotRemembered: it is not well formed, or not the application's to send.
     """
     if (
         not isinstance(name, str)
@@ -54,13 +54,13 @@ def header_line(name: Any, value: Any) -> tuple[tuple[str, str], str, int | None
         or not HEADER_VALUE_RE.fullmatch(value)
         or name.lower() in hop_headers
     ):
-        raise Unusual
+        raise NotRemembered
     value = value.strip(" \t")
     length = int(value) if name.lower() == "content-length" else None
     return (name, value), f"{name}: {value}\r\n", length
 
 
-short_header_line = lru_cache(MAX_REMEMBERED)(header_line)
+short_header_line = lru_cache(MAX_REMEMBERED_HEADERS)(header_line)
 
 
 @lru_cache(1)
@@ -111,7 +111,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
                 lines += line
                 if said is not None:
                     length = said
-        except (Unusual, TypeError):
+        except (NotRemembered, TypeError):
             return super().start_response(status, headers)
         self.status = status
         self.status_code = code
@@ -184,7 +184,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
         first = True
         for part in parts:
             if not first:
-                give_way()
+                yield_to_hub()
             first = False
             self.write(part)
 

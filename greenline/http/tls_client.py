@@ -7,7 +7,7 @@ While it waits, the request is not counted as in progress.
 from typing import Any
 
 from greenline.http.client import Client
-from greenline.hub.cooperate import give_way
+from greenline.hub.cooperate import yield_to_hub
 from greenline.settings import Limits
 
 
@@ -25,7 +25,7 @@ class TlsClient(Client):
 
     def _recv(self, size: int, timeout_s: float) -> bytes:
         if self.sock.pending() or self.has_input():
-            give_way()  # else it waits, and that is where the others run
+            yield_to_hub()  # else it waits, and that is where the others run
         return super()._recv(size, timeout_s)
 
     def _wait(self, *what: Any, **how: Any) -> None:

@@ -19,7 +19,7 @@ FIRST = 2  # libev's highest priority
 _round_s = 0.0  # when the last one was over
 
 
-def give_way() -> None:
+def yield_to_hub() -> None:
     """Go on when the others had their turn."""
     global _round_s
     if monotonic() - _round_s < ROUND_S:

@@ -17,7 +17,7 @@ import gevent
 
 from greenline.hub import poll
 
-READ = 1  # libev's event
+READ_EVENT = 1  # libev's event
 # Unlike a peek it sees the end behind bytes that nobody has read yet, and under TLS.
 HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 _client: ContextVar[socket.socket | None] = ContextVar("client", default=None)
@@ -33,7 +33,7 @@ def client() -> socket.socket | None:
     return _client.get()
 
 
-def is_gone(sock: socket.socket | None) -> bool:
+def is_disconnected(sock: socket.socket | None) -> bool:
     """Return whether the other end is closed, at once; never when there is none."""
     if sock is None:
         return False
@@ -51,20 +51,20 @@ def gone(socks: Iterable[socket.socket]) -> list[socket.socket]:
 
 
 @contextmanager
-def noticing(sock: socket.socket | None, call: Callable[[], object]) -> Iterator[None]:
+def watching(sock: socket.socket | None, call: Callable[[], object]) -> Iterator[None]:
     """
     *call* in the hub when the client hangs up during the block.
 
-    Unless it sent something before that: who leaves the block looks with :func:`is_gone`.
+    Unless it sent something before that: who leaves the block looks with :func:`is_disconnected`.
     """
     if sock is None or sock.fileno() < 0:
         yield
         return
-    watcher = gevent.get_hub().loop.io(sock.fileno(), READ)
+    watcher = gevent.get_hub().loop.io(sock.fileno(), READ_EVENT)
 
     def look() -> None:
         watcher.stop()  # with bytes to read it would be called again and again
-        if is_gone(sock):
+        if is_disconnected(sock):
             call()
 
     watcher.start(look)

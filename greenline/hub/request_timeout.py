@@ -30,7 +30,7 @@ from greenline.hub import taken_socket
 from greenline.hub.deadline import Interrupt
 from greenline.hub.unwinding import frames, is_unwinding
 
-SWEEP_S = 0.1
+TIMEOUT_SWEEP_S = 0.1
 GRACE_S = 0.25  # for what comes after a TimeoutError: an answer of the application's own
 WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
 FAILED_WAITS = 2  # many libraries try again once, and clean up better after an OSError
@@ -88,7 +88,7 @@ class RequestTimeouts:
 
     def start(self) -> None:
         """Begin to check the requests in progress."""
-        self._timer = gevent.get_hub().loop.timer(SWEEP_S, SWEEP_S, ref=False)
+        self._timer = gevent.get_hub().loop.timer(TIMEOUT_SWEEP_S, TIMEOUT_SWEEP_S, ref=False)
         self._timer.start(self._sweep)
 
     def stop(self) -> None:

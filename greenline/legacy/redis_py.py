@@ -19,8 +19,8 @@ from greenline.hub.lock_waits import LockWait
 from greenline.offload.imports import after_import
 
 MODULE = "redis.connection"
-WAIT_S = 20.0  # the default of BlockingConnectionPool
-LOOK_S = 1.0  # a pool that was reset has room, and nothing is given back
+CONNECTION_WAIT_S = 20.0  # the default of BlockingConnectionPool
+POOL_CHECK_S = 1.0  # a pool that was reset has room, and nothing is given back
 
 
 def install() -> None:
@@ -62,7 +62,7 @@ def wrap(pool_class: Any, none_left: type[Exception]) -> None:
                 line[0].set()
 
     def in_turn(line: deque[Event], turn: Event, pool: Any, args: Any, options: Any) -> Any:
-        until_s = monotonic() + WAIT_S
+        until_s = monotonic() + CONNECTION_WAIT_S
         while (left_s := until_s - monotonic()) > 0:
             turn.clear()
             if line[0] is turn:
@@ -71,7 +71,7 @@ def wrap(pool_class: Any, none_left: type[Exception]) -> None:
                 except none_left:
                     pass
             # A release after the attempt has set the event: nothing switches in between.
-            deadline.wait_in(turn.wait, min(left_s, LOOK_S))
+            deadline.wait_in(turn.wait, min(left_s, POOL_CHECK_S))
         return get(pool, *args, **options)
 
     def release(self: Any, connection: Any) -> None:

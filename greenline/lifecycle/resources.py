@@ -4,7 +4,8 @@ What a worker opens: created, checked and closed from one list.
 1. Each resource is added in one call with its close and its check.
 2. Nothing is opened before ``start()``, which is after the fork.
 3. They close in reverse order, each even when another one failed to.
-4. A trial of the application opens none of them: it calls ``on_trial()``, which may refuse a start.
+4. A trial of the application opens none of them: it calls ``on_dry_run()``, which may refuse a
+   start.
 """
 
 import logging
@@ -14,7 +15,7 @@ import gevent
 
 from greenline.lifecycle.health import Check, Health
 
-RETRY_S = 1.0
+START_RETRY_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class Resources:
 
     def __init__(self) -> None:
         self.health = Health()
-        self.on_trial: Callable[[], object] = bool  # raises ConfigError for what stops a start
+        self.on_dry_run: Callable[[], object] = bool  # raises ConfigError for what stops a start
         self._closers: list[tuple[str, Callable[[], object]]] = []
         self._starters: list[Callable[[], object]] = []
         self._starting: gevent.Greenlet[[], None] | None = None
@@ -64,4 +65,4 @@ class Resources:
 
     def _until_ready(self) -> None:
         while not self.health.report().ready:
-            gevent.sleep(RETRY_S)
+            gevent.sleep(START_RETRY_S)

@@ -36,9 +36,9 @@ from greenline.mongo.errors import translate, translated
 from greenline.mongo.limits import read_max_connections
 from greenline.mongo.permits import Permits
 from greenline.mongo.retry import Document
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 
-ASK_AGAIN_S = 0.05
+PERMITS_RETRY_S = 0.05
 DEFAULT_DATABASE = "greenline"
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ class Mongo(Batches):
 
     *size_for* takes that number, None where the server does not tell, and returns maxPoolSize.
     *timeout_s* bounds the wait for a connection of the pool. With *documentdb* the driver does
-    nothing that Amazon DocumentDB refuses. With a *ledger* of the server no more is open than all
-    of the host's processes together may have; *size_for* says in it how many that is.
+    nothing that Amazon DocumentDB refuses. With a *slot_table* of the server no more is open than
+    all of the host's processes together may have; *size_for* says in it how many that is.
 
     Raises:
         ConfigError: the URI is wrong.
@@ -64,7 +64,7 @@ class Mongo(Batches):
         size_for: Callable[[int | None], int],
         timeout_s: float,
         documentdb: bool = False,
-        ledger: Ledger | None = None,
+        slot_table: SlotTable | None = None,
     ) -> None:
         self._uri = uri
         self._size_for = size_for
@@ -79,7 +79,7 @@ class Mongo(Batches):
         most = plain.max_pool_size
         self._fixed = (0 if most == inf else int(most)) if is_theirs else None
         self._least = max(plain.min_pool_size, 1)
-        self._clients = Clients(Permits(ledger), self._make, self._warm_up)
+        self._clients = Clients(Permits(slot_table), self._make, self._warm_up)
 
     def __repr__(self) -> str:
         return f"<Mongo {'open' if self._clients.current else 'not open yet'}>"
@@ -105,7 +105,7 @@ class Mongo(Batches):
             StoreDown: the server cannot be reached.
             DeadlineExceeded: the server did not answer before the request's deadline.
         """
-        return _Loan(self, repeatable)
+        return _Checkout(self, repeatable)
 
     def check(self) -> None:
         """
@@ -146,7 +146,7 @@ class Mongo(Batches):
         while not self._clients.begin(self._least):
             if monotonic() >= until:
                 raise PoolTimeout("MongoDB: others hold all that the host may have, for now")
-            gevent.sleep(ASK_AGAIN_S)
+            gevent.sleep(PERMITS_RETRY_S)
             if self._closed:
                 raise PoolClosed
 
@@ -203,7 +203,7 @@ class Mongo(Batches):
         self._warm = client
 
 
-class _Loan:
+class _Checkout:
     """The block of :meth:`Mongo.database`; a class, as every request pays for it."""
 
     __slots__ = ("_client", "_limits", "_mongo", "_repeatable")

@@ -3,8 +3,9 @@ The client in use, and its exchange for a larger one.
 
 1. ``maxPoolSize`` cannot change, so a pool grows by another client. A worker begins with the least,
    unless there is room for its whole share: the workers that it follows still hold theirs.
-2. It tries again every ``LOOK_S``. The new client is warm before it is used, and what has begun
-   stays with the old one, which is closed when the last of it has ended: nothing is interrupted.
+2. It tries again every ``EXCHANGE_CHECK_S``. The new client is warm before it is used, and what has
+   begun stays with the old one, which is closed when the last of it has ended: nothing is
+   interrupted.
 3. There are permits for both until every socket of the old one is closed.
 4. Where the server cannot be reached, the old client stays, and it is tried again.
 """
@@ -22,10 +23,10 @@ from greenline.hub.periodic import keep_doing
 from greenline.mongo.driver import LimitedClient
 from greenline.mongo.permits import Permits
 
-LOOK_S = 0.5
+EXCHANGE_CHECK_S = 0.5
 # Between looks at whether the work on an old client has ended, and whether its sockets are closed.
-LEAVE_S = 0.02
-GOODBYE_S = 1.0
+EXCHANGE_TIMEOUT_S = 0.02
+CLIENT_CLOSE_S = 1.0
 MONITORS = MONGODB_EXCHANGE["its monitors"]
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Clients:
         if self._looking is None and self._permits.are_counted:
             self._looking = keep_doing(
                 self.look,
-                lambda: uniform(LOOK_S / 2, LOOK_S),  # noqa: S311
+                lambda: uniform(EXCHANGE_CHECK_S / 2, EXCHANGE_CHECK_S),  # noqa: S311
                 "looking after the connections to MongoDB",
             )
         self._permits.hear()
@@ -120,11 +121,11 @@ class Clients:
             close(client)
         if not self._permits.are_counted:
             return
-        until = monotonic() + GOODBYE_S
+        until = monotonic() + CLIENT_CLOSE_S
         while any(client.sockets.count() for client in clients):
             if monotonic() >= until:
                 return  # they end with the process, and its permits are found
-            gevent.sleep(LEAVE_S)
+            gevent.sleep(EXCHANGE_TIMEOUT_S)
         self._permits.keep(0)
 
     def _exchange(self, old: LimitedClient, needed: int) -> None:
@@ -133,28 +134,28 @@ class Clients:
         try:
             self._warm(new)
         except BaseException:
-            gevent.spawn(self._see_off, new, MONGODB_EXTRA_A_WORKER + self._size)
+            gevent.spawn(self._close_and_wait, new, MONGODB_EXTRA_A_WORKER + self._size)
             raise
         self._others.discard(new)
         self._others.add(old)
         self.current, self._size = new, self._wanted
         log.info("mongodb pool: %s", _connections(self._size))
-        gevent.spawn(self._see_off, old, needed)
+        gevent.spawn(self._close_and_wait, old, needed)
 
-    def _see_off(self, client: LimitedClient, needed: int) -> None:
+    def _close_and_wait(self, client: LimitedClient, needed: int) -> None:
         """Close *client* when nobody uses it, and give back all permits but the *needed* ones."""
         while client.users:
-            gevent.sleep(LEAVE_S)
+            gevent.sleep(EXCHANGE_TIMEOUT_S)
         close(client)
         while client.sockets.count():  # a monitor that waits for an answer closes its own later
-            gevent.sleep(LEAVE_S)
+            gevent.sleep(EXCHANGE_TIMEOUT_S)
         self._permits.keep(needed)
         self._others.discard(client)
 
 
 def close(client: LimitedClient) -> None:
     """Close *client* with its monitors; a server that is away is not waited for."""
-    with pymongo.timeout(GOODBYE_S):  # it ends its sessions on the server
+    with pymongo.timeout(CLIENT_CLOSE_S):  # it ends its sessions on the server
         client.close()
 
 

@@ -55,7 +55,7 @@ from pymongo.topology_description import TOPOLOGY_TYPE
 Document = dict[str, Any]
 T = TypeVar("T")
 
-BUFFER_BYTES = 4096
+SOCKET_BUFFER_BYTES = 4096
 
 # pymongo.timeout takes 0 for no limit at all.
 LEAST_S = 0.001
@@ -124,7 +124,7 @@ class BufferedSocket(NetworkingInterface):
     def __init__(self, sock: Any) -> None:
         super().__init__(sock)
         self._timeout_s = self._set_s = sock.gettimeout()
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._buffer = memoryview(bytearray(SOCKET_BUFFER_BYTES))
         self._start = self._end = 0
 
     @property
@@ -146,7 +146,7 @@ class BufferedSocket(NetworkingInterface):
 
     def recv_into(self, buffer: Any) -> int:
         if self._start == self._end:
-            if len(buffer) >= BUFFER_BYTES:
+            if len(buffer) >= SOCKET_BUFFER_BYTES:
                 read: int = self._ready().recv_into(buffer)
                 return read
             self._start, self._end = 0, self._ready().recv_into(self._buffer)

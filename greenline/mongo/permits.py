@@ -10,16 +10,16 @@ What a worker may have open at MongoDB, of what the host may: taken together, or
 
 from time import monotonic
 
-from greenline.slots import TOLD_CAPACITY, Ledger, Slot
+from greenline.slots import TOLD_CAPACITY, Slot, SlotTable
 
 SETTLED_S = 1.0
 
 
 class Permits:
-    """The permits of this worker in *ledger*; without one there are as many as it asks for."""
+    """The permits of this worker in *slot_table*; without one there are as many as it asks for."""
 
-    def __init__(self, ledger: Ledger | None) -> None:
-        self._ledger = ledger
+    def __init__(self, slot_table: SlotTable | None) -> None:
+        self._slot_table = slot_table
         self._slots: list[Slot] = []
 
     def __repr__(self) -> str:
@@ -33,18 +33,18 @@ class Permits:
     @property
     def are_counted(self) -> bool:
         """Whether others may have what this worker asks for."""
-        return self._ledger is not None
+        return self._slot_table is not None
 
     def take(self, number: int) -> bool:
         """Have *number* in all and return true, or take none."""
-        if self._ledger is None:
+        if self._slot_table is None:
             return True
         more: list[Slot] = []
         while self.held + len(more) < number:
-            slot = self._ledger.take()
+            slot = self._slot_table.take()
             if slot is None:
                 for slot in more:
-                    self._ledger.give(slot)
+                    self._slot_table.give(slot)
                 return False
             more.append(slot)
         self._slots += more
@@ -56,21 +56,26 @@ class Permits:
 
         Who begins cannot ask the server while others hold all of the little that it knows of.
         """
-        if self._ledger is not None and self._ledger.capacity < self._ledger.spare[TOLD_CAPACITY]:
-            self._ledger.resize(self._ledger.spare[TOLD_CAPACITY], self._ledger.reserved)
+        if (
+            self._slot_table is not None
+            and self._slot_table.capacity < self._slot_table.spare[TOLD_CAPACITY]
+        ):
+            self._slot_table.resize(
+                self._slot_table.spare[TOLD_CAPACITY], self._slot_table.reserved
+            )
 
     def keep(self, number: int) -> None:
         """Give back all but *number*, last those that nobody else could use."""
         self._slots.sort(key=lambda slot: not slot.is_kept)
         while self.held > number:
             slot = self._slots.pop()
-            if self._ledger is not None and slot.file is not None:  # the ledger is open
-                self._ledger.give(slot)
+            if self._slot_table is not None and slot.file is not None:  # the slot table is open
+                self._slot_table.give(slot)
 
     def settle(self) -> None:
         """Free what killed workers left; call it about once a second."""
-        if self._ledger is None:
+        if self._slot_table is None:
             return
-        for orphan in self._ledger.orphans():
+        for orphan in self._slot_table.orphans():
             if orphan.since_s is not None and monotonic() - orphan.since_s >= SETTLED_S:
-                self._ledger.give(orphan)
+                self._slot_table.give(orphan)

@@ -17,11 +17,11 @@ from greenline.hub.deadline import wait_in
 from greenline.offload.threads import can_wait
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05
-HELD = {errno.EAGAIN, errno.EACCES}
+HELD_ERRORS = {errno.EAGAIN, errno.EACCES}
 # The commands that wait, and those that do the same without waiting.
-COMMANDS = {fcntl.F_SETLKW: fcntl.F_SETLK}
+WAITING_COMMANDS = {fcntl.F_SETLKW: fcntl.F_SETLK}
 if hasattr(fcntl, "F_OFD_SETLKW"):
-    COMMANDS[fcntl.F_OFD_SETLKW] = fcntl.F_OFD_SETLK
+    WAITING_COMMANDS[fcntl.F_OFD_SETLKW] = fcntl.F_OFD_SETLK
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def _until_free(attempt: Callable[..., T], *args: Any) -> T:
         try:
             return attempt(*args)
         except OSError as error:
-            if error.errno not in HELD:
+            if error.errno not in HELD_ERRORS:
                 raise
         pauses.wait()
 
@@ -73,9 +73,9 @@ def lockf(fd: Any, cmd: int, len: int = 0, start: int = 0, whence: int = 0, /) -
 
 def fcntl_(fd: Any, cmd: int, arg: Any = 0, /) -> Any:
     """Do what :func:`fcntl.fcntl` does; wait for a lock in the hub."""
-    if cmd not in COMMANDS or not can_wait():
+    if cmd not in WAITING_COMMANDS or not can_wait():
         return _fcntl(fd, cmd, arg)
-    return _until_free(_fcntl, fd, COMMANDS[cmd], arg)
+    return _until_free(_fcntl, fd, WAITING_COMMANDS[cmd], arg)
 
 
 def os_lockf(fd: int, command: int, length: int, /) -> None:

@@ -25,10 +25,10 @@ from greenlet import getcurrent
 from greenline.hub import poll
 from greenline.offload.imports import after_import
 from greenline.offload.pipes import (
+    ATOMIC_WRITE_BYTES,
     POLL_EVENTS,
-    READ,
+    READ_EVENT,
     WRITE,
-    WRITE_BYTES,
     blocking_read,
     blocking_write,
 )
@@ -98,13 +98,13 @@ def _patch_forkserver(module: Any) -> None:
 
 
 def _read(number: int, size: int) -> bytes:
-    _wait(number, READ)
+    _wait(number, READ_EVENT)
     return blocking_read(number, size)
 
 
 def _write(number: int, data: Any) -> int:
     _wait(number, WRITE)
-    return blocking_write(number, data[:WRITE_BYTES])
+    return blocking_write(number, data[:ATOMIC_WRITE_BYTES])
 
 
 def _hub() -> Any:

@@ -17,11 +17,11 @@ from greenline.hub import poll
 from greenline.hub.deadline import wait_for
 from greenline.offload.threads import can_wait
 
-READ, WRITE = 1, 2  # libev's events
-POLL_EVENTS = {READ: select.POLLIN, WRITE: select.POLLOUT}
+READ_EVENT, WRITE = 1, 2  # libev's events
+POLL_EVENTS = {READ_EVENT: select.POLLIN, WRITE: select.POLLOUT}
 # What a pipe that can be written to takes without blocking; O_NONBLOCK would be the other
 # process's mode as well.
-WRITE_BYTES = select.PIPE_BUF
+ATOMIC_WRITE_BYTES = select.PIPE_BUF
 
 blocking_read: Callable[[int, int], bytes] = os.read
 blocking_write: Callable[[int, Any], int] = os.write
@@ -30,7 +30,7 @@ blocking_write: Callable[[int, Any], int] = os.write
 def read(fd: int, length: int, /) -> bytes:
     """Read as :func:`os.read` does; wait in the hub for a pipe that is empty."""
     if _is_waited_for(fd):
-        _wait(fd, READ)
+        _wait(fd, READ_EVENT)
     return blocking_read(fd, length)
 
 
@@ -42,7 +42,7 @@ def write(fd: int, data: Any, /) -> int:
     size_bytes = len(left)
     while left:
         _wait(fd, WRITE)
-        left = left[blocking_write(fd, left[:WRITE_BYTES]) :]
+        left = left[blocking_write(fd, left[:ATOMIC_WRITE_BYTES]) :]
     return size_bytes
 
 

@@ -63,7 +63,7 @@ def waitpid(pid: int, options: int, /) -> tuple[int, int]:
     # libev reports each child to all watchers for any child: two would return the same one.
     if options or pid <= 0 or not loop.default:
         return wait4(pid, options)[:2]
-    # The watcher is made first: from then on no child ends without libev's noticing. It is started
+    # The watcher is made first: from then on no child ends without libev's watching. It is started
     # before the loop runs again.
     with loop.child(pid, False) as watcher:
         ended = _try_waitpid(pid, os.WNOHANG)

@@ -25,8 +25,8 @@ from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.queue import Queue
-from greenline.postgres.slots import ASK_AGAIN_S, Slots, connect_in
-from greenline.slots import Ledger, Slot
+from greenline.postgres.slots import SLOT_RETRY_S, Slots, connect_in
+from greenline.slots import Slot, SlotTable
 
 # After a restart all want a connection at once: a server that begins is asked by a few at a time,
 # and each attempt after a failed one comes at a moment of its own.
@@ -38,7 +38,7 @@ class Backends:
     """
     At most ``max_size`` of them, connected by *connect* for those in *queue*.
 
-    *admit* is called with each new connection. *control* and *ledger* are as for the pool.
+    *admit* is called with each new connection. *control* and *slot_table* are as for the pool.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class Backends:
         *,
         max_size: int,
         control: Control | None,
-        ledger: Ledger | None,
+        slot_table: SlotTable | None,
     ) -> None:
         self.max_size = max_size
         self.size = 0  # connections, reserved places, and those not gone yet
         self.leaving = 0
         self.connecting = 0
-        self.slots = Slots(ledger, self.grow)
+        self.slots = Slots(slot_table, self.grow)
         self._connect = connect
         self._queue = queue
         self._admit = admit
         self._cancel = None if control is None else control.cancel
-        self._renew = control.renew if control is not None and ledger is not None else None
+        self._renew = control.renew if control is not None and slot_table is not None else None
         self._is_away = False  # the last connect failed
         self._is_stopped = False
         self._connectors: set[greenlet] = set()
@@ -111,7 +111,7 @@ class Backends:
             finally:
                 self.grow()
 
-    def see_off(self, conn: Connection) -> "gevent.Greenlet[..., None]":
+    def close_and_wait(self, conn: Connection) -> "gevent.Greenlet[..., None]":
         """Close *conn* off the caller's path; its place is free when its backend is gone."""
         self.leaving += 1
         return gevent.spawn(self._leave, conn)
@@ -146,7 +146,7 @@ class Backends:
         with suppress(GreenlineError):
             if self._renew is not None:
                 self._renew()
-        gevent.sleep(ASK_AGAIN_S)
+        gevent.sleep(SLOT_RETRY_S)
 
     def _reserve(self) -> None:
         self.size += 1
@@ -188,11 +188,11 @@ class Backends:
             self._free()
         else:
             half.slot = slot
-            self.see_off(half)
+            self.close_and_wait(half)
 
     def _leave(self, conn: Connection) -> None:
         try:
-            self.slots.see_off(conn, self._cancel)
+            self.slots.close_and_wait(conn, self._cancel)
         finally:
             self.leaving -= 1
             self._free()

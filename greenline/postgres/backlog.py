@@ -14,7 +14,7 @@ from psycopg2 import _psycopg
 
 from greenline.hub import deadline
 
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.002, 0.05
+BACKLOG_PAUSE_S, MAX_BACKLOG_PAUSE_S = 0.002, 0.05
 
 # What psycopg2.connect() calls with the connection string that it has put together. The name is
 # private; ``greenline.postgres.foreign`` puts another function in its place.
@@ -34,7 +34,7 @@ def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float =
     :raises psycopg2.OperationalError: the connect failed, or the backlog stayed full.
     :raises DeadlineExceeded: the request's deadline has passed.
     """
-    pause_s = FIRST_PAUSE_S
+    pause_s = BACKLOG_PAUSE_S
     while True:
         try:
             return psycopg2_connect(dsn, connection_factory=connection_factory)
@@ -43,4 +43,4 @@ def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float =
             if os.strerror(errno.EAGAIN) not in str(error) or monotonic() >= until_s:
                 raise
         deadline.wait_in(gevent.sleep, random.uniform(pause_s / 2, pause_s))  # noqa: S311
-        pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        pause_s = min(2 * pause_s, MAX_BACKLOG_PAUSE_S)

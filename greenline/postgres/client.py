@@ -15,9 +15,9 @@ from greenline.postgres.pool import ConnectionPool
 
 T = TypeVar("T")
 
-MAX_ATTEMPTS = 8
-FIRST_PAUSE_S = 0.005
-MOST_PAUSE_S = 2.0
+MAX_CONFLICTS = 8
+CONFLICT_PAUSE_S = 0.005
+MAX_CONFLICT_PAUSE_S = 2.0
 
 
 class Postgres:
@@ -61,18 +61,18 @@ class Postgres:
 
         It is, after a serialization failure, a deadlock or the loss of its connection before
         COMMIT, with a growing pause at random, as long as the request has time, and
-        ``MAX_ATTEMPTS`` times at most.
+        ``MAX_CONFLICTS`` times at most.
 
         Raises:
             SerializationFailure, ConnectionLost: the last attempt failed in the same way.
             what :meth:`connection` raises.
         """
-        for attempt in range(1, MAX_ATTEMPTS):
+        for attempt in range(1, MAX_CONFLICTS):
             try:
                 return self._transact(work, reset)
             except (SerializationFailure, ConnectionLost):
-                pause_s = random.uniform(0, FIRST_PAUSE_S * 2**attempt)  # noqa: S311
-                if pause_s >= (deadline.remaining(MOST_PAUSE_S) or 0):
+                pause_s = random.uniform(0, CONFLICT_PAUSE_S * 2**attempt)  # noqa: S311
+                if pause_s >= (deadline.remaining(MAX_CONFLICT_PAUSE_S) or 0):
                     raise
                 gevent.sleep(pause_s)
         return self._transact(work, reset)

@@ -14,7 +14,7 @@ from greenline.errors import DeadlineExceeded, OutcomeUnknown, PoolClosed, Store
 from greenline.hub import deadline
 from greenline.slots import Slot
 
-READ, WRITE = 1, 2  # libev's events
+READ_EVENT, WRITE = 1, 2  # libev's events
 
 
 class WatchedConnection(PsycopgConnection):
@@ -51,7 +51,7 @@ class Connection(WatchedConnection):
     ``pid`` is the backend's. ``farewell`` is a duplicate of the descriptor, made as soon as there
     is one to keep: libpq closes its own at a loss, and on this one the backend's end can still be
     seen. ``busy`` tells that it was in the middle of a statement. ``slot`` is its place
-    in the host's ledger; ``on_close``, once, takes over from whoever closes it.
+    in the host's slot table; ``on_close``, once, takes over from whoever closes it.
     """
 
     pid: int = 0

@@ -4,8 +4,8 @@ The one connection that a worker holds beside its pools, for what must work when
 1. Readiness is asked over it and statements are cancelled over it: psycopg2's own ``cancel()``
    blocks the whole worker. One question at a time.
 2. It is made when first needed, and anew when it broke or a question was interrupted.
-3. With a ledger it has a slot like any other, of those that are kept for this, and moves to another
-   when there are fewer by now.
+3. With a slot table it has a slot like any other, of those that are kept for this, and moves to
+   another when there are fewer by now.
 """
 
 import threading
@@ -29,12 +29,12 @@ from greenline.postgres.clean import is_dead
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import translated
-from greenline.postgres.slots import connect_in, let_go, see_off
-from greenline.slots import Ledger, Slot
+from greenline.postgres.slots import close_and_wait, connect_in, release_slot
+from greenline.slots import Slot, SlotTable
 
 ON_CONNECT_TIMEOUT_S = 5.0
 CANCEL_TIMEOUT_S = 5.0
-GOODBYE_S = 1.0
+CONTROL_CLOSE_S = 1.0
 
 T = TypeVar("T")
 
@@ -50,11 +50,11 @@ class Control:
         self,
         connect: Connect,
         *,
-        ledger: Ledger | None = None,
+        slot_table: SlotTable | None = None,
         on_connect: Callable[[Connection], object] = bool,
     ) -> None:
         self._connect = connect
-        self._ledger = ledger
+        self._slot_table = slot_table
         self._on_connect = on_connect
         self._lock = threading.Lock()
         self._conn: Connection | None = None
@@ -100,7 +100,7 @@ class Control:
     def close(self) -> None:
         """Close the connection, after a question in progress; one that lasts closes its own."""
         self._closed = True
-        if self._lock.acquire(timeout=GOODBYE_S):
+        if self._lock.acquire(timeout=CONTROL_CLOSE_S):
             if self._conn is not None:
                 self._drop().join()
             self._lock.release()
@@ -134,10 +134,10 @@ class Control:
                 conn.autocommit = True
                 self._begin(conn)
             except ConfigError as error:  # what fits no more is no fault of who asks
-                self._see_off(conn)
+                self._close_and_wait(conn)
                 raise StoreDown(f"Postgres: {error}") from error
             except BaseException:
-                self._see_off(conn)
+                self._close_and_wait(conn)
                 raise
             self._conn = conn
         return self._conn
@@ -155,26 +155,30 @@ class Control:
 
     def _better_slot(self) -> Slot | None:
         """Return another slot if there are fewer than the connection's by now."""
-        return self._ledger.take(for_control=True) if self._ledger and self._is_over() else None
+        return (
+            self._slot_table.take(for_control=True)
+            if self._slot_table and self._is_over()
+            else None
+        )
 
     def _is_over(self) -> bool:
         slot = None if self._conn is None else self._conn.slot
-        return self._ledger is not None and slot is not None and self._ledger.is_over(slot)
+        return self._slot_table is not None and slot is not None and self._slot_table.is_over(slot)
 
     def _connect_in(self, slot: Slot | None) -> Connection:
-        if self._ledger is None:
+        if self._slot_table is None:
             return self._connect(abandon=Connection.close)
-        slot = slot or self._ledger.take(for_control=True)
+        slot = slot or self._slot_table.take(for_control=True)
         if slot is None:
             raise PoolTimeout("the host's other connections leave none for the control connection")
-        return connect_in(slot, self._connect, partial(let_go, self._ledger))
+        return connect_in(slot, self._connect, partial(release_slot, self._slot_table))
 
     def _drop(self) -> "gevent.Greenlet[..., None]":
         conn, self._conn = self._conn, None
-        return self._see_off(conn)
+        return self._close_and_wait(conn)
 
-    def _see_off(self, conn: Connection | None) -> "gevent.Greenlet[..., None]":
-        return gevent.spawn(see_off, conn, None, self._ledger)
+    def _close_and_wait(self, conn: Connection | None) -> "gevent.Greenlet[..., None]":
+        return gevent.spawn(close_and_wait, conn, None, self._slot_table)
 
 
 def _is_idle(conn: Connection) -> bool:

@@ -10,28 +10,32 @@ from greenline.hub import deadline
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
-from greenline.postgres.slots import ASK_AGAIN_S, connect_in, let_go, see_off
-from greenline.slots import Ledger, Slot
+from greenline.postgres.slots import SLOT_RETRY_S, close_and_wait, connect_in, release_slot
+from greenline.slots import Slot, SlotTable
 
 
 def creator(
-    connect: Connect, ledger: Ledger, control: Control | None = None, *, timeout_s: float = 30.0
+    connect: Connect,
+    slot_table: SlotTable,
+    control: Control | None = None,
+    *,
+    timeout_s: float = 30.0,
 ) -> Callable[[], Connection]:
     """
-    Return a function that connects as *connect* does, in a slot of *ledger*.
+    Return a function that connects as *connect* does, in a slot of *slot_table*.
 
     It waits up to *timeout_s* seconds, or the request's time, for a slot. Closing the connection
     gives it back, when the backend is gone; *control* stops what that still does. What the other
     library keeps idle it keeps: give its pool a size, and a time after which it lets go.
 
-    ``create_engine("postgresql+psycopg2://", creator=creator(connect, ledger))``
+    ``create_engine("postgresql+psycopg2://", creator=creator(connect, slot table))``
 
     The function raises:
         PoolTimeout: no slot became free in time.
         what *connect* raises.
     """
     cancel = None if control is None else control.cancel
-    sharer = ledger.sharers.join()
+    sharer = slot_table.sharers.join()
 
     def on_close(conn: Connection) -> None:
         # A connection that is left at the interpreter's end is closed when greenlets no longer run;
@@ -41,13 +45,13 @@ def creator(
 
     def leave(conn: Connection) -> None:
         try:
-            see_off(conn, cancel, ledger)
+            close_and_wait(conn, cancel, slot_table)
         finally:
             sharer.give()
 
     def give_up(slot: Slot | None, half: Connection | None) -> None:
         if half is None:
-            let_go(ledger, slot, None)
+            release_slot(slot_table, slot, None)
             sharer.give()
         else:
             half.slot = slot
@@ -57,15 +61,15 @@ def creator(
         left_s = deadline.remaining(timeout_s)
         with gevent.Timeout(left_s, PoolTimeout(f"no slot became free within {left_s} s")):
             with sharer.wait():
-                while sharer.is_anothers() or (slot := ledger.take()) is None:
-                    ledger.want()
-                    gevent.sleep(ASK_AGAIN_S)
+                while sharer.is_anothers() or (slot := slot_table.take()) is None:
+                    slot_table.want()
+                    gevent.sleep(SLOT_RETRY_S)
             sharer.take()
 
         def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
             if control is not None:
                 control.renew()  # as the pool does: the budget is read before anyone connects
-            if ledger.is_over(slot):
+            if slot_table.is_over(slot):
                 raise PoolTimeout("the host has fewer connections by now")
             return connect(abandon=abandon)
 

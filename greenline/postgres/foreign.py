@@ -40,9 +40,9 @@ from greenline.telemetry import counters
 
 # How long a greenlet waits for a connection slot, without a connect_timeout.
 SLOT_TIMEOUT_S = 30.0
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 0.2
+SLOT_PAUSE_S, MAX_SLOT_PAUSE_S = 0.01, 0.2
 # How long the server may still count a backend after its client's close.
-LINGER_S = 6.0
+SLOT_LINGER_S = 6.0
 # psycopg2 keeps no SQLSTATE of a failed connect, and the text is in the server's language. So the
 # SQLSTATE is looked for in the server's answer, where that is not encrypted.
 TOO_MANY_CONNECTIONS = "53300"
@@ -310,7 +310,7 @@ def _may_get_a_slot() -> bool:
 
 def _holds_a_slot() -> bool:
     """Return whether this process has connections that it may close, or just closed one."""
-    if monotonic() - _closed_s < LINGER_S:
+    if monotonic() - _closed_s < SLOT_LINGER_S:
         return True
     return any(conn is not None and not conn.closed for conn in (each() for each in list(_open)))
 
@@ -349,7 +349,7 @@ class _SlotQueue:
     """Greenlets that wait for a slot of one server, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._line: deque[_Waiter] = deque()
+        self._line: deque[_QueuedConnect] = deque()
         self._free = 0  # connections closed since, for which no waiter may try yet
 
     def is_empty(self) -> bool:
@@ -368,7 +368,7 @@ class _SlotQueue:
         :raises psycopg2.OperationalError: *attempt* failed, the last time by *until_s*.
         :raises DeadlineExceeded: the request's deadline has passed.
         """
-        waiter = _Waiter()
+        waiter = _QueuedConnect()
         self._line.append(waiter)
         self._give()
         _count(1)
@@ -397,12 +397,12 @@ class _SlotQueue:
 
     def _connect(
         self,
-        waiter: "_Waiter",
+        waiter: "_QueuedConnect",
         attempt: Callable[[], Any],
         until_s: float,
         refused: Exception | None,
     ) -> Any:
-        pause_s = FIRST_PAUSE_S
+        pause_s = SLOT_PAUSE_S
         is_refused = refused is not None
         while (left_s := until_s - monotonic()) > 0:
             waiter.wake_up.clear()
@@ -414,9 +414,9 @@ class _SlotQueue:
                 jitter_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311
                 deadline.wait_in(waiter.wake_up.wait, min(left_s, jitter_s))
                 if waiter.wake_up.is_set():
-                    pause_s = FIRST_PAUSE_S
-                elif pause_s < MAX_PAUSE_S:
-                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                    pause_s = SLOT_PAUSE_S
+                elif pause_s < MAX_SLOT_PAUSE_S:
+                    pause_s = min(2 * pause_s, MAX_SLOT_PAUSE_S)
                 else:
                     # Another process has the slot. Each attempt costs the server a process, so
                     # only the first in line goes on with them.
@@ -432,7 +432,7 @@ class _SlotQueue:
         return attempt()
 
 
-class _Waiter:
+class _QueuedConnect:
     """A greenlet in a :class:`_SlotQueue`."""
 
     def __init__(self) -> None:

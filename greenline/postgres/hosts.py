@@ -23,15 +23,15 @@ from greenline.budget.plan import Plan, PostgresFacts
 from greenline.errors import ConfigError, StoreDown
 from greenline.hub import deadline
 from greenline.hub.periodic import keep_doing
-from greenline.postgres import claims
-from greenline.postgres.claims import Census, View
+from greenline.postgres import registry
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
-from greenline.postgres.leased import LEASE_S, LeasedLedger
+from greenline.postgres.lease import LEASE_S, LeasedSlotTable
 from greenline.postgres.limits import read_facts
+from greenline.postgres.registry import Registry, View
 
-LOOK_S = 0.2
+REGISTRY_CHECK_S = 0.2
 ASK_TIMEOUT_S = 5.0
 SETTLE_S = LEASE_S
 READ_S = 5.0
@@ -43,19 +43,19 @@ class Hosts:
     """
     One worker's part: it registers its host if no sibling does, and follows the number of hosts.
 
-    *ledger* is the host's. *plan_for* computes what a host may hold beside so many others, of which
-    *floor* is the least; *follow* is called with each plan that is another one.
+    *slot_table* is the host's. *plan_for* computes what a host may hold beside so many others, of
+    which *floor* is the least; *follow* is called with each plan that is another one.
     """
 
     def __init__(
         self,
-        ledger: LeasedLedger,
+        slot_table: LeasedSlotTable,
         *,
         floor: int,
         plan_for: Callable[[PostgresFacts, int], Plan],
         follow: Callable[[Plan], object],
     ) -> None:
-        self._ledger = ledger
+        self._slot_table = slot_table
         self._floor = floor
         self._plan_for = plan_for
         self._follow = follow
@@ -65,22 +65,24 @@ class Hosts:
         self._read_due = 0.0
         self._plan: Plan | None = None
         self._problem: ConfigError | None = None
-        self._census = Census()
+        self._registry = Registry()
         self._claimed = 0
         self._registered_s = 0.0
         self._server = 0
 
     def __repr__(self) -> str:
-        mine = self._ledger
-        return f"<Hosts {mine.hosts} number={mine.number} allowed={mine.allowed} {self._census}>"
+        mine = self._slot_table
+        return f"<Hosts {mine.hosts} number={mine.number} allowed={mine.allowed} {self._registry}>"
 
     def named(self, connect: Callable[..., Connection]) -> Connect:
         """Return *connect* with a name for each connection that tells others whose it is."""
 
         def connect_named(*, abandon: Callable[[Connection], None]) -> Connection:
-            if not self._ledger.number and self._ledger.leads():
-                self._ledger.number = random.randint(1, claims.MAX_HOST)  # noqa: S311
-            return connect(application=claims.application(self._ledger.number), abandon=abandon)
+            if not self._slot_table.number and self._slot_table.leads():
+                self._slot_table.number = random.randint(1, registry.MAX_HOST)  # noqa: S311
+            return connect(
+                application=registry.application(self._slot_table.number), abandon=abandon
+            )
 
         return connect_named
 
@@ -94,7 +96,7 @@ class Hosts:
         facts = self._facts = self._last_facts = read_facts(conn)
         require_sessions(facts)
         self._read_due = monotonic() + SETTLE_S
-        self._replan(max(self._ledger.hosts, 1))
+        self._replan(max(self._slot_table.hosts, 1))
 
     def read_again(self, conn: Connection) -> None:
         """
@@ -119,9 +121,9 @@ class Hosts:
             raise self._problem
 
     def start(self, control: Control) -> None:
-        """Look every ``LOOK_S``, in the background, asking over *control*."""
+        """Look every ``REGISTRY_CHECK_S``, in the background, asking over *control*."""
         self._looking = keep_doing(
-            partial(self.look, control), lambda: LOOK_S, "looking for other hosts"
+            partial(self.look, control), lambda: REGISTRY_CHECK_S, "looking for other hosts"
         )
 
     def close(self) -> None:
@@ -137,85 +139,87 @@ class Hosts:
             StoreDown: the server cannot be asked.
             ConfigError: as :meth:`read`.
         """
-        if not self._ledger.leads():
+        if not self._slot_table.leads():
             if self._facts is not None and monotonic() >= self._read_due:
                 control.ask(self.read_again)
-            self._replan(self._ledger.hosts)
+            self._replan(self._slot_table.hosts)
             return
         try:
             with deadline.limit(ASK_TIMEOUT_S):
                 control.ask(self._ask)
         except BaseException:
-            self._ledger.end_lease()
+            self._slot_table.end_lease()
             raise
 
     def _ask(self, conn: Connection) -> None:
         seen_ns = monotonic_ns()
-        view = claims.look(conn)
+        view = registry.look(conn)
         if not view.is_registered:
             self._register(conn, view)
             seen_ns = monotonic_ns()
-            view = claims.look(conn)
+            view = registry.look(conn)
         self.read_again(conn)
-        self._census.note(view.claims, monotonic())
-        self._replan(len(self._census))
+        self._registry.note(view.claims, monotonic())
+        self._replan(len(self._registry))
         self._shrink(conn)
         self._grow(conn, view)
-        self._ledger.lease(len(self._census), seen_ns, self._server)
+        self._slot_table.lease(len(self._registry), seen_ns, self._server)
 
     def _register(self, conn: Connection, view: View) -> None:
-        ledger = self._ledger
-        ledger.end_lease()
-        server = claims.started(conn)
-        if not ledger.may_return(server):
-            if ledger.number in view.claims:
-                ledger.number = 0
+        slot_table = self._slot_table
+        slot_table.end_lease()
+        server = registry.started(conn)
+        if not slot_table.may_return(server):
+            if slot_table.number in view.claims:
+                slot_table.number = 0
                 conn.close()
                 raise StoreDown("another session is registered with the number of this host")
-            ledger.allow(1)
+            slot_table.allow(1)
         self._server = server
-        self._claimed = ledger.needed(ledger.allowed)
-        claims.claim(conn, ledger.number, self._claimed)
+        self._claimed = slot_table.needed(slot_table.allowed)
+        registry.claim(conn, slot_table.number, self._claimed)
         self._registered_s = monotonic()
-        log.info("registered as host %d, with %d connections", ledger.number, self._claimed)
+        log.info("registered as host %d, with %d connections", slot_table.number, self._claimed)
 
     def _shrink(self, conn: Connection) -> None:
         """Let there be no more than our share, and claim what that needs."""
-        ledger = self._ledger
+        slot_table = self._slot_table
         most = self._floor if self._plan is None else self._plan.host
-        if ledger.allowed > most:
-            ledger.allow(most)
-        self._claim(conn, ledger.needed(ledger.allowed))
+        if slot_table.allowed > most:
+            slot_table.allow(most)
+        self._claim(conn, slot_table.needed(slot_table.allowed))
 
     def _grow(self, conn: Connection, view: View) -> None:
         """Claim what is missing to our share, as far as nobody else does."""
-        ledger, plan = self._ledger, self._plan
-        if plan is None or ledger.allowed >= plan.host:
+        slot_table, plan = self._slot_table, self._plan
+        if plan is None or slot_table.allowed >= plan.host:
             return
         if monotonic() - self._registered_s < SETTLE_S:
             return
-        beyond = ledger.needed(ledger.allowed) - ledger.allowed
+        beyond = slot_table.needed(slot_table.allowed) - slot_table.allowed
         allowed = min(self._room(view, plan) - beyond, plan.host)
-        if allowed <= ledger.allowed:
+        if allowed <= slot_table.allowed:
             return
         before = self._claimed
-        claims.claim(conn, ledger.number, allowed + beyond)
-        view = claims.look(conn)
-        self._census.note(view.claims, monotonic())
+        registry.claim(conn, slot_table.number, allowed + beyond)
+        view = registry.look(conn)
+        self._registry.note(view.claims, monotonic())
         if self._room(view, plan) < allowed + beyond:  # another one claimed it in this moment
-            claims.unclaim(conn, ledger.number, allowed + beyond)
+            registry.unclaim(conn, slot_table.number, allowed + beyond)
             return
-        claims.unclaim(conn, ledger.number, before)
+        registry.unclaim(conn, slot_table.number, before)
         self._claimed = allowed + beyond
-        ledger.allow(allowed)
+        slot_table.allow(allowed)
 
     def _room(self, view: View, plan: Plan) -> int:
-        return plan.all_hosts - self._census.claimed_beside(self._ledger.number) - view.unclaimed
+        return (
+            plan.all_hosts - self._registry.claimed_beside(self._slot_table.number) - view.unclaimed
+        )
 
     def _claim(self, conn: Connection, number: int) -> None:
         if number != self._claimed:
-            claims.claim(conn, self._ledger.number, number)
-            claims.unclaim(conn, self._ledger.number, self._claimed)
+            registry.claim(conn, self._slot_table.number, number)
+            registry.unclaim(conn, self._slot_table.number, self._claimed)
             self._claimed = number
 
     def _replan(self, hosts: int) -> None:
@@ -234,7 +238,7 @@ class Hosts:
         self._problem = None
         if plan != self._plan:
             self._plan = plan
-            self._ledger.reserve(plan.reserved)
+            self._slot_table.reserve(plan.reserved)
             self._follow(plan)
 
 

@@ -19,7 +19,7 @@ from greenline.postgres.connection import Connection
 
 # A backend that a cancel does not reach (an uninterruptible write) is given up after this.
 GONE_TIMEOUT_S = 5.0
-ASK_AGAIN_S = 0.1
+BACKEND_CHECK_S = 0.1
 TCP_CLOSE = 7  # of the kernel's states: nothing is known of the peer
 
 
@@ -33,7 +33,7 @@ def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None
     if not conn.settled and conn.farewell is None:
         # libpq ended the connect by itself: if there was a backend, it was told, or told us.
         conn.close()
-        gevent.sleep(ASK_AGAIN_S)
+        gevent.sleep(BACKEND_CHECK_S)
         return True
     busy = conn.busy or conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE
     with ExitStack() as stack:
@@ -45,7 +45,7 @@ def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None
         if busy and cancel is not None:
             # Where the network was cut nothing is seen: it is gone when there is nobody to cancel.
             while gone is not True and monotonic() < until and cancel(conn.pid):
-                gone = _gone(goodbye, ASK_AGAIN_S)
+                gone = _gone(goodbye, BACKEND_CHECK_S)
         if gone is False:
             gone = _gone(goodbye, until - monotonic())
         return gone

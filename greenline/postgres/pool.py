@@ -40,10 +40,10 @@ from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.errors import evicts, first_line, is_lost, translate
 from greenline.postgres.queue import Queue
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 
 # What is left when close() has waited in vain gets this long to end.
-GOODBYE_S = 1.0
+POOL_CLOSE_S = 1.0
 # Of an average: the last 20 or so count.
 SMOOTHING = 0.05
 # Whose turn comes when less than so many average loans fit into its time is not served any more.
@@ -54,7 +54,7 @@ JITTER = 0.1
 log = logging.getLogger(__name__)
 
 
-class Loan:
+class Checkout:
     """
     What :meth:`ConnectionPool.connection` returns, to be entered once.
 
@@ -67,7 +67,7 @@ class Loan:
         self._reset = reset
 
     def __enter__(self) -> Connection:
-        conn = self._conn = self._pool.lend()
+        conn = self._conn = self._pool.checkout()
         try:
             conn.autocommit = self._autocommit
         except BaseException as error:
@@ -92,9 +92,9 @@ class Loan:
             if isinstance(error, psycopg2.Error):
                 raise self._judged(error) from error
             if isinstance(error, OutcomeUnknown):
-                self._pool.distrust(self._conn)
+                self._pool.invalidate(self._conn)
         finally:
-            self._pool.take_back(self._conn, self._reset)
+            self._pool.release(self._conn, self._reset)
 
     def _judged(self, error: psycopg2.Error) -> GreenlineError:
         conn = self._conn
@@ -103,7 +103,7 @@ class Loan:
         is_over = bool(conn.closed) and is_lost(error)
         # A connection that was closed on our side says nothing of the others.
         if evicts(error) or (is_over and not isinstance(error, psycopg2.InterfaceError)):
-            self._pool.distrust(conn)
+            self._pool.invalidate(conn)
         if is_over and self._autocommit:  # each statement stood alone: the last one may be done
             return OutcomeUnknown()
         if is_over:
@@ -119,7 +119,7 @@ class ConnectionPool:
     may wait. A connection is retired after *max_lifetime_s* (less up to a tenth), or when it was
     idle for *max_idle_s* and there are more than *min_size*. *control* stops statements that
     nobody waits for any more: without one such a statement works on, and its slot is free after
-    five seconds all the same. With *ledger* each connection takes one of the host's slots, and
+    five seconds all the same. With *slot_table* each connection takes one of the host's slots, and
     *max_size* is what the pool may hold while nobody else on the host wants them. psycopg2's errors
     leave the block as ours. Call from greenlets of one thread.
 
@@ -141,7 +141,7 @@ class ConnectionPool:
         max_lifetime_s: float = 3600.0,
         max_idle_s: float = 600.0,
         control: Control | None = None,
-        ledger: Ledger | None = None,
+        slot_table: SlotTable | None = None,
     ) -> None:
         require_hook()
         self._min_size = min_size
@@ -153,14 +153,19 @@ class ConnectionPool:
         self._idle: deque[Connection] = deque()  # the longest idle first
         self._queue = Queue(self._pass_on)
         self._backends = Backends(
-            connect, self._queue, self._admit, max_size=max_size, control=control, ledger=ledger
+            connect,
+            self._queue,
+            self._admit,
+            max_size=max_size,
+            control=control,
+            slot_table=slot_table,
         )
         self._slots = self._backends.slots
-        self._see_off = self._backends.see_off
+        self._close_and_wait = self._backends.close_and_wait
         self._holders: set[greenlet] = set()
         self._closing = Event()
         self._evicted_s = 0.0  # connections made before this are not to be trusted
-        self._keeper: gevent.Greenlet[[], None] | None = None
+        self._housekeeper: gevent.Greenlet[[], None] | None = None
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
@@ -178,7 +183,7 @@ class ConnectionPool:
             "waiting": backends.queued(),
         }
 
-    def connection(self, *, autocommit: bool = False, reset: bool = True) -> Loan:
+    def connection(self, *, autocommit: bool = False, reset: bool = True) -> Checkout:
         """
         Lend a connection for the length of the block, which is one transaction.
 
@@ -199,10 +204,10 @@ class ConnectionPool:
             StoreDown: no connection could be made.
             ConnectionLost: it was lost before anything was committed.
         """
-        return Loan(self, autocommit, reset)
+        return Checkout(self, autocommit, reset)
 
-    def lend(self) -> Connection:
-        """Give the current greenlet a connection, for a :class:`Loan`."""
+    def checkout(self) -> Connection:
+        """Give the current greenlet a connection, for a :class:`Checkout`."""
         me = gevent.getcurrent()
         if me in self._holders:
             raise NestedConnection
@@ -211,7 +216,7 @@ class ConnectionPool:
         conn.lent_s = monotonic()
         return conn
 
-    def take_back(self, conn: Connection, reset: bool) -> None:
+    def release(self, conn: Connection, reset: bool) -> None:
         """Take what was lent: keep it when it is clean."""
         self._held_s += (monotonic() - conn.lent_s - self._held_s) * SMOOTHING
         kept = False
@@ -224,9 +229,9 @@ class ConnectionPool:
             if kept and not is_due and not self._is_evicted(conn):
                 self._pass_on(conn)
             else:
-                self._see_off(conn)
+                self._close_and_wait(conn)
 
-    def distrust(self, conn: Connection) -> None:
+    def invalidate(self, conn: Connection) -> None:
         """
         Evict what was made before now, after a failover, a shutdown or a loss.
 
@@ -239,7 +244,7 @@ class ConnectionPool:
     def resize(self, max_size: int) -> None:
         """Let the pool hold *max_size* connections; too many now are closed as they come back."""
         for _ in range(min(self._backends.resize(max_size), len(self._idle))):
-            self._see_off(self._idle.popleft())
+            self._close_and_wait(self._idle.popleft())
 
     def fill(self) -> None:
         """
@@ -248,20 +253,20 @@ class ConnectionPool:
         Raises:
             StoreDown: the server cannot be reached.
         """
-        self._start_keeper()
+        self._start_housekeeper()
         self._backends.fill(self._min_size)
 
     def check(self) -> None:
         """Look at each idle connection once and see off those that the server has ended."""
         for conn in [conn for conn in self._idle if is_dead(conn)]:
             self._idle.remove(conn)
-            self._see_off(conn)
+            self._close_and_wait(conn)
 
     def evict(self) -> None:
         """Trust no connection that exists now: idle ones go at once, lent ones on their return."""
         self._evicted_s = monotonic()
         while self._idle:
-            self._see_off(self._idle.popleft())
+            self._close_and_wait(self._idle.popleft())
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """
@@ -274,12 +279,12 @@ class ConnectionPool:
         self._closing.set()
         self._queue.fail_all(PoolClosed())
         while self._idle:
-            self._see_off(self._idle.popleft())
+            self._close_and_wait(self._idle.popleft())
         self._backends.stop()
         if not self._backends.wait_until_gone(timeout_s):
             for holder in self._holders - {gevent.getcurrent()}:
                 gevent.kill(holder, PoolClosed())
-        return self._backends.wait_until_gone(GOODBYE_S)
+        return self._backends.wait_until_gone(POOL_CLOSE_S)
 
     def _acquire(self) -> Connection:
         if self._closing.is_set():
@@ -288,7 +293,7 @@ class ConnectionPool:
             conn = self._idle.pop()
             if not is_dead(conn):
                 return conn
-            self._see_off(conn)
+            self._close_and_wait(conn)
         return self._wait()
 
     def _wait(self) -> Connection:
@@ -312,23 +317,23 @@ class ConnectionPool:
     def _admit(self, conn: Connection) -> None:
         """Take a new connection."""
         conn.expires_s = conn.made_s + self._max_lifetime_s * (1 - JITTER * random.random())  # noqa: S311
-        self._start_keeper()
+        self._start_housekeeper()
         self._pass_on(conn)
 
-    def _start_keeper(self) -> None:
-        if self._keeper is None:
-            self._keeper = gevent.spawn(self._keep)
+    def _start_housekeeper(self) -> None:
+        if self._housekeeper is None:
+            self._housekeeper = gevent.spawn(self._keep)
 
     def _pass_on(self, conn: Connection) -> None:
         backends = self._backends
         is_beyond = backends.size - backends.leaving > backends.max_size
         if self._closing.is_set() or is_beyond or self._slots.must_go(conn):
-            self._see_off(conn)
+            self._close_and_wait(conn)
         elif not self._queue.hand(conn, LOANS * self._held_s):
             conn.idle_since_s = monotonic()
             self._idle.append(conn)
             if not self._slots.is_giving:
-                self._slots.give_spare(self._idle, self._see_off)
+                self._slots.give_spare(self._idle, self._close_and_wait)
 
     def _is_evicted(self, conn: Connection) -> bool:
         return conn.made_s < self._evicted_s
@@ -343,7 +348,7 @@ class ConnectionPool:
             self.check()
             while (conn := self._find_due()) is not None:
                 self._idle.remove(conn)
-                self._see_off(conn).join()
+                self._close_and_wait(conn).join()
             try:
                 self.fill()
             except GreenlineError:

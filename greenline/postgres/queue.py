@@ -6,7 +6,7 @@ Those who wait for a connection: first come, first served.
 3. Who gave up, was killed or lost its client leaves the queue, and passes on what was handed to it
    in the same moment.
 4. In an overload most requests come by here: who waits has no watcher and no timer of its own. The
-   request's timer ends its wait, and one look every ``LOOK_S`` finds all who hung up.
+   request's timer ends its wait, and one look every ``DISCONNECT_CHECK_S`` finds all who hung up.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from greenline.hub import deadline, disconnect
 from greenline.hub.lock_waits import LockWait
 from greenline.postgres.connection import Connection
 
-LOOK_S = 0.05
+DISCONNECT_CHECK_S = 0.05
 
 
 class Waiter:
@@ -98,7 +98,7 @@ class Queue:
                 waiter.wait(timeout_s)
             if waiter.error is not None:
                 raise waiter.error
-            if disconnect.is_gone(waiter.sock):
+            if disconnect.is_disconnected(waiter.sock):
                 raise ClientGone
         except BaseException:
             self._leave(waiter)
@@ -141,7 +141,7 @@ class Queue:
     def _look_for_the_gone(self) -> None:
         """Send away those whose clients hung up, as long as anybody waits."""
         while self._waiters:
-            gevent.sleep(LOOK_S)
+            gevent.sleep(DISCONNECT_CHECK_S)
             waiting = {waiter.sock: waiter for waiter in self._waiters if waiter.sock is not None}
             for sock in disconnect.gone(waiting):
                 self._waiters.remove(waiting[sock])

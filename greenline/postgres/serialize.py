@@ -22,7 +22,7 @@ from psycopg2.extensions import STATUS_BEGIN, cursor
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline.hub import deadline
-from greenline.hub.cooperate import give_way, wake
+from greenline.hub.cooperate import wake, yield_to_hub
 from greenline.hub.lock_waits import LockWait
 from greenline.postgres.connection import WatchedConnection
 
@@ -91,7 +91,7 @@ class SerializedConnection(WatchedConnection):
                 self._release()
         # Threads change over here, because psycopg2 releases the interpreter's lock.
         if not is_sent and getcurrent() is not gevent.get_hub():
-            give_way()
+            yield_to_hub()
 
     def close(self) -> None:
         """Close, after the statement in progress."""

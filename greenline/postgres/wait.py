@@ -21,10 +21,10 @@ from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline.hub import deadline
 from greenline.postgres.cancel import cancel_statement
-from greenline.postgres.connection import READ, WRITE, Connection, WatchedConnection
+from greenline.postgres.connection import READ_EVENT, WRITE, Connection, WatchedConnection
 
 Callback = Callable[[PsycopgConnection], None]
-EVENTS = {POLL_READ: READ, POLL_WRITE: WRITE}
+EVENTS = {POLL_READ: READ_EVENT, POLL_WRITE: WRITE}
 
 
 def wait(conn: PsycopgConnection) -> None:

@@ -1,5 +1,5 @@
 """
-The file of a ledger: what is in it, its locks, and whether its content can be trusted.
+The file of a slot table: what is in it, its locks, and whether its content can be trusted.
 
 1. Who uses it holds a seat, and takes it before looking at the content. What is damaged is made
    anew in place by who has a lock on the whole: then nobody uses it, and nobody can begin to.
@@ -39,15 +39,15 @@ STATES = 8 * CELLS
 SIZE = STATES + SLOTS
 SEAT_LOCKS = SIZE
 
-RETRY_S, PATIENCE_S = 0.01, 1.0
+LOCK_RETRY_S, LOCK_TIMEOUT_S = 0.01, 1.0
 RANGE = struct.Struct("hhqqi4x")  # struct flock: kind, whence, start, length, pid
 
-_files: "WeakSet[LedgerFile]" = WeakSet()
+_files: "WeakSet[SlotFile]" = WeakSet()
 
 
-class LedgerFile:
+class SlotFile:
     """
-    The ledger at *path*, made when there is none, and a seat in it.
+    The slot table at *path*, made when there is none, and a seat in it.
 
     Waits up to *patience_s* for one who repairs it.
 
@@ -55,19 +55,19 @@ class LedgerFile:
         ConfigError: names the file, and what is wrong with it.
     """
 
-    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, path: Path, patience_s: float = LOCK_TIMEOUT_S) -> None:
         self.path = path
         until = time.monotonic() + patience_s
         while (trouble := self._try()) is not None:
             if time.monotonic() >= until:
                 raise refused(path, trouble)
-            time.sleep(RETRY_S)
+            time.sleep(LOCK_RETRY_S)
         self.cells[HOLDS + self.seat] = 0
         self.times[WANTS_UNTIL + self.seat] = self.times[PROMISED_UNTIL + self.seat] = 0.0
         _files.add(self)
 
     def __repr__(self) -> str:
-        return f"<LedgerFile {self.path} seat={self.seat}>"
+        return f"<SlotFile {self.path} seat={self.seat}>"
 
     def close(self) -> None:
         """Let all locks go; close it twice and nothing happens."""
@@ -91,7 +91,7 @@ class LedgerFile:
         """
         if self.locks.closed:
             raise RuntimeError(
-                f"{self.path} is closed here; a process opens the ledger itself, after the fork"
+                f"{self.path} is closed here; a process opens the slot table itself, after the fork"
             )
 
     def is_in_place(self) -> bool:
@@ -223,10 +223,10 @@ def _unlock(fd: int, start: int, length: int = 1) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, RANGE.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
 
 
-def _let_go() -> None:
+def _release() -> None:
     """In a forked child: hold nothing for a parent that may die."""
     for file in list(_files):
         file.close()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release)

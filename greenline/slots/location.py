@@ -1,5 +1,5 @@
 """
-Where the file of a ledger lies, and whether what lies there can be ours.
+Where the file of a slot table lies, and whether what lies there can be ours.
 
 1. It is made complete under another name and then linked: nobody ever opens a half of it.
 2. What belongs to somebody else, or may be written by others, is refused and left as it is.
@@ -24,10 +24,10 @@ HEADER = struct.pack("=qq", int.from_bytes(b"grnledgr", sys.byteorder), 1)
 
 def path(key: str, folder: Path | None = None) -> Path:
     """
-    Return the path of the ledger of the server that *key* names, as in ``"db.example:5432"``.
+    Return the path of the slot table of the server that *key* names, as in ``"db.example:5432"``.
 
     In shared memory, else in the temporary folder, one for each user: call it as the user that
-    works. One server needs one key: a socket and a host name of it would be two ledgers.
+    works. One server needs one key: a socket and a host name of it would be two slot tables.
     """
     if folder is None:
         has_memory = os.access(SHARED_MEMORY, os.W_OK | os.X_OK)

@@ -1,7 +1,7 @@
 """
-Whose turn it is among the pools of one process, which share its part in the ledger.
+Whose turn it is among the pools of one process, which share its part in the slot table.
 
-The ledger sees processes; between the pools of one these rules hold:
+The slot table sees processes; between the pools of one these rules hold:
 
 1. A free slot is for the waiting pool that holds the fewest, of equals for the longest waiting.
 2. Who holds at least two more than a waiting one gives one, for one need at a time.

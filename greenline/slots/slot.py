@@ -1,22 +1,22 @@
 """
-A slot as its holder sees it: how far its connect has come is written in the ledger.
+A slot as its holder sees it: how far its connect has come is written in the slot table.
 
 What is written outlives the holder: whoever finds the slot of a killed one must know whether there
 may be a backend, and which.
 """
 
-from greenline.slots.file import HELD, LedgerFile
+from greenline.slots.file import HELD, SlotFile
 
 
 class Slot:
-    """A place for one backend; its *number* is nobody's business but the ledger's and the log's."""
+    """Room for one backend; its *number* is used by the slot table and the log alone."""
 
     __slots__ = ("file", "for_control", "is_kept", "number", "since_s")
 
     def __init__(
-        self, file: LedgerFile, number: int, for_control: bool = False, since_s: float | None = None
+        self, file: SlotFile, number: int, for_control: bool = False, since_s: float | None = None
     ) -> None:
-        self.file: LedgerFile | None = file  # None once it was given back
+        self.file: SlotFile | None = file  # None once it was given back
         self.number = number
         self.for_control = for_control
         self.is_kept = False  # one of those that nobody asks for

@@ -21,10 +21,10 @@ The host's connections to one server as slots that all processes of one user sha
    others their turn: ``turns`` has the rules.
 6. After a shrinking nobody takes a shared slot as long as more are held than there are now.
 7. When the file was removed by somebody (systemd's RemoveIPC does it at a logout), each process
-   moves to the new one within ``LOOK_S``, and what finds no place there is over.
+   moves to the new one within ``FILE_CHECK_S``, and what finds no place there is over.
 
 No method waits for anything, and none may be called from two threads at once. A forked child has no
-part in the ledger of its parent, and holds nothing of it: it opens its own.
+part in the slot table of its parent, and holds nothing of it: it opens its own.
 """
 
 import logging
@@ -34,13 +34,13 @@ from pathlib import Path
 from time import monotonic
 
 from greenline.errors import ConfigError
-from greenline.slots.file import CONNECTING, FREE, SLOTS, SPARE, SPARE_CELLS, LedgerFile
+from greenline.slots.file import CONNECTING, FREE, SLOTS, SPARE, SPARE_CELLS, SlotFile
 from greenline.slots.sharers import Sharers
 from greenline.slots.slot import Slot
 from greenline.slots.turns import Turns
 
 BESIDE, LAST_RESORT = 1, SLOTS - 1
-LOOK_S, COMPLAIN_S = 1.0, 60.0
+FILE_CHECK_S, COMPLAIN_S = 1.0, 60.0
 TOLD_CAPACITY = 0  # of the numbers that all see: the capacity that who begins goes by
 # When its client was killed, the backend of a control connection is gone in this time: it is idle.
 DEAD_S = 1.0
@@ -51,9 +51,9 @@ MAX_ASKED = 128
 log = logging.getLogger(__name__)
 
 
-class Ledger:
+class SlotTable:
     """
-    This process's part in the ledger at *path*; open it after the fork.
+    This process's part in the slot table at *path*; open it after the fork.
 
     Nothing can be taken before ``resize()`` says what there is. *floor* slots are kept for the
     pool beside the one for the control connection. *clock* is one for all processes.
@@ -78,16 +78,16 @@ class Ledger:
         self._without_control_since: float | None = None
         # The last resort as an orphan, however often it was abandoned: since when, and last seen.
         self._last_resort_since, self._last_resort_seen = 0.0, -inf
-        self._look_at = clock() + LOOK_S
-        self._left: list[LedgerFile] = []  # files that were removed and hold what is over
-        self._file = LedgerFile(path)
+        self._look_at = clock() + FILE_CHECK_S
+        self._left: list[SlotFile] = []  # files that were removed and hold what is over
+        self._file = SlotFile(path)
         self._turns = Turns(self._file)
         self.sharers = Sharers(clock)
         self.resize(0)
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
-        return f"<Ledger {self._path.name} seat={self._file.seat} {stats}>"
+        return f"<SlotTable {self._path.name} seat={self._file.seat} {stats}>"
 
     def stats(self) -> dict[str, int]:
         """
@@ -304,13 +304,13 @@ class Ledger:
         """See whether the path still names our file, and move when it does not."""
         if now < self._look_at:
             return
-        self._look_at = now + LOOK_S
+        self._look_at = now + FILE_CHECK_S
         if self._file.is_in_place():
             return
         try:
-            new = LedgerFile(self._path, patience_s=0)
+            new = SlotFile(self._path, patience_s=0)
         except ConfigError as error:
-            log.error("the ledger was replaced, so who starts now cannot share it: %s", error)
+            log.error("the slot table was replaced, so who starts now cannot share it: %s", error)
             self._look_at = now + COMPLAIN_S
             return
         log.error("%s was removed while in use: moving to a new one", self._path)
@@ -319,7 +319,7 @@ class Ledger:
         self._left.append(self._file)
         self._file, self._turns = new, Turns(new, self._turns.holds)
         # Others move within a second, too: what is free until then may be theirs.
-        self._paused_until = now + 2 * LOOK_S
+        self._paused_until = now + 2 * FILE_CHECK_S
         for slot in tuple(self._slots | self._orphans):
             self._move(slot, self.capacity)
         self.resize(self.capacity, self.reserved)

@@ -13,7 +13,7 @@ Whose turn it is to take a slot, and who should give one: no locks, no waiting, 
 
 from collections.abc import Iterator
 
-from greenline.slots.file import HOLDS, PROMISED_UNTIL, SEATS_USED, WANTED, WANTS_UNTIL, LedgerFile
+from greenline.slots.file import HOLDS, PROMISED_UNTIL, SEATS_USED, WANTED, WANTS_UNTIL, SlotFile
 
 WANT_S = 0.1
 PROMISE_S = 0.1
@@ -22,7 +22,7 @@ PROMISE_S = 0.1
 class Turns:
     """The turns of the processes that share *file*, seen by one of them; times are its clock's."""
 
-    def __init__(self, file: LedgerFile, holds: int = 0) -> None:
+    def __init__(self, file: SlotFile, holds: int = 0) -> None:
         self._file = file
         self.holds = 0
         self.count(holds)

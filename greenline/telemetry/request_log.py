@@ -41,7 +41,7 @@ class ErrorLogHandler(logging.Handler):
             self._error_log.handle(record)
 
 
-class Journal:
+class RequestLog:
     """What one worker tells; *log* is gunicorn's."""
 
     def __init__(self, cfg: Any, log: Any, counters: Counters, *, as_json: bool) -> None:

@@ -25,9 +25,9 @@ from gunicorn.errors import HaltServer
 
 from greenline import settings
 from greenline.errors import ConfigError
-from greenline.worker.dry_run import Trial
+from greenline.worker.dry_run import DryRun
 
-RETRY_S = 5.0
+BOOT_RETRY_S = 5.0
 
 # Shared with the workers, which are forked off later.
 _shared = mmap(-1, 3)
@@ -63,7 +63,7 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
     except ConfigError as error:
         raise HaltServer(f"greenline: {error}", 1) from error
     if "handle_hup" not in vars(server):
-        Releases(server)
+        Reloads(server)
     # Until it sets its own handlers, a worker that boots gets its signals in a copy of this.
     worker.early_signals = server.SIG_QUEUE
     hook(server, worker)
@@ -73,12 +73,12 @@ class _Waiting(Exception):
     """All of a reload is done, but for waiting for the old workers."""
 
 
-class Releases:
+class Reloads:
     """Take the place of *server*'s methods that deal with releases, and with those that fail."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self._trial: Trial | None = None
+        self._dry_run: DryRun | None = None
         self._not_before_s = 0.0
         self._is_reloading = False
         self._reload, server.handle_hup = server.handle_hup, self.begin
@@ -96,12 +96,12 @@ class Releases:
         if self._server.cfg.reload:
             self._take()
         else:
-            self._trial = Trial(self._server, again=True)
+            self._dry_run = DryRun(self._server, again=True)
 
     def go_round(self) -> None:
         """Look at the trial: gunicorn comes here once a second, and when a child has ended."""
-        if self._trial is not None and (status := self._trial.status()) is not None:
-            self._trial = None
+        if self._dry_run is not None and (status := self._dry_run.status()) is not None:
+            self._dry_run = None
             if status == 0:
                 self._not_before_s = 0.0
                 self._take()
@@ -135,12 +135,12 @@ class Releases:
                 if not _shared[_SERVED]:
                     raise
                 _shared[_UNLOADABLE] = 1
-                self._not_before_s = monotonic() + RETRY_S
+                self._not_before_s = monotonic() + BOOT_RETRY_S
                 self._server.log.error(
                     "%s %d others go on; the next is tried in %.0f s",
                     error.reason,
                     len(self._server.WORKERS),
-                    RETRY_S,
+                    BOOT_RETRY_S,
                 )
             else:
                 return
@@ -153,6 +153,6 @@ class Releases:
         self._stop(graceful)
 
     def _end(self) -> None:
-        if self._trial is not None and self._trial.status() is None:
-            self._trial.end()
-        self._trial = None
+        if self._dry_run is not None and self._dry_run.status() is None:
+            self._dry_run.end()
+        self._dry_run = None

@@ -32,8 +32,8 @@ from greenline.worker import hooks
 
 REFUSED = 4  # what gunicorn's own workers exit with when the application cannot be loaded
 # A release that takes longer to load than this is taken for one that hangs.
-TIMEOUT_S = 60.0
-TICK_S = 0.02
+LOAD_TIMEOUT_S = 60.0
+POLL_S = 0.02
 
 
 def try_application(server: Any) -> None:
@@ -45,14 +45,14 @@ def try_application(server: Any) -> None:
     """
     if server.cfg.reload:
         return
-    trial = Trial(server)
+    trial = DryRun(server)
     while (status := trial.status()) is None:
-        time.sleep(TICK_S)
+        time.sleep(POLL_S)
     if status:
         sys.exit(status)
 
 
-class Trial:
+class DryRun:
     """A child that loads *server*'s application; *again* reads the configuration anew as well."""
 
     def __init__(self, server: Any, *, again: bool = False) -> None:
@@ -64,7 +64,7 @@ class Trial:
             os._exit(status)
         os.close(told)
         os.set_blocking(self._answer, False)
-        self._until = time.monotonic() + TIMEOUT_S
+        self._until = time.monotonic() + LOAD_TIMEOUT_S
 
     def status(self) -> int | None:
         """Return 0 when it has loaded, another number when it cannot be, None while it loads."""
@@ -74,7 +74,7 @@ class Trial:
             if time.monotonic() < self._until:
                 return None
             self.end()
-            _tell(f"the application did not load within {TIMEOUT_S:.0f} s")
+            _tell(f"the application did not load within {LOAD_TIMEOUT_S:.0f} s")
             return REFUSED
         # Without an answer it has crashed; or it lives on without the pipe, which is its affair.
         self._forget(0 if answer else os.WNOHANG)
@@ -132,7 +132,7 @@ def _boot(server: Any, again: bool) -> None:
             raise ConfigError(f"TLS: {cfg.certfile}, {cfg.keyfile}: {error}") from error
     application = server.app.wsgi()
     if not again:  # a reload is no start: who serves now goes on to
-        hooks.on_trial(application)
+        hooks.on_dry_run(application)
 
 
 def _read_anew(server: Any) -> None:

@@ -22,7 +22,7 @@ def close(worker: Any) -> None:
         resources.close()
 
 
-def on_trial(application: Any) -> None:
+def on_dry_run(application: Any) -> None:
     """
     Let *application*, which was loaded before the workers are started, say whether they may be.
 
@@ -31,7 +31,7 @@ def on_trial(application: Any) -> None:
     """
     resources = _resources(application)
     if resources is not None:
-        resources.on_trial()
+        resources.on_dry_run()
 
 
 def _resources(application: Any) -> Any:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 10.0
+BUDGET_TIMEOUT_S = 10.0
 # Exit statuses of ``greenline budget``.
 FITS, UNREACHABLE = 0, 3
 
@@ -51,9 +51,9 @@ def _ask(server: Any) -> "subprocess.Popen[str]":
 
 def _show(server: Any, asked: "subprocess.Popen[str]") -> None:
     try:
-        answer, complaint = asked.communicate(timeout=TIMEOUT_S)
+        answer, complaint = asked.communicate(timeout=BUDGET_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        server.log.warning("connection budget: no answer within %.0f s", TIMEOUT_S)
+        server.log.warning("connection budget: no answer within %.0f s", BUDGET_TIMEOUT_S)
         return
     if answer:
         server.log.info("connection budget\n%s", answer.rstrip())

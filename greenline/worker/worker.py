@@ -4,8 +4,8 @@ The gunicorn worker: accept, read, call, answer, and let the others run.
 ``gunicorn -k greenline.worker.GreenWorker any.wsgi:app`` hosts an unmodified application.
 
 1. Settings of gunicorn keep their meaning; what a client may do to the worker has limits.
-2. Every request of HTTP/1 passes ``answer``, by whichever lane it came; ``Refusals`` answers what
-   went wrong.
+2. Every request of HTTP/1 passes ``answer``, by whichever lane it came; ``ErrorResponses`` answers
+   what went wrong.
 3. gunicorn reads a connection that may speak HTTP/2, and each stream is answered as a request.
 """
 
@@ -42,9 +42,9 @@ from greenline.admission.limiter import limiter, refuse
 from greenline.errors import ClientGone, ConfigError, Overloaded
 from greenline.http import http2, proxy_headers
 from greenline.http.client import Client
-from greenline.http.connection import Connection, Outcome
-from greenline.http.error_responses import Refusals
-from greenline.http.fast_parser import UWSGI, Lane, Rules, split_head
+from greenline.http.connection import ClientConnection, HandlerOutcome
+from greenline.http.error_responses import ErrorResponses
+from greenline.http.fast_parser import UWSGI, FastParser, Rules, split_head
 from greenline.http.plain_client import PlainClient, Sweep
 from greenline.http.response import Response
 from greenline.http.tls_client import TlsClient
@@ -56,7 +56,7 @@ from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.offload import fork
 from greenline.patch import entry_points_read_once, hook_libraries
 from greenline.telemetry import counters
-from greenline.telemetry.request_log import Journal
+from greenline.telemetry.request_log import RequestLog
 from greenline.worker import arbiter, signals
 from greenline.worker.heartbeat import Heartbeat
 from greenline.worker.listener import Listener, Name
@@ -155,16 +155,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
         self.is_fast = self._has_fast_lane()
         self._counters = counters.join(self.shared_fd)
-        self._journal = Journal(cfg, self.log, self._counters, as_json=settings.logs_json())
-        atexit.register(self._journal.close)  # after gunicorn's last line
-        self._refusals = Refusals(cfg, self.log, self._journal, self.handle_error)
+        self._request_log = RequestLog(cfg, self.log, self._counters, as_json=settings.logs_json())
+        atexit.register(self._request_log.close)  # after gunicorn's last line
+        self._error_responses = ErrorResponses(cfg, self.log, self._request_log, self.handle_error)
         self.base = base_environ(cfg)  # with what the journal made of standard error
         self.rules = Rules(cfg)
         self._handlers = Handlers()
         counters.gauges["handlers"] = self._handlers.stats
         self.sweep = Sweep()
         self.sweep.start()
-        self.conversations: set[Connection | Guest] = set()
+        self.conversations: set[ClientConnection | Guest] = set()
         self._pre_request = self._hook("pre_request")
         self._post_request = self._hook("post_request")
         learnt = self._counters.inherited.get(("limiter", "limit"), 0)
@@ -217,15 +217,15 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._counters.count(("gone",))
         except GreenletExit:
             if not self.alive:
-                self._refusals.cut(connection)
+                self._error_responses.cut(connection)
         except BaseException as error:
-            self._refusals.give_up(connection, addr, error)
+            self._error_responses.give_up(connection, addr, error)
         finally:
             client.close()
             client.error = None
             self.conversations.discard(connection)
 
-    def answer(self, connection: Connection, request: Any, in_handler: bool = False) -> bool:
+    def answer(self, connection: ClientConnection, request: Any, in_handler: bool = False) -> bool:
         """
         Call the application and send what it returns; return whether the connection stays.
 
@@ -242,7 +242,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         response = None
         try:
             response, environ = connection.respond(request)
-            if proxy_headers.STARTED in environ:
+            if proxy_headers.REQUEST_START in environ:
                 proxy_headers.note_queue(environ)
             self.nr += 1
             if self.nr >= self.max_requests:
@@ -327,7 +327,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         """Log the answer that gunicorn sends in place of the application, which sent none."""
         if not response.headers_sent:
             response.status, response.status_code = status, int(status[:3])
-            self._journal.tell(environ, request, response, monotonic() - started)
+            self._request_log.tell(environ, request, response, monotonic() - started)
 
     def _log_timeout_in_queue(self, request: Any, error: RequestTimeout) -> None:
         self.log.warning("%s %s: %s; it waited to be admitted", request.method, request.uri, error)
@@ -370,7 +370,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 error = sys.exception()
                 fork.end(None if error is getattr(response.sock, "error", None) else error)
             if response.headers_sent:  # else nothing was answered yet, and who does it tells
-                self._journal.tell(environ, request, response, monotonic() - started)
+                self._request_log.tell(environ, request, response, monotonic() - started)
             if hasattr(result, "close"):
                 result.close()
 
@@ -392,10 +392,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _reopen(self) -> None:
         self.log.reopen_files()
-        self._journal.reopen()
+        self._request_log.reopen()
         self.base["wsgi.errors"].streams = WSGIErrorsWrapper(self.cfg).streams
 
-    def _converse(self, connection: Connection) -> None:
+    def _converse(self, connection: ClientConnection) -> None:
         idle_s = self.limits.head_s
         if self.is_fast and isinstance(connection.client, PlainClient):
             connection.client.on_request = self._server_at_once(connection)
@@ -407,7 +407,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if connection.is_unread() or connection.client.has_input():
             connection.client.linger()
 
-    def _server_at_once(self, connection: Connection) -> Callable[[bytes], bool]:
+    def _server_at_once(self, connection: ClientConnection) -> Callable[[bytes], bool]:
         """
         Return what serves a request that begins with the bytes it is given, in a handler.
 
@@ -426,16 +426,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
         return serve
 
-    def _handle(self, connection: Connection, request: Any) -> None:
+    def _handle(self, connection: ClientConnection, request: Any) -> None:
         """Answer *request* in a handler; after the last one the connection's greenlet goes on."""
         connection.handler = getcurrent()
         try:
             stays = self.answer(connection, request, True)
             if stays and connection.wait_for_next(self.keepalive_s):
                 return
-            outcome = Outcome(stays)
+            outcome = HandlerOutcome(stays)
         except BaseException as error:
-            outcome = Outcome(error=error)
+            outcome = HandlerOutcome(error=error)
         finally:
             connection.handler = None
         connection.client.end_request(outcome)
@@ -450,9 +450,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             return PlainClient(sock, self.limits, self.sweep)
         return (TlsClient if isinstance(sock, ssl.SSLSocket) else Client)(sock, self.limits)
 
-    def _connection(self, client: Client, addr: Any, server: Any) -> Connection:
-        lane = Lane(self.rules, {**self.base, "gunicorn.socket": client.sock}, addr, server)
-        return Connection(client, lane, server, fast=self.is_fast)
+    def _connection(self, client: Client, addr: Any, server: Any) -> ClientConnection:
+        lane = FastParser(self.rules, {**self.base, "gunicorn.socket": client.sock}, addr, server)
+        return ClientConnection(client, lane, server, fast=self.is_fast)
 
     def _shakes_hands(self, sock: Any) -> bool:
         try:
@@ -479,7 +479,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             idle = [
                 (idle_s, each)
                 for each in self.conversations
-                if isinstance(each, Connection)
+                if isinstance(each, ClientConnection)
                 and each.server == server.address
                 and (idle_s := each.idle_s()) is not None
                 # A proxy may be about to use its connection: closing that would be a 502.

@@ -65,7 +65,7 @@ def out_of_order(folder: Path, environ: Mapping[str, str]) -> set[str]:
     """Return the codes of what does not hold."""
     broken = {one.code for one in steps(folder, environ) if not one.holds()}
     limits = {route.max_body_bytes.value for route in read(folder, environ).routes}
-    return broken | ({"body"} if limits != {factory.MAX_BODY_BYTES} else set())
+    return broken | ({"body"} if limits != {factory.MAX_JSON_BYTES} else set())
 
 
 def request_timeout_s(facts: Facts) -> float:

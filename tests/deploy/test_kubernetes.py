@@ -151,7 +151,7 @@ def test_each_probe_asks_something_else(container: Object, api: Service) -> None
     paths = [probe["httpGet"]["path"] for probe in (startup, ready, alive)]
     assert paths == ["/healthz", "/readyz", "/healthz"]
     assert [api.get(path).status for path in paths] == [200, 200, 200]
-    slowest_s = dry_run.TIMEOUT_S + preflight.TIMEOUT_S
+    slowest_s = dry_run.LOAD_TIMEOUT_S + preflight.BUDGET_TIMEOUT_S
     assert startup["periodSeconds"] * startup["failureThreshold"] > slowest_s
     assert ready["timeoutSeconds"] > health.TOTAL_TIMEOUT_S
 

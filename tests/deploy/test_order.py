@@ -103,5 +103,5 @@ def test_a_variable_that_moves_the_order_is_noticed(
 def test_the_service_s_own_numbers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long before the request a statement ends, and how large a body may be."""
     monkeypatch.setattr(databases, "STATEMENT_MARGIN_S", 0.0)
-    monkeypatch.setattr(factory, "MAX_BODY_BYTES", factory.MAX_BODY_BYTES + 1)
+    monkeypatch.setattr(factory, "MAX_JSON_BYTES", factory.MAX_JSON_BYTES + 1)
     assert out_of_order(CHECKOUT, {}) == {"statement", "body"}

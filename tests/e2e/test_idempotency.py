@@ -22,7 +22,7 @@ class Holder:
         with self._conn.cursor() as cursor:
             cursor.execute(f"lock table {table} in share row exclusive mode")
 
-    def let_go(self) -> None:
+    def release_slot(self) -> None:
         self._conn.rollback()
 
     def commit(self) -> None:
@@ -97,7 +97,7 @@ def test_a_duplicate_is_told_at_once_that_the_first_is_under_way(
     wait_until(holder.is_waited_for, "the first to be under way")
     second = post(api, path, body, key)
     assert (second.status, second.json["code"]) == (409, "idempotency_key_in_progress")
-    holder.let_go()
+    holder.release_slot()
     answer = first.join().answer
     assert answer is not None
     assert answer.status == 201
@@ -116,7 +116,7 @@ def test_a_worker_that_is_killed_on_the_way_leaves_nothing(
         [worker] = api.workers()
         os.kill(worker, signal.SIGKILL)
         assert first.join().error is not None
-        holder.let_go()
+        holder.release_slot()
         wait_until(lambda: api.workers() not in ([], [worker]), "another worker")
         wait_until(api.is_ready, "it to be ready")
 

@@ -181,7 +181,9 @@ def test_another_release_takes_the_place_of_one_that_loads(releases: Releases) -
 
 def test_a_release_that_hangs_is_refused(releases: Releases) -> None:
     """After the limit its process is killed."""
-    releases.write(more="import greenline.worker.dry_run\ngreenline.worker.dry_run.TIMEOUT_S = 1.0")
+    releases.write(
+        more="import greenline.worker.dry_run\ngreenline.worker.dry_run.LOAD_TIMEOUT_S = 1.0"
+    )
     with releases.served() as running:
         old = set(running.workers())
         releases.write(SLOW)

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from greenline.budget.plan import Deployment, Plan, PostgresFacts, postgres_plan
-from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.hosts import Hosts
-from greenline.postgres.leased import LeasedLedger
+from greenline.postgres.lease import LeasedSlotTable
 from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.reaper import Reaper
 
 log = logging.getLogger(__name__)
 
@@ -22,14 +22,16 @@ class Member:
     def __init__(self, path: Path, connect: Callable[..., Connection], workers: int = 1) -> None:
         self.workers = workers
         self.plan: Plan | None = None
-        self.ledger = LeasedLedger(path)
+        self.slot_table = LeasedSlotTable(path)
         self.hosts = Hosts(
-            self.ledger, floor=2 * workers, plan_for=self._plan_for, follow=self._follow
+            self.slot_table, floor=2 * workers, plan_for=self._plan_for, follow=self._follow
         )
         opener = self.hosts.named(connect)
-        self.control = Control(opener, ledger=self.ledger, on_connect=self.hosts.read)
-        self.pool = ConnectionPool(opener, max_size=1, control=self.control, ledger=self.ledger)
-        self.caretaker = Caretaker(self.ledger, self.control)
+        self.control = Control(opener, slot_table=self.slot_table, on_connect=self.hosts.read)
+        self.pool = ConnectionPool(
+            opener, max_size=1, control=self.control, slot_table=self.slot_table
+        )
+        self.reaper = Reaper(self.slot_table, self.control)
 
     def _plan_for(self, facts: PostgresFacts, hosts: int) -> Plan:
         """Plan without a reload, so that a host that is busy holds all that it may."""
@@ -42,12 +44,12 @@ class Member:
         log.info("%s a host: %s", plan.host, plan)
 
     def start(self) -> None:
-        self.caretaker.start()
+        self.reaper.start()
         self.hosts.start(self.control)
 
     def close(self) -> None:
         self.pool.close(2.0)
         self.hosts.close()
-        self.caretaker.close()
+        self.reaper.close()
         self.control.close()
-        self.ledger.close()
+        self.slot_table.close()

@@ -25,7 +25,6 @@ from greenline.errors import (
     StoreDown,
 )
 from greenline.hub import deadline
-from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.clean import is_dead
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
@@ -33,13 +32,14 @@ from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
 from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
-from greenline.slots import Ledger
+from greenline.postgres.reaper import Reaper
+from greenline.slots import SlotTable
 from tests.integration.pools import Watch, limited, run, through
 from tests.proxy import Proxy
 from tests.support import CHECKOUT, wait_until
 
 Opener = Callable[..., Connection]
-Opened = Callable[[int, int], Ledger]
+Opened = Callable[[int, int], SlotTable]
 Controlled = Callable[..., Control]
 Pooled = Callable[..., ConnectionPool]
 
@@ -59,23 +59,23 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def opened(tmp_path: Path, stack: ExitStack) -> Opened:
-    """Opens ledgers on one file: a worker's each."""
+    """Opens slot tables on one file: a worker's each."""
 
-    def opened(capacity: int, reserved: int) -> Ledger:
-        ledger = Ledger(tmp_path / "ledger")
-        stack.callback(ledger.close)
-        ledger.resize(capacity, reserved)
-        return ledger
+    def opened(capacity: int, reserved: int) -> SlotTable:
+        slot_table = SlotTable(tmp_path / "slots")
+        stack.callback(slot_table.close)
+        slot_table.resize(capacity, reserved)
+        return slot_table
 
     return opened
 
 
 @pytest.fixture
 def controlled(opener: Opener, stack: ExitStack) -> Controlled:
-    """Makes the control connection of a worker's ledger."""
+    """Makes the control connection of a worker's slot table."""
 
-    def controlled(ledger: Ledger, connect: Opener = opener, **more: Any) -> Control:
-        control = Control(connect, ledger=ledger, **more)
+    def controlled(slot_table: SlotTable, connect: Opener = opener, **more: Any) -> Control:
+        control = Control(connect, slot_table=slot_table, **more)
         stack.callback(control.close)
         return control
 
@@ -84,10 +84,10 @@ def controlled(opener: Opener, stack: ExitStack) -> Controlled:
 
 @pytest.fixture
 def pooled(opener: Opener, stack: ExitStack) -> Pooled:
-    """Makes pools on a worker's ledger."""
+    """Makes pools on a worker's slot table."""
 
-    def pooled(ledger: Ledger, connect: Opener = opener, **more: Any) -> ConnectionPool:
-        pool = ConnectionPool(connect, max_size=10, ledger=ledger, **more)
+    def pooled(slot_table: SlotTable, connect: Opener = opener, **more: Any) -> ConnectionPool:
+        pool = ConnectionPool(connect, max_size=10, slot_table=slot_table, **more)
         stack.callback(pool.close, 1.0)
         return pool
 
@@ -98,8 +98,8 @@ def test_a_control_connection_that_was_ended_takes_its_own_place_again(
     opened: Opened, controlled: Controlled, watch: Watch
 ) -> None:
     """All other slots are taken, and the last resort is not for it: its own one is free again."""
-    ledger, other = opened(2, 2), opened(2, 2)
-    control = controlled(ledger)
+    slot_table, other = opened(2, 2), opened(2, 2)
+    control = controlled(slot_table)
     pid = control.ask(lambda conn: conn.pid)
     assert other.take() is not None
     assert other.take(for_control=True) is None
@@ -110,7 +110,7 @@ def test_a_control_connection_that_was_ended_takes_its_own_place_again(
 
 def test_renew_waits_until_the_budget_is_read(opened: Opened, controlled: Controlled) -> None:
     """Another greenlet's renew() must not pass while on_connect still reads the budget."""
-    ledger = opened(4, 2)
+    slot_table = opened(4, 2)
     read = []
 
     def follow(conn: Connection) -> None:
@@ -118,10 +118,10 @@ def test_renew_waits_until_the_budget_is_read(opened: Opened, controlled: Contro
             cursor.execute("select pg_sleep(0.2)")
         read.append(conn.pid)
 
-    control = controlled(ledger, on_connect=follow)
+    control = controlled(slot_table, on_connect=follow)
     first = gevent.spawn(control.renew)
     wait_until(lambda: control._lock.locked(), "first")
-    wait_until(lambda: ledger.stats()["held"] == 1, "slot")
+    wait_until(lambda: slot_table.stats()["held"] == 1, "slot")
     gevent.sleep(0.1)
     control.renew()
     assert read
@@ -132,14 +132,14 @@ def test_a_pool_with_a_slot_waits_for_one_for_the_control_connection(
     opened: Opened, controlled: Controlled, pooled: Pooled
 ) -> None:
     """Whoever waits in the queue is served when there is room, instead of failed at once."""
-    ledger, other = opened(2, 0), opened(2, 0)
+    slot_table, other = opened(2, 0), opened(2, 0)
     held = other.take()
     another = other.take(for_control=True)
     assert other.take(for_control=True) is not None  # the last resort
     assert held is not None
     assert another is not None
-    control = controlled(ledger)
-    pool = pooled(ledger, control=control, timeout_s=3.0)
+    control = controlled(slot_table)
+    pool = pooled(slot_table, control=control, timeout_s=3.0)
     asked = gevent.spawn(run, pool, "select 7")
     gevent.sleep(0.05)
     other.give(held)  # one place: for the pool or the control connection, not for both
@@ -150,9 +150,9 @@ def test_a_pool_with_a_slot_waits_for_one_for_the_control_connection(
 
 def test_two_pools_of_one_worker_share(opened: Opened, pooled: Pooled) -> None:
     """What lies idle in one pool is given to the other of the same worker."""
-    ledger = opened(3, 2)
-    one = pooled(ledger, timeout_s=2.0)
-    two = pooled(ledger, timeout_s=2.0)
+    slot_table = opened(3, 2)
+    one = pooled(slot_table, timeout_s=2.0)
+    two = pooled(slot_table, timeout_s=2.0)
     gevent.joinall([gevent.spawn(run, one, "select pg_sleep(0.1)") for _ in range(5)])
     assert one.stats()["idle"] >= 2
     assert run(two, "select 7") == 7
@@ -160,8 +160,8 @@ def test_two_pools_of_one_worker_share(opened: Opened, pooled: Pooled) -> None:
 
 def test_no_slot_is_lost_when_descriptors_run_out(opened: Opened, pooled: Pooled) -> None:
     """EMFILE while a connection settles or is seen off."""
-    ledger = opened(3, 0)
-    pool = pooled(ledger, timeout_s=2.0)
+    slot_table = opened(3, 0)
+    pool = pooled(slot_table, timeout_s=2.0)
     run(pool, "select 1")
     pool.evict()
     wait_until(lambda: pool.stats()["size"] == 0, "gone")
@@ -180,19 +180,19 @@ def test_no_slot_is_lost_when_descriptors_run_out(opened: Opened, pooled: Pooled
     gc.collect()
     gevent.sleep(0.5)
     assert pool.stats()["size"] == 0
-    assert ledger.stats()["held"] == 0
+    assert slot_table.stats()["held"] == 0
 
 
 def test_a_created_connection_that_is_dropped_gives_its_slot_back(
     opened: Opened, opener: Opener
 ) -> None:
     """Dropped without a close, as in a traceback's frames."""
-    ledger = opened(2, 0)
-    conn = creator(opener, ledger)()
-    assert ledger.stats()["held"] == 1
+    slot_table = opened(2, 0)
+    conn = creator(opener, slot_table)()
+    assert slot_table.stats()["held"] == 1
     del conn
     gc.collect()
-    wait_until(lambda: ledger.stats()["held"] == 0, "slot", 2)
+    wait_until(lambda: slot_table.stats()["held"] == 0, "slot", 2)
 
 
 EXIT = """
@@ -201,12 +201,12 @@ from functools import partial
 from pathlib import Path
 from greenline.patch import patch_all
 patch_all()
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 from greenline.postgres.connect import connect
 from greenline.postgres.creator import creator
-ledger = Ledger(Path(sys.argv[1]))
-ledger.resize(2)
-conn = creator(partial(connect, sys.argv[2], 5.0), ledger)()
+slot_table = SlotTable(Path(sys.argv[1]))
+slot_table.resize(2)
+conn = creator(partial(connect, sys.argv[2], 5.0), slot_table)()
 cycle = [conn]
 cycle.append(cycle)
 if sys.argv[3] == "in a cycle":
@@ -220,7 +220,7 @@ def test_a_created_connection_that_is_left_at_exit_is_closed_without_a_word(
 ) -> None:
     """No greenlet can close it then."""
     done = subprocess.run(
-        [sys.executable, "-c", EXIT, str(tmp_path / "ledger"), postgres.url, left],
+        [sys.executable, "-c", EXIT, str(tmp_path / "slots"), postgres.url, left],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
@@ -233,15 +233,15 @@ def test_nobody_connects_in_a_slot_that_is_over_by_now(
     opened: Opened, opener: Opener, controlled: Controlled, pooled: Pooled, watch: Watch
 ) -> None:
     """The slots were taken before the lower limit was read."""
-    ledger = opened(8, 2)
-    control = controlled(ledger, on_connect=lambda _: ledger.resize(3, 2))
+    slot_table = opened(8, 2)
+    control = controlled(slot_table, on_connect=lambda _: slot_table.resize(3, 2))
     made = []
 
     def counted(*, abandon: Callable[[Connection], None]) -> Connection:
         made.append(1)
         return opener(abandon=abandon)
 
-    pool = pooled(ledger, counted, control=control, timeout_s=5.0)
+    pool = pooled(slot_table, counted, control=control, timeout_s=5.0)
     asked = [gevent.spawn(run, pool, "select pg_sleep(0.5)") for _ in range(6)]
     highest = 0
     while not all(one.ready() for one in asked):
@@ -256,14 +256,14 @@ def test_another_library_connects_in_no_slot_that_is_over_by_now(
     opened: Opened, opener: Opener, controlled: Controlled, watch: Watch
 ) -> None:
     """Its slot was taken before the lower limit was read, and is given back."""
-    ledger = opened(8, 2)
+    slot_table = opened(8, 2)
     for _ in range(4):
-        ledger.take()
-    control = controlled(ledger, on_connect=lambda _: ledger.resize(3, 2))
+        slot_table.take()
+    control = controlled(slot_table, on_connect=lambda _: slot_table.resize(3, 2))
     with pytest.raises(PoolTimeout, match="fewer connections by now"):
-        creator(opener, ledger, control)()
+        creator(opener, slot_table, control)()
     assert watch.count() == 1
-    assert ledger.stats()["held"] == 4 + 1
+    assert slot_table.stats()["held"] == 4 + 1
 
 
 def test_who_waits_for_a_deaf_server_waits_once(
@@ -275,9 +275,9 @@ def test_who_waits_for_a_deaf_server_waits_once(
     deaf.listen(100)
     stack.enter_context(deaf)
     deaf_one = partial(connect, f"postgresql://a@127.0.0.1:{deaf.getsockname()[1]}/a", 0.5)
-    ledger = opened(20, 2)
-    control = controlled(ledger, deaf_one)
-    pool = pooled(ledger, deaf_one, control=control, timeout_s=10.0)
+    slot_table = opened(20, 2)
+    control = controlled(slot_table, deaf_one)
+    pool = pooled(slot_table, deaf_one, control=control, timeout_s=10.0)
     begun = time.monotonic()
     asked = [gevent.spawn(run, pool, "select 1") for _ in range(6)]
     gevent.joinall(asked)
@@ -288,10 +288,10 @@ def test_who_waits_for_a_deaf_server_waits_once(
 
 def test_another_librarys_wait_is_heard(opened: Opened, opener: Opener, pooled: Pooled) -> None:
     """What lies idle in our pool is given to it."""
-    ledger = opened(3, 2)
-    one = pooled(ledger, timeout_s=2.0)
+    slot_table = opened(3, 2)
+    one = pooled(slot_table, timeout_s=2.0)
     gevent.joinall([gevent.spawn(run, one, "select pg_sleep(0.1)") for _ in range(5)])
-    create = creator(opener, ledger, timeout_s=2.0)
+    create = creator(opener, slot_table, timeout_s=2.0)
     create().close()
 
 
@@ -299,32 +299,32 @@ def test_orphans_are_left_when_this_worker_alone_cannot_ask(
     opened: Opened, controlled: Controlled, proxy: Proxy, watch: Watch
 ) -> None:
     """A sibling that can takes them into care."""
-    dead, ledger, sibling = opened(4, 2), opened(4, 2), opened(4, 2)
+    dead, slot_table, sibling = opened(4, 2), opened(4, 2), opened(4, 2)
     slot = dead.take()
     assert slot is not None
     slot.hold(watch.ask("select pg_backend_pid()"))
     dead.close()
-    control = controlled(ledger, partial(connect, through(proxy), 5.0))
-    caretaker = Caretaker(ledger, control)
-    caretaker.look()
-    assert ledger.stats()["orphans"] == 1
+    control = controlled(slot_table, partial(connect, through(proxy), 5.0))
+    reaper = Reaper(slot_table, control)
+    reaper.look()
+    assert slot_table.stats()["orphans"] == 1
     proxy.refuse()
     with pytest.raises(StoreDown):
-        caretaker.look()
+        reaper.look()
     assert len(sibling.orphans()) == 1
 
 
-def test_who_connects_while_the_ledger_is_closed_is_told(
+def test_who_connects_while_the_slot_table_is_closed_is_told(
     opened: Opened, controlled: Controlled, proxy: Proxy, watch: Watch, opener: Opener
 ) -> None:
     """What was taken is found by the next worker, whether the connect fails or not."""
-    ledger, sibling = opened(4, 2), opened(4, 2)
+    slot_table, sibling = opened(4, 2), opened(4, 2)
     proxy.deafen()
     slow = partial(connect, f"{through(proxy)}&application_name={watch.name}", 0.5)
-    failing = gevent.spawn(creator(opener, ledger, controlled(ledger, slow)))
-    late = gevent.spawn(creator(partial(slow.func, slow.args[0], 5.0), ledger))
-    wait_until(lambda: ledger.stats()["held"] == 3 and proxy.open == 2, "three to connect")
-    ledger.close()
+    failing = gevent.spawn(creator(opener, slot_table, controlled(slot_table, slow)))
+    late = gevent.spawn(creator(partial(slow.func, slow.args[0], 5.0), slot_table))
+    wait_until(lambda: slot_table.stats()["held"] == 3 and proxy.open == 2, "three to connect")
+    slot_table.close()
     with pytest.raises(PoolClosed):
         failing.get(timeout=40)
     proxy.pass_on()
@@ -339,9 +339,9 @@ def test_a_server_that_does_not_tell_what_it_allows_holds_nobody_up(
 ) -> None:
     """It connects and is deaf then: who asks without a limit is told, and the next one can ask."""
     monkeypatch.setattr("greenline.postgres.control.ON_CONNECT_TIMEOUT_S", 0.5)
-    ledger = opened(4, 2)
+    slot_table = opened(4, 2)
     opener = partial(connect, through(proxy), 5.0)
-    control = controlled(ledger, opener, on_connect=read_facts)
+    control = controlled(slot_table, opener, on_connect=read_facts)
     proxy.hold(b"max_connections")
     with gevent.Timeout(3), pytest.raises(StoreDown, match=r"no answer within 0\.5 s"):
         control.renew()
@@ -349,4 +349,4 @@ def test_a_server_that_does_not_tell_what_it_allows_holds_nobody_up(
         control.renew()
     proxy.pass_on()
     assert control.ask(lambda conn: conn.pid)
-    wait_until(lambda: ledger.stats()["held"] == 1, "the slots of those to be free")
+    wait_until(lambda: slot_table.stats()["held"] == 1, "the slots of those to be free")

@@ -20,10 +20,10 @@ from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
 from greenline.budget.plan import HEAD_ROOM, NEWCOMERS, PostgresFacts
 from greenline.errors import ConfigError
-from greenline.postgres.claims import GONE_S, Census, application, count_hosts
 from greenline.postgres.connect import connect
-from greenline.postgres.hosts import LOOK_S, SETTLE_S, require_sessions
-from greenline.postgres.leased import LEASE_S, SERVER, LeasedLedger
+from greenline.postgres.hosts import REGISTRY_CHECK_S, SETTLE_S, require_sessions
+from greenline.postgres.lease import LEASE_S, SERVER, LeasedSlotTable
+from greenline.postgres.registry import GONE_S, Registry, application, count_hosts
 from greenline.slots.file import FREE
 from tests.integration.counted import Member
 from tests.integration.pools import Watch, limited, run
@@ -76,11 +76,11 @@ def make(url: str, tmp_path: Path) -> Iterator[Make]:
 
 
 def has(member: Member, capacity: int) -> Callable[[], bool]:
-    return lambda: member.ledger.allowed == capacity and member.ledger.is_leased()
+    return lambda: member.slot_table.allowed == capacity and member.slot_table.is_leased()
 
 
 def holds(member: Member) -> int:
-    return member.ledger.stats()["held_by_all"]
+    return member.slot_table.stats()["held_by_all"]
 
 
 def slot_of(member: Member) -> int:
@@ -96,7 +96,7 @@ def test_one_host_has_all_but_what_newcomers_need(make: Make) -> None:
     """It begins with one connection, and grows when it knows that it is alone."""
     begun = monotonic()
     member = make("one")
-    wait_until(lambda: member.ledger.allowed == 1, "the registration")
+    wait_until(lambda: member.slot_table.allowed == 1, "the registration")
     wait_until(has(member, 9), "nine of twelve")
     assert monotonic() - begun >= SETTLE_S
 
@@ -108,9 +108,9 @@ def test_a_newcomer_waits_until_the_others_hold_less(make: Make) -> None:
     asked = asks(first, "select pg_sleep(4)", 6)
     wait_until(lambda: holds(first) == 7, "the first to hold all but what a reload needs")
     second = make("second")
-    wait_until(has(first, 4), "the first to shrink", 2 * LOOK_S + SLACK_S)
+    wait_until(has(first, 4), "the first to shrink", 2 * REGISTRY_CHECK_S + SLACK_S)
     while holds(first) == 7:
-        assert second.ledger.allowed <= 2
+        assert second.slot_table.allowed <= 2
         gevent.sleep(0.01)
     wait_until(has(second, 4), "the second to have its half")
     gevent.joinall(asked, raise_error=True)
@@ -126,10 +126,10 @@ def test_a_host_that_is_gone_counts_for_a_while(make: Make) -> None:
     wait_until(has(second, 4), "the other half")
     second.close()
     gone = monotonic()
-    while monotonic() - gone < GONE_S - 2 * LOOK_S:
-        assert first.ledger.allowed == 4
+    while monotonic() - gone < GONE_S - 2 * REGISTRY_CHECK_S:
+        assert first.slot_table.allowed == 4
         gevent.sleep(0.05)
-    wait_until(has(first, 9), "all", SLACK_S + 4 * LOOK_S)
+    wait_until(has(first, 9), "all", SLACK_S + 4 * REGISTRY_CHECK_S)
 
 
 def test_what_a_host_left_behind_counts_until_it_is_gone(make: Make, watch: Watch) -> None:
@@ -142,8 +142,8 @@ def test_what_a_host_left_behind_counts_until_it_is_gone(make: Make, watch: Watc
         wait_until(has(second, 4), "the other half")
         second.close()
         wait_until(has(first, 8), "all but one")
-        gevent.sleep(2 * LOOK_S)
-        assert first.ledger.allowed == 8
+        gevent.sleep(2 * REGISTRY_CHECK_S)
+        assert first.slot_table.allowed == 8
     wait_until(has(first, 9), "all")
 
 
@@ -160,11 +160,11 @@ def test_a_registrar_that_cannot_ask_lets_its_host_not_grow(make: Make) -> None:
     assert run(sibling.pool, "select 7") == 7
     registrar.hosts.close()  # it is stuck, and its session lives
     gevent.sleep(LEASE_S)
-    assert not sibling.ledger.leads()
+    assert not sibling.slot_table.leads()
     assert run(sibling.pool, "select 7") == 7
     gevent.joinall(asks(sibling, "select pg_sleep(0.1)", 3), raise_error=True)
     assert sibling.pool.stats()["size"] == 1
-    assert sibling.ledger.take() is None
+    assert sibling.slot_table.take() is None
     registrar.hosts.start(registrar.control)
     asked = asks(sibling, "select pg_sleep(1)", 2)
     wait_until(lambda: sibling.pool.stats()["size"] == 2, "the host to go on")
@@ -177,15 +177,19 @@ def test_a_sibling_takes_up_what_the_registrar_left(make: Make, watch: Watch) ->
     wait_until(has(registrar, 4), "a half")
     wait_until(has(other, 4), "the other half")
     assert run(sibling.pool, "select 7") == 7
-    number = registrar.ledger.number
+    number = registrar.slot_table.number
     registrar.close()
     ended = monotonic()
-    wait_until(sibling.ledger.leads, "the sibling to follow")
+    wait_until(sibling.slot_table.leads, "the sibling to follow")
     while monotonic() - ended < 1.5 * LEASE_S:
-        assert (sibling.ledger.allowed, sibling.ledger.hosts, other.ledger.allowed) == (4, 2, 4)
+        assert (sibling.slot_table.allowed, sibling.slot_table.hosts, other.slot_table.allowed) == (
+            4,
+            2,
+            4,
+        )
         gevent.sleep(0.02)
-    assert sibling.ledger.is_leased()
-    assert sibling.ledger.number == number
+    assert sibling.slot_table.is_leased()
+    assert sibling.slot_table.number == number
 
 
 def test_a_host_whose_session_was_ended_registers_again(make: Make, watch: Watch) -> None:
@@ -203,10 +207,10 @@ def test_after_a_restart_of_the_server_a_host_is_a_newcomer(make: Make) -> None:
     """What it had was of another time: there may be less to share."""
     member = make("host")
     wait_until(has(member, 9), "the registration")
-    member.ledger.lease(1, 0, member.ledger._file.cells[SERVER] - 1)
+    member.slot_table.lease(1, 0, member.slot_table._file.cells[SERVER] - 1)
     member.hosts._registered_s = 0.0
     member.control._drop().join()
-    wait_until(lambda: member.ledger.allowed == 1, "the beginning")
+    wait_until(lambda: member.slot_table.allowed == 1, "the beginning")
     wait_until(has(member, 9), "all")
 
 
@@ -217,7 +221,7 @@ def test_what_is_idle_beyond_the_share_goes_at_once(make: Make) -> None:
     gevent.joinall(asks(first, "select pg_sleep(0.1)", 6), raise_error=True)
     assert holds(first) == 7
     second = make("second")
-    wait_until(has(second, 4), "its half", LOOK_S + SETTLE_S + SLACK_S)
+    wait_until(has(second, 4), "its half", REGISTRY_CHECK_S + SETTLE_S + SLACK_S)
     assert holds(first) <= 4
 
 
@@ -225,18 +229,18 @@ def test_a_control_connection_beyond_the_share_moves(make: Make, watch: Watch) -
     """It would keep what is another host's for ever."""
     first = make("first")
     wait_until(has(first, 9), "all")
-    first.ledger.reserve(0)
-    taken = [first.ledger.take() for _ in range(7)]
+    first.slot_table.reserve(0)
+    taken = [first.slot_table.take() for _ in range(7)]
     sibling = make("first", start=False)
-    sibling.ledger.reserve(0)
+    sibling.slot_table.reserve(0)
     sibling.start()
     wait_until(lambda: slot_of(sibling) == 8, "a high slot")
     for slot in taken:
         if slot is not None:
-            first.ledger.give(slot)
+            first.slot_table.give(slot)
     make("second")
     wait_until(lambda: slot_of(sibling) < 4, "a low one")
-    wait_until(lambda: first.ledger._file.states(4, 9).count(FREE) == 5, "the rest to be free")
+    wait_until(lambda: first.slot_table._file.states(4, 9).count(FREE) == 5, "the rest to be free")
 
 
 def test_hosts_that_do_not_fit_are_told_and_keep_their_least(make: Make) -> None:
@@ -245,11 +249,11 @@ def test_hosts_that_do_not_fit_are_told_and_keep_their_least(make: Make) -> None
     for member in members:
         wait_until(has(member, 2), "two each")
     late = make("late")
-    wait_until(lambda: late.ledger.hosts == 5, "to be counted")
+    wait_until(lambda: late.slot_table.hosts == 5, "to be counted")
     with pytest.raises(ConfigError, match=r"9 a host|by 5 hosts"):
         late.hosts.check()
-    assert late.ledger.allowed == 1
-    assert [member.ledger.allowed for member in members] == [2] * 4
+    assert late.slot_table.allowed == 1
+    assert [member.slot_table.allowed for member in members] == [2] * 4
     assert [run(member.pool, "select 7") for member in members] == [7] * 4
 
 
@@ -274,7 +278,7 @@ def test_a_pooler_of_transactions_is_refused() -> None:
 
 def test_who_is_gone_is_remembered_for_a_while() -> None:
     """With what it claimed last."""
-    census = Census()
+    census = Registry()
     census.note({1: 8, 2: 8}, 100.0)
     census.note({1: 4}, 100.2)
     assert (len(census), census.claimed_beside(1)) == (2, 8)
@@ -287,7 +291,7 @@ class Host:
 
     def __init__(self, folder: Path, name: str, url: str, workers: int) -> None:
         self.path = folder / name
-        self.ledger = LeasedLedger(self.path)
+        self.slot_table = LeasedSlotTable(self.path)
         self.logs = [folder / f"{name}.{number}" for number in range(workers)]
         command = [
             sys.executable,
@@ -323,7 +327,7 @@ class Host:
             process.kill()
         for process in self.processes:
             process.wait()
-        self.ledger.close()
+        self.slot_table.close()
 
     def served(self) -> list[int]:
         """Return how many statements each worker has run."""
@@ -354,7 +358,7 @@ def test_hosts_come_and_go_and_the_server_refuses_nobody(
 
     def wait_for_shares(number: int) -> None:
         share = all_hosts // number
-        wait_until(lambda: all(h.ledger.allowed == share for h in hosts), f"{share} each", 60)
+        wait_until(lambda: all(h.slot_table.allowed == share for h in hosts), f"{share} each", 60)
         _go_on(hosts)
 
     def note(what: str) -> None:
@@ -383,7 +387,7 @@ def test_hosts_come_and_go_and_the_server_refuses_nobody(
                 process.send_signal(signal.SIGKILL)
             begun, hosts = monotonic(), hosts[killed:]
             while monotonic() - begun < GONE_S - 0.5:
-                assert all(host.ledger.allowed <= all_hosts // count for host in hosts)
+                assert all(host.slot_table.allowed <= all_hosts // count for host in hosts)
                 gevent.sleep(0.05)
             wait_for_shares(count - killed)
             note(f"{killed} killed, shares grown and used after")
@@ -430,7 +434,7 @@ TOKEN = "sesame"
 
 
 def _counted(databases: Databases, number: int) -> dict[str, str]:
-    """Return the settings of one of several hosts on this machine: to each its ledger."""
+    """Return the settings of one of several hosts on this machine: to each its slot table."""
     address = databases.postgres.replace("host=/", f"host={'/' * number}")
     more = {"GREENLINE_HOSTS": "auto", "WEB_CONCURRENCY": "1", "OPS_TOKEN": TOKEN}
     return {**databases.environ, **more, "DATABASE_URL": address}

@@ -1,5 +1,5 @@
 """
-The ledger among real processes: killed, stopped and replaced at random, judged by the server.
+The slot table among real processes: killed, stopped and replaced at random, judged by the server.
 
 ``GREENLINE_LONG_TESTS=1`` goes on for two thousand rounds, which take ten minutes.
 """
@@ -21,11 +21,11 @@ ROUNDS = 2_000 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 40
 LIMIT_S = 90 + ROUNDS / 2
 CAPACITY, RESERVED_BY_POSTGRES = 24, 3
 
-# Eight processes open the ledger in the same moment and take a slot each, thirty times.
+# Eight processes open the slot table in the same moment and take a slot each, thirty times.
 OPEN_AT_ONCE = """
 import os, sys
 from pathlib import Path
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 path, how = Path(sys.argv[1]), sys.argv[2]
 for _ in range(30):
     path.unlink(missing_ok=True)
@@ -38,9 +38,9 @@ for _ in range(30):
             os.close(go), os.close(over)
             os.read(waits, 1)
             try:
-                ledger = Ledger(path)
-                ledger.resize(8)
-                slot = ledger.take()
+                slot_table = SlotTable(path)
+                slot_table.resize(8)
+                slot = slot_table.take()
                 os.write(result, bytes([slot.number if slot else 99]))
             except BaseException as error:
                 print(repr(error), flush=True)
@@ -82,8 +82,8 @@ def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
     with temporary(CAPACITY + BESIDE + RESERVED_BY_POSTGRES) as server:
         told = json.loads(
             run(
-                "-m", "tests.integration.ledger_storm",
-                server.url, server.superuser_url, str(tmp_path / "ledger"),
+                "-m", "tests.integration.slot_table_storm",
+                server.url, server.superuser_url, str(tmp_path / "slots"),
                 str(CAPACITY), str(ROUNDS), str(os.getpid()),
                 limit_s=LIMIT_S,
             )
@@ -101,4 +101,4 @@ def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["there is none", "it is truncated", "it is no ledger"])
 def test_processes_that_open_it_at_once_share_one(tmp_path: Path, how: str) -> None:
     """Made or made anew by one of them while the others look: each slot is taken once."""
-    run("-c", OPEN_AT_ONCE, str(tmp_path / "ledger"), how, limit_s=90)
+    run("-c", OPEN_AT_ONCE, str(tmp_path / "slots"), how, limit_s=90)

@@ -18,7 +18,7 @@ from greenline.budget.plan import MONGODB_BESIDE, MONGODB_EXCHANGE, MONGODB_EXTR
 from greenline.errors import PoolTimeout, StoreDown
 from greenline.mongo.client import Mongo, server_of
 from greenline.mongo.permits import Permits
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 from tests.proxy import Proxy
 from tests.support import CHECKOUT, wait_until
 
@@ -34,18 +34,18 @@ Worker = Callable[..., Mongo]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
+    return tmp_path / "slots"
 
 
 @pytest.fixture
-def ledgers(path: Path) -> Iterator[Callable[..., Ledger]]:
-    """Makes a worker's part in the one ledger."""
+def slot_tables(path: Path) -> Iterator[Callable[..., SlotTable]]:
+    """Makes a worker's part in the one slot table."""
 
-    def make(capacity: int = HOST, reserved: int = 2 * FLOOR) -> Ledger:
-        ledger = Ledger(path, floor=FLOOR)
-        ledger.resize(capacity, reserved)
-        stack.callback(ledger.close)
-        return ledger
+    def make(capacity: int = HOST, reserved: int = 2 * FLOOR) -> SlotTable:
+        slot_table = SlotTable(path, floor=FLOOR)
+        slot_table.resize(capacity, reserved)
+        stack.callback(slot_table.close)
+        return slot_table
 
     with ExitStack() as stack:
         yield make
@@ -53,16 +53,16 @@ def ledgers(path: Path) -> Iterator[Callable[..., Ledger]]:
 
 @pytest.fixture
 def worker(
-    ledgers: Callable[..., Ledger], empty_mongo: str, mongo_proxy: Proxy
+    slot_tables: Callable[..., SlotTable], empty_mongo: str, mongo_proxy: Proxy
 ) -> Iterator[Worker]:
-    """Makes a worker's client behind the proxy, with its part in the ledger."""
+    """Makes a worker's client behind the proxy, with its part in the slot table."""
     name = empty_mongo.rpartition("/")[2]
 
-    def make(*in_uri: str, timeout_s: float = 5.0, **of_ledger: int) -> Mongo:
+    def make(*in_uri: str, timeout_s: float = 5.0, **of_slot_table: int) -> Mongo:
         query = "&".join(("directConnection=true", *in_uri))
         uri = f"mongodb://127.0.0.1:{mongo_proxy.port}/{name}?{query}"
-        ledger = ledgers(**of_ledger)
-        made = Mongo(uri, size_for=lambda _: SHARE, timeout_s=timeout_s, ledger=ledger)
+        slot_table = slot_tables(**of_slot_table)
+        made = Mongo(uri, size_for=lambda _: SHARE, timeout_s=timeout_s, slot_table=slot_table)
         stack.callback(made.close)
         return made
 
@@ -102,10 +102,10 @@ def test_a_new_generation_is_ready_with_one_connection_and_grows_when_the_old_is
 
 
 def test_work_on_the_old_client_is_not_interrupted(
-    worker: Worker, ledgers: Callable[..., Ledger], mongo_proxy: Proxy
+    worker: Worker, slot_tables: Callable[..., SlotTable], mongo_proxy: Proxy
 ) -> None:
     """A block and a question that began before the exchange end after it, and then it is closed."""
-    old, new, outside = worker(), worker(), ledgers()
+    old, new, outside = worker(), worker(), slot_tables()
     old.check()
     new.check()
     with new.database() as database:
@@ -146,10 +146,10 @@ def test_an_exchange_leaves_no_socket_and_no_monitor_behind(
 
 
 def test_close_gives_the_permits_back_at_once(
-    worker: Worker, ledgers: Callable[..., Ledger]
+    worker: Worker, slot_tables: Callable[..., SlotTable]
 ) -> None:
     """Nobody has to look after them, as after a kill."""
-    outside = ledgers()
+    outside = slot_tables()
     one = worker()
     one.check()
     assert outside.stats()["held_by_all"] == FULL
@@ -158,10 +158,10 @@ def test_close_gives_the_permits_back_at_once(
 
 
 def test_a_worker_without_permits_connects_to_nothing_and_says_why(
-    worker: Worker, ledgers: Callable[..., Ledger], mongo_proxy: Proxy
+    worker: Worker, slot_tables: Callable[..., SlotTable], mongo_proxy: Proxy
 ) -> None:
     """It is not ready, requests wait for a limited time, and go on when there is room."""
-    most, more = Permits(ledgers()), Permits(ledgers())
+    most, more = Permits(slot_tables()), Permits(slot_tables())
     assert most.take(HOST - FLOOR)
     assert more.take(1)
     late = worker(timeout_s=0.2)
@@ -194,10 +194,10 @@ def test_while_the_server_is_away_the_old_client_stays(worker: Worker, mongo_pro
 
 
 def test_a_pool_size_in_the_uri_is_kept_and_counted(
-    worker: Worker, ledgers: Callable[..., Ledger], caplog: pytest.LogCaptureFixture
+    worker: Worker, slot_tables: Callable[..., SlotTable], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second generation has it at once, with a warning, and counts it when there is room."""
-    outside = ledgers()
+    outside = slot_tables()
     old, new = (worker(f"maxPoolSize={SHARE + 2}") for _ in range(2))
     old.check()
     assert outside.stats()["held_by_all"] == FULL + 2
@@ -228,9 +228,9 @@ def test_a_pool_without_a_limit_is_warned_of(
     ]
 
 
-def test_permits_are_taken_together_or_not_at_all(ledgers: Callable[..., Ledger]) -> None:
+def test_permits_are_taken_together_or_not_at_all(slot_tables: Callable[..., SlotTable]) -> None:
     """Who does not get all holds what it held before, and leaves the rest to others."""
-    one, two, three = (Permits(ledgers(100, 0)) for _ in range(3))
+    one, two, three = (Permits(slot_tables(100, 0)) for _ in range(3))
     assert one.take(60)
     assert not two.take(50)
     assert two.held == 0
@@ -244,12 +244,12 @@ def test_permits_are_taken_together_or_not_at_all(ledgers: Callable[..., Ledger]
 RIVAL = """
 import random, sys, time
 from pathlib import Path
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 from greenline.mongo.permits import Permits
 
-ledger = Ledger(Path(sys.argv[1]))
-ledger.resize(100)
-permits = Permits(ledger)
+slot_table = SlotTable(Path(sys.argv[1]))
+slot_table.resize(100)
+permits = Permits(slot_table)
 for _ in range(int(sys.argv[2])):
     while not permits.take(90):
         time.sleep(random.uniform(0.001, 0.005))
@@ -272,12 +272,12 @@ def test_rivals_do_not_wait_for_each_other_for_ever(path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 from greenline.mongo.permits import Permits
 
-ledger = Ledger(Path(sys.argv[1]))
-ledger.resize(int(sys.argv[2]))
-print(Permits(ledger).take(int(sys.argv[2])), flush=True)
+slot_table = SlotTable(Path(sys.argv[1]))
+slot_table.resize(int(sys.argv[2]))
+print(Permits(slot_table).take(int(sys.argv[2])), flush=True)
 time.sleep(60)
 """
 
@@ -345,7 +345,7 @@ def test_many_generations_in_a_row_never_exceed_the_host(
         ("mongodb+srv://db.example/", "mongodb+srv://db.example"),
     ],
 )
-def test_the_ledgers_key_is_the_servers_alone(uri: str, key: str) -> None:
+def test_the_slot_tables_key_is_the_servers_alone(uri: str, key: str) -> None:
     """Neither a password nor an order of the hosts tells one deployment from another."""
     assert server_of(uri) == key
 

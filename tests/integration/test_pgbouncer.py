@@ -89,8 +89,8 @@ def test_a_worker_counts_no_hosts_through_it(
         for _ in range(3):
             with pytest.raises(StoreDown, match="GREENLINE_HOSTS: auto counts"):
                 member.hosts.look(member.control)
-        assert not member.ledger.is_leased()
-        assert member.ledger.take() is None
+        assert not member.slot_table.is_leased()
+        assert member.slot_table.take() is None
         with closing(psycopg2.connect(server.superuser_url)) as conn, conn.cursor() as cursor:
             cursor.execute("select count(*) from pg_locks where locktype = 'advisory'")
             assert cursor.fetchall() == [(0,)]

@@ -8,7 +8,7 @@ import pytest
 from greenline.errors import SerializationFailure
 from greenline.hub import deadline
 from greenline.postgres import client
-from greenline.postgres.client import MAX_ATTEMPTS, Postgres
+from greenline.postgres.client import MAX_CONFLICTS, Postgres
 from greenline.postgres.connection import Connection
 from tests.integration.pools import Make
 
@@ -34,11 +34,11 @@ def _longest_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_pause_may_be_twice_as_long(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were in each other's way get out of it."""
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(client, "CONFLICT_PAUSE_S", 0.001)
     work = Conflicting()
     with pytest.raises(SerializationFailure):
         Postgres(make(1)).repeat(work)
-    assert len(work.begun_s) == MAX_ATTEMPTS
+    assert len(work.begun_s) == MAX_CONFLICTS
     pauses_s = [after - before for before, after in pairwise(work.begun_s)]
     assert all(pause_s >= 0.001 * 2**n for n, pause_s in enumerate(pauses_s, start=1)), pauses_s
 
@@ -47,7 +47,7 @@ def test_no_pause_is_begun_that_the_request_has_no_time_for(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The conflict is told at once: waiting for the deadline would help nobody."""
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr(client, "CONFLICT_PAUSE_S", 30.0)
     work = Conflicting()
     pool = make(1)
     started = monotonic()
@@ -59,8 +59,8 @@ def test_no_pause_is_begun_that_the_request_has_no_time_for(
 
 def test_pauses_end_with_the_request(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many attempts as fit are made, and the last one's conflict is told before the deadline."""
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(client, "MOST_PAUSE_S", 60.0)
+    monkeypatch.setattr(client, "CONFLICT_PAUSE_S", 0.05)
+    monkeypatch.setattr(client, "MAX_CONFLICT_PAUSE_S", 60.0)
     work = Conflicting()
     pool = make(1)
     with deadline.limit(1.0), pytest.raises(SerializationFailure):

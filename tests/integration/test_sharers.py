@@ -13,15 +13,15 @@ from sqlalchemy import create_engine, text
 from greenline.postgres.connect import connect
 from greenline.postgres.creator import creator
 from greenline.postgres.pool import ConnectionPool
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 from tests.integration.pools import Busy, Watch, limited, run
 from tests.support import wait_until
 
 SLOTS = 6
 SOON_S = 5.0  # without its turn it would wait for ever
 
-Opened = Callable[[int], Ledger]
-Pooled = Callable[[Ledger], ConnectionPool]
+Opened = Callable[[int], SlotTable]
+Pooled = Callable[[SlotTable], ConnectionPool]
 
 
 @pytest.fixture
@@ -39,23 +39,23 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def opened(tmp_path: Path, stack: ExitStack) -> Opened:
-    """Opens a worker's ledger with so many slots for pools, as long as it is the only one."""
+    """Opens a worker's slot table with so many slots for pools, as long as it is the only one."""
 
-    def opened(number: int) -> Ledger:
-        ledger = Ledger(tmp_path / "ledger")
-        stack.callback(ledger.close)
-        ledger.resize(number + 1, 2)  # one is kept for a control connection
-        return ledger
+    def opened(number: int) -> SlotTable:
+        slot_table = SlotTable(tmp_path / "slots")
+        stack.callback(slot_table.close)
+        slot_table.resize(number + 1, 2)  # one is kept for a control connection
+        return slot_table
 
     return opened
 
 
 @pytest.fixture
 def pooled(url: str, stack: ExitStack) -> Pooled:
-    """Makes a pool on a worker's ledger."""
+    """Makes a pool on a worker's slot table."""
 
-    def pooled(ledger: Ledger) -> ConnectionPool:
-        pool = ConnectionPool(partial(connect, url, 5.0), max_size=100, ledger=ledger)
+    def pooled(slot_table: SlotTable) -> ConnectionPool:
+        pool = ConnectionPool(partial(connect, url, 5.0), max_size=100, slot_table=slot_table)
         stack.callback(pool.close, 2.0)
         return pool
 
@@ -68,8 +68,8 @@ def sizes(*pools: ConnectionPool) -> tuple[int, ...]:
 
 def test_a_pool_under_constant_load_gives_to_its_sibling(opened: Opened, pooled: Pooled) -> None:
     """It never has an idle connection, and many wait for those it has."""
-    ledger = opened(SLOTS)
-    busy, other = pooled(ledger), pooled(ledger)
+    slot_table = opened(SLOTS)
+    busy, other = pooled(slot_table), pooled(slot_table)
     with Busy(busy, greenlets=30, hold_s=0.02):
         wait_until(lambda: sizes(busy) == (SLOTS,), "it to have all")
         for _ in range(3):
@@ -79,8 +79,8 @@ def test_a_pool_under_constant_load_gives_to_its_sibling(opened: Opened, pooled:
 
 def test_two_busy_pools_of_a_worker_come_to_the_same(opened: Opened, pooled: Pooled) -> None:
     """Both are asked for more than there is; then neither gives any more."""
-    ledger = opened(SLOTS)
-    first, second = pooled(ledger), pooled(ledger)
+    slot_table = opened(SLOTS)
+    first, second = pooled(slot_table), pooled(slot_table)
     with Busy(first, greenlets=30, hold_s=0.02):
         wait_until(lambda: sizes(first) == (SLOTS,), "it to have all")
         with Busy(second, greenlets=30, hold_s=0.02):
@@ -93,8 +93,8 @@ def test_two_busy_pools_of_a_worker_come_to_the_same(opened: Opened, pooled: Poo
 
 def test_pools_take_turns_where_there_is_one_slot(opened: Opened, pooled: Pooled) -> None:
     """Each of three that are always asked is answered again and again."""
-    ledger = opened(1)
-    pools = [pooled(ledger) for _ in range(3)]
+    slot_table = opened(1)
+    pools = [pooled(slot_table) for _ in range(3)]
     with ExitStack() as load:
         for pool in pools:
             load.enter_context(Busy(pool, greenlets=5, hold_s=0.01))
@@ -107,10 +107,11 @@ def test_another_librarys_pool_is_given_its_turn(
     opened: Opened, pooled: Pooled, url: str, stack: ExitStack
 ) -> None:
     """SQLAlchemy's engine beside a pool of ours under constant load."""
-    ledger = opened(SLOTS)
-    busy = pooled(ledger)
+    slot_table = opened(SLOTS)
+    busy = pooled(slot_table)
     engine = create_engine(
-        "postgresql+psycopg2://", creator=creator(partial(connect, url, 5.0), ledger, timeout_s=5)
+        "postgresql+psycopg2://",
+        creator=creator(partial(connect, url, 5.0), slot_table, timeout_s=5),
     )
     stack.callback(engine.dispose)
     with Busy(busy, greenlets=30, hold_s=0.02):
@@ -121,8 +122,8 @@ def test_another_librarys_pool_is_given_its_turn(
 
 def test_a_sibling_process_is_served_beside_them(opened: Opened, pooled: Pooled) -> None:
     """Two busy pools of one worker leave another worker its part of the host's slots."""
-    ledger = opened(SLOTS - 1)
-    first, second, elsewhere = pooled(ledger), pooled(ledger), pooled(opened(SLOTS - 1))
+    slot_table = opened(SLOTS - 1)
+    first, second, elsewhere = pooled(slot_table), pooled(slot_table), pooled(opened(SLOTS - 1))
     with Busy(first, greenlets=20, hold_s=0.02), Busy(second, greenlets=20, hold_s=0.02):
         wait_until(lambda: sum(sizes(first, second)) >= SLOTS - 1, "them to have all")
         with Busy(elsewhere, greenlets=20, hold_s=0.02):

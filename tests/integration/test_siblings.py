@@ -10,13 +10,13 @@ import pytest
 from psycopg2.extensions import parse_dsn
 
 from greenline.budget.plan import COMMANDS, Deployment, Plan, PostgresFacts, postgres_plan
-from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
+from greenline.postgres.fixed_plan import FixedPlan
 from greenline.postgres.pool import ConnectionPool
-from greenline.postgres.siblings import Siblings
-from greenline.slots import Ledger
+from greenline.postgres.reaper import Reaper
+from greenline.slots import SlotTable
 from tests.integration.pools import Watch, limited, run
 from tests.support import wait_until
 
@@ -30,14 +30,16 @@ class Worker:
         self.deployment = Deployment(workers, hosts, surge_hosts=0)
         self.plan: Plan | None = None
         self.reads = 0
-        self.ledger = Ledger(path)
-        self.siblings = Siblings(
-            self.ledger, least=2 * workers, plan_for=self._plan_for, follow=self._follow
+        self.slot_table = SlotTable(path)
+        self.siblings = FixedPlan(
+            self.slot_table, least=2 * workers, plan_for=self._plan_for, follow=self._follow
         )
-        self.control = Control(connect, ledger=self.ledger, on_connect=self.siblings.read)
-        self.pool = ConnectionPool(connect, max_size=1, control=self.control, ledger=self.ledger)
-        self.caretaker = Caretaker(
-            self.ledger, self.control, partial(self.siblings.look, self.control)
+        self.control = Control(connect, slot_table=self.slot_table, on_connect=self.siblings.read)
+        self.pool = ConnectionPool(
+            connect, max_size=1, control=self.control, slot_table=self.slot_table
+        )
+        self.reaper = Reaper(
+            self.slot_table, self.control, partial(self.siblings.look, self.control)
         )
 
     def _plan_for(self, facts: PostgresFacts) -> Plan:
@@ -53,16 +55,16 @@ class Worker:
         return self.control.ask(lambda conn: conn.pid)
 
     def follows(self, host: int) -> bool:
-        """Return whether ledger and pool have what *host* connections come to."""
+        """Return whether slot table and pool have what *host* connections come to."""
         most = 0 if self.plan is None else self.plan.pool_most
-        sizes = (self.ledger.capacity, self.pool.stats()["max"])
+        sizes = (self.slot_table.capacity, self.pool.stats()["max"])
         return self.plan is not None and self.plan.host == host and sizes == (host, most)
 
     def close(self) -> None:
         self.pool.close(2.0)
-        self.caretaker.close()
+        self.reaper.close()
         self.control.close()
-        self.ledger.close()
+        self.slot_table.close()
 
 
 Make = Callable[..., Worker]
@@ -79,7 +81,7 @@ def make(url: str, tmp_path: Path) -> Iterator[Make]:
     """Makes workers of one host."""
 
     def make(**options: int) -> Worker:
-        worker = Worker(tmp_path / "ledger", partial(connect, url, 5.0), **options)
+        worker = Worker(tmp_path / "slots", partial(connect, url, 5.0), **options)
         stack.callback(worker.close)
         return worker
 
@@ -102,7 +104,7 @@ def test_what_one_worker_reads_anew_its_siblings_follow(make: Make, watch: Watch
     """Up and down, over the control connection that they have; the server refuses nobody."""
     one, other = make(), make()
     for worker in (one, other):
-        worker.caretaker.start()
+        worker.reaper.start()
     wait_until(lambda: one.follows(20) and other.follows(20), "both to have read")
     pid = other.pid()
     for most in (30, 12):
@@ -134,9 +136,9 @@ def test_generations_with_different_settings_do_not_answer_each_other(make: Make
 def test_who_begins_goes_by_what_was_told(make: Make) -> None:
     """Before it has read anything itself; the first of all has what is needed to ask."""
     first = make()
-    assert first.ledger.capacity == 4
+    assert first.slot_table.capacity == 4
     first.control.renew()
-    assert make().ledger.capacity == 20
+    assert make().slot_table.capacity == 20
 
 
 def test_what_fits_a_sibling_and_not_us_is_logged_once(

@@ -15,18 +15,18 @@ from sqlalchemy import create_engine, text
 
 from embedded.postgres import Postgres, temporary
 from greenline.errors import GreenlineError, PoolTimeout, StoreError
-from greenline.postgres.caretaker import Caretaker
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
 from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
-from greenline.slots import Ledger
+from greenline.postgres.reaper import Reaper
+from greenline.slots import SlotTable
 from tests.integration.pools import Busy, Watch, limited, run
 from tests.support import CHECKOUT, wait_until
 
-Worker = Callable[..., tuple[ConnectionPool, Ledger]]
+Worker = Callable[..., tuple[ConnectionPool, SlotTable]]
 
 
 @pytest.fixture
@@ -37,23 +37,23 @@ def url(watch: Watch) -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
+    return tmp_path / "slots"
 
 
 @pytest.fixture
 def worker(path: Path, url: str) -> Iterator[Worker]:
-    """Makes a worker's pool, with its own ledger on the shared file; a slot is kept for each."""
+    """Makes a worker's pool, with its slot table on the shared file; a slot is kept for each."""
 
     def make(
         capacity: int = 6, reserved: int = 2, **options: object
-    ) -> tuple[ConnectionPool, Ledger]:
-        ledger = Ledger(path)
-        ledger.resize(capacity, reserved)
+    ) -> tuple[ConnectionPool, SlotTable]:
+        slot_table = SlotTable(path)
+        slot_table.resize(capacity, reserved)
         opener = partial(connect, url, 5.0)
-        pool = ConnectionPool(opener, max_size=100, ledger=ledger, **options)  # type: ignore[arg-type]
-        stack.callback(ledger.close)
+        pool = ConnectionPool(opener, max_size=100, slot_table=slot_table, **options)  # type: ignore[arg-type]
+        stack.callback(slot_table.close)
         stack.callback(pool.close, 2.0)
-        return pool, ledger
+        return pool, slot_table
 
     with ExitStack() as stack:
         yield make
@@ -90,28 +90,28 @@ def test_two_busy_workers_come_to_the_same(worker: Worker) -> None:
 
 def test_a_budget_that_shrinks_is_followed(worker: Worker, watch: Watch) -> None:
     """Busy and idle connections beyond it go; later they may come back."""
-    pool, ledger = worker(reserved=0)
+    pool, slot_table = worker(reserved=0)
     with Busy(pool):
         wait_until(lambda: watch.count() == 6, "all six")
-        ledger.resize(3)
+        slot_table.resize(3)
         wait_until(lambda: watch.count() == 3, "three to go")
-        ledger.resize(6)
+        slot_table.resize(6)
         wait_until(lambda: watch.count() == 6, "all six again")
-    ledger.resize(2)
+    slot_table.resize(2)
     wait_until(lambda: watch.count() == 2, "the idle ones to go")
 
 
 def test_who_finds_no_slot_waits_for_one_and_is_told(worker: Worker) -> None:
     """A worker that has none waits as for a busy pool."""
-    _, ledger = worker(capacity=1, reserved=0)
-    slot = ledger.take()
+    _, slot_table = worker(capacity=1, reserved=0)
+    slot = slot_table.take()
     assert slot is not None
     pool, _ = worker(capacity=1, reserved=0, timeout_s=0.3)
     with pytest.raises(PoolTimeout, match="no connection became free"):
         run(pool, "select 1")
     waiting = gevent.spawn(run, pool, "select 7")
     gevent.sleep(0)
-    ledger.give(slot)
+    slot_table.give(slot)
     assert waiting.get(timeout=40) == 7
 
 
@@ -119,13 +119,13 @@ def test_another_librarys_pool_draws_from_the_same_slots(
     worker: Worker, url: str, watch: Watch
 ) -> None:
     """SQLAlchemy's engine beside ours: what it closes is ours again."""
-    pool, ledger = worker(capacity=2, reserved=2)
+    pool, slot_table = worker(capacity=2, reserved=2)
     engine = create_engine(
         "postgresql+psycopg2://",
-        creator=creator(partial(connect, url, 5.0), ledger, timeout_s=0.3),
+        creator=creator(partial(connect, url, 5.0), slot_table, timeout_s=0.3),
         pool_size=1, max_overflow=5,
     )  # fmt: skip
-    ledger.resize(1, 0)
+    slot_table.resize(1, 0)
     with engine.connect() as conn:
         assert conn.execute(text("select 7")).scalar() == 7
         with pytest.raises(PoolTimeout):
@@ -145,13 +145,13 @@ hook_psycopg2()
 from functools import partial
 from pathlib import Path
 import gevent
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
 
-ledger = Ledger(Path(sys.argv[1]))
-ledger.resize(6)
-pool = ConnectionPool(partial(connect, sys.argv[2], 5.0), max_size=6, ledger=ledger)
+slot_table = SlotTable(Path(sys.argv[1]))
+slot_table.resize(6)
+pool = ConnectionPool(partial(connect, sys.argv[2], 5.0), max_size=6, slot_table=slot_table)
 
 def hold():
     with pool.connection() as conn, conn.cursor() as cursor:
@@ -173,10 +173,10 @@ def test_the_slots_of_a_killed_worker_are_closed_until_its_backends_are_gone(
     wait_until(lambda: watch.count("state = 'active'") == 6, "six to be busy")
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    pool, ledger = worker(reserved=0)
+    pool, slot_table = worker(reserved=0)
     control = Control(partial(connect, postgres.url, 5.0))
-    caretaker = Caretaker(ledger, control)
-    caretaker.start()
+    reaper = Reaper(slot_table, control)
+    reaper.start()
     asked = [gevent.spawn(run, pool, "select 7") for _ in range(6)]
     highest = 0
     while not all(one.ready() for one in asked):
@@ -184,7 +184,7 @@ def test_the_slots_of_a_killed_worker_are_closed_until_its_backends_are_gone(
         gevent.sleep(0.01)
     assert [one.get() for one in asked] == [7] * 6
     assert highest == 6
-    caretaker.close()
+    reaper.close()
     control.close()
 
 
@@ -192,47 +192,49 @@ def test_when_all_were_killed_somebody_can_ask_again(
     path: Path, url: str, watch: Watch, postgres: Postgres
 ) -> None:
     """No slot is left for the control connection: it takes the one beside, and frees the others."""
-    dead = Ledger(path)
+    dead = SlotTable(path)
     dead.resize(4, 4)
     for for_control in (True, False):
         slot = dead.take(for_control=for_control)
         assert slot is not None
         slot.hold(99_999_000)
     dead._file.close()  # as the kernel does
-    ledger = Ledger(path)
-    ledger.resize(2, 2)
-    assert ledger.take() is None
-    control = Control(partial(connect, url, 5.0), ledger=ledger)
-    caretaker = Caretaker(ledger, control)
-    caretaker.start()
+    slot_table = SlotTable(path)
+    slot_table.resize(2, 2)
+    assert slot_table.take() is None
+    control = Control(partial(connect, url, 5.0), slot_table=slot_table)
+    reaper = Reaper(slot_table, control)
+    reaper.start()
     wait_until(lambda: watch.count() == 1, "the control connection")
-    wait_until(lambda: ledger.stats()["free"] == 1, "the others, one of them for it")
-    assert ledger.stats()["orphans"] == 0
-    caretaker.close()
+    wait_until(lambda: slot_table.stats()["free"] == 1, "the others, one of them for it")
+    assert slot_table.stats()["orphans"] == 0
+    reaper.close()
     control.close()
-    ledger.close()
+    slot_table.close()
 
 
 def test_a_control_connection_that_the_server_ended_is_made_anew(
     path: Path, url: str, watch: Watch
 ) -> None:
     """The budget is read again with each new one."""
-    ledger, read = Ledger(path), []
-    ledger.resize(2, 2)
+    slot_table, read = SlotTable(path), []
+    slot_table.resize(2, 2)
     control = Control(
-        partial(connect, url, 5.0), ledger=ledger, on_connect=lambda conn: read.append(conn.pid)
+        partial(connect, url, 5.0),
+        slot_table=slot_table,
+        on_connect=lambda conn: read.append(conn.pid),
     )
-    caretaker = Caretaker(ledger, control)
-    caretaker.start()
+    reaper = Reaper(slot_table, control)
+    reaper.start()
     wait_until(lambda: len(read) == 1, "the first")
     watch.ask("select pg_terminate_backend(pid) from pg_stat_activity where pid = %s", read[0])
     wait_until(lambda: len(read) == 2, "the second")
-    assert ledger.stats()["held"] == 1
+    assert slot_table.stats()["held"] == 1
     with pytest.raises(StoreError):
         control.ask(lambda conn: conn.cursor().execute("select from nowhere"))
-    caretaker.close()
+    reaper.close()
     control.close()
-    ledger.close()
+    slot_table.close()
 
 
 def test_a_restart_loses_no_slot_and_what_it_changed_is_read_first(
@@ -244,16 +246,16 @@ def test_a_restart_loses_no_slot_and_what_it_changed_is_read_first(
         sockets.symlink_to(Path(server.socket).parent)
         url = server.url.replace(str(Path(server.socket).parent), str(sockets))
         opener = partial(connect, url, 5.0)
-        ledger = Ledger(path)
+        slot_table = SlotTable(path)
 
         def follow(conn: Connection) -> None:
             facts = read_facts(conn)
-            ledger.resize(facts.max_connections - 5, 2)
+            slot_table.resize(facts.max_connections - 5, 2)
 
-        control = Control(opener, ledger=ledger, on_connect=follow)
-        pool = ConnectionPool(opener, max_size=100, control=control, ledger=ledger)
-        caretaker = Caretaker(ledger, control)
-        caretaker.start()
+        control = Control(opener, slot_table=slot_table, on_connect=follow)
+        pool = ConnectionPool(opener, max_size=100, control=control, slot_table=slot_table)
+        reaper = Reaper(slot_table, control)
+        reaper.start()
         errors: list[GreenlineError] = []
         is_over = False
 
@@ -277,7 +279,7 @@ def test_a_restart_loses_no_slot_and_what_it_changed_is_read_first(
         assert [error for error in errors if "too many" in str(error)] == []
         is_over = True
         gevent.joinall(asking, timeout=40, raise_error=True)
-        caretaker.close()
+        reaper.close()
         pool.close(2.0)
         control.close()
-        ledger.close()
+        slot_table.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from greenline import slots
-from tests.unit.ledgers import Clock, Open, ledgers
+from tests.unit.slot_tables import Clock, Open, slot_tables
 
 
 @pytest.fixture
@@ -21,6 +21,6 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(path: Path, clock: Clock) -> Iterator[Open]:
-    """Opens ledgers on one file: ``opened(capacity, reserved)``."""
-    with ledgers(path, clock) as opened:
+    """Opens slot tables on one file: ``opened(capacity, reserved)``."""
+    with slot_tables(path, clock) as opened:
         yield opened

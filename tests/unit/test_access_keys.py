@@ -12,7 +12,7 @@ from limits.storage import MemoryStorage
 from app.api import access
 from app.api.access import REMEMBERED_S, Access, Known
 from app.api.operations import Scope
-from app.api.rate_limit import HEADERS, RateLimit
+from app.api.rate_limit import HEADERS_KEY, RateLimit
 from app.errors import InvalidToken, TooManyRequests, Unauthorized
 from app.store import tokens
 from app.store.keys import Grant
@@ -137,7 +137,7 @@ def test_so_many_are_remembered_and_the_oldest_goes_first(
     monkeypatch: pytest.MonkeyPatch, known: Known, store: Store
 ) -> None:
     """Whoever tries a million keys does not fill the worker's memory."""
-    monkeypatch.setattr(access, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(access, "MAX_REMEMBERED_KEYS", 3)
     for _ in range(4):
         known.grant(f"Bearer {tokens.make().text}")
     assert len(known) == 3
@@ -256,7 +256,7 @@ def test_a_limit_counts_each_client_and_says_what_is_left() -> None:
     for left in (2, 1, 0):
         environ: dict[str, object] = {}
         limit.take("me", environ)
-        assert environ[HEADERS] == (
+        assert environ[HEADERS_KEY] == (
             ("RateLimit-Policy", '"3 per 1 minute";q=3;w=60'),
             ("RateLimit", f'"3 per 1 minute";r={left};t=60'),
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.api import host_counts
-from app.api.host_counts import CHECK_FILE_S, GROUPS, SIZE, WAYS, HostCounts
+from app.api.host_counts import CHECK_FILE_S, FILE_SIZE, GROUPS, WAYS, HostCounts
 from greenline.errors import ConfigError
 from tests.support import CHECKOUT, environ
 
@@ -54,7 +54,7 @@ def in_a_process(code: str, path: Path) -> "subprocess.Popen[str]":
     before = f"""
         import fcntl, os, signal
         from pathlib import Path
-        from app.api.host_counts import HostCounts, SIZE, _located
+        from app.api.host_counts import HostCounts, FILE_SIZE, _located
         counts = HostCounts(Path({str(path)!r}))
     """
     return subprocess.Popen(
@@ -107,7 +107,7 @@ def test_a_process_stopped_inside_does_not_stop_the_others(
     counts: HostCounts, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait for a while, and count then."""
-    monkeypatch.setattr(host_counts, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(host_counts, "COUNTS_TIMEOUT_S", 0.05)
     code = """
         counts._try_lock(_located("a")[0])
         print("locked", flush=True)
@@ -130,7 +130,7 @@ def test_memory_is_bounded_and_large_counts_stay(counts: HostCounts, path: Path)
     for number in range(10 * GROUPS * WAYS // 8):
         counts.incr(f"client {number}", 3600)
     assert counts.get("a lot") == 50
-    assert path.stat().st_size == SIZE
+    assert path.stat().st_size == FILE_SIZE
 
 
 def test_a_file_that_was_removed_is_made_anew(
@@ -146,7 +146,7 @@ def test_a_file_that_was_removed_is_made_anew(
     other.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"something else", b"x" * SIZE], ids=len)
+@pytest.mark.parametrize("content", [b"", b"something else", b"x" * FILE_SIZE], ids=len)
 def test_a_damaged_file_is_replaced(path: Path, content: bytes) -> None:
     """Its counts are lost, and the service starts."""
     path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""greenline.slots: each ledger here stands for a process, as their locks exclude each other."""
+"""greenline.slots: each slot table here stands for a process, as their locks exclude each other."""
 
 import signal
 import subprocess
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from greenline.slots import Ledger
-from greenline.slots.file import LedgerFile
+from greenline.slots import SlotTable
+from greenline.slots.file import SlotFile
 from greenline.slots.table import DEAD_S, LAST_RESORT, RESCUE_S
 from greenline.slots.turns import PROMISE_S, WANT_S
 from tests.support import CHECKOUT, environ
-from tests.unit.ledgers import Clock, Open, taken
+from tests.unit.slot_tables import Clock, Open, taken
 
 
 def test_all_together_hold_no_more_than_the_capacity(opened: Open) -> None:
@@ -36,7 +36,7 @@ def test_what_is_given_back_can_be_taken_by_another(opened: Open) -> None:
 
 def test_nothing_can_be_taken_before_there_is_anything(path: Path) -> None:
     """The capacity is what the budget says, and nobody guesses it."""
-    one = Ledger(path)
+    one = SlotTable(path)
     assert one.take() is None
     one.close()
 
@@ -231,7 +231,7 @@ def test_a_slot_that_only_seems_to_be_free_is_not_taken(
     taken(victim)
     victim.close()
     looked = iter([0, 1])
-    monkeypatch.setattr(LedgerFile, "find_free", lambda *_: next(looked))
+    monkeypatch.setattr(SlotFile, "find_free", lambda *_: next(looked))
     (slot,) = taken(one)
     assert slot.number == 1
     assert one.stats()["orphans"] == 1
@@ -407,13 +407,14 @@ def test_there_is_room_for_eight_numbers_of_others(opened: Open) -> None:
 HOLD = """
 import os, sys
 from pathlib import Path
-from greenline.slots import Ledger
-ledger = Ledger(Path(sys.argv[1]))
-ledger.resize(2)
-slot = ledger.take()
+from greenline.slots import SlotTable
+slot_table = SlotTable(Path(sys.argv[1]))
+slot_table.resize(2)
+slot = slot_table.take()
 slot.hold(77)
 if sys.argv[2] == "fork" and os.fork() == 0:
-    for act in (ledger.take, ledger.want, lambda: slot.hold(7), lambda: ledger.give(slot)):
+    acts = (slot_table.take, slot_table.want, lambda: slot.hold(7), lambda: slot_table.give(slot))
+    for act in acts:
         try:
             act()
         except RuntimeError as error:
@@ -464,7 +465,7 @@ def test_the_slot_of_a_stopped_process_is_no_orphan_and_that_of_a_killed_one_is(
 
 
 def test_a_forked_child_has_no_part_in_it_and_holds_nothing(opened: Open, path: Path) -> None:
-    """It may not use its parent's ledger, and when it outlives the parent the slot is an orphan."""
+    """It may not use its parent's slot table; when it outlives the parent the slot is an orphan."""
     one = opened(2)
     with holder(path, "fork", lines=2) as process:
         assert one.orphans() == []

@@ -1,4 +1,4 @@
-"""The ledger under random interleavings: the limit holds, nothing is lost, shares become fair."""
+"""The slot table under random interleavings: the limit holds, shares become fair."""
 
 import itertools
 import tempfile
@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from greenline.slots import Ledger, Slot
+from greenline.slots import Slot, SlotTable
 from greenline.slots.table import BESIDE, LAST_RESORT
-from tests.unit.ledgers import Clock, ledgers
+from tests.unit.slot_tables import Clock, slot_tables
 
 ACTS = (
     "take", "take", "take", "control", "hold", "give", "abandon", "kill", "open", "die", "care",
@@ -31,17 +31,17 @@ class Server:
         self.backends[pid] = slot.number
         return pid
 
-    def is_gone(self, orphan: Slot) -> bool:
+    def is_disconnected(self, orphan: Slot) -> bool:
         if orphan.pid:
             return orphan.pid not in self.backends
         return orphan.number not in self.backends.values()
 
 
 class Worker:
-    """A process: a ledger, and the backend in each slot that it holds."""
+    """A process: a slot table, and the backend in each slot that it holds."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, slot_table: SlotTable) -> None:
+        self.slot_table = slot_table
         self.pid_in: dict[Slot, int] = {}
 
 
@@ -70,7 +70,7 @@ def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity
     clock, server = Clock(), Server()
     with (
         tempfile.TemporaryDirectory() as folder,
-        ledgers(Path(folder) / "ledger", clock) as opened,
+        slot_tables(Path(folder) / "slots", clock) as opened,
     ):
         workers = [Worker(opened(capacity, reserved)) for _ in range(3)]
         for act, who, which in acts:
@@ -86,7 +86,7 @@ def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity
             elif act in ("shrink", "grow") and not reserved:  # who is kept one is not held up
                 capacity = max(capacity - 2, 1) if act == "shrink" else capacity + 1
                 for worker in workers:
-                    worker.ledger.resize(capacity)
+                    worker.slot_table.resize(capacity)
             elif workers:
                 step(act, workers, workers[who % len(workers)], which, server)
             assert len(server.backends) <= max(capacity, before) + BESIDE
@@ -95,9 +95,9 @@ def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity
             assert len(server.backends) - beside <= max(capacity, before)
         for worker in workers:
             for slot in worker.pid_in:
-                worker.ledger.give(slot)
-            for orphan in worker.ledger.orphans():
-                worker.ledger.give(orphan)
+                worker.slot_table.give(slot)
+            for orphan in worker.slot_table.orphans():
+                worker.slot_table.give(orphan)
         last = opened(capacity)
         clock.now += 1  # nobody wants any more
         for orphan in last.orphans():
@@ -111,28 +111,28 @@ def step(act: str, workers: list[Worker], worker: Worker, which: int, server: Se
     slots = list(worker.pid_in)
     one = slots[which % len(slots)] if slots else None
     if act in ("take", "control"):
-        slot = worker.ledger.take(for_control=act == "control")
+        slot = worker.slot_table.take(for_control=act == "control")
         if slot is not None:
             worker.pid_in[slot] = server.connect(slot)
     elif act == "hold" and one:
         one.hold(worker.pid_in[one])
     elif act == "give" and one:
         del server.backends[worker.pid_in.pop(one)]
-        worker.ledger.give(one)
+        worker.slot_table.give(one)
     elif act == "abandon" and one:
         del worker.pid_in[one]
-        worker.ledger.abandon(one)
+        worker.slot_table.abandon(one)
     elif act == "kill":
-        worker.ledger.close()
+        worker.slot_table.close()
         workers.remove(worker)
     elif act == "care":
-        for orphan in worker.ledger.orphans():
-            if server.is_gone(orphan):
-                worker.ledger.give(orphan)
+        for orphan in worker.slot_table.orphans():
+            if server.is_disconnected(orphan):
+                worker.slot_table.give(orphan)
         for slot, pid in worker.pid_in.items():  # a control connection may have moved
             server.backends[pid] = slot.number
     elif act == "want":
-        worker.ledger.want()
+        worker.slot_table.want()
 
 
 @settings(max_examples=60)
@@ -153,7 +153,7 @@ def test_shares_become_fair_and_then_stay(
     clock = Clock()
     with (
         tempfile.TemporaryDirectory() as folder,
-        ledgers(Path(folder) / "ledger", clock) as opened,
+        slot_tables(Path(folder) / "slots", clock) as opened,
     ):
         reserved = len(demands) if has_reserve else 0
         all_of = [opened(capacity, reserved) for _ in demands]
@@ -161,22 +161,22 @@ def test_shares_become_fair_and_then_stay(
         for n in greed:  # one after the other takes all it gets
             while n < len(demands) and (slot := all_of[n].take()):
                 held[n].append(slot)
-        leaving: list[tuple[int, Ledger, Slot]] = []
+        leaving: list[tuple[int, SlotTable, Slot]] = []
         given_at = 0
         for tick in range(600):
             clock.now += TICK_S
-            for n, ledger in enumerate(all_of):
+            for n, slot_table in enumerate(all_of):
                 if len(held[n]) < demands[n]:
-                    slot = ledger.take()
+                    slot = slot_table.take()
                     if slot is None:
-                        ledger.want()
+                        slot_table.want()
                     else:
                         held[n].append(slot)
                 is_busy = len(held[n]) <= demands[n]
                 for slot in held[n]:
-                    if ledger.should_give(slot) if is_busy else ledger.is_wanted(slot):
+                    if slot_table.should_give(slot) if is_busy else slot_table.is_wanted(slot):
                         held[n].remove(slot)
-                        leaving.append((tick + late_ticks, ledger, slot))
+                        leaving.append((tick + late_ticks, slot_table, slot))
                         given_at = tick
                         break
             for gone in [each for each in leaving if each[0] <= tick]:

@@ -1,4 +1,4 @@
-"""The file of a ledger: what is trusted, what is made anew, what is refused and left as it is."""
+"""The file of a slot table: what is trusted, made anew, or refused and left as it is."""
 
 import fcntl
 import os
@@ -11,11 +11,11 @@ import pytest
 
 from greenline import slots
 from greenline.errors import ConfigError
-from greenline.slots import Ledger, location
-from greenline.slots.file import RANGE, SEAT_LOCKS, SEATS, SIZE, LedgerFile
-from greenline.slots.table import LOOK_S
+from greenline.slots import SlotTable, location
+from greenline.slots.file import RANGE, SEAT_LOCKS, SEATS, SIZE, SlotFile
+from greenline.slots.table import FILE_CHECK_S
 from tests.support import CHECKOUT, environ
-from tests.unit.ledgers import Clock, Open, taken
+from tests.unit.slot_tables import Clock, Open, taken
 
 NOBODY = 65_534
 
@@ -28,7 +28,7 @@ def raw_lock(path: Path, start: int, length: int) -> int:
 
 
 def test_a_file_is_named_by_user_and_server(tmp_path: Path) -> None:
-    """Two servers have two ledgers, in shared memory where there is any."""
+    """Two servers have two slot tables, in shared memory where there is any."""
     one, other = slots.path("a:5432"), slots.path("b:5432")
     assert one != other
     assert one.name.startswith(f"greenline-{os.geteuid()}-")
@@ -88,27 +88,27 @@ def test_a_damaged_file_that_nobody_uses_is_made_anew(opened: Open, path: Path, 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_file_in_use_is_refused_and_left_as_it_is(path: Path, how: str) -> None:
     """Another version may be at work with it: the error names the file."""
-    LedgerFile(path).close()
+    SlotFile(path).close()
     damage(path, how)
     before = path.read_bytes()
     other = raw_lock(path, SEAT_LOCKS, 1)
     with pytest.raises(ConfigError, match=rf"{path}: it is damaged.*in use"):
-        LedgerFile(path, patience_s=0)
+        SlotFile(path, patience_s=0)
     assert path.read_bytes() == before
     os.close(other)
 
 
 def make_foreign(path: Path, how: str) -> None:
-    """Put something at *path* that cannot be a ledger of ours."""
+    """Put something at *path* that cannot be a slot table of ours."""
     if how == "a folder":
         path.mkdir()
     elif how == "a pipe":
         os.mkfifo(path, 0o600)
     elif how == "a link":
-        Ledger(path.with_name("another")).close()
+        SlotTable(path.with_name("another")).close()
         path.symlink_to(path.with_name("another"))
     elif how == "open to others":
-        LedgerFile(path).close()
+        SlotFile(path).close()
         path.chmod(0o666)
     elif how == "in no folder":
         path.parent.rmdir()
@@ -131,18 +131,18 @@ def test_what_cannot_be_ours_is_refused_by_name(tmp_path: Path, how: str, troubl
     path = slots.path("a:5432", folder)
     make_foreign(path, how)
     with pytest.raises(ConfigError, match=rf"{path}: it .*{trouble}"):
-        Ledger(path)
+        SlotTable(path)
 
 
 AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from greenline.errors import ConfigError
-from greenline.slots import Ledger
+from greenline.slots import SlotTable
 if os.geteuid() == 0:
     os.seteuid({nobody})
 try:
-    Ledger(Path(sys.argv[1]))
+    SlotTable(Path(sys.argv[1]))
 except ConfigError as error:
     print(error)
 """
@@ -150,11 +150,11 @@ except ConfigError as error:
 
 @pytest.mark.parametrize("what", ["file of another user", "folder"])
 def test_what_may_not_be_written_is_refused_by_name(what: str) -> None:
-    """Another user's ledger, or a folder where nothing may be made."""
+    """Another user's slot table, or a folder where nothing may be made."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    path = folder / "ledger"
+    path = folder / "slots"
     if what != "folder":
-        LedgerFile(path).close()
+        SlotFile(path).close()
         path.chmod(0o400)
     folder.chmod(0o555)
     command = [sys.executable, "-c", AS_NOBODY.format(nobody=NOBODY), str(path)]
@@ -170,18 +170,18 @@ def test_what_may_not_be_written_is_refused_by_name(what: str) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_file_of_another_user_is_refused(path: Path) -> None:
     """One who may open it all the same does not trust it: its owner could write what he likes."""
-    LedgerFile(path).close()
+    SlotFile(path).close()
     os.chown(path, NOBODY, NOBODY)
     with pytest.raises(ConfigError, match=rf"{path}: it belongs to user {NOBODY}, not to 0"):
-        Ledger(path)
+        SlotTable(path)
 
 
 def test_more_processes_than_seats_are_refused(path: Path) -> None:
     """The one too many hears why."""
-    LedgerFile(path).close()
+    SlotFile(path).close()
     others = raw_lock(path, SEAT_LOCKS, SEATS)
     with pytest.raises(ConfigError, match=rf"{path}: {SEATS} processes use it already"):
-        LedgerFile(path, patience_s=0)
+        SlotFile(path, patience_s=0)
     os.close(others)
 
 
@@ -196,10 +196,10 @@ def test_when_the_file_is_removed_all_move_to_the_next_one(
     taken(other, 2)
     victim.close()
     path.unlink()
-    clock.now += LOOK_S
+    clock.now += FILE_CHECK_S
     assert one.take() is None  # the others have not moved yet
     assert [orphan.pid for orphan in other.orphans()] == []
-    clock.now += 2 * LOOK_S
+    clock.now += 2 * FILE_CHECK_S
     assert [orphan.pid for orphan in one.orphans()] == [77]
     assert slot.pid == 78
     assert not one.is_over(slot)
@@ -216,12 +216,12 @@ def test_what_finds_no_place_after_a_move_is_over(opened: Open, path: Path, cloc
     path.unlink()
     new = opened(3)
     taken(new, 2)
-    clock.now += LOOK_S
+    clock.now += FILE_CHECK_S
     assert old.take() is None
     assert sorted(old.is_over(slot) for slot in slots) == [False, True, True]
     for slot in slots:
         old.give(slot)
-    clock.now += 2 * LOOK_S
+    clock.now += 2 * FILE_CHECK_S
     taken(old)
     assert new.take() is None
 
@@ -233,9 +233,9 @@ def test_when_the_path_is_taken_by_something_else_they_go_on_together(
     one, other = opened(2), opened(2)
     path.unlink()
     path.mkdir()
-    clock.now += LOOK_S
+    clock.now += FILE_CHECK_S
     taken(one, 2)
-    clock.now += LOOK_S
+    clock.now += FILE_CHECK_S
     one.orphans()
     assert other.take() is None
     assert [record.message.count(str(path)) for record in caplog.records] == [1, 1]

@@ -10,28 +10,28 @@ import pytest
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
 from greenline.mongo.clients import Clients
 from greenline.mongo.permits import Permits
-from greenline.slots import TOLD_CAPACITY, Ledger
+from greenline.slots import TOLD_CAPACITY, SlotTable
 
 LEAST = MONGODB_EXTRA_A_WORKER + 1
 HOST = 10 * LEAST
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[tuple[Ledger, Ledger]]:
+def both(tmp_path: Path) -> Iterator[tuple[SlotTable, SlotTable]]:
     """Two services of one worker each that begin at once: neither knows what the host may have."""
     with ExitStack() as stack:
-        ledgers = [Ledger(tmp_path / "ledger", floor=LEAST) for _ in range(2)]
-        for each in ledgers:
+        slot_tables = [SlotTable(tmp_path / "slots", floor=LEAST) for _ in range(2)]
+        for each in slot_tables:
             stack.callback(each.close)
             each.resize(LEAST, LEAST)
-        yield ledgers[0], ledgers[1]
+        yield slot_tables[0], slot_tables[1]
 
 
 def not_asked(*_: Any) -> Any:
     raise AssertionError("no client is made")
 
 
-def test_who_came_second_begins_when_the_first_was_told(both: tuple[Ledger, Ledger]) -> None:
+def test_who_came_second_begins_when_the_first_was_told(both: tuple[SlotTable, SlotTable]) -> None:
     """What the first one may have is all that the second one knows of, until it hears of more."""
     first, second = both
     assert Permits(first).take(LEAST)

@@ -4,7 +4,7 @@ from time import time
 
 import pytest
 
-from greenline.http.proxy_headers import IS_TRUSTED, STARTED, note_queue
+from greenline.http.proxy_headers import IS_TRUSTED, REQUEST_START, note_queue
 from greenline.telemetry.access_log import PROXY_MS
 
 
@@ -13,7 +13,7 @@ from greenline.telemetry.access_log import PROXY_MS
 )
 def test_the_queue_is_what_passed_since_the_proxy(ago_s: float, told_ms: float) -> None:
     """Milliseconds, never below nothing."""
-    environ = {IS_TRUSTED: True, STARTED: f"t={time() - ago_s:.3f}"}
+    environ = {IS_TRUSTED: True, REQUEST_START: f"t={time() - ago_s:.3f}"}
     note_queue(environ)
     assert told_ms - 1 <= environ[PROXY_MS] < told_ms + 1_000
 
@@ -23,13 +23,13 @@ def test_the_queue_is_what_passed_since_the_proxy(ago_s: float, told_ms: float) 
 )
 def test_what_is_no_time_of_today_tells_nothing(told: str) -> None:
     """Anything else than nginx's t=$msec, and what no request could have waited."""
-    environ = {IS_TRUSTED: True, STARTED: told}
+    environ = {IS_TRUSTED: True, REQUEST_START: told}
     note_queue(environ)
     assert PROXY_MS not in environ
 
 
 def test_a_stranger_is_not_believed() -> None:
     """Whoever is not in forwarded_allow_ips says nothing about the queue."""
-    environ = {IS_TRUSTED: False, STARTED: f"t={time() - 1:.3f}"}
+    environ = {IS_TRUSTED: False, REQUEST_START: f"t={time() - 1:.3f}"}
     note_queue(environ)
     assert PROXY_MS not in environ

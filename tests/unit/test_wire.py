@@ -7,17 +7,17 @@ from gunicorn.config import Config
 from gunicorn.http.wsgi import base_environ
 
 from greenline.http import fast_parser
-from greenline.http.fast_parser import CHUNKED, Lane, Rules, Unusual
+from greenline.http.fast_parser import CHUNKED, Fallback, FastParser, Rules
 
 HOST = b"Host: example.org\r\n"
 
 
-def lane(**settings: Any) -> Lane:
+def lane(**settings: Any) -> FastParser:
     """Return the fast lane of a client on the loopback."""
     cfg = Config()
     for name, value in settings.items():
         cfg.set(name, value)
-    return Lane(Rules(cfg), base_environ(cfg), ("127.0.0.1", 4711), ("127.0.0.1", 8000))
+    return FastParser(Rules(cfg), base_environ(cfg), ("127.0.0.1", 4711), ("127.0.0.1", 8000))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_ordinary_takes_the_fast_lane(head: bytes) -> None:
 )
 def test_the_unusual_does_not(head: bytes) -> None:
     """What gunicorn refuses, or what takes more than a glance, is left to it."""
-    with pytest.raises(Unusual):
+    with pytest.raises(Fallback):
         lane().read(head + b"\r\n")
 
 
@@ -78,7 +78,7 @@ def test_a_part_of_a_head_is_unusual(cut: int) -> None:
     """gunicorn's parser reads on, and refuses early what it can."""
     head = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
     assert lane().read(head).method == "GET"
-    with pytest.raises(Unusual):
+    with pytest.raises(Fallback):
         lane().read(head[:cut])
 
 
@@ -115,7 +115,7 @@ def test_environs_share_nothing() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """Names and targets of a client's invention do not fill the memory."""
     reader = lane()
-    for number in range(3 * fast_parser.MAX_REMEMBERED):
+    for number in range(3 * fast_parser.MAX_REMEMBERED_TARGETS):
         reader.read(b"GET /%d HTTP/1.1\r\nHost: a\r\nN%d: a\r\n\r\n" % (number, number))
-    assert fast_parser.key_of.cache_info().currsize <= fast_parser.MAX_REMEMBERED
-    assert reader.rules._split_short.cache_info().currsize <= fast_parser.MAX_REMEMBERED
+    assert fast_parser.key_of.cache_info().currsize <= fast_parser.MAX_REMEMBERED_TARGETS
+    assert reader.rules._split_short.cache_info().currsize <= fast_parser.MAX_REMEMBERED_TARGETS

@@ -10,7 +10,7 @@ from time import monotonic
 from types import BuiltinFunctionType
 from typing import Any
 
-from greenline.hub.cooperate import give_way
+from greenline.hub.cooperate import yield_to_hub
 from greenline.offload.sqlite.busy import Retries, waiting, wake, would_wait
 from greenline.offload.sqlite.cursor import Cursor
 from greenline.offload.sqlite.quick import (
@@ -131,7 +131,7 @@ class Connection(_Connection):  # type: ignore[misc]
             if can_wait():
                 # Another request may open the database meanwhile: to close the last connection of
                 # a database with a write-ahead log, and to open the first one, costs the most.
-                give_way()
+                yield_to_hub()
         finally:
             if self._is_closed or self.total_changes:
                 # It may move what was written from the log into the database, or raise an error.

@@ -8,7 +8,7 @@ from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from time import monotonic
 from typing import Any
 
-from greenline.hub.cooperate import give_way
+from greenline.hub.cooperate import yield_to_hub
 from greenline.offload.sqlite.busy import LOCKLESS, SQLITE_BUSY
 from greenline.offload.sqlite.quick import MIN_QUICK_RUNS, measured
 from greenline.offload.threads import can_wait
@@ -172,7 +172,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
         conn._check_thread()
         started_s = monotonic()
         if started_s - conn._yielded_s > YIELD_EVERY_S and can_wait():
-            give_way()
+            yield_to_hub()
             conn._yielded_s = monotonic()
             if not own.is_idle:
                 return False

@@ -13,7 +13,7 @@ from pymongo.errors import OperationFailure
 
 from app.documents import checkpoint, compare, ids
 from app.documents.copy import identity_of
-from app.documents.endpoint import Endpoint, opened, parse
+from app.documents.endpoint import CollectionEndpoint, opened, parse
 from app.documents.reading import Reader
 from embedded.mongo import Mongo
 from greenline.errors import Conflict
@@ -126,7 +126,7 @@ def set_fail_point(pair: Pair, mode: Any, data: dict[str, Any]) -> None:
     pair.client.admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
 
 
-def read(source: Endpoint, **given: Any) -> list[bytes | None]:
+def read(source: CollectionEndpoint, **given: Any) -> list[bytes | None]:
     """Return the ids that a reader gives, in batches of two."""
     return [ids.id_of(one) for batch in Reader(source, batch=2, **given) for one in batch]
 

@@ -64,7 +64,7 @@ def test_a_target_that_stays_away_ends_the_copy(
     pair: Pair, mongo_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a line, and a checkpoint that it goes on from."""
-    monkeypatch.setattr(retry, "OUTAGE_S", 0.3)
+    monkeypatch.setattr(retry, "MAX_OUTAGE_S", 0.3)
     monkeypatch.setattr("app.documents.endpoint.SELECTION_MS", 200)
     numbers(pair, 1_200)
     target = behind(mongo_proxy, pair.places[1])

@@ -12,10 +12,10 @@ import pytest
 
 from app.documents import retry
 from app.documents.checkpoint import Checkpoint, Terms
-from app.documents.endpoint import Endpoint
+from app.documents.endpoint import CollectionEndpoint
 from app.documents.failures import FailureFile
 from app.documents.follow import Follower, position_now
-from app.documents.job import Job, Limits
+from app.documents.job import Job, JobLimits
 from app.documents.transform import Recipe
 from greenline.errors import StoreError
 from tests.integration.documents.pair import Pair, call, contents
@@ -101,7 +101,7 @@ class Followed:
             checkpoint = self._checkpoint(into)
             assert checkpoint.claim(restart=False)
             recipe = Recipe(None, None, into.max_document_bytes)
-            limits = Limits(1_000, 1, None, self._max_errors)
+            limits = JobLimits(1_000, 1, None, self._max_errors)
             job = Job(source, into, checkpoint, recipe, failures, limits, self._stop)
             try:
                 running = gevent.spawn(Follower(job, self._show).run)
@@ -115,7 +115,7 @@ class Followed:
     def _show(self, applied: int) -> None:
         self._applied = applied
 
-    def _checkpoint(self, into: Endpoint) -> Checkpoint:
+    def _checkpoint(self, into: CollectionEndpoint) -> Checkpoint:
         return Checkpoint(into, Terms("source", False, None), self._stop)
 
 
@@ -203,7 +203,7 @@ def test_nothing_is_written_before_what_was_changed_earlier(
     pair: Pair, mongo_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a batch is tried in halves, and the first one is refused for now."""
-    monkeypatch.setattr(retry, "OUTAGE_S", 0.3)
+    monkeypatch.setattr(retry, "MAX_OUTAGE_S", 0.3)
     followed = Followed(pair, behind(mongo_proxy, pair.places[1]))
     pair.target.drop_indexes()  # it would keep the second half from being written
     mongo_proxy.reply(DELETE, NOT_DECODED)
@@ -248,7 +248,7 @@ def test_what_does_not_pass_ends_with_its_reason(
     is_followed: bool,
 ) -> None:
     """In one line that names the target."""
-    monkeypatch.setattr(retry, "OUTAGE_S", 0.3)
+    monkeypatch.setattr(retry, "MAX_OUTAGE_S", 0.3)
     target = behind(mongo_proxy, pair.places[1])
     said = f"target: the target keeps refusing documents for a while: {reason}"
     if is_followed:

@@ -48,7 +48,7 @@ Call = Callable[[int], object]
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the requests every three milliseconds, so that the first wait is often cut."""
-    monkeypatch.setattr(request_timeout, "SWEEP_S", 0.003)
+    monkeypatch.setattr(request_timeout, "TIMEOUT_SWEEP_S", 0.003)
     monkeypatch.setattr(request_timeout, "GRACE_S", 0.02)
 
 

@@ -57,7 +57,7 @@ def test_it_is_not_waited_for_longer_than_in_a_blocking_pool(
     make_pool: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is redis-py's own, and what comes later is given."""
-    monkeypatch.setattr(redis_py, "WAIT_S", 0.05)
+    monkeypatch.setattr(redis_py, "CONNECTION_WAIT_S", 0.05)
     pool = make_pool(1)
     connection = pool.get_connection()
     with pytest.raises(MaxConnectionsError):

@@ -5,13 +5,13 @@ from threading import Event, Lock
 
 import pytest
 
-from app.documents.batches import MAX_BYTES, Batch, Batches
+from app.documents.batches import MAX_BYTES, Batch, DocumentBatches
 
 
 def test_batches_are_counted_in_their_order_whichever_ends_first() -> None:
     """What a checkpoint says is true of everything before it."""
     seen: list[bytes | None] = []
-    batches = Batches(4, Event(), lambda batch: seen.append(batch.last))
+    batches = DocumentBatches(4, Event(), lambda batch: seen.append(batch.last))
     first_may_end = Event()
     batches.submit(Batch(b"0"), 1, lambda _: first_may_end.wait(30) and None)
     ended = [Event() for _ in range(3)]
@@ -43,7 +43,7 @@ def test_no_more_run_than_may(size_bytes: int, most: int) -> None:
         with lock:
             running -= 1
 
-    batches = Batches(3, Event(), lambda _: None)
+    batches = DocumentBatches(3, Event(), lambda _: None)
     for _ in pauses:
         batches.submit(Batch(), size_bytes, work)
     batches.finish()
@@ -54,7 +54,7 @@ def test_no_more_run_than_may(size_bytes: int, most: int) -> None:
 def test_the_first_error_ends_it_and_what_follows_is_not_counted() -> None:
     """The batches that run meanwhile are finished; the checkpoint stays before the error."""
     stopping, seen = Event(), []
-    batches = Batches(2, stopping, lambda batch: seen.append(batch.last))
+    batches = DocumentBatches(2, stopping, lambda batch: seen.append(batch.last))
 
     def fail(_: Batch) -> None:
         raise ValueError("this one")

@@ -7,7 +7,7 @@ import bson
 import pytest
 
 from app.documents import ids
-from app.documents.transform import Recipe, Refused, load
+from app.documents.transform import Recipe, TransformRefused, load
 from greenline.errors import ConfigError
 
 MAX = 16 * 1024 * 1024
@@ -35,7 +35,7 @@ def test_what_cannot_be_decoded_is_copied_as_it_is(document: bytes) -> None:
 @pytest.mark.parametrize("document", [BROKEN, TWICE, TWICE_INSIDE], ids=["utf-8", "twice", "deep"])
 def test_a_transform_is_not_given_what_decoding_changes(document: bytes) -> None:
     """It would lose something without a word: the document fails."""
-    with pytest.raises(Refused):
+    with pytest.raises(TransformRefused):
         recipe(lambda found: found).one(document)
 
 
@@ -91,7 +91,7 @@ def test_what_a_transform_raises_is_the_documents_failure(
 )
 def test_what_a_transform_must_not_return(returned: Any, reason: str) -> None:
     """The document fails, and the reason says why."""
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(TransformRefused, match=reason):
         recipe(lambda _: returned, size=200).one(bson.encode({"_id": 1}))
 
 
@@ -99,13 +99,13 @@ def test_a_document_that_grows_beyond_the_limit_fails() -> None:
     """A new id may be longer than the old one."""
     document = bson.encode({"_id": 1, "x": "y" * 100})
     assert recipe(size=len(document)).one(document) == document
-    with pytest.raises(Refused, match="bytes"):
+    with pytest.raises(TransformRefused, match="bytes"):
         recipe(identity=b"copy", size=len(document)).one(document)
 
 
 def test_without_an_id_nothing_can_be_resumed() -> None:
     """A view may have such documents."""
-    with pytest.raises(Refused, match="no _id"):
+    with pytest.raises(TransformRefused, match="no _id"):
         recipe().one(bson.encode({"x": 1}))
 
 

@@ -83,7 +83,7 @@ def test_a_condition_has_its_lock_back_before_its_wait_fails(within: Callable[..
     wait_until(lambda: condition._waiters, "the wait")  # type: ignore[attr-defined]
     with condition:
         condition.notify()
-        gevent.sleep(0.05 + 5 * request_timeout.SWEEP_S)
+        gevent.sleep(0.05 + 5 * request_timeout.TIMEOUT_SWEEP_S)
         assert lock.locked()
         assert not request.ready()
     with pytest.raises(AssertionError, match="did not fail"):

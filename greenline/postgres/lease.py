@@ -1,7 +1,8 @@
 """
-A host's ledger whose capacity changes with the number of hosts, and whose view of them has an end.
+A host's slot table whose capacity changes with the number of hosts, and whose view of them has an
+end.
 
-1. One worker of the host is its registrar: the one that has locked a byte of the ledger's file,
+1. One worker of the host is its registrar: the one that has locked a byte of the slot table's file,
    which the kernel frees when it dies. It alone writes the numbers here; its siblings follow them.
 2. A slot is taken only within the lease, ``LEASE_S`` from the moment at which the registrar last
    asked the server who is there. Without one the host does not grow; what it holds it keeps.
@@ -14,7 +15,7 @@ A host's ledger whose capacity changes with the number of hosts, and whose view 
 from pathlib import Path
 from time import monotonic_ns
 
-from greenline.slots import Ledger, Slot
+from greenline.slots import Slot, SlotTable
 from greenline.slots.file import FREE, SEATS, SLOTS, SPARE
 
 LEASE_S = 1.0
@@ -22,13 +23,13 @@ LEASE_S = 1.0
 # is gone for five seconds more.
 RETURN_S = 4.0
 REGISTRAR = SLOTS + SEATS  # its byte, behind those of the slots and the seats
-# Numbers of the ledger; the one before is TOLD_CAPACITY.
-CAPACITY, HOSTS, NUMBER, SERVER, SEEN, LEASED_UNTIL = range(SPARE + 1, SPARE + 7)
+# Numbers of the slot table; the one before is TOLD_CAPACITY.
+CAPACITY, HOSTS_CELL, NUMBER, SERVER, SEEN, LEASED_UNTIL = range(SPARE + 1, SPARE + 7)
 
 
-class LeasedLedger(Ledger):
+class LeasedSlotTable(SlotTable):
     """
-    This process's part in the ledger at *path*, as :class:`Ledger`.
+    This process's part in the slot table at *path*, as :class:`SlotTable`.
 
     Raises:
         ConfigError: the file cannot be used; names it.
@@ -41,7 +42,7 @@ class LeasedLedger(Ledger):
     @property
     def hosts(self) -> int:
         """How many hosts there are, this one among them; 0 is not known yet."""
-        return self._file.cells[HOSTS]
+        return self._file.cells[HOSTS_CELL]
 
     @property
     def number(self) -> int:
@@ -74,7 +75,7 @@ class LeasedLedger(Ledger):
     def lease(self, hosts: int, seen_ns: int, server: int) -> None:
         """Let the host grow: the *server*, by its start, was asked at *seen_ns* and knows us."""
         cells = self._file.cells
-        cells[HOSTS], cells[SERVER], cells[SEEN] = hosts, server, seen_ns
+        cells[HOSTS_CELL], cells[SERVER], cells[SEEN] = hosts, server, seen_ns
         cells[LEASED_UNTIL] = seen_ns + int(LEASE_S * 1e9)
 
     def end_lease(self) -> None:
@@ -97,7 +98,7 @@ class LeasedLedger(Ledger):
         return capacity + len(beyond) - beyond.count(FREE)
 
     def take(self, *, for_control: bool = False) -> Slot | None:
-        """Take a slot as :meth:`Ledger.take` does, within the lease."""
+        """Take a slot as :meth:`SlotTable.take` does, within the lease."""
         self._file.require_open()
         self._follow()
         if not self.is_leased():
@@ -114,7 +115,7 @@ class LeasedLedger(Ledger):
         return super().is_over(slot)
 
     def orphans(self) -> list[Slot]:
-        """Look for orphans as :meth:`Ledger.orphans` does, if this process is the registrar."""
+        """Look for orphans as :meth:`SlotTable.orphans` does, if this process is the registrar."""
         if self.leads():
             return super().orphans()
         self.abandon_orphans()

@@ -20,32 +20,32 @@ from greenline.hub import deadline
 from greenline.hub.periodic import keep_doing
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
-from greenline.slots import Ledger, Slot
+from greenline.slots import Slot, SlotTable
 
-LOOK_S = 0.5
+ORPHAN_CHECK_S = 0.5
 ASK_TIMEOUT_S = 5.0
 # The server asks every second whether a client is still there, and a connect takes five at most.
 UNKNOWN_S = 6.0
 
 
-class Caretaker:
+class Reaper:
     """
-    Looks after the slots of *ledger*, asking over *control*.
+    Looks after the slots of *slot_table*, asking over *control*.
 
     *follow* is called at each look, to follow what the siblings tell of the budget.
     """
 
     def __init__(
-        self, ledger: Ledger, control: Control, follow: Callable[[], object] = bool
+        self, slot_table: SlotTable, control: Control, follow: Callable[[], object] = bool
     ) -> None:
-        self._ledger = ledger
+        self._slot_table = slot_table
         self._control = control
         self._follow = follow
         self._looking: gevent.Greenlet[..., None] | None = None
 
     def start(self) -> None:
-        """Look every ``LOOK_S``, in the background."""
-        self._looking = keep_doing(self.look, lambda: LOOK_S, "looking after the slots")
+        """Look every ``ORPHAN_CHECK_S``, in the background."""
+        self._looking = keep_doing(self.look, lambda: ORPHAN_CHECK_S, "looking after the slots")
 
     def close(self) -> None:
         """Look no more."""
@@ -65,16 +65,16 @@ class Caretaker:
                 self._follow()
                 self._settle()
         except BaseException:
-            self._ledger.abandon_orphans()
+            self._slot_table.abandon_orphans()
             raise
 
     def _settle(self) -> None:
-        orphans = self._ledger.orphans()
+        orphans = self._slot_table.orphans()
         pids = [orphan.pid for orphan in orphans if orphan.pid]
         alive = self._control.ask(partial(_alive, pids)) if pids else set()
         for orphan in orphans:
             if orphan.pid not in alive and (orphan.pid or _is_old(orphan)):
-                self._ledger.give(orphan)
+                self._slot_table.give(orphan)
 
 
 def _is_old(orphan: Slot) -> bool:

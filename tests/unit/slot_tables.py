@@ -1,12 +1,12 @@
-"""What tests of the ledger share: ledgers on one file, each of which stands for a process."""
+"""Slot tables on one file, each of which stands for a process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from greenline.slots import Ledger, Slot
+from greenline.slots import Slot, SlotTable
 
-Open = Callable[..., Ledger]
+Open = Callable[..., SlotTable]
 
 
 class Clock:
@@ -20,12 +20,12 @@ class Clock:
 
 
 @contextmanager
-def ledgers(path: Path, clock: Clock) -> Iterator[Open]:
-    """Lend what opens ledgers, ``opened(capacity, reserved)``, and close them at the end."""
+def slot_tables(path: Path, clock: Clock) -> Iterator[Open]:
+    """Lend what opens slot tables, ``opened(capacity, reserved)``, and close them at the end."""
     made = []
 
-    def opened(capacity: int = 4, reserved: int = 0, **more: int) -> Ledger:
-        one = Ledger(path, clock=clock, **more)
+    def opened(capacity: int = 4, reserved: int = 0, **more: int) -> SlotTable:
+        one = SlotTable(path, clock=clock, **more)
         made.append(one)
         one.resize(capacity, reserved)
         return one
@@ -37,7 +37,7 @@ def ledgers(path: Path, clock: Clock) -> Iterator[Open]:
             one.close()
 
 
-def taken(one: Ledger, count: int = 1, **how: bool) -> list[Slot]:
+def taken(one: SlotTable, count: int = 1, **how: bool) -> list[Slot]:
     """Take *count* slots, all of which must be there."""
     slots = [one.take(**how) for _ in range(count)]
     assert None not in slots

@@ -39,7 +39,7 @@ and case when %(any)s then starts_with(application_name, %(name)s)
     else application_name = %(name)s end
 group by 1
 """
-STARTED = "select (extract(epoch from pg_postmaster_start_time()) * 1e6)::int8"
+SERVER_STARTED = "select (extract(epoch from pg_postmaster_start_time()) * 1e6)::int8"
 
 
 class View(NamedTuple):
@@ -81,7 +81,7 @@ def count_hosts(conn: Connection) -> int:
 def started(conn: Connection) -> int:
     """Return when the server was started, in microseconds: another server is another number."""
     with conn.cursor() as cursor:
-        cursor.execute(STARTED)
+        cursor.execute(SERVER_STARTED)
         return int(cursor.fetchall()[0][0])
 
 
@@ -116,14 +116,14 @@ def _host(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-class Census:
+class Registry:
     """The hosts that were there within the last ``GONE_S``, and what each claimed last."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, float]] = {}
 
     def __repr__(self) -> str:
-        return f"<Census {self._seen}>"
+        return f"<Registry {self._seen}>"
 
     def __len__(self) -> int:
         return len(self._seen)

@@ -1,8 +1,8 @@
 """
 Follow the budget that any worker of the host has read, where the number of hosts is set.
 
-1. A worker reads what the server allows over each new control connection, and tells in the ledger
-   how many connections that is for the host.
+1. A worker reads what the server allows over each new control connection, and tells in the slot
+   table how many connections that is for the host.
 2. A sibling that sees another number there reads for itself, over the connection that it has. It
    does not tell: two generations with different settings would answer each other for ever.
 3. Who begins goes by what was told, until it has read.
@@ -16,14 +16,14 @@ from greenline.errors import ConfigError
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.limits import read_facts
-from greenline.slots import TOLD_CAPACITY, Ledger
+from greenline.slots import TOLD_CAPACITY, SlotTable
 
 log = logging.getLogger(__name__)
 
 
-class Siblings:
+class FixedPlan:
     """
-    One worker's part in the budget of the host, whose slots are those of *ledger*.
+    One worker's part in the budget of the host, whose slots are those of *slot_table*.
 
     *least* are needed to ask the server at all. *plan_for* computes what the host may hold;
     *follow* is called with each plan that is another one.
@@ -31,21 +31,21 @@ class Siblings:
 
     def __init__(
         self,
-        ledger: Ledger,
+        slot_table: SlotTable,
         *,
         least: int,
         plan_for: Callable[[PostgresFacts], Plan],
         follow: Callable[[Plan], object],
     ) -> None:
-        self._ledger = ledger
+        self._slot_table = slot_table
         self._plan_for = plan_for
         self._follow = follow
         self._plan: Plan | None = None
-        self._told = ledger.spare[TOLD_CAPACITY]
-        ledger.resize(max(least, self._told), least)
+        self._told = slot_table.spare[TOLD_CAPACITY]
+        slot_table.resize(max(least, self._told), least)
 
     def __repr__(self) -> str:
-        return f"<Siblings told={self._told} plan={self._plan}>"
+        return f"<FixedPlan told={self._told} plan={self._plan}>"
 
     def read(self, conn: Connection) -> None:
         """
@@ -54,7 +54,7 @@ class Siblings:
         Raises:
             ConfigError: it does not fit, with the sum.
         """
-        self._ledger.spare[TOLD_CAPACITY] = self._told = self._read(conn).host
+        self._slot_table.spare[TOLD_CAPACITY] = self._told = self._read(conn).host
 
     def look(self, control: Control) -> None:
         """
@@ -63,7 +63,7 @@ class Siblings:
         Raises:
             StoreDown: the server cannot be asked.
         """
-        told = self._ledger.spare[TOLD_CAPACITY]
+        told = self._slot_table.spare[TOLD_CAPACITY]
         if told in (0, self._told):
             return
         try:
@@ -76,6 +76,6 @@ class Siblings:
         plan = self._plan_for(read_facts(conn))
         if plan != self._plan:
             self._plan = plan
-            self._ledger.resize(plan.host, plan.reserved)
+            self._slot_table.resize(plan.host, plan.reserved)
             self._follow(plan)
         return plan

@@ -5,7 +5,7 @@ A round is one such thing: a kill, a stop, an end, a reload of all, a kill of al
 happened as JSON. Not in pytest's process, which is patched: here are forks, signals and blocking
 connections, as plain as they get.
 
-    python -m tests.integration.ledger_storm URL SUPERUSER_URL LEDGER CAPACITY ROUNDS SEED
+    python -m tests.integration.slot_table_storm URL SUPERUSER_URL LEDGER CAPACITY ROUNDS SEED
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from typing import Any
 import psycopg2
 
 from bench.backends import Backends, Highest
-from greenline.slots import Ledger, Slot
+from greenline.slots import Slot, SlotTable
 
 PROCESSES = 8
 # What happens in forty rounds, in any order.
@@ -45,8 +45,8 @@ class Worker:
 
     def __init__(self, url: str, path: Path, capacity: int, journal: int) -> None:
         self.url, self.journal, self.capacity = url, journal, capacity
-        self.ledger = Ledger(path)
-        self.ledger.resize(capacity, PROCESSES)  # too few for all: who comes late waits
+        self.slot_table = SlotTable(path)
+        self.slot_table.resize(capacity, PROCESSES)  # too few for all: who comes late waits
         self.lent: dict[Slot, Any] = {}
         self.demand = 0
         self.hungry_since_s: float | None = None
@@ -78,17 +78,17 @@ class Worker:
         for slot in list(self.lent):
             self.leave(slot, self.lent.pop(slot))
         self.leave(control_slot, control)
-        self.ledger.close()
+        self.slot_table.close()
 
     def control(self) -> tuple[Slot, Any]:
         while True:
             if self.stopped or os.getppid() != self.parent:
                 raise SystemExit
-            slot = self.ledger.take(for_control=True)
+            slot = self.slot_table.take(for_control=True)
             conn = self.connect(slot) if slot else None
             if slot is not None and conn is not None:
                 return slot, conn
-            self.ledger.want()
+            self.slot_table.want()
             time.sleep(0.003)
 
     def connect(self, slot: Slot) -> Any:
@@ -96,7 +96,7 @@ class Worker:
             conn = psycopg2.connect(self.url, application_name=f"slot-{slot.number}")
         except psycopg2.OperationalError as error:
             self.say(f"refused {str(error).strip()!r}")
-            self.ledger.give(slot)
+            self.slot_table.give(slot)
             return None
         slot.hold(conn.info.backend_pid)
         conn.autocommit = True
@@ -104,9 +104,9 @@ class Worker:
 
     def grow(self) -> None:
         now = time.monotonic()
-        slot = self.ledger.take()
+        slot = self.slot_table.take()
         if slot is None:
-            self.ledger.want()
+            self.slot_table.want()
             if not self.lent and self.hungry_since_s is None:
                 self.hungry_since_s = now
             return
@@ -124,12 +124,12 @@ class Worker:
         elif dice < 0.03:
             self.ask(slot, 0.005)
         is_idle = len(self.lent) > self.demand
-        is_due = dice > 0.9 or self.ledger.is_over(slot) or self.ledger.should_give(slot)
-        if is_due or (is_idle and self.ledger.is_wanted(slot)):
+        is_due = dice > 0.9 or self.slot_table.is_over(slot) or self.slot_table.should_give(slot)
+        if is_due or (is_idle and self.slot_table.is_wanted(slot)):
             self.leave(slot, self.lent.pop(slot))
         elif dice > 0.89:
             self.lent.pop(slot).close()
-            self.ledger.abandon(slot)
+            self.slot_table.abandon(slot)
 
     def ask(self, slot: Slot, seconds: float) -> None:
         with self.lent[slot].cursor() as cursor:
@@ -143,18 +143,18 @@ class Worker:
             with contextlib.suppress(ConnectionError):
                 while goodbye.recv(4096):
                     pass
-        self.ledger.give(slot)
+        self.slot_table.give(slot)
         self.say("returned")
 
     def care(self, control: Any) -> None:
-        orphans = self.ledger.orphans()
+        orphans = self.slot_table.orphans()
         if not orphans:
             return
         with control.cursor() as cursor:
             cursor.execute(OURS)
             rows = cursor.fetchall()
         for orphan in self.gone.among(orphans, rows):
-            self.ledger.give(orphan)
+            self.slot_table.give(orphan)
             self.say("settled")
 
 
@@ -285,13 +285,13 @@ def left(url: str, path: Path, capacity: int) -> dict[str, int]:
     worker = Worker(url, path, capacity, os.open(os.devnull, os.O_WRONLY))
     _, control = worker.control()
     until_s = time.monotonic() + 30
-    while worker.ledger.stats()["held_by_all"] > 1 and time.monotonic() < until_s:
+    while worker.slot_table.stats()["held_by_all"] > 1 and time.monotonic() < until_s:
         worker.care(control)
         time.sleep(0.02)
     control.close()
-    not_settled = worker.ledger.stats()["held_by_all"] - 1
-    worker.ledger.resize(capacity)
-    taken = [worker.ledger.take() for _ in range(capacity)]
+    not_settled = worker.slot_table.stats()["held_by_all"] - 1
+    worker.slot_table.resize(capacity)
+    taken = [worker.slot_table.take() for _ in range(capacity)]
     return {"not_settled": not_settled, "free_at_the_end": sum(slot is not None for slot in taken)}
 
 
