@@ -15,8 +15,7 @@ A request's body as ``wsgi.input``, read when the application asks for it.
 from collections.abc import Iterator
 from typing import Any
 
-from gunicorn.http.body import Body, ChunkedReader, LengthReader
-
+from greenline.http.gunicorn_compat import Body, ChunkedReader, LengthReader
 from greenline.hub.cooperate import yield_to_hub
 
 READ_BYTES = 65_536

@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 
 import gevent
 from gevent.exceptions import ConcurrentObjectUseError
-from gunicorn.http import wsgi
-from gunicorn.http.body import Body, LengthReader
-from gunicorn.uwsgi.parser import UWSGIParser
 
 from greenline.http import proxy_headers
 from greenline.http.body import BodyTooLarge, BoundedChunks, bounded, drain, is_unread
@@ -28,6 +25,7 @@ from greenline.http.fast_parser import (
     FastRequest,
     is_valid_host,
 )
+from greenline.http.gunicorn_compat import Body, LengthReader, UWSGIParser, wsgi
 from greenline.http.request import InvalidHost, PythonParser
 from greenline.http.response import Response
 from greenline.hub.cooperate import yield_to_hub

@@ -14,17 +14,16 @@ from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
-from gunicorn.http.message import (
+from greenline import settings
+from greenline.http import proxy_headers
+from greenline.http.gunicorn_compat import (
     DEFAULT_MAX_HEADERFIELD_SIZE,
     MAX_HEADERS,
     MAX_REQUEST_LINE,
     HeaderPolicy,
     Request,
+    unquote_to_wsgi_str,
 )
-from gunicorn.util import unquote_to_wsgi_str
-
-from greenline import settings
-from greenline.http import proxy_headers
 
 try:
     from gunicorn_h1c import parse_request_fast

@@ -7,9 +7,7 @@ gunicorn reads and writes the frames of the connection, and serves its streams o
 from functools import partial
 from typing import Any
 
-from gunicorn.http import wsgi
-from gunicorn.http2.response import HTTP2Response
-
+from greenline.http.gunicorn_compat import HTTP2Response, wsgi
 from greenline.telemetry.access_log import route
 
 # Where gunicorn waits for the client.

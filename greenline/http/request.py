@@ -5,9 +5,7 @@ A request of the fast lane has everything that gunicorn's has; what only hooks a
 made when they do.
 """
 
-from gunicorn.http.errors import InvalidHeader
-from gunicorn.http.message import Request
-from gunicorn.http.parser import RequestParser
+from greenline.http.gunicorn_compat import InvalidHeader, Request, RequestParser
 
 
 class InvalidHost(InvalidHeader):  # type: ignore[misc]

@@ -13,10 +13,16 @@ from time import time
 from typing import Any
 
 from gunicorn import SERVER
-from gunicorn.http import wsgi
-from gunicorn.http.wsgi import HEADER_VALUE_RE, STATUS_RE, TOKEN_RE
-from gunicorn.util import hop_headers, http_date
 
+from greenline.http.gunicorn_compat import (
+    HEADER_VALUE_RE,
+    STATUS_RE,
+    TOKEN_RE,
+    early_hints_callback,
+    hop_headers,
+    http_date,
+    wsgi,
+)
 from greenline.hub.cooperate import yield_to_hub
 from greenline.telemetry.access_log import route
 
@@ -190,7 +196,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
 
     def early_hints(self, headers: Any) -> None:
         """Send 103 Early Hints, as gunicorn does."""
-        wsgi._make_early_hints_callback(self.req, self.sock, self)(headers)
+        early_hints_callback(self.req, self.sock, self)(headers)
 
     def _head(self) -> bytes:
         version = self.req.version

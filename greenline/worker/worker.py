@@ -27,14 +27,6 @@ from gevent import GreenletExit
 from gevent.pool import Pool
 from gevent.socket import socket as gevent_socket
 from greenlet import getcurrent
-from gunicorn.http.errors import NoMoreData
-from gunicorn.http.message import _check_fast_parser as has_fast_parser
-from gunicorn.http.wsgi import WSGIErrorsWrapper, base_environ
-from gunicorn.http2 import negotiation
-from gunicorn.http2.errors import HTTP2ConnectionError, HTTP2Error
-from gunicorn.sock import is_http2_negotiated, ssl_context
-from gunicorn.workers.base_async import ALREADY_HANDLED
-from gunicorn.workers.ggevent import GeventWorker
 
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
@@ -45,6 +37,19 @@ from greenline.http.client import Client
 from greenline.http.connection import ClientConnection, HandlerOutcome
 from greenline.http.error_responses import ErrorResponses
 from greenline.http.fast_parser import UWSGI, FastParser, Rules, split_head
+from greenline.http.gunicorn_compat import (
+    ALREADY_HANDLED,
+    GeventWorker,
+    HTTP2ConnectionError,
+    HTTP2Error,
+    NoMoreData,
+    WSGIErrorsWrapper,
+    base_environ,
+    is_http2_negotiated,
+    may_use_fast_parser,
+    negotiation,
+    ssl_context,
+)
 from greenline.http.plain_client import PlainClient, Sweep
 from greenline.http.response import Response
 from greenline.http.tls_client import TlsClient
@@ -520,7 +525,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if split_head is None and self.cfg.http_parser == "auto":
             self.log.warning("gunicorn_h1c is not installed: every request takes the slow lane")
         return (
-            bool(has_fast_parser(self.cfg))
+            bool(may_use_fast_parser(self.cfg))
             and self.cfg.proxy_protocol == "off"
             and self.cfg.protocol != UWSGI
         )
