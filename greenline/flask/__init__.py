@@ -1,6 +1,14 @@
 """A drop-in ``flask.Flask`` that decides once what can be decided once."""
 
-from greenline.flask.app import Flask, environ
-from greenline.flask.response import json_response
+import logging
+
+from greenline.flask.compat import misfit
+
+if (reason := misfit()) is None:
+    from greenline.flask.app import Flask, environ
+    from greenline.flask.response import json_response
+else:
+    logging.getLogger(__name__).warning("%s", reason)
+    from greenline.flask.plain import Flask, environ, json_response  # type: ignore[assignment]
 
 __all__ = ["Flask", "environ", "json_response"]

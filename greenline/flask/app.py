@@ -15,7 +15,6 @@ from types import FunctionType
 from typing import Any
 
 import flask
-from flask.globals import _cv_app, _cv_request
 from flask.signals import (
     appcontext_tearing_down,
     request_finished,
@@ -23,6 +22,7 @@ from flask.signals import (
     request_tearing_down,
 )
 
+from greenline.flask.compat import _cv_app, _cv_request
 from greenline.flask.context import NOT_GIVEN, AppContext, RequestContext, made_at_first_use
 from greenline.flask.decisions import DECIDED_BY, Decisions
 from greenline.flask.json import JSONProvider

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flask import ctx as flask_ctx
-from flask.globals import _cv_app, _cv_request
-from flask.helpers import _split_blueprint_path
-from flask.sansio.scaffold import _sentinel
 from flask.signals import appcontext_popped, appcontext_pushed
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import Rule
+
+from greenline.flask.compat import _cv_app, _cv_request, _sentinel, _split_blueprint_path
 
 if TYPE_CHECKING:
     from flask.sessions import SessionMixin

@@ -1,0 +1,30 @@
+"""The same names on an unknown version of Flask, where each request takes Flask's own way."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import flask
+
+
+class Flask(flask.Flask):
+    """A ``flask.Flask`` whose asynchronous views run in greenlets."""
+
+    def async_to_sync(self, func: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        from greenline.hub import coroutines
+
+        return coroutines.to_sync(func)
+
+
+def environ() -> dict[str, Any]:
+    """Return the WSGI environ of the request that is being handled."""
+    return flask.request.environ
+
+
+def json_response(body: bytes, status: int = 200) -> flask.Response:
+    """
+    Return a response whose body is JSON already.
+
+    :param body: the JSON text, encoded.
+    :param status: the HTTP status, int. Default 200.
+    """
+    return flask.Response(body, status, mimetype="application/json")

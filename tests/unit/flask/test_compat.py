@@ -1,0 +1,60 @@
+"""On an unknown Flask greenline.flask serves as Flask does, with one warning."""
+
+import tomllib
+
+import pytest
+
+from greenline.flask import compat
+from tests.support import CHECKOUT, run
+
+NAME_GONE = "import flask.globals; del flask.globals._cv_request\n"
+# Flask 3.2 passes the context to these methods.
+WITH_CONTEXT = (
+    "import flask\n"
+    "inner = flask.Flask.dispatch_request\n"
+    "flask.Flask.dispatch_request = lambda self, ctx=None: inner(self)\n"
+)
+SERVE = """
+import logging
+logging.basicConfig(format="%(levelname)s %(message)s")
+from greenline.flask import Flask, environ, json_response
+app = Flask(__name__)
+
+@app.get("/path/<name>")
+async def path(name):
+    return json_response(b'"' + environ()["PATH_INFO"].encode() + b'"', 201)
+
+answer = app.test_client().get("/path/x")
+print(answer.status, answer.json, Flask.__module__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        pytest.param(WITH_CONTEXT, "Flask.dispatch_request(self, ctx)", id="other parameters"),
+        pytest.param(NAME_GONE, "_cv_request", id="a name is gone"),
+    ],
+)
+def test_an_unknown_flask_serves_with_one_warning(before: str, reason: str) -> None:
+    """The warning names the reason and the supported versions."""
+    serve = SERVE
+    if before is NAME_GONE:  # without it this Flask cannot serve: only the import is tried
+        serve = SERVE.partition("app = ")[0] + "print('201 CREATED /path/x', Flask.__module__)"
+    done = run(["python", "-c", before + serve], {})
+    assert done.stdout == "201 CREATED /path/x greenline.flask.plain\n"
+    assert done.stderr.count("WARNING") == 1
+    assert reason in done.stderr
+    assert "Flask>=3.1.3,<3.2" in done.stderr
+
+
+def test_this_flask_is_built_on() -> None:
+    """No warning, and the fast application class."""
+    done = run(["python", "-c", SERVE], {})
+    assert (done.stdout, done.stderr) == ("201 CREATED /path/x greenline.flask.app\n", "")
+
+
+def test_the_supported_range_is_the_extras_own() -> None:
+    """pip refuses what would not be built on."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    assert f"Flask{compat.SUPPORTED}" in project["optional-dependencies"]["flask"]
