@@ -27,7 +27,7 @@ from app.api import (
 )
 from app.api.access import Access
 from app.api.operations import Routes
-from app.databases import Plans, add_mongo, add_postgres, refuse_without_key
+from app.databases import add_mongo, add_postgres, plans, refuse_without_key
 from app.service import IdConverter, NameConverter, ObjectIdConverter, Service
 from app.store.agents import Agents
 from app.store.authors import Authors
@@ -43,6 +43,8 @@ from config import Settings
 from config.env import named
 from greenline.flask import Flask
 from greenline.lifecycle.resources import Resources
+from greenline.mongo import OpenMongo
+from greenline.postgres import OpenPostgres
 from greenline.postgres.connect import server_of
 from greenline.slots import path as host_path
 from greenline.worker import arbiter
@@ -58,11 +60,10 @@ def create_app(settings: Settings) -> Flask:
         ConfigError: a setting is wrong.
     """
     resources = Resources()
-    plans: Plans = {"postgres": None}
-    postgres = add_postgres(settings, resources, plans)
+    postgres = add_postgres(settings, resources)
     mongo = None
     if settings.mongodb_uri is not None:
-        mongo = add_mongo(settings.mongodb_uri, settings, resources, plans)
+        mongo = add_mongo(settings.mongodb_uri, settings, resources)
 
     app = Service(__name__, static_folder=None, request_timeout_s=settings.request_timeout_s)
     app.config["MAX_CONTENT_LENGTH"] = MAX_JSON_BYTES
@@ -101,7 +102,10 @@ def create_app(settings: Settings) -> Flask:
         resource.add(routes, products.resource(Products(mongo)))
     ops.add_health(routes, resources.health, arbiter.is_stopping, settings.ops_token)
     if settings.ops_token:
-        ops.add_budget(routes, lambda: plans, settings.ops_token)
+        opened: dict[str, OpenPostgres | OpenMongo] = {"postgres": postgres}
+        if mongo is not None:
+            opened["mongodb"] = mongo
+        ops.add_budget(routes, partial(plans, opened), settings.ops_token)
     if settings.diagnostics:
         ops.add_diagnostics(routes, Diagnostics(postgres))
     openapi.add(routes)

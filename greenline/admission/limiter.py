@@ -18,10 +18,10 @@ import gevent
 import msgspec
 from gevent.event import AsyncResult
 
-from greenline.admission import pool_sizes
 from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit
 from greenline.admission.load import Load
 from greenline.admission.overload import Overload
+from greenline.budget import pool_sizes
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub import lock_waits
 from greenline.hub.disconnect import is_disconnected, watching

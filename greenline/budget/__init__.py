@@ -1,1 +1,4 @@
 """How many connections each worker may hold, computed from what the servers allow."""
+
+# How many connections each pool of ours has in this worker, by the pool's name.
+pool_sizes: dict[str, int] = {}

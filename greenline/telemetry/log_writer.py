@@ -81,7 +81,7 @@ class LineWriter:
     def reopen(self, path: str | int) -> None:
         """Go on in a new file at *path*: the old one was moved away."""
         fd = open_log(path)
-        os.dup2(fd, self._fd)
+        os.dup2(fd, self._fd, inheritable=False)
         os.close(fd)
 
     def close(self, timeout_s: float = 1.0) -> bool:

@@ -12,6 +12,7 @@ The gunicorn worker: accept, read, call, answer, and let the others run.
 import atexit
 import gc
 import logging
+import os
 import signal
 import ssl
 import sys
@@ -103,6 +104,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         fork.install()
         signals.keep_to_main_greenlet()
         offload.patch()
+        # postgres.open() and mongo.open() divide what the servers allow by it.
+        os.environ.setdefault(settings.WORKERS.name, str(self.cfg.workers))
 
     def run(self) -> None:
         if fork.is_child:  # forked by the application while it was loaded

@@ -1,0 +1,133 @@
+"""Open MongoDB in one call: a client whose connections fit into what the server allows the host."""
+
+import atexit
+import logging
+from contextlib import suppress
+
+from greenline import settings
+from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, Plan, mongodb_plan
+from greenline.errors import ConfigError, StoreDown
+from greenline.lifecycle.health import Check
+from greenline.lifecycle.resources import Resources
+from greenline.mongo.client import Mongo, server_of
+from greenline.settings import Sizing
+from greenline.slots import TOLD_CAPACITY, SlotTable
+from greenline.slots import path as slot_table_path
+from greenline.telemetry import counters
+
+POOL_TIMEOUT_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class OpenMongo(Mongo):
+    """
+    MongoDB as :func:`open` returns it.
+
+    :param uri: the server's address.
+    :param sizing: what the budget is computed from.
+    :param timeout_s: seconds to wait for a connection.
+    :param documentdb: whether the server is an Amazon DocumentDB.
+    """
+
+    def __init__(self, uri: str, sizing: Sizing, *, timeout_s: float, documentdb: bool) -> None:
+        self.plan: Plan | None = None
+        self._sizing = sizing
+        least_a_worker = MONGODB_EXTRA_A_WORKER + 1
+        self.slot_table = SlotTable(slot_table_path(server_of(uri)), floor=least_a_worker)
+        # Before the server was asked: what it has answered to another worker, or what all workers
+        # need to ask it.
+        least = sizing.workers * least_a_worker
+        self.slot_table.resize(max(least, self.slot_table.spare[TOLD_CAPACITY]), least)
+        super().__init__(
+            uri,
+            size_for=self._size_for_told,
+            timeout_s=timeout_s,
+            documentdb=documentdb,
+            slot_table=self.slot_table,
+        )
+
+    def close(self) -> None:
+        """Close all clients, with their monitors, and give their slots back."""
+        super().close()
+        self.slot_table.close()
+
+    def _size_for_told(self, max_connections: int | None) -> int:
+        sizing = self._sizing
+        try:
+            plan = self.plan = mongodb_plan(
+                max_connections,
+                Deployment(sizing.workers, sizing.hosts or 1, sizing.surge_hosts),
+                pool_size=sizing.mongodb_max_pool_size,
+                max_connections=sizing.mongodb_max_connections,
+            )
+        except ConfigError as error:  # the request did nothing wrong: the service is not ready
+            raise StoreDown(f"MongoDB: {error}") from error
+        self.slot_table.resize(plan.host, plan.reserved)
+        self.slot_table.spare[TOLD_CAPACITY] = plan.host
+        log.info("mongodb pool: %s", plan)
+        return plan.worker
+
+
+def open(  # noqa: A001 - mongo.open() is the name that users type
+    uri: str | None = None,
+    *,
+    name: str = "mongodb",
+    workers: int | None = None,
+    hosts: int | None = None,
+    surge_hosts: int | None = None,
+    max_size: int | None = None,
+    max_connections: int | None = None,
+    timeout_s: float = POOL_TIMEOUT_S,
+    documentdb: bool = False,
+    resources: Resources | None = None,
+    check: Check | None = None,
+) -> OpenMongo:
+    """
+    Open a client whose connections fit into what the server allows the workers of all hosts.
+
+    Nothing connects before the first use. An argument that is None is read from the environment of
+    the worker.
+
+    :param uri: ``mongodb://...``. Default ``MONGODB_URI``.
+    :param name: the pool's name in the counters. Default ``mongodb``.
+    :param workers: workers of this host, int. Default ``WEB_CONCURRENCY``, which the worker sets.
+    :param hosts: hosts that share the server, int. Default ``GREENLINE_HOSTS``, 1.
+    :param surge_hosts: hosts more while a deploy rolls, int. Default ``GREENLINE_SURGE_HOSTS``, 1.
+    :param max_size: maxPoolSize, int. Default ``MONGODB_MAX_POOL_SIZE``; without one, this worker's
+        part of what the server allows.
+    :param max_connections: what the server allows, where it does not answer that, int. Default
+        ``MONGODB_MAX_CONNECTIONS``.
+    :param timeout_s: seconds to wait for a connection, float. Default 30.
+    :param documentdb: the server is an Amazon DocumentDB. Default False.
+    :param resources: where check and close are registered; None closes at the exit of the process.
+        Default None.
+    :param check: what readiness asks. Default: whether the server answers.
+    :raises ConfigError: the URI, an argument or a variable is wrong.
+    """
+    if uri is None:
+        _, uri = settings.databases()
+        if not uri:
+            raise ConfigError(f"{settings.MONGODB_URI.name}: not set")
+    given = {
+        "workers": workers,
+        "hosts": hosts,
+        "surge_hosts": surge_hosts,
+        "mongodb_max_pool_size": max_size,
+        "mongodb_max_connections": max_connections,
+    }
+    sizing = settings.sizing()._replace(
+        **{key: number for key, number in given.items() if number is not None}
+    )
+    opened = OpenMongo(uri, sizing, timeout_s=timeout_s, documentdb=documentdb)
+    counters.gauges[name] = opened.stats
+    if resources is None:
+        atexit.register(_close_at_exit, opened)
+    else:
+        resources.add(name, close=opened.close, check=check or opened.check)
+    return opened
+
+
+def _close_at_exit(opened: OpenMongo) -> None:
+    with suppress(Exception):  # the process ends, and its end closes what is left
+        opened.close()

@@ -1,0 +1,348 @@
+"""
+Open Postgres in one call: a pool, the host's connection slots, the budget and a control connection.
+
+Several pools of one process on one server share its part of the host's connections.
+"""
+
+import atexit
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from greenline import settings
+from greenline.budget import pool_sizes
+from greenline.budget.plan import (
+    POSTGRES_EXTRA_A_WORKER,
+    Deployment,
+    Plan,
+    PostgresFacts,
+    postgres_plan,
+)
+from greenline.errors import ConfigError
+from greenline.lifecycle.resources import Resources
+from greenline.postgres.client import Postgres
+from greenline.postgres.connect import Connect, check_url, connect, server_of
+from greenline.postgres.connection import Connection
+from greenline.postgres.control import Control
+from greenline.postgres.creator import creator
+from greenline.postgres.fixed_plan import FixedPlan
+from greenline.postgres.hosts import Hosts
+from greenline.postgres.lease import LeasedSlotTable
+from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.reaper import Reaper
+from greenline.settings import Sizing
+from greenline.slots import SlotTable
+from greenline.slots import path as slot_table_path
+from greenline.telemetry import counters
+
+CONNECT_TIMEOUT_S = 5.0
+POOL_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class HostShare:
+    """
+    What one process has of the connections that its host may have to one server.
+
+    :param path: the file of the host's slot table.
+    :param sizing: what the budget is computed from; its ``hosts`` is None where they are counted.
+    :param connect: makes the control connection.
+    """
+
+    def __init__(self, path: Path, sizing: Sizing, connect: Connect) -> None:
+        self.path = path
+        self.sizing = sizing
+        self.plan: Plan | None = None
+        self.users: list[OpenPostgres] = []
+        self._is_started = False
+        self.hosts: Hosts | None = None
+        self.slot_table: SlotTable
+        least = sizing.workers * (POSTGRES_EXTRA_A_WORKER + 1)
+        if sizing.hosts is None:
+            self.slot_table = counted = LeasedSlotTable(path)
+            self.hosts = Hosts(counted, floor=least, plan_for=self._plan_for, follow=self._follow)
+            self.control = Control(
+                self.hosts.named(connect), slot_table=self.slot_table, on_connect=self.hosts.read
+            )
+            self.reaper = Reaper(self.slot_table, self.control)
+        else:
+            self.slot_table = SlotTable(path)
+            plan_for = partial(self._plan_for, hosts=sizing.hosts)
+            fixed = FixedPlan(self.slot_table, least=least, plan_for=plan_for, follow=self._follow)
+            self.control = Control(connect, slot_table=self.slot_table, on_connect=fixed.read)
+            self.reaper = Reaper(self.slot_table, self.control, partial(fixed.look, self.control))
+
+    def named(self, connect: Connect) -> Connect:
+        """Return *connect*, with the host's name for each connection where hosts are counted."""
+        return connect if self.hosts is None else self.hosts.named(connect)
+
+    def start(self) -> None:
+        """Look after the slots, and follow the number of hosts, in the background; once."""
+        if self._is_started:
+            return
+        self._is_started = True
+        self.reaper.start()
+        if self.hosts is not None:
+            self.hosts.start(self.control)
+
+    def close(self) -> None:
+        """Close what :func:`open` made for it, in reverse order."""
+        _shares.pop(self.path, None)
+        if self.hosts is not None:
+            self.hosts.close()
+        self.reaper.close()
+        self.control.close()
+        self.slot_table.close()
+
+    def _plan_for(self, facts: PostgresFacts, hosts: int) -> Plan:
+        sizing = self.sizing
+        return postgres_plan(
+            facts,
+            replace(Deployment(sizing.workers, sizing.hosts or 1, sizing.surge_hosts), hosts=hosts),
+            pool_size=sizing.postgres_pool_size,
+            pgbouncer_pool_size=sizing.pgbouncer_pool_size,
+            is_counted=sizing.hosts is None,
+        )
+
+    def _follow(self, plan: Plan) -> None:
+        self.plan = plan
+        for user in self.users:
+            user.resize(plan)
+        log.info("postgres pool: %s", plan)
+
+
+# By the file of the host's slots. Its locks do not exclude two tables of one process.
+_shares: dict[Path, HostShare] = {}
+
+
+class OpenPostgres(Postgres):
+    """
+    Postgres as :func:`open` returns it.
+
+    :param name: the pool's, in the counters.
+    :param pool: lends the connections.
+    :param share: what this process has of the host's connections.
+    :param connect: makes a connection of the pool.
+    :param prepare: whether statements are prepared.
+    """
+
+    def __init__(
+        self, name: str, pool: ConnectionPool, share: HostShare, connect: Connect, *, prepare: bool
+    ) -> None:
+        super().__init__(pool, prepare=prepare)
+        self.name = name
+        self._share = share
+        self._connect = connect
+        self._is_closed = False
+        share.users.append(self)
+        if share.plan is not None:
+            self.resize(share.plan)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The connections of the host and its workers; None before the server was asked."""
+        return self._share.plan
+
+    def resize(self, plan: Plan) -> None:
+        """Let the pool grow to what *plan* allows one worker."""
+        self._pool.resize(plan.pool_most)
+        pool_sizes[self.name] = plan.pool_most
+
+    def start(self) -> None:
+        """Look after the host's slots from now on; the first connection does it too."""
+        self._share.start()
+
+    def check(self, question: Callable[[Connection], object] | None = None) -> None:
+        """
+        Ask the server over the control connection, which the pool does not count.
+
+        :param question: asks over the connection; None asks whether it answers.
+        :raises ConfigError: the connections of all hosts do not fit.
+        :raises StoreDown: no answer.
+        """
+        self.start()
+        self._share.control.ask(question or _select_1)
+        if self._share.hosts is not None:
+            self._share.hosts.check()
+
+    def creator(self, *, timeout_s: float = POOL_TIMEOUT_S) -> Callable[[], Connection]:
+        """
+        Return a function that connects in a slot of the host: SQLAlchemy's ``creator``.
+
+        ``create_engine("postgresql+psycopg2://", creator=postgres.open().creator())``
+
+        :param timeout_s: seconds to wait for a slot, float. Default 30.
+        :returns: a function without arguments that returns a connection. It raises PoolTimeout
+            where no slot became free in time, and StoreDown where the server refuses.
+        """
+        share = self._share
+        return creator(self._connect, share.slot_table, share.control, timeout_s=timeout_s)
+
+    def stats(self) -> dict[str, int]:
+        """Return the pool's max, size, active, idle, leaving and waiting."""
+        return self._pool.stats()
+
+    def close(self) -> None:
+        """Close the pool, and the host's share with its last pool; once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._pool.close(CLOSE_TIMEOUT_S)
+        users = self._share.users
+        users.remove(self)
+        if not users:
+            self._share.close()
+
+
+def open(  # noqa: A001 - postgres.open() is the name that users type
+    url: str | None = None,
+    *,
+    name: str = "postgres",
+    workers: int | None = None,
+    hosts: int | str | None = None,
+    surge_hosts: int | None = None,
+    max_size: int | None = None,
+    pgbouncer_pool_size: int | None = None,
+    timeout_s: float | None = POOL_TIMEOUT_S,
+    max_waiting: int = 1000,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    statement_timeout_s: float | None = None,
+    prepare: bool = True,
+    resources: Resources | None = None,
+    question: Callable[[Connection], object] | None = None,
+) -> OpenPostgres:
+    """
+    Open a pool whose connections fit into what the server allows the workers of all hosts.
+
+    Nothing connects before the first use. A second call with the same server shares the slots of
+    the first. An argument that is None is read from the environment of the worker.
+
+    :param url: ``postgresql://...``. Default ``DATABASE_URL``.
+    :param name: the pool's name in the counters. Default ``postgres``.
+    :param workers: workers of this host, int. Default ``WEB_CONCURRENCY``, which the worker sets.
+    :param hosts: hosts that share the server, int, or ``"auto"``: they are counted. Default
+        ``GREENLINE_HOSTS``, 1.
+    :param surge_hosts: hosts more while a deploy rolls, int. Default ``GREENLINE_SURGE_HOSTS``, 1.
+    :param max_size: the most connections of this pool, int. Default ``POSTGRES_POOL_SIZE``; without
+        one, what the server allows.
+    :param pgbouncer_pool_size: connections that a pgbouncer in *url* gives all hosts together, int.
+        Default ``PGBOUNCER_POOL_SIZE``.
+    :param timeout_s: seconds to wait for a connection, float; None waits until the request's
+        deadline. Default 30.
+    :param max_waiting: greenlets that may wait for a connection, int. Default 1,000.
+    :param connect_timeout_s: seconds, float. Default 5.
+    :param statement_timeout_s: seconds after which the server ends a statement, float. Default
+        None: never.
+    :param prepare: prepare statements. False for a pgbouncer in transaction mode. Default True.
+    :param resources: where start, check and close are registered; None closes at the exit of the
+        process. Default None.
+    :param question: what a check of *resources* asks. Default: whether the server answers.
+    :raises ConfigError: an argument or a variable is wrong, or the server is open already with
+        another number of workers or hosts.
+    :raises LatePatching: psycopg2 would block the hub: call ``greenline.patch.patch_all()`` first.
+    """
+    url = check_url(url or _required_url())
+    sizing = _sizing(workers, hosts, surge_hosts, max_size, pgbouncer_pool_size)
+    # A pgbouncer in transaction mode takes no options, and its process ids are its own.
+    timeout = (statement_timeout_s or 0) if prepare else None
+    connect_to: Connect = partial(connect, url, connect_timeout_s, timeout)
+    path = slot_table_path(server_of(url))
+    share = _shares.get(path)
+    is_new = share is None
+    if share is None:
+        share = _shares[path] = HostShare(path, sizing, connect_to)
+    elif share.sizing != sizing:
+        raise ConfigError(
+            f"{server_of(url)} is open already with another number of workers, hosts or pool size"
+        )
+    named = share.named(connect_to)
+
+    def connect_started(**how: Any) -> Connection:
+        share.start()
+        return named(**how)
+
+    pool = ConnectionPool(
+        connect_started,
+        max_size=sizing.postgres_pool_size or 1,
+        timeout_s=timeout_s,
+        max_waiting=max_waiting,
+        control=share.control if prepare else None,
+        slot_table=share.slot_table,
+    )
+    opened = OpenPostgres(name, pool, share, connect_started, prepare=prepare)
+    counters.gauges[name] = pool.stats
+    if resources is None:
+        atexit.register(_close_at_exit, opened)
+    else:
+        _register(opened, share if is_new else None, resources, question)
+    return opened
+
+
+def _register(
+    opened: OpenPostgres,
+    share: HostShare | None,
+    resources: Resources,
+    question: Callable[[Connection], object] | None,
+) -> None:
+    """Register the parts one by one, so that readiness names the one that is not ready."""
+    control = opened._share.control
+    if share is not None:
+        resources.add("slots", start=share.start, close=bool)
+        if share.hosts is not None:
+            resources.add("hosts", close=bool, check=share.hosts.check)
+
+    def check() -> None:
+        control.ask(question or _select_1)
+
+    resources.add(opened.name, close=opened.close, check=check)
+
+
+def _close_at_exit(opened: OpenPostgres) -> None:
+    with suppress(Exception):  # the process ends, and its end closes what is left
+        opened.close()
+
+
+def _required_url() -> str:
+    url, _ = settings.databases()
+    if not url:
+        raise ConfigError(f"{settings.DATABASE_URL.name}: not set")
+    return url
+
+
+def _sizing(
+    workers: int | None,
+    hosts: int | str | None,
+    surge_hosts: int | None,
+    max_size: int | None,
+    pgbouncer_pool_size: int | None,
+) -> Sizing:
+    if isinstance(hosts, str) and hosts != "auto":
+        raise ConfigError(f"hosts: {hosts!r} is neither a number nor 'auto'")
+    given = {
+        "workers": workers,
+        "surge_hosts": surge_hosts,
+        "postgres_pool_size": max_size,
+        "pgbouncer_pool_size": pgbouncer_pool_size,
+    }
+    for name, number in {**given, "hosts": hosts}.items():
+        least = 0 if name == "surge_hosts" else 1
+        if isinstance(number, int) and number < least:
+            raise ConfigError(f"{name}: {number} is below {least}")
+    sizing = settings.sizing()._replace(
+        **{name: number for name, number in given.items() if number is not None}
+    )
+    if hosts is not None:
+        sizing = sizing._replace(hosts=hosts if isinstance(hosts, int) else None)
+    # MongoDB's part has no place in what two calls for one Postgres are compared by.
+    return sizing._replace(mongodb_max_connections=None, mongodb_max_pool_size=None)
+
+
+def _select_1(conn: Connection) -> None:
+    with conn.cursor() as cursor:
+        cursor.execute("select 1")

@@ -1,0 +1,120 @@
+"""postgres.open() and mongo.open(): in a script, and in an application on two kinds of worker."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support import Databases, run, service, wait_until
+
+GREEN = ("-k", "greenline.worker.GreenWorker", "-w", "2")
+# gunicorn's own gevent worker: the application makes psycopg2 green by itself.
+NO_CONFIG = "tests/e2e/plain_conf.py"
+STOCK = ("-k", "gevent", "-w", "2")
+
+SCRIPT = """
+from greenline.patch import patch_all
+patch_all()
+import gevent
+from greenline import mongo, postgres
+pg = postgres.open(workers=1)
+
+def ask(number):
+    with pg.connection(autocommit=True) as conn, conn.cursor() as cursor:
+        cursor.execute("select %s + 0, pg_backend_pid(), pg_sleep(0.01)", (number,))
+        return cursor.fetchone()
+
+rows = [job.get() for job in [gevent.spawn(ask, number) for number in range(200)]]
+print(sorted(number for number, *_ in rows) == list(range(200)))
+print(len({pid for _, pid, _ in rows}) <= pg.plan.pool_most)
+print(pg.stats()["max"] == pg.plan.pool_most)
+from sqlalchemy import create_engine, text
+engine = create_engine("postgresql+psycopg2://", creator=pg.creator(timeout_s=10))
+with engine.connect() as conn:
+    print(conn.execute(text("select 7")).scalar())
+with mongo.open(workers=1).database() as database:
+    print(database.things.count_documents({}))
+"""
+
+
+@pytest.fixture
+def addresses(postgres_url: str, empty_mongo: str) -> dict[str, str]:
+    """The environment that names both servers."""
+    return {"DATABASE_URL": postgres_url, "MONGODB_URI": empty_mongo}
+
+
+@pytest.fixture
+def postgres_url(empty_database: str) -> str:
+    """The URL of a database without a schema."""
+    return empty_database
+
+
+def test_a_script_has_pools_in_one_call_each(addresses: dict[str, str]) -> None:
+    """200 greenlets at once stay within the budget, SQLAlchemy's engine too; the process ends."""
+    done = run(["python", "-c", SCRIPT], addresses)
+    assert done.stdout.split() == ["True", "True", "True", "7", "0"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("worker", [GREEN, STOCK], ids=["our worker", "gunicorn's gevent worker"])
+def test_an_application_opens_them_at_import(
+    worker: tuple[str, ...], addresses: dict[str, str], tmp_path: object
+) -> None:
+    """Nothing but the worker class is configured; 40 requests at once are answered."""
+    target = "tests.e2e.opened:app" if worker is GREEN else "tests.e2e.opened_stock:app"
+    with service(addresses, *worker, target=target, config=NO_CONFIG, wait=False) as running:
+        wait_until(lambda: "Booting worker" in running.log, "the workers")
+        with ThreadPoolExecutor(40) as clients:
+            answers = list(clients.map(lambda _: running.get("/"), range(40)))
+        assert [answer.status for answer in answers] == [200] * 40, running.log
+        assert {tuple(answer.json["numbers"]) for answer in answers} == {(7, 8, 9)}
+        assert len({answer.json["most"] for answer in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        pytest.param("postgres.open()", "DATABASE_URL: not set", id="no address"),
+        pytest.param("mongo.open()", "MONGODB_URI: not set", id="no address of MongoDB"),
+        pytest.param("postgres.open('postgresql://h/d', workers=0)", "workers: 0", id="no worker"),
+        pytest.param("postgres.open('postgresql://h/d', hosts='all')", "hosts: 'all'", id="hosts"),
+        pytest.param(
+            "[postgres.open('postgresql://h/d', workers=number) for number in (1, 2)]",
+            "open already with another number of workers",
+            id="two numbers of workers for one server",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(call: str, reason: str) -> None:
+    """As a ConfigError, at the call."""
+    script = (
+        "from greenline.patch import patch_all; patch_all()\n"
+        "from greenline import mongo, postgres\n"
+        "from greenline.errors import ConfigError\n"
+        f"try: {call}\n"
+        "except ConfigError as error: print(error)\n"
+    )
+    done = run(["python", "-c", script], {})
+    assert reason in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("driver", "room", "extra"),
+    [("psycopg2", "postgres", "greenline[postgres]"), ("pymongo", "mongo", "greenline[mongo]")],
+)
+def test_a_missing_driver_is_one_clear_line(driver: str, room: str, extra: str) -> None:
+    """It says which extra to install."""
+    script = (
+        f"import sys; sys.modules[{driver!r}] = None\n"
+        f"from greenline import {room}\n"
+        f"try: {room}.open('x')\n"
+        "except ModuleNotFoundError as error: print(error)\n"
+    )
+    done = run(["python", "-c", script], {})
+    assert extra in done.stdout
+
+
+def test_help_names_the_public_face(databases: Databases) -> None:
+    """``help(greenline)`` says what may be used, and each of it can be imported."""
+    done = run(["python", "-c", "import greenline; help(greenline)"], {})
+    assert "greenline.postgres.open()" in done.stdout
+    run(["python", "-c", "from greenline import *; print(postgres.open, mongo.open)"], {})
