@@ -1,9 +1,4 @@
-"""
-``greenline``: the console script.
-
-``greenline budget`` exits with 0 when the connections fit, 1 when they do not or nobody told what
-a pgbouncer allows, 2 for wrong use or a wrong setting, 3 when a server cannot be asked.
-"""
+"""Define the console script ``greenline``, with its commands ``budget`` and ``check-deploy``."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +21,7 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 3
 FITS, DOES_NOT_FIT, UNREACHABLE = 0, 1, 3
 POSTGRES, MONGODB = "Postgres", "MongoDB"
-# What may be supposed of a Postgres beside its max_connections.
+# The options that describe a supposed Postgres, besides --max-connections, as fields of its facts.
 SUPPOSED = {
     "superuser_reserved": "superuser_reserved_connections",
     "reserved": "reserved_connections",
@@ -38,17 +33,24 @@ SOME, ANY = click.IntRange(min=1), click.IntRange(min=0)
 
 
 class BudgetOutcome(NamedTuple):
-    """What was found about one server: a plan, or what is in its way."""
+    """
+    Hold the result for one server.
+
+    :param plan: the plan, None if there is none.
+    :param problem: why there is no plan, str, default empty.
+    :param status: the exit status for this server, int, default FITS.
+    :param hosts: the number of registered hosts, int; default None, they are not counted.
+    """
 
     plan: Plan | None
     problem: str = ""
     status: int = FITS
-    hosts: int | None = None  # registered now, where they are counted
+    hosts: int | None = None
 
 
 @click.group()
 def main() -> None:
-    """Green gunicorn workers that keep to what their databases allow."""
+    """Green gunicorn workers that keep to the connection limits of their databases."""
 
 
 main.add_command(check_deploy)
@@ -75,7 +77,8 @@ def budget(context: click.Context, /, as_json: bool, **given: int | None) -> Non
     Show how many connections a host and its workers may hold, as a sum to check by hand.
 
     Asks the servers in DATABASE_URL and MONGODB_URI, for three seconds at most. Exits with 0 when
-    it fits, 1 when it does not, 2 for wrong use, 3 when a server cannot be asked.
+    the connections fit, 1 when they do not or the limit of a pgbouncer is unknown, 2 for wrong use
+    or a wrong setting, 3 when a server cannot be asked.
     """
     try:
         sizing = _sizing(given)
@@ -92,18 +95,21 @@ def budget(context: click.Context, /, as_json: bool, **given: int | None) -> Non
     for name, outcome in failed.items():
         click.echo(f"Error: {name}: {outcome.problem}", err=True)
     statuses = [outcome.status for outcome in failed.values()]
+    # The lowest: that the connections do not fit is certain, whether or not the other server
+    # can be asked.
     context.exit(min(statuses, default=FITS))
 
 
 def _sizing(given: Mapping[str, int | None]) -> Sizing:
-    """Return what the environment says, and *given* where it says otherwise."""
-    names = set(Sizing._fields) - {"mongodb_max_connections"}  # which is supposed of the server
+    """Return the sizing of the environment, with the options in *given* instead of its values."""
+    # --mongodb-max-connections describes a supposed server, not the variable of that name.
+    names = set(Sizing._fields) - {"mongodb_max_connections"}
     told = {name: given[name] for name in names if given[name] is not None}
     return settings.sizing()._replace(**told)  # type: ignore[arg-type]
 
 
 def _suppose(given: Mapping[str, int | None], sizing: Sizing) -> dict[str, BudgetOutcome]:
-    """Return the plans of the servers that *given* describes; none when it describes none."""
+    """Return the plans for the servers that *given* describes; empty if it describes none."""
     outcomes = {}
     supposed: dict[str, Any] = {
         field: given[name] for name, field in SUPPOSED.items() if given[name] is not None
@@ -120,7 +126,7 @@ def _suppose(given: Mapping[str, int | None], sizing: Sizing) -> dict[str, Budge
 
 
 def _ask(sizing: Sizing) -> dict[str, BudgetOutcome]:
-    """Ask both servers, side by side."""
+    """Return the plans for the servers in the environment, which are asked concurrently."""
     url, uri = settings.databases()
     asks: dict[str, Callable[[], BudgetOutcome]] = {
         POSTGRES: partial(BudgetOutcome, None, f"{settings.DATABASE_URL.name} is not set"),
@@ -128,7 +134,7 @@ def _ask(sizing: Sizing) -> dict[str, BudgetOutcome]:
     }
     if not url and not uri:
         raise ConfigError("DATABASE_URL, MONGODB_URI: neither is set; or try --max-connections")
-    # Drivers are imported here, not at the top: an application may have installed one of them only.
+    # Drivers are imported here, not at the top: an application may have only one of them.
     if url:
         with _named(settings.DATABASE_URL), _needed("psycopg2"):
             from greenline.postgres.connect import check_url
@@ -139,8 +145,10 @@ def _ask(sizing: Sizing) -> dict[str, BudgetOutcome]:
         with _named(settings.MONGODB_URI), _needed("pymongo"):
             from greenline.mongo.client import make_client
 
+            # Opens no socket, but checks the URI: a wrong one is an error of the settings.
             client = make_client(uri, {})
         asks[MONGODB] = partial(_ask_mongodb, client, sizing)
+    # Threads, as gevent does not patch this process.
     with ThreadPoolExecutor(len(asks)) as threads:
         asked = {name: threads.submit(ask) for name, ask in asks.items()}
     return {name: one.result() for name, one in asked.items()}
@@ -164,13 +172,17 @@ def _ask_postgres(url: str, sizing: Sizing) -> BudgetOutcome:
             )
         ) as conn:
             facts = read_facts(conn)
+            # GREENLINE_HOSTS=auto: hosts register themselves by advisory locks, which a pgbouncer
+            # in transaction mode does not keep.
             if sizing.hosts is not None:
                 return _postgres_plan(facts, sizing)
             require_sessions(facts)
             hosts = count_hosts(conn)
+            # None is registered before the first deployment; the plan is for one then.
             return _postgres_plan(facts, sizing, max(hosts, 1))
 
     try:
+        # `hosts` is read after the call, which sets it.
         return _outcome(compute)._replace(hosts=hosts)
     except psycopg2.Error as error:
         return BudgetOutcome(None, first_line(error), UNREACHABLE, hosts)
@@ -228,7 +240,7 @@ def _deployment(sizing: Sizing, counted: int = 1) -> Deployment:
 
 
 def _documents(outcomes: Mapping[str, BudgetOutcome]) -> dict[str, Any]:
-    """Return what JSON shows: a plan, the error in its place, or null for a server not asked."""
+    """Return the JSON document: for each server a plan, an error, or null if it is not set."""
     return {
         name.lower(): {"error": one.problem} if one.status != FITS else one.plan
         for name, one in outcomes.items()
@@ -245,6 +257,7 @@ def _table(name: str, outcome: BudgetOutcome) -> str:
     number = max(len(str(line.number)) for line in plan.lines)
     text = max(len(line.name) for line in plan.lines)
     for line in plan.lines:
+        # A line without a sign starts a new sum.
         row = f"  {line.sign:>2} {line.number:>{number}}  {line.name:<{text}}  {line.meaning}"
         rows += [row.rstrip()] if line.sign else ["", row.rstrip()]
     return "\n".join(rows)
@@ -252,7 +265,7 @@ def _table(name: str, outcome: BudgetOutcome) -> str:
 
 @contextmanager
 def _named(variable: settings.Variable) -> Iterator[None]:
-    """Let an error about a value out of the block with the name of its *variable*."""
+    """Add the name of *variable* to a ConfigError of the block."""
     try:
         yield
     except ConfigError as error:
@@ -261,7 +274,7 @@ def _named(variable: settings.Variable) -> Iterator[None]:
 
 @contextmanager
 def _needed(driver: str) -> Iterator[None]:
-    """Raise ConfigError with the driver's name if an import in the block fails."""
+    """Translate a failed import in the block to a ConfigError that names *driver*."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,9 +1,8 @@
 """
-The runtime's branch of the error tree.
+The errors of the runtime.
 
-1. Every error here is a :class:`GreenlineError`; its docstring is its default message.
-2. Each leaf has a stable ``code`` and says whether the same request may be tried again.
-3. HTTP is not mentioned: the service's table gives each leaf its status.
+Each error class has a stable ``code``, and ``retryable``: whether the same request may be tried
+again. The service maps the classes to HTTP statuses in a table of its own.
 """
 
 from collections.abc import Mapping
@@ -18,6 +17,10 @@ class GreenlineError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str | None = None) -> None:
+        """
+        :param message: str, default: the docstring of the class.
+        """
+        # So an edit of a docstring changes the responses of the service.
         super().__init__(message or getdoc(type(self)))
 
 
@@ -98,6 +101,10 @@ class DeadlineExceeded(GreenlineError):
     def __init__(
         self, message: str | None = None, spent_s: Mapping[str, float] | None = None
     ) -> None:
+        """
+        :param message: str, default: the docstring of the class.
+        :param spent_s: seconds spent by name, such as ``postgres``, dict, default empty.
+        """
         super().__init__(message)
         self.spent_s: Mapping[str, float] = spent_s or {}
 
@@ -114,6 +121,10 @@ class Conflict(GreenlineError):
     code = "conflict"
 
     def __init__(self, message: str | None = None, constraint: str | None = None) -> None:
+        """
+        :param message: str, default: the docstring of the class.
+        :param constraint: name of the violated constraint, str, default None.
+        """
         super().__init__(message)
         self.constraint = constraint
 

@@ -1,8 +1,8 @@
 """
-Make a process green.
+Patch a process for gevent: the standard library and the libraries that would block the hub.
 
 gunicorn's gevent worker patches the standard library after the fork, before it imports the
-application. The arbiter stays unpatched: nothing in it may depend on gevent's hub.
+application. The arbiter stays unpatched, and must not depend on gevent's hub.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from greenline import offload, settings
 
 
 def patch_all() -> None:
-    """Patch what would block the hub: for scripts, tests and servers without a worker."""
+    """Patch the standard library and other libraries, in a process without Greenline's worker."""
     with entry_points_read_once():
         gevent.monkey.patch_all()
     hook_libraries()
@@ -25,12 +25,9 @@ def patch_all() -> None:
 
 @contextmanager
 def entry_points_read_once() -> Iterator[None]:
-    """
-    Read the entry points of all installed packages once, for the length of the block.
-
-    gevent asks for plugins 25 times while it patches, and each time Python reads a file of every
-    package: with 150 packages that is 0.2 s of CPU time for each process that starts.
-    """
+    """Cache the entry points of all installed packages during the block."""
+    # gevent looks for plugins 25 times while it patches, and each time Python reads a file of every
+    # package: with 150 packages that takes 0.2 s of CPU time in each process that starts.
     read = metadata.entry_points
     found = read()
     metadata.entry_points = lambda **wanted: found.select(**wanted)  # type: ignore[assignment]
@@ -42,10 +39,11 @@ def entry_points_read_once() -> Iterator[None]:
 
 def hook_libraries() -> None:
     """
-    Let the libraries of the application wait in the hub; none is imported for it but psycopg2.
+    Let the libraries of the application wait in the hub.
 
     :raises ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
     """
+    # Only psycopg2 is imported here; the others are patched when the application imports them.
     hook_psycopg2()
     hook_sqlalchemy()
     hook_redis()
@@ -53,7 +51,8 @@ def hook_libraries() -> None:
 
 
 def keep_running_loops() -> None:
-    """Let each greenlet run an asyncio loop of its own; asyncio is imported after the patching."""
+    """Let each greenlet run an asyncio loop of its own."""
+    # Imported here, because it imports asyncio, which must happen after the patching.
     from greenline.hub import running_loop
 
     running_loop.install()
@@ -61,10 +60,9 @@ def keep_running_loops() -> None:
 
 def hook_psycopg2() -> None:
     """
-    Let psycopg2, where it is installed, wait in the hub, so that other greenlets run meanwhile.
+    Let psycopg2, if it is installed, wait in the hub, so that other greenlets run meanwhile.
 
-    Raises:
-        ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
+    :raises ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
     """
     if find_spec("psycopg2") is None:  # the application has another driver, or none
         return
@@ -83,14 +81,14 @@ def hook_psycopg2() -> None:
 
 
 def hook_sqlalchemy() -> None:
-    """Let checkouts of SQLAlchemy's pool nest; nothing is imported before the application does."""
+    """Allow nested checkouts from SQLAlchemy's pool, once the application imports SQLAlchemy."""
     from greenline.legacy import sqlalchemy
 
     sqlalchemy.install()
 
 
 def hook_redis() -> None:
-    """Let requests wait for redis-py's pool; nothing is imported before the application does."""
+    """Let requests wait for redis-py's pool, once the application imports redis."""
     from greenline.legacy import redis_py
 
     redis_py.install()

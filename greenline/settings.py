@@ -1,4 +1,4 @@
-"""The runtime's own variables: the only place in this package that reads the environment."""
+"""Define and read the environment variables of the runtime; no other module reads these."""
 
 import os
 import re
@@ -9,7 +9,13 @@ from greenline.errors import ConfigError
 
 
 class Variable(NamedTuple):
-    """A variable of the environment: its name, its default and what it means."""
+    """
+    Describe an environment variable.
+
+    :param name: its name, str.
+    :param default: the text that applies if it is unset or blank, str.
+    :param meaning: one line of documentation, str.
+    """
 
     name: str
     default: str
@@ -88,7 +94,7 @@ VARIABLES = (
     BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE,
     MONGODB_MAX_CONNECTIONS,
 )  # fmt: skip
-# What whoever hosts an application sets anyway: only the console script reads them here.
+# Variables of the application. The runtime reads only REQUEST_TIMEOUT, the console script all.
 DATABASE_URL = Variable("DATABASE_URL", "", "Postgres")
 MONGODB_URI = Variable("MONGODB_URI", "", "MongoDB")
 WORKERS = Variable("WEB_CONCURRENCY", "", "workers; unset: as many as the CPU limit, or 2")
@@ -102,7 +108,15 @@ MAX_SECONDS = 86_400.0
 
 
 class Limits(NamedTuple):
-    """For how long a client may keep the worker waiting, and how much it may send."""
+    """
+    Limit the time and the bytes that a client may take.
+
+    :param head_s: seconds for the head of a request, float.
+    :param body_read_s: seconds for the next bytes of a body, float.
+    :param body_s: seconds for a whole body, float.
+    :param write_s: seconds in which a client reads 64 KiB of its answer, float.
+    :param max_body_bytes: size of the largest accepted body, int.
+    """
 
     head_s: float
     body_read_s: float
@@ -113,10 +127,9 @@ class Limits(NamedTuple):
 
 def limits() -> Limits:
     """
-    Return what a client may do.
+    Return the limits of a client.
 
-    Raises:
-        ConfigError: a value is no number, or out of its range.
+    :raises ConfigError: a value is not a number, or out of its range.
     """
     return Limits(
         head_s=_seconds(HEAD_TIMEOUT),
@@ -129,16 +142,23 @@ def limits() -> Limits:
 
 def pg_wait() -> str:
     """
-    Return whose wait callback psycopg2 gets.
+    Return the name of psycopg2's wait callback, ``greenline`` or ``psycogreen``.
 
-    Raises:
-        ConfigError: neither ``greenline`` nor ``psycogreen``.
+    :raises ConfigError: the value is neither of them.
     """
     return _choice(PG_WAIT, "greenline", "psycogreen")
 
 
 class Admission(NamedTuple):
-    """How many requests a worker works on, and how many wait; None: found, or no limit."""
+    """
+    Limit the requests that a worker accepts.
+
+    :param max_in_progress: requests in progress, int; None: the worker adapts the number.
+    :param max_waiting: waiting requests, int; None: no limit.
+    :param max_wait_s: seconds that a request may wait, float; None: no limit.
+    :param timeout_s: seconds that the application may take for a request, float; None: no limit.
+    :param health_paths: paths that are never refused.
+    """
 
     max_in_progress: int | None
     max_waiting: int | None
@@ -149,14 +169,14 @@ class Admission(NamedTuple):
 
 def admission() -> Admission:
     """
-    Return what the worker takes in.
+    Return the limits of the worker's admission.
 
-    Raises:
-        ConfigError: a value is no number, or out of its range.
+    :raises ConfigError: a value is not a number, or out of its range.
     """
     is_auto = _text(MAX_IN_PROGRESS).lower() == "auto"
     return Admission(
         max_in_progress=None if is_auto else _count(MAX_IN_PROGRESS),
+        # 0 is valid here, and means that no request may wait; _count requires 1 or more.
         max_waiting=0 if _text(MAX_WAITING) == "0" else _optional_count(MAX_WAITING),
         max_wait_s=_seconds(MAX_WAIT) if _text(MAX_WAIT) else None,
         timeout_s=request_timeout_s(),
@@ -165,7 +185,17 @@ def admission() -> Admission:
 
 
 class Sizing(NamedTuple):
-    """What the connection budget is computed from; None is not told, and no hosts are counted."""
+    """
+    Hold the input of the connection budget; None: not set.
+
+    :param workers: workers of each host, int.
+    :param hosts: hosts, int; None: ``auto``, they are counted.
+    :param surge_hosts: additional hosts during a rolling deploy, int.
+    :param postgres_pool_size: largest pool of a worker, int or None.
+    :param pgbouncer_pool_size: connections of a pgbouncer for all hosts together, int or None.
+    :param mongodb_max_connections: the server's limit, int or None.
+    :param mongodb_max_pool_size: largest pool of a worker, int or None.
+    """
 
     workers: int
     hosts: int | None
@@ -178,10 +208,9 @@ class Sizing(NamedTuple):
 
 def sizing() -> Sizing:
     """
-    Return what the connection budget is computed from.
+    Return the input of the connection budget.
 
-    Raises:
-        ConfigError: a value is no number, or out of its range.
+    :raises ConfigError: a value is not a number, or out of its range.
     """
     return Sizing(
         workers=_optional_count(WORKERS) or default_workers(),
@@ -195,43 +224,41 @@ def sizing() -> Sizing:
 
 
 def databases() -> tuple[str, str]:
-    """Return the addresses of Postgres and MongoDB; one that is not set, or ``off``, is empty."""
+    """Return the URLs of Postgres and MongoDB; empty for one that is unset or ``off``."""
     url, uri = ("" if text == "off" else text for text in map(_text, (DATABASE_URL, MONGODB_URI)))
     return url, uri
 
 
 def blocked_hub_s() -> float | None:
     """
-    Return after how many seconds a hub counts as blocked, None for never.
+    Return the seconds after which a blocked hub is logged, None for never.
 
-    Raises:
-        ConfigError: no whole number of milliseconds.
+    :raises ConfigError: the value is not a whole number of milliseconds.
     """
     return None if _text(BLOCKED_HUB_MS) == "0" else _count(BLOCKED_HUB_MS) / 1000
 
 
 def logs_json() -> bool:
     """
-    Return whether the access log is ours.
+    Return whether the access log is Greenline's JSON instead of gunicorn's format.
 
-    Raises:
-        ConfigError: neither ``json`` nor ``gunicorn``.
+    :raises ConfigError: the value is neither ``json`` nor ``gunicorn``.
     """
     return _choice(ACCESS_LOG, "gunicorn", "json") == "json"
 
 
 def requires_host() -> bool:
     """
-    Return whether a request of HTTP/1.1 without a valid Host header is refused.
+    Return whether an HTTP/1.1 request without a valid Host header is refused.
 
-    :raises ConfigError: neither 0 nor 1.
+    :raises ConfigError: the value is neither 0 nor 1.
     """
     return _choice(REQUIRE_HOST, "0", "1") == "1"
 
 
 def offload() -> tuple[str, ...] | None:
     """
-    Return the names of what runs in threads besides what always does; None: nothing does.
+    Return the names of the additional calls that run in threads; None: no call does.
 
     :raises ConfigError: a name is neither ``mysqlclient`` nor ``package.module:function``.
     """
@@ -240,6 +267,7 @@ def offload() -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in text.split(",")) if text else ()
     for name in names:
+        # Not imported here: this also runs in the arbiter, which must not load the application.
         if name != "mysqlclient" and not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):
             raise ConfigError(
                 f"{OFFLOAD.name}: {name!r} is neither mysqlclient nor package.module:function, "
@@ -250,10 +278,9 @@ def offload() -> tuple[str, ...] | None:
 
 def check() -> None:
     """
-    Read every variable, so that a wrong one is told before a worker starts.
+    Read every variable, so that an invalid one is reported before a worker starts.
 
-    Raises:
-        ConfigError: names it.
+    :raises ConfigError: a value is invalid; the text names the variable.
     """
     for read in (
         pg_wait, limits, admission, drain_delay_s, proxy_keepalive_s, blocked_hub_s, logs_json,
@@ -266,41 +293,40 @@ def check() -> None:
 
 def drain_delay_s() -> float:
     """
-    Return for how long a stopping service goes on accepting.
+    Return the seconds during which a stopping service still accepts connections.
 
-    Raises:
-        ConfigError: no number of seconds.
+    :raises ConfigError: the value is not a number of seconds.
     """
+    # 0, the default, is valid here only; _seconds requires a positive number.
     is_none = re.fullmatch(r"0+(\.0*)?", _text(DRAIN_DELAY))
     return 0.0 if is_none else _seconds(DRAIN_DELAY)
 
 
 def proxy_keepalive_s() -> float | None:
     """
-    Return the proxy's own idle time, None when nobody told.
+    Return the proxy's idle timeout in seconds, None if it is not set.
 
-    Raises:
-        ConfigError: no number of seconds.
+    :raises ConfigError: the value is not a number of seconds.
     """
     return _seconds(PROXY_KEEPALIVE) if _text(PROXY_KEEPALIVE) else None
 
 
 def request_timeout_s() -> float | None:
     """
-    Return how long the application may take for a request, None where nothing limits it.
+    Return the seconds that the application may take for a request, None for no limit.
 
-    Raises:
-        ConfigError: no number of seconds.
+    :raises ConfigError: the value is not a number of seconds.
     """
     return _seconds(REQUEST_TIMEOUT) if _text(REQUEST_TIMEOUT) else None
 
 
 def is_told(variable: Variable) -> bool:
-    """Return whether the environment has the variable, which would have its default otherwise."""
+    """Return whether the environment sets the variable; a blank value does not count."""
     return bool(os.environ.get(variable.name, "").strip())
 
 
 def _text(variable: Variable) -> str:
+    # A blank value means the default: compose files pass unset variables as empty ones.
     return os.environ.get(variable.name, "").strip() or variable.default
 
 
@@ -317,6 +343,7 @@ def _seconds(variable: Variable) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
+    # The comparison refuses "nan", too, and "inf".
     if not 0 < value <= MAX_SECONDS:
         raise ConfigError(
             f"{variable.name}: {text!r} is no number of seconds above 0, up to {MAX_SECONDS:.0f}"
@@ -326,6 +353,7 @@ def _seconds(variable: Variable) -> float:
 
 def _count(variable: Variable) -> int:
     text = _text(variable)
+    # Stricter than int(), which accepts "1_000", a sign and digits of other scripts.
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"{variable.name}: {text!r} is no whole number above 0")
     return int(text)

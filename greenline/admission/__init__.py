@@ -1,6 +1,7 @@
 """
-Admit requests to a worker: so many at once, the next ones in turn.
+Admit requests to a worker up to a limit, the others in the order of arrival.
 
-The sizes of SQLAlchemy's and redis-py's pools are not used: the requests that wait for a place
-show them in seconds, and a limit that begins at 100 is too high for a busy CPU and other routes.
+The limit does not begin at the size of SQLAlchemy's or redis-py's pools: the waits for their
+connections show it within seconds, and a limit that begins at 100 is too high for a busy CPU and
+for other routes.
 """

@@ -1,9 +1,9 @@
 """
-Admit as many requests as the limit says; let the others wait in turn.
+Admit as many requests as the limit allows, and queue the others in the order of arrival.
 
-``adaptive`` finds the limit and ``overload`` how many may wait; here requests are counted, queued
-and handed on. Health checks pass, uncounted: a probe that asks whether the worker lives must not
-learn that it is busy.
+:mod:`~greenline.admission.adaptive` finds the limit and :mod:`~greenline.admission.overload` the
+length of the queue. Health checks are not counted and never wait: a busy worker must not look dead
+to a probe.
 """
 
 import socket
@@ -30,7 +30,7 @@ from greenline.hub.request_timeout import RequestTimeout
 from greenline.settings import Admission
 
 OBSERVE_S = 0.02
-# A problem document (RFC 9457), made once: an overload leaves no time to make one for each.
+# A problem document (RFC 9457), made once: an overload leaves no time to make one per request.
 REFUSAL = msgspec.json.encode(
     {
         "type": "about:blank",
@@ -48,7 +48,7 @@ REFUSAL_HEAD = [
 
 
 class _QueuedRequest:
-    """A request that waits to be admitted."""
+    """A request in the queue."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -59,17 +59,20 @@ class ConcurrencyLimiter:
     """
     Limit how many requests are in progress. Call from greenlets of one thread.
 
-    :param limit: how many, and what learns from them.
-    :param max_waiting: how many more may wait; None: as many as come, unless it is an overload.
+    :param limit: the limit, which is notified of the requests.
+    :param max_waiting: the length of the queue, int; None: unlimited except in an overload.
+        Default 0.
     :param max_wait_s: seconds after which a waiting request is refused, float; None: it is not.
-    :param timeout_s: seconds after which a waiting request has missed its deadline, float; None: it
-        has none.
-    :param exempt: the exact paths that always pass.
-    :param blocked: returns how many requests in progress wait for what others in progress hold.
-    :param starved: returns how many of those wait for a connection that a server refuses.
-    :param spare: returns how many handlers are idle.
-    :param connected: returns how many clients are connected.
-    :param unaccepted: returns how many clients are not accepted yet; infinite: too many to count.
+        Default 0.1.
+    :param timeout_s: seconds after which a waiting request has missed its deadline, float; None
+        (the default): it has no deadline.
+    :param exempt: exact paths of requests that are always admitted. Default: the health checks.
+    :param blocked: returns the number of requests in progress that wait for locks or connections
+        which others in progress hold. Default: 0, as for the next four.
+    :param starved: returns the number of those that wait for a connection that a server refuses.
+    :param spare: returns the number of idle handlers.
+    :param connected: returns the number of connected clients.
+    :param unaccepted: returns the number of clients not accepted yet; infinite: too many to count.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class ConcurrencyLimiter:
         return f"<ConcurrencyLimiter {stats}>"
 
     def stats(self) -> dict[str, int]:
-        """Return limit, in_progress and waiting now; refused and disconnected so far."""
+        """Return the present limit, in_progress and waiting; refused and disconnected in total."""
         return {
             "limit": self._limit.value,
             "in_progress": self._in_progress,
@@ -122,22 +125,23 @@ class ConcurrencyLimiter:
 
     def acquire(self, environ: dict[str, Any], sock: socket.socket) -> float | None:
         """
-        Admit a request; let it wait for its turn.
+        Admit a request, at once or after a wait in the queue.
 
-        How long it waited is added to ``environ["greenline.spent"]`` as ``queued``, in seconds.
+        The seconds of the wait are set in ``environ["greenline.spent"]`` as ``queued``.
 
-        :param environ: of the request, dict.
-        :param sock: the client's socket, which is watched while the request waits.
-        :returns: when it was admitted, for :meth:`release`; None: it is exempt.
-        :raises Overloaded: it may not wait, or not any longer.
-        :raises RequestTimeout: it has waited until its deadline.
-        :raises ClientGone: the client hung up while it waited.
+        :param environ: the environ of the request, dict.
+        :param sock: the client's socket, which is watched during the wait.
+        :returns: the time of the admission, for :meth:`release`; None: the request is exempt.
+        :raises Overloaded: the queue is full, or the request has waited too long.
+        :raises RequestTimeout: the request has waited until its deadline.
+        :raises ClientGone: the client disconnected during the wait.
         """
         if environ["PATH_INFO"] in self._exempt:
             return None
         if self._timer is not None:
             self._overload.came += 1
         elif self._in_progress >= INITIAL:
+            # With fewer requests the limit needs no measurements, and they cost nothing.
             self._start_observing()
         if self._in_progress < self._limit.value:
             self._in_progress += 1
@@ -149,10 +153,15 @@ class ConcurrencyLimiter:
         return admitted
 
     def release(self, admitted_s: float | None, ok: bool = True) -> None:
-        """End a request admitted at *admitted_s*; *ok* is whether it was answered below 500."""
+        """
+        End a request.
+
+        :param admitted_s: the result of :meth:`acquire`.
+        :param ok: whether the status of the answer was below 500. Default True.
+        """
         if admitted_s is None:
             return
-        if self._timer is not None:  # else the limit does not matter, and most requests end here
+        if self._timer is not None:  # otherwise the limit does not matter
             self._limit.record(monotonic() - admitted_s, ok)
             self._overload.ended += 1
         self._in_progress -= 1
@@ -160,13 +169,14 @@ class ConcurrencyLimiter:
             self._admit()
 
     def suspend(self) -> None:
-        """Admit another one while a request waits for its client: a slow one delays none."""
+        """Stop counting a request while it waits for its client: a slow client delays no other."""
         self._in_progress -= 1
         if self._waiting:
             self._admit()
 
     def resume(self) -> None:
-        """Be in progress again, for a moment beyond the limit if others were admitted meanwhile."""
+        """Count a suspended request as in progress again."""
+        # This may exceed the limit for a moment, if others were admitted meanwhile.
         self._in_progress += 1
 
     def _wait(self, sock: socket.socket) -> None:
@@ -193,7 +203,7 @@ class ConcurrencyLimiter:
         waiter.admission.get()
 
     def _admit(self) -> None:
-        """Admit the requests that waited longest, except those whose clients have gone."""
+        """Admit the requests that waited longest, except those of disconnected clients."""
         while self._waiting and self._in_progress < self._limit.value:
             waiter = self._waiting[0]
             if is_disconnected(waiter.sock):
@@ -201,18 +211,19 @@ class ConcurrencyLimiter:
             else:
                 self._waiting.popleft()
                 self._in_progress += 1
-                # Handed over, not released for all: a new request cannot overtake.
+                # Counted here and not by the waiter: a new request cannot overtake it.
                 waiter.admission.set(None)
 
     def _disconnect(self, waiter: _QueuedRequest) -> None:
-        """Drop a waiter whose client hung up, unless it is admitted already."""
+        """Remove a request of a disconnected client from the queue, unless it is admitted."""
         if not waiter.admission.ready():
             self._waiting.remove(waiter)
             self._disconnected += 1
             waiter.admission.set_exception(ClientGone())
 
     def _abandon(self, waiter: _QueuedRequest) -> None:
-        """Leave the queue; what was handed over in the same moment goes to the next."""
+        """Remove a request whose greenlet was interrupted."""
+        # If it was admitted in the same moment, the next one is admitted instead.
         if not waiter.admission.ready():
             self._waiting.remove(waiter)
         elif waiter.admission.successful():
@@ -226,7 +237,7 @@ class ConcurrencyLimiter:
         self._timer.start(self._observe)
 
     def _observe(self) -> None:
-        """Run in the hub."""
+        """Report the requests to the limit, bound the queue and admit requests; in the hub."""
         idle = self._idle_time.take_share()
         if not self._waiting and self._in_progress <= INITIAL:
             self._timer.close()
@@ -246,6 +257,7 @@ class ConcurrencyLimiter:
         if not self._waiting:
             return
         self._overload.observe(len(self._waiting), self._in_progress)
+        # The oldest first, because they would be answered too late.
         while len(self._waiting) > self._overload.max_waiting:
             self._refused += 1
             self._waiting.popleft().admission.set_exception(Overloaded())
@@ -262,14 +274,15 @@ def limiter(
     unaccepted: Callable[[], float],
 ) -> ConcurrencyLimiter:
     """
-    Return the limiter that the settings ask for.
+    Make the limiter of a worker from its settings.
 
-    :param settings: of the environment.
-    :param learnt: the limit that other workers of the host have found, int; 0: none has.
-    :param starved: returns how many requests wait for a connection that a server refuses.
-    :param spare: returns how many handlers are idle.
-    :param connected: returns how many clients are connected.
-    :param unaccepted: returns how many clients are not accepted yet; infinite: too many to count.
+    :param settings: the settings for admission.
+    :param learnt: the limit that other workers of the host have found, int; 0: none.
+    :param starved: returns the number of requests that wait for a connection that a server refuses.
+    :param spare: returns the number of idle handlers.
+    :param connected: returns the number of connected clients.
+    :param unaccepted: returns the number of clients not accepted yet; infinite: too many to count.
+    :returns: a limiter with a fixed limit if the settings have one, else with an adaptive limit.
     """
     limit: Limit
     if settings.max_in_progress is None:
@@ -293,6 +306,6 @@ def limiter(
 
 
 def refuse(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-    """Answer 503, as a WSGI application."""
+    """Answer a request with 503: a WSGI application for refused requests."""
     start_response("503 Service Unavailable", REFUSAL_HEAD)
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [REFUSAL]

@@ -1,18 +1,20 @@
-"""What the requests of a worker do at one moment, as those see it that find the limit."""
+"""Describe the requests of a worker at one moment, for the search of the limit."""
 
 from typing import NamedTuple
 
 
 class Load(NamedTuple):
     """
-    One look at the requests.
+    Describe the requests of a worker at one moment.
 
-    :param in_progress: how many requests are worked on.
-    :param waiting: how many requests wait for the limit; if none does, it does not grow.
-    :param blocked: how many in progress wait for what others of them hold: a lock, a pool.
-    :param starved: how many of those wait for a connection that a server refuses.
-    :param spare: how many handlers are idle: what they keep may be such a connection.
-    :param idle: the share of the time since the last call in which the hub had nothing to do.
+    :param in_progress: the number of requests in progress, int.
+    :param waiting: the number of requests in the queue, int; at 0 the limit does not grow.
+        Default 0, as for all that follow.
+    :param blocked: the number of requests in progress that wait for a lock or a connection which
+        others of them hold, int.
+    :param starved: the number of those that wait for a connection that a server refuses, int.
+    :param spare: the number of idle handlers, int. Each may keep such a connection.
+    :param idle: the share of the time since the previous record in which the hub was idle, float.
     """
 
     in_progress: int

@@ -1,10 +1,7 @@
 """
-How many workers suit the CPU time that this process may have; the standard library only.
+Derive the number of workers from the CPU limit of the process's cgroup.
 
-1. What counts is the limit of the cgroup and of those above it, the smallest of all. The host's
-   cores do not: a container with a limit sees all of them.
-2. A container often sees its own cgroup where the host's root would be, under a path that is the
-   host's. So each folder from that path up to the root is looked at, and a missing one is passed.
+The number of cores is not used: a container with a CPU limit sees all cores of its host.
 """
 
 from collections.abc import Iterator
@@ -15,13 +12,14 @@ ROOT = Path("/")
 
 
 def default_workers(root: Path = ROOT) -> int:
-    """Return the limit rounded down, but 1 at least; where there is none, 2."""
+    """Return the CPU limit rounded down, at least 1; 2 if there is no limit."""
     limit = cpu_limit(root)
     return WORKERS_WITHOUT_LIMIT if limit is None else max(1, int(limit))
 
 
 def cpu_limit(root: Path = ROOT) -> float | None:
-    """Return the limit in CPUs, None where there is none; *root* is the folder of proc and sys."""
+    """Return the limit in CPUs, None if there is none; *root* is the folder of proc and sys."""
+    # Each cgroup is limited by those above it as well.
     return min(_limits(root), default=None)
 
 
@@ -29,8 +27,8 @@ def _limits(root: Path) -> Iterator[float]:
     groups = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers:
-            # Where both versions are in use, the second may lie in a folder of its own.
+        if not controllers:  # cgroup v2
+            # Where both versions are in use, v2 may be mounted in a folder of its own.
             for mounted in (groups, groups / "unified"):
                 for folder in _upwards(mounted, path):
                     yield from _limit(_read(folder / "cpu.max"))
@@ -43,6 +41,8 @@ def _limits(root: Path) -> Iterator[float]:
 
 
 def _upwards(mounted: Path, path: str) -> Iterator[Path]:
+    # The path is the host's, but a container often has its own cgroup mounted at the root. So
+    # each folder from the path up to the root is tried, and a missing one reads as empty.
     folder = mounted / path.strip("/")
     yield folder
     for parent in folder.parents:
@@ -52,7 +52,7 @@ def _upwards(mounted: Path, path: str) -> Iterator[Path]:
 
 
 def _limit(text: str) -> Iterator[float]:
-    """Give the quotient of quota and period in *text*, unless there is no quota (max, or -1)."""
+    """Yield quota / period of *text*, nothing if there is no quota ("max", or -1)."""
     match text.split():
         case [quota, period] if quota.isdecimal() and period.isdecimal() and int(period):
             yield int(quota) / int(period)
@@ -61,5 +61,5 @@ def _limit(text: str) -> Iterator[float]:
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="ascii")
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # a system without cgroups, or without /proc, has no limit
         return ""

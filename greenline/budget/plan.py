@@ -1,14 +1,9 @@
 """
-How many connections a host and its workers may hold: arithmetic, no I/O.
+Compute how many connections a host and its workers may hold: arithmetic without I/O.
 
-1. Each limit has a sum of its own, less what is not ours; the lowest one binds.
-2. What is there is divided by the hosts, those that a deploy adds for a while included. Where hosts
-   are counted they are not: each is counted when it comes, and what it needs to come is set aside.
-3. What a worker holds beside its pool is counted by name.
-4. Each worker has those and one connection for its pool reserved, and so has each of a second
-   generation, which a reload has alive at once, as far as they fit. The rest is shared.
-5. Where a pool cannot change its size, room for its exchange is kept in each worker.
-6. Division rounds down, so that all hosts together never exceed what is there.
+The lowest limit of the server is divided by the number of hosts. Of a host's part, each worker has
+a few connections reserved, also during a reload with two generations of workers; the rest is
+shared by the workers' pools.
 """
 
 from collections.abc import Mapping
@@ -18,39 +13,51 @@ from greenline.budget.sum import Line, Sum, as_text
 from greenline.errors import ConfigError
 from greenline.slots.file import SLOTS
 
-# Left free on a server: people with psql or mongosh, and commands (``greenline budget``, a
-# migration), which connect without a slot.
+# Left free on a server, for connections without a slot: psql, mongosh, and commands
+# (``greenline budget``, a migration).
 HEAD_ROOM = 3
-# Left free of a role's or a database's limit: commands connect as we do, people as themselves.
+# Left free of a role's or a database's limit: commands use Greenline's role, people their own.
 COMMANDS = 1
-# Where hosts are counted each that comes begins with one connection: so many may come within the
-# second or so that the others need to shrink. On a small server it is a quarter of what there is.
+# The number of new hosts, each with one connection, that may start within the second in which the
+# other hosts shrink; at most a quarter of a server's limit. For counted hosts only.
 NEWCOMERS = 10
-# One for readiness, cancelling, looking after the slots and registering the host.
+# One for readiness, cancelling, reaping slots and registering the host.
 POSTGRES_BESIDE = {"control": 1}
-# Of each server: the readiness check's connection, and two for the monitors of each of the two
-# clients. mongod 4.4 and newer, alone or in a replica set, streams its changes over one and is
-# measured over another; a server that is polled (Amazon DocumentDB) has one less for
-# each client, 3 in all. The limit is each server's own, so members of a replica set do not add up.
+# At each server: the readiness check's connection, and two monitors of each of the two clients:
+# mongod 4.4 and newer streams its changes over one, and its round-trip time is measured over the
+# other. A polled server (Amazon DocumentDB) has one monitor for each client, 3 connections in all.
+# The limit is each server's own, so the members of a replica set do not add up.
 MONGODB_BESIDE = {"readiness": 1, "monitors": 4}
 POSTGRES_EXTRA_A_WORKER = sum(POSTGRES_BESIDE.values())
 MONGODB_EXTRA_A_WORKER = sum(MONGODB_BESIDE.values())
-# A worker that began small has two clients while it takes the larger one into use.
+# A worker that began with a small pool has two clients while it exchanges them.
 MONGODB_EXCHANGE = {"old pool": 1, "its monitors": 2}
-# Assumed where neither the server nor MONGODB_MAX_CONNECTIONS tells: what the smallest hosted
-# servers take (Amazon DocumentDB with 4 GiB), far below what mongod has by default.
+# Assumed if neither the server nor MONGODB_MAX_CONNECTIONS gives a limit: that of the smallest
+# hosted servers (Amazon DocumentDB with 4 GiB), far below mongod's default.
 MONGODB_DEFAULT_MAX_CONNECTIONS = 1_000
-# pymongo's own default for a pool: more would only queue in the server.
+# pymongo's own default for a pool: more operations would only queue in the server.
 MONGODB_DEFAULT_POOL_SIZE = 100
 
 
 @dataclass(frozen=True)
 class PostgresFacts:
     """
-    What the server allows our role, and what others hold of it now.
+    Hold the limits of a Postgres for Greenline's role, and the connections that others hold.
 
-    The names are those of pg_settings, pg_roles and pg_database; -1 is no limit. Others are
-    client backends that are not Greenline's: all, those of our role, those in our database.
+    The names are those of pg_settings, pg_roles and pg_database; -1 is no limit. "Others" are
+    client backends that are not Greenline's.
+
+    :param max_connections: of the server, int.
+    :param superuser_reserved_connections: int, default 3.
+    :param reserved_connections: for members of pg_use_reserved_connections, int, default 0.
+    :param may_use_reserved: the role is such a member, bool, default False.
+    :param is_superuser: the role ignores its own and the database's limit, bool, default False.
+    :param rolconnlimit: of the role, int, default -1.
+    :param datconnlimit: of the database, int, default -1.
+    :param others: all of them, int, default 0.
+    :param others_of_role: those with Greenline's role, int, default 0.
+    :param others_in_database: those in Greenline's database, int, default 0.
+    :param behind_pgbouncer: the server is reached through a pgbouncer, bool, default False.
     """
 
     max_connections: int
@@ -68,7 +75,13 @@ class PostgresFacts:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Workers a host, hosts, and the hosts more that are there while a deploy rolls."""
+    """
+    Hold the numbers of processes that share a server.
+
+    :param workers: workers of each host, int.
+    :param hosts: hosts, int, default 1.
+    :param surge_hosts: additional hosts during a rolling deploy, int, default 1.
+    """
 
     workers: int
     hosts: int = 1
@@ -78,12 +91,17 @@ class Deployment:
 @dataclass(frozen=True)
 class Plan:
     """
-    What a host and its workers may hold at one server.
+    Hold the numbers of connections that a host and its workers may open at one server.
 
-    ``host`` connections in all, its part of ``all_hosts``, of which ``reserved`` are set aside for
-    what each worker needs to live; ``worker`` is an even share for a worker's pool, ``pool_most``
-    what it may reach while the others idle. ``more_workers`` would still fit. ``binding`` names the
-    limit that decides.
+    :param all_hosts: connections of all hosts, int.
+    :param host: connections of one host, int.
+    :param reserved: those of *host* that are kept for single workers, int.
+    :param worker: an even share for a worker's pool, int.
+    :param pool_most: the largest size of a worker's pool while the others are idle, int.
+    :param more_workers: the number of workers that would still fit, int.
+    :param binding: the name of the limit that decides, str.
+    :param reason: the sum as one line of text, str.
+    :param lines: the sum line by line.
     """
 
     all_hosts: int
@@ -110,15 +128,17 @@ def postgres_plan(
     is_counted: bool = False,
 ) -> Plan:
     """
-    Return what *deployment* may hold of a Postgres.
+    Return the plan for a Postgres.
 
-    *pool_size* caps a worker's pool, and raises nothing. *pgbouncer_pool_size* is what the
-    pgbouncer in front gives all hosts together. With *is_counted* the hosts are those that are
-    there now: one that comes begins in a part that is set aside, and surge hosts do not count.
-
-    Raises:
-        ConfigError: not even the reserved connections of one generation fit, with the sum; or
-            there is a pgbouncer whose limit nobody told.
+    :param facts: the server's limits.
+    :param deployment: the hosts and workers.
+    :param pool_size: an upper limit of a worker's pool, int; default None, no such limit.
+    :param pgbouncer_pool_size: connections that the pgbouncer in front of the server gives all
+        hosts together, int, default None.
+    :param is_counted: the hosts are those registered now, bool, default False. A part is kept for
+        new hosts then, and surge hosts are ignored.
+    :raises ConfigError: the reserved connections of one generation of workers do not fit (the text
+        has the sum), or the limit of the pgbouncer is unknown.
     """
     if facts.behind_pgbouncer and pgbouncer_pool_size is None:
         raise ConfigError(
@@ -126,7 +146,8 @@ def postgres_plan(
             "that the driver was given is not pg_backend_pid()): what it allows cannot be read "
             "through it; set it to the pool_size of this database, as all hosts share it"
         )
-    # A pgbouncer's idle backend bears the name of whoever had it last: that tells nothing.
+    # An idle backend of a pgbouncer has the application name of its last client, so Greenline's
+    # backends cannot be distinguished from others.
     held, whose = (
         (0, "not told by a pgbouncer") if facts.behind_pgbouncer else (1, "held by them now")
     )
@@ -138,6 +159,7 @@ def postgres_plan(
     whole.put("-", held * facts.others, "others", whose)
     whole.put("-", HEAD_ROOM, "head-room", "people with psql, commands")
     limits = {"max_connections": whole}
+    # Postgres does not apply the limits of a role and a database to superusers.
     if facts.rolconnlimit >= 0 and not facts.is_superuser:
         role = Sum().put("", facts.rolconnlimit, "role's limit", "rolconnlimit")
         limits["role's limit"] = role.put("-", held * facts.others_of_role, "others", whose)
@@ -161,13 +183,17 @@ def mongodb_plan(
     max_connections: int | None = None,
 ) -> Plan:
     """
-    Return what *deployment* may hold of a MongoDB, ``worker`` being the maxPoolSize.
+    Return the plan for a MongoDB, whose ``worker`` is the maxPoolSize.
 
-    *told* is what the server allows, None where it does not say. A share that a worker does not
-    use stays unused: pymongo's pool cannot change.
+    A worker cannot use another one's share: the size of pymongo's pool is fixed.
 
-    Raises:
-        ConfigError: not even the reserved connections of one generation fit, with the sum.
+    :param told: the server's limit, int; None if unknown.
+    :param deployment: the hosts and workers.
+    :param pool_size: an upper limit of a worker's pool, int; default None, that of pymongo.
+    :param max_connections: MONGODB_MAX_CONNECTIONS, int, default None; the lower of both limits
+        applies.
+    :raises ConfigError: the reserved connections of one generation of workers do not fit (the text
+        has the sum).
     """
     known = {"serverStatus.connections": told, "MONGODB_MAX_CONNECTIONS": max_connections}
     limits = {name: Sum().put("", most, name) for name, most in known.items() if most is not None}
@@ -193,7 +219,7 @@ def _plan(
     *,
     is_counted: bool = False,
 ) -> Plan:
-    """Return the plan; with *exchange* pools are of a fixed size, and that is what it takes."""
+    """Return the plan; *exchange*: connections to replace a pool, whose size is fixed then."""
     for limit in limits.values():
         limit.result("for all hosts")
     binding = min(limits, key=lambda name: limits[name].value)
@@ -207,6 +233,7 @@ def _plan(
     told, begin = limits[binding].lines, len(total.lines)
     hosts, meaning = deployment.hosts, _count(deployment.hosts, "host")
     if is_counted:
+        # Surge hosts are counted when they register, and need one connection to do so.
         aside = min(NEWCOMERS, max(total.value, 0) // 4)
         total.put("-", aside, "newcomers", "hosts that come begin there")
         meaning += ", as counted now"
@@ -214,8 +241,9 @@ def _plan(
         hosts += deployment.surge_hosts
         meaning += f", and {deployment.surge_hosts} more while a deploy rolls"
     all_hosts = total.value
+    # Rounded down, so that all hosts together never exceed the limit.
     total.put("/", hosts, "hosts", meaning)
-    if total.value > SLOTS:
+    if total.value > SLOTS:  # the slot table's file has a fixed size
         binding = "slots"
         total.put("<=", SLOTS, binding, "what the host's slot table can count")
     host = total.result("a host")
@@ -228,18 +256,21 @@ def _plan(
             f"lower WEB_CONCURRENCY or {fewer}, or raise what binds"
         )
     first = workers * per_worker
+    # A reload has two generations of workers. If both do not fit, the new one waits for the old.
     second = min(first, host - first)
     total.put("-", first, "reserved", f"{by_name}, for {_count(workers, 'worker')}")
     waiting = f"a reload needs {first}: its workers wait for the old ones'"
     total.put("-", second, "for a reload", "the same again" if second == first else waiting)
     room = 0
     if exchange is not None:
-        # Where it does not fit, a pool keeps the one connection that it begins with.
+        # If it does not fit, a pool keeps the one connection that it begins with.
         room = min(workers * sum(exchange.values()), total.value)
         meaning = f"{_named(exchange)}, for {_count(workers, 'worker')}"
         total.put("-", room, "for an exchange", meaning)
     shared = total.result("shared")
 
+    # The 1 is the worker's own reserved connection. A pool that can change its size may use the
+    # whole shared part while the others are idle.
     share = Sum().put("", shared, "shared").put("/", workers, "workers").put("+", 1, "reserved")
     even = share.value
     most = Sum().put("", shared, "shared").put("+", 1, "reserved")

@@ -1,1 +1,1 @@
-"""What `greenline check-deploy` reads and says: nginx.conf, gunicorn.conf.py, the environment."""
+"""Check nginx.conf, gunicorn.conf.py and the environment against each other (check-deploy)."""

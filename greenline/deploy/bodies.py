@@ -1,4 +1,4 @@
-"""What nginx does with bodies: those of requests, of answers, and its own pages."""
+"""Check how nginx buffers and limits bodies, and whether it replaces the service's answers."""
 
 from collections.abc import Iterator
 
@@ -7,13 +7,15 @@ from greenline.deploy.findings import Check, Finding, Level
 
 
 def check_buffers(facts: Facts) -> Iterator[Finding]:
-    """Tell where slow clients reach the worker, and where bodies have another limit."""
+    """Report where slow clients reach the worker, and where the size limits differ."""
     limit = facts.service.max_body_bytes
     for route in facts.routes:
         for name, told, what in (
             ("proxy_request_buffering", route.request_buffering, "sends its body"),
             ("proxy_buffering", route.buffering, "takes its answer"),
         ):
+            # With buffering, nginx waits for a slow client, and the worker has the request only
+            # while it works on it.
             if not told.value:
                 yield Finding(
                     Level.WARNING,
@@ -25,6 +27,7 @@ def check_buffers(facts: Facts) -> Iterator[Finding]:
                     f"{name} on; off only in locations that stream",
                 )
         most = route.max_body_bytes
+        # 0 means unlimited to nginx, so it is not the lowest of the limits.
         if not most.value:
             yield Finding(
                 Level.WARNING,
@@ -44,6 +47,7 @@ def check_buffers(facts: Facts) -> Iterator[Finding]:
                 "nginx takes in bodies that the service refuses: time and disk for nothing",
                 f"client_max_body_size {_size(limit.value)}",
             )
+        # Only if the service's limit was set: its default is far above nginx's default of 1 MiB.
         elif limit.is_told and most.value < limit.value:
             yield Finding(
                 Level.WARNING,
@@ -57,8 +61,9 @@ def check_buffers(facts: Facts) -> Iterator[Finding]:
 
 
 def check_pages(facts: Facts) -> Iterator[Finding]:
-    """Tell where nginx replaces the service's refusal by a page of its own."""
+    """Report where nginx replaces the service's refusal by a page of its own."""
     for route in facts.routes:
+        # Only 503, the answer to an overload: clients need its Retry-After.
         if "503" in route.replaced.value:
             yield Finding(
                 Level.WARNING,
@@ -76,6 +81,7 @@ CHECKS: tuple[Check, ...] = (check_buffers, check_pages)
 
 def _size(size_bytes: int) -> str:
     for unit, name in ((1024**3, "g"), (1024**2, "m"), (1024, "k")):
+        # Exact multiples only, as the text is also suggested as a setting.
         if size_bytes and size_bytes % unit == 0:
             return f"{size_bytes // unit}{name}"
     return str(size_bytes)

@@ -1,18 +1,18 @@
-"""What gunicorn and nginx have room for, and what kind of gunicorn it is."""
+"""Check the worker class, the heartbeat, and the numbers of connections."""
 
 from collections.abc import Iterator
 
 from greenline.deploy.facts import Facts
 from greenline.deploy.findings import Check, Finding, Level
 
-WARN_IN_PROGRESS = 1_000  # assumed where the worker finds the number
+WARN_IN_PROGRESS = 1_000  # assumed if the worker adapts the number (GREENLINE_MAX_IN_PROGRESS=auto)
 LONG_HEARTBEAT_S = 60.0
-SOFT_LIMIT = 1_024  # of descriptors, where nobody raises it
+SOFT_LIMIT = 1_024  # the usual soft limit of descriptors
 IN_MEMORY = ("/dev/shm", "/run")  # noqa: S108  looked for, not written to
 
 
 def check_worker(facts: Facts) -> Iterator[Finding]:
-    """Tell what takes away the promises of the worker."""
+    """Report settings under which Greenline's worker cannot work as documented."""
     gunicorn = facts.gunicorn
     if not gunicorn.is_green:
         yield Finding(
@@ -48,8 +48,9 @@ def check_worker(facts: Facts) -> Iterator[Finding]:
 
 
 def check_heartbeat(facts: Facts) -> Iterator[Finding]:
-    """Tell where a worker that hangs is noticed late or never, or is killed by a slow disk."""
+    """Report where a hanging worker is noticed too late, or a slow disk gets one killed."""
     timeout, folder = facts.gunicorn.timeout_s, facts.gunicorn.worker_tmp_dir
+    # 0 disables the heartbeat in gunicorn.
     if not timeout.value or timeout.value > LONG_HEARTBEAT_S:
         yield Finding(
             Level.WARNING,
@@ -60,6 +61,7 @@ def check_heartbeat(facts: Facts) -> Iterator[Finding]:
             "replaced that late, and long requests need none of it",
             "timeout = 30; for requests REQUEST_TIMEOUT",
         )
+    # The worker touches a file in this folder, in the hub: a stalled disk blocks all requests.
     if folder.value is None or not f"{folder.value}/".startswith(tuple(f"{m}/" for m in IN_MEMORY)):
         yield Finding(
             Level.WARNING,
@@ -73,12 +75,14 @@ def check_heartbeat(facts: Facts) -> Iterator[Finding]:
 
 
 def check_room(facts: Facts) -> Iterator[Finding]:
-    """Tell where idle connections or clients take all the places there are."""
+    """Report where idle connections or clients may use up all connections."""
     gunicorn, nginx = facts.gunicorn, facts.nginx
     places = gunicorn.worker_connections.value * gunicorn.workers.value
+    # "auto" is one for each core of nginx's host, which is unknown here: at least one.
     processes = nginx.processes or 1
     for route in facts.routes:
         kept = route.upstream.keepalive
+        # nginx keeps idle connections in each of its processes separately.
         if kept.value * processes >= places:
             yield Finding(
                 Level.WARNING,
@@ -90,9 +94,10 @@ def check_room(facts: Facts) -> Iterator[Finding]:
                 "a smaller keepalive in the upstream, or more worker_connections",
             )
     own, files = nginx.worker_connections, nginx.descriptors
-    if own is None:
+    if own is None:  # the file is a part of a configuration
         return
     most = facts.service.max_in_progress or WARN_IN_PROGRESS
+    # A proxied request takes two connections of nginx.
     if own.value < 2 * most:
         yield Finding(
             Level.WARNING,

@@ -1,4 +1,4 @@
-"""Gather the facts of a deployment, and ask all checks about them."""
+"""Gather the facts of a deployment, and run all checks on them."""
 
 from collections.abc import Iterator
 
@@ -13,8 +13,9 @@ def gather(nginx_file: str, gunicorn_file: str) -> Facts:
     """
     Read both files and the environment.
 
-    Raises:
-        ConfigError: one of them cannot be read, or makes no sense; in one line.
+    :param nginx_file: path of nginx.conf, str.
+    :param gunicorn_file: path of gunicorn.conf.py, str.
+    :raises ConfigError: one of them cannot be read, or is invalid; the text is one line.
     """
     proxy = nginx.read(nginx_file)
     server, names = gunicorn.read(gunicorn_file)
@@ -23,7 +24,8 @@ def gather(nginx_file: str, gunicorn_file: str) -> Facts:
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
-    """Return what is out of order, each thing once: many locations may inherit it."""
+    """Return the findings of all checks, without duplicates."""
+    # Many locations may inherit the same line of nginx.conf.
     seen = set()
     for check in CHECKS:
         for one in check(facts):

@@ -1,8 +1,4 @@
-"""
-``greenline check-deploy``: say what is out of order between nginx, gunicorn and the service.
-
-Exits with 0 when there is no error, 1 when there is one, 2 for wrong use or what cannot be read.
-"""
+"""Define the command ``greenline check-deploy``, which prints the findings of all checks."""
 
 import click
 import msgspec
@@ -25,16 +21,16 @@ def check_deploy(
     context: click.Context, /, nginx_file: str, gunicorn_file: str, as_json: bool
 ) -> None:
     """
-    Say what is out of order between nginx, gunicorn and the service.
+    Report contradictions between nginx, gunicorn and the service.
 
-    Reads both files, and the environment as the service has it: run it with the same one. Exits
-    with 1 when there is an error, 0 when there are warnings, remarks or nothing, 2 when something
-    cannot be read.
+    Reads both files and the environment: run it with the environment of the service. Exits with 0
+    when there is no error, 1 when there is one, 2 for wrong use or when something cannot be read.
     """
     try:
         found = _check(nginx_file, gunicorn_file)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
+    # Printed in any case: the exit status alone depends on the level.
     if as_json:
         documents = [one._asdict() for one in found]
         click.echo(msgspec.json.format(msgspec.json.encode(documents)))
@@ -48,9 +44,10 @@ def _check(nginx_file: str, gunicorn_file: str) -> list[Finding]:
         import crossplane  # noqa: F401  an extra of the package
     except ImportError:
         raise ConfigError("crossplane is missing: pip install crossplane") from None
-    from greenline.deploy.checks import findings, gather
+    from greenline.deploy.checks import findings, gather  # these import crossplane
 
     found = findings(gather(nginx_file, gunicorn_file))
+    # Stable, so that findings of one level stay in the order of the checks.
     return sorted(found, key=lambda one: LEVELS.index(one.level))
 
 

@@ -1,4 +1,4 @@
-"""What is known of a deployment, as frozen records; each value tells where it comes from."""
+"""Describe a deployment by frozen records, in which each value has its source."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -7,13 +7,19 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# A unix socket's path, a host and a port, or a descriptor that gunicorn was given.
+# A unix socket's path, a host and a port, or a descriptor that gunicorn inherits.
 Address = str | tuple[str, int] | int
 
 
 @dataclass(frozen=True)
 class Told(Generic[T]):
-    """A value, and its ``file:line`` or variable; *is_told* is false for a default."""
+    """
+    Hold a value and its source.
+
+    :param value: the value.
+    :param where: its ``file:line``, or the name of a variable, str.
+    :param is_told: it was set, bool, default True; False for a default.
+    """
 
     value: T
     where: str
@@ -21,34 +27,34 @@ class Told(Generic[T]):
 
     @property
     def by_default(self) -> str:
-        """Return what a sentence about the value says more where nobody told it."""
+        """Return a suffix that marks a default in a sentence about the value."""
         return "" if self.is_told else ", by default"
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """Servers that nginx asks; without a block of that name it is the one in ``proxy_pass``."""
+    """An upstream block of nginx; without one, the server that ``proxy_pass`` names."""
 
     where: str
     servers: tuple[Address, ...]
     max_fails: tuple[Told[int], ...]  # of each server
-    keepalive: Told[int]  # 0 where nobody told: off before nginx 1.29.7, 32 since
+    keepalive: Told[int]  # 0 if it is not set, which is off before nginx 1.29.7, and 32 since
     keepalive_timeout_s: Told[float]
 
     @property
     def is_remote(self) -> bool:
-        """Return whether one of the servers is asked over a network."""
+        """Return whether one of the servers is on another machine."""
         return any(isinstance(one, tuple) and not is_loopback(one[0]) for one in self.servers)
 
 
 @dataclass(frozen=True)
 class Route:
-    """A location that proxies, with what it says and what it inherits."""
+    """A location with a ``proxy_pass``, and its directives, inherited ones included."""
 
     where: str
     upstream: Upstream
     http_version: Told[str]
-    headers: Mapping[str, Told[str]]  # of proxy_set_header, by the name in small letters
+    headers: Mapping[str, Told[str]]  # of proxy_set_header, by the lower-case name
     headers_where: str
     connect_timeout_s: Told[float]
     read_timeout_s: Told[float]
@@ -56,10 +62,10 @@ class Route:
     request_buffering: Told[bool]
     buffering: Told[bool]
     next_upstream: Told[frozenset[str]]
-    next_tries: Told[int]  # 0 is as many as there are servers
+    next_tries: Told[int]  # 0 is no limit but the number of servers
     replaced: Told[frozenset[str]]  # statuses of the service that a page of nginx replaces
-    real_ip_from: tuple[Told[str], ...]  # who is trusted to say the client's address
-    has_real_ip: bool  # the client's address is what a trusted proxy before this one says
+    real_ip_from: tuple[Told[str], ...]  # proxies whose client addresses are trusted
+    has_real_ip: bool  # the client's address comes from a trusted proxy before this one
 
 
 @dataclass(frozen=True)
@@ -68,16 +74,20 @@ class Nginx:
 
     file: str
     routes: tuple[Route, ...]
-    unread: tuple[Told[str], ...]  # of proxy_pass, where a variable names the server
+    unread: tuple[Told[str], ...]  # arguments of proxy_pass in which a variable names the server
     without_upgrade: Mapping[str, Told[str]]  # variables of a map, for a request without Upgrade
-    processes: int | None  # None is as many as there are cores
-    worker_connections: Told[int] | None  # None of a part of a configuration, without events
-    descriptors: Told[int]  # worker_rlimit_nofile; 0 where nobody told
+    processes: int | None  # None: one for each core
+    worker_connections: Told[int] | None  # None: a part of a configuration, without events
+    descriptors: Told[int]  # worker_rlimit_nofile; 0 if it is not set
 
 
 @dataclass(frozen=True)
 class Gunicorn:
-    """A gunicorn.conf.py, as gunicorn itself reads it, with ``GUNICORN_CMD_ARGS``."""
+    """
+    A gunicorn.conf.py as gunicorn reads it, with ``GUNICORN_CMD_ARGS``.
+
+    The fields are gunicorn's settings, except ``is_green``: the worker is Greenline's.
+    """
 
     file: str
     bind: Told[tuple[Address, ...]]
@@ -95,7 +105,16 @@ class Gunicorn:
 
 @dataclass(frozen=True)
 class Service:
-    """What the environment tells of the service; None is not told."""
+    """
+    The settings of the service in its environment; None: not set.
+
+    :param request_timeout_s: REQUEST_TIMEOUT.
+    :param drain_delay_s: DRAIN_DELAY.
+    :param proxy_keepalive_s: GREENLINE_PROXY_KEEPALIVE.
+    :param max_body_bytes: GREENLINE_MAX_BODY_BYTES.
+    :param max_in_progress: GREENLINE_MAX_IN_PROGRESS; None: ``auto``.
+    :param statement_timeout_s: statement_timeout in the options of DATABASE_URL.
+    """
 
     request_timeout_s: Told[float] | None
     drain_delay_s: Told[float]
@@ -107,7 +126,14 @@ class Service:
 
 @dataclass(frozen=True)
 class Facts:
-    """All of it; *routes* are those of nginx's that ask this gunicorn, all where none does."""
+    """
+    Hold all facts.
+
+    :param nginx: the proxy.
+    :param gunicorn: the server.
+    :param service: the settings in the environment.
+    :param routes: the routes of *nginx* that lead to *gunicorn*; all, if none does.
+    """
 
     nginx: Nginx
     gunicorn: Gunicorn
@@ -116,22 +142,23 @@ class Facts:
 
     @property
     def keepalive_s(self) -> float:
-        """Return after how many seconds the worker closes an idle connection, 0 for at once."""
+        """Return the seconds after which the worker closes an idle connection, 0 for at once."""
         told = self.service.proxy_keepalive_s
         own_s = self.gunicorn.keepalive_s.value
+        # GREENLINE_PROXY_KEEPALIVE extends gunicorn's keepalive, in Greenline's worker only.
         return max(own_s, told.value) if own_s and told and self.gunicorn.is_green else own_s
 
 
 def is_everywhere(host: str) -> bool:
-    """Return whether who binds *host* listens on all addresses of the machine."""
+    """Return whether a server bound to *host* listens on all addresses of the machine."""
     try:
         return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
+    except ValueError:  # a name; an empty one binds all addresses, too
         return not host
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether *host*, a name, an address or a network, is this machine alone."""
+    """Return whether *host*, a name, an address or a network, is only this machine."""
     try:
         return ipaddress.ip_network(host).is_loopback
     except ValueError:

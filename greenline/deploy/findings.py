@@ -1,4 +1,4 @@
-"""What a check says: how bad it is, where, what, why it matters, and what to do."""
+"""Define the result of a check."""
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -8,7 +8,12 @@ from greenline.deploy.facts import Facts
 
 
 class Level(StrEnum):
-    """An error costs answers or writes, or tells lies; a warning may; a remark is to be known."""
+    """
+    The severity of a finding.
+
+    An error loses answers or writes, or lets clients forge data; a warning may do so under some
+    conditions; a remark is information.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -16,7 +21,16 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One thing that is out of order; *code* is the check's own and stays."""
+    """
+    Describe one problem of a deployment.
+
+    :param level: its severity.
+    :param code: the stable name of the problem, str.
+    :param where: ``file:line`` or a variable, str.
+    :param what: the problem, str.
+    :param why: its consequences, str.
+    :param fix: the suggested change, str.
+    """
 
     level: Level
     code: str

@@ -1,9 +1,4 @@
-"""
-Read a gunicorn.conf.py as gunicorn does: it is run, and ``GUNICORN_CMD_ARGS`` wins over it.
-
-What a configuration prints is not ours to print. What it changes in the environment stays, as it
-would for the workers.
-"""
+"""Read a gunicorn.conf.py as gunicorn does: run it, then apply ``GUNICORN_CMD_ARGS``."""
 
 import ast
 import io
@@ -27,20 +22,22 @@ CMD_ARGS = "GUNICORN_CMD_ARGS"
 
 def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
     """
-    Return what *file* says, and all the names in it.
+    Return the settings in *file*, and the names that it defines.
 
-    Raises:
-        ConfigError: gunicorn would not start with it; in one line.
+    :raises ConfigError: gunicorn would not start with it; the text is one line.
     """
     if not os.path.exists(file):
         raise ConfigError(f"{file}: no such file")
     said = io.StringIO()
     try:
+        # The output of the configuration must not mix with the findings, which may be JSON.
         with redirect_stdout(said), redirect_stderr(said):
             loaded = _Loaded(file)
+            # `raw_env` stays set, as for the workers: the service's settings are read afterwards.
             os.environ.update(loaded.cfg.env)
             return _facts(file, loaded), loaded.names
     except SystemExit as error:
+        # gunicorn prints the reason to stderr and exits.
         told = error.code if isinstance(error.code, str) else _last_line(said.getvalue())
         raise ConfigError(f"{file}: {told or 'it exits'}") from None
     except Exception as error:
@@ -48,7 +45,7 @@ def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
 
 
 class _Loaded(Application):  # type: ignore[misc]
-    """gunicorn's own way to a configuration, without a command line."""
+    """Load a configuration by gunicorn's own code, without a command line."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -57,17 +54,19 @@ class _Loaded(Application):  # type: ignore[misc]
         super().__init__(prog=CMD_ARGS)
 
     def init(self, parser: Any, opts: Any, args: Any) -> None:
-        """Have no application."""
+        """Return no settings of an application."""
 
     def load(self) -> None:
-        """Load none."""
+        """Load no application."""
 
     def load_config(self) -> None:
         cfg: Config = self.cfg
+        # gunicorn's own method also parses sys.argv, which is check-deploy's.
         given = vars(cfg.parser().parse_args(cfg.get_cmd_args_from_env()))
         self.chdir()
         self.names = self.load_config_from_file(self._file)
         told = {name: value for name, value in given.items() if value is not None}
+        # Neither is a setting: positional arguments, and the path of the configuration.
         self.from_env = frozenset(told) - {"args", "config"}
         for name in self.from_env:
             cfg.set(name, told[name])
@@ -82,6 +81,7 @@ def _facts(file: str, loaded: _Loaded) -> Gunicorn:
             return Told(value, f"{CMD_ARGS} ({name})")
         if name in lines:
             return Told(value, f"{file}:{lines[name]}")
+        # Set by an import or in a block, which has no line here; or not set at all.
         return Told(value, file, name in loaded.names)
 
     worker_class = cfg.settings["worker_class"].get()
@@ -103,12 +103,13 @@ def _facts(file: str, loaded: _Loaded) -> Gunicorn:
 
 
 def _is_green(worker_class: Any) -> bool:
+    # The two usual cases need no import of a worker, which may patch this process.
     if worker_class == GREEN:
         return True
     if worker_class in SUPPORTED_WORKERS:
         return False
     try:
-        # One of somebody's own; `cfg.worker_class` would set it up as well.
+        # A custom class. Not `cfg.worker_class`, which also calls the class's setup().
         found = util.load_class(worker_class)
     except (RuntimeError, AttributeError) as error:
         raise ConfigError(f"worker_class: {worker_class} cannot be imported") from error
@@ -120,8 +121,9 @@ def _name(found: type) -> str:
 
 
 def _lines(file: str) -> dict[str, int]:
-    """Return the line in which each name is set last; none where it is no text of Python's."""
+    """Return the line in which each name is last assigned; empty if *file* is not Python source."""
     try:
+        # Bytes, as the source may declare its encoding.
         tree = ast.parse(Path(file).read_bytes())
     except (SyntaxError, ValueError):
         return {}

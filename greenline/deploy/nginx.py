@@ -1,10 +1,7 @@
 """
-Read an nginx.conf, with what it includes, into facts about the locations that proxy.
+Read an nginx.conf and its includes into facts about the locations that proxy.
 
-1. A level that does not say something inherits it; of ``proxy_set_header`` and ``error_page`` it
-   inherits all or, as soon as it has one of its own, nothing.
-2. What nobody says is nginx's default, told as such.
-3. A file that is a part of a configuration (``conf.d/site.conf``) counts as inside of ``http``.
+A directive that is not set has nginx's default, and is marked as such.
 """
 
 import re
@@ -21,21 +18,29 @@ from greenline.errors import ConfigError
 LEVELS = ("http", "server", "location", "if", "limit_except")
 SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-# nginx 1.29.7 gave it a second argument, `local`, which this table does not know.
+# nginx 1.29.7 added a second argument, `local`, which crossplane's table does not know.
 analyzer.DIRECTIVES["keepalive"] = [analyzer.NGX_HTTP_UPS_CONF | analyzer.NGX_CONF_TAKE12]
 
-# The server of a proxy_pass: what follows it may be a variable, if that begins with a slash.
+# The server of a proxy_pass. A variable may follow it, if its value begins with a slash.
 SERVER = re.compile(
     r"https?://(?:(unix:[^:$]+)(?::|$)"
     r"|(?!unix:)([^/?$]+)(?:[/?]|$|\$\{?(?:request_uri|uri|document_uri)\b))"
 )
-# What of real_ip_header a proxy before this one writes; X-Real-IP, the default, many let through.
+# The values of real_ip_header that a proxy before this one overwrites or appends to. Many pass on
+# the client's own X-Real-IP, the default.
 REAL_IP = {"x-forwarded-for", "proxy_protocol"}
 
 
 @dataclass(frozen=True)
 class Directive:
-    """A line, or a block with its name, of a configuration."""
+    """
+    Hold a line of a configuration, or a block.
+
+    :param name: the directive's name, str.
+    :param args: its arguments.
+    :param where: its ``file:line``, str.
+    :param block: the directives in its block, empty for a line.
+    """
 
     name: str
     args: tuple[str, ...]
@@ -49,15 +54,15 @@ Levels = tuple[Block, ...]
 
 def read(file: str) -> Nginx:
     """
-    Return what *file* says.
+    Return the facts in *file*.
 
-    Raises:
-        ConfigError: it cannot be read, or proxies nothing; in one line.
+    :raises ConfigError: it cannot be read, or proxies nothing; the text is one line.
     """
     top = tree(file)
+    # The top counts as http: the file may be a part of a configuration (conf.d/site.conf).
     levels = [top, *(one.block for one in top if one.name == "http")]
     upstreams = {
-        one.args[0].lower(): _upstream(one)
+        one.args[0].lower(): _upstream(one)  # nginx compares upstream names without case
         for level in levels
         for one in level
         if one.name == "upstream" and one.args
@@ -87,18 +92,18 @@ def read(file: str) -> Nginx:
 
 def tree(file: str) -> Block:
     """
-    Return *file* with what it includes, as nested blocks.
+    Return *file* as nested blocks, its includes inserted.
 
-    Raises:
-        ConfigError: it cannot be read; in one line.
+    :raises ConfigError: it cannot be read; the text is one line.
     """
-    # Its table of what is allowed where is older than nginx.
+    # No check of contexts: crossplane's table is older than nginx.
     payload = parse(file, check_ctx=False)
     for error in payload["errors"]:
         where = f"{error['file']}:{error['line']}" if error["line"] else error["file"]
+        # crossplane repeats the position at the end of its message.
         said = re.sub(r" in [^\"]*:\d+$", "", error["error"])
         raise ConfigError(f"{where}: {said or 'it ends in the middle of a directive'}")
-    # Not crossplane's `combine`: what follows an include would have the included file's name.
+    # Not crossplane's `combine`: directives after an include would get the included file's name.
     configs = payload["config"]
     try:
         return _block(configs, configs[0]["file"], configs[0]["parsed"])
@@ -120,7 +125,7 @@ def _block(configs: Any, file: str, statements: Any) -> Block:
 
 
 def _passes(block: Block, outer: Levels) -> Iterator[tuple[Directive, Levels]]:
-    """Return each proxy_pass, with the levels that it is in."""
+    """Yield each proxy_pass with its enclosing levels, the outermost first."""
     levels = (*outer, block)
     for one in block:
         if one.name == "proxy_pass":
@@ -130,7 +135,7 @@ def _passes(block: Block, outer: Levels) -> Iterator[tuple[Directive, Levels]]:
 
 
 def _server(proxy_pass: Directive) -> str | None:
-    """Return the name, address or socket that is asked, None where a variable tells it."""
+    """Return the name, address or socket of the server, None if a variable names it."""
     found = SERVER.match(proxy_pass.args[0])
     return found and (found[1] or found[2])
 
@@ -139,6 +144,7 @@ def _without_upgrade(levels: Sequence[Block]) -> Iterator[tuple[str, Told[str]]]
     for one in (one for level in levels for one in level if one.name == "map"):
         if one.args[0] == "$http_upgrade":
             said = {each.name: Told(each.args[0], each.where) for each in one.block if each.args}
+            # nginx maps an empty value by "", else by "default", else to the empty string.
             yield one.args[1], said.get("") or said.get("default") or Told("", one.where)
 
 
@@ -147,6 +153,7 @@ def _route(proxy_pass: Directive, server: str, levels: Levels, known: dict[str, 
     headers = _at_one_level(levels, "proxy_set_header")
     pages = _at_one_level(levels, "error_page")
     intercepts = _flag(_one(where, levels, "proxy_intercept_errors", "off"))
+    # The last argument is the page, and "=200" replaces the status.
     statuses = {arg for page in pages for arg in page.args[:-1] if arg.isdigit()}
     real_ip_from = _at_one_level(levels, "set_real_ip_from")
     real_ip_header = _one(where, levels, "real_ip_header", "X-Real-IP").value
@@ -170,6 +177,7 @@ def _route(proxy_pass: Directive, server: str, levels: Levels, known: dict[str, 
 
 
 def _unnamed(server: str, where: str) -> Upstream:
+    # nginx's defaults for a server without an upstream block.
     return Upstream(
         where=where,
         servers=(_address(server, where),),
@@ -204,7 +212,8 @@ def _address(text: str, where: str) -> Any:
 
 
 def _at_one_level(levels: Levels, name: str) -> list[Directive]:
-    """Return those of the innermost level that has any."""
+    """Return the directives *name* of the innermost level that has any."""
+    # nginx does not merge levels: one proxy_set_header of its own drops all inherited ones.
     for block in reversed(levels):
         if found := [one for one in block if one.name == name]:
             return found
@@ -244,6 +253,7 @@ def _size(told: Told[str]) -> Told[int]:
 
 def _measured(told: Told[str], units: dict[str, Any], what: str) -> Told[float]:
     text = told.value.lower()
+    # A time may have several parts, as in "1m 30s".
     parts = re.findall(r"(\d+)([a-z]*)\s*", text)
     if not re.fullmatch(r"(\d+[a-z]*\s*)+", text) or any(unit not in units for _, unit in parts):
         raise ConfigError(f"{told.where}: {told.value!r} is no {what} that nginx reads")

@@ -1,10 +1,4 @@
-"""
-The order of timeouts, each step with its reason: what is less ends before what is more.
-
-1. Who closes an idle connection is nginx, never the worker.
-2. A stop lasts longer than all that may still be in progress, and less than whoever stops waits.
-3. A request is ended by its own deadline, so nobody gives up on one that goes on.
-"""
+"""Check the order of the timeouts of nginx, gunicorn, the service and Postgres."""
 
 from collections.abc import Iterator
 from math import inf, isinf
@@ -16,7 +10,13 @@ from greenline.lifecycle.drain import LAST_S
 
 
 class Timeout(NamedTuple):
-    """A time, what it is called, and who says it."""
+    """
+    Hold a timeout.
+
+    :param name: its name in a finding, str.
+    :param seconds: its length, float; inf for no limit.
+    :param where: its source, ``file:line`` or a variable, str.
+    """
 
     name: str
     seconds: float
@@ -27,7 +27,17 @@ class Timeout(NamedTuple):
 
 
 class Step(NamedTuple):
-    """*less* must be below *more*, or, with *may_equal*, not above it."""
+    """
+    Require that one timeout is shorter than another.
+
+    :param code: the finding's code, str.
+    :param less: the shorter timeout.
+    :param more: the longer timeout.
+    :param why: the consequences of the wrong order, str.
+    :param fix: the suggested change, str.
+    :param level: the finding's severity, default an error.
+    :param may_equal: both may be equal, bool, default False.
+    """
 
     code: str
     less: Timeout
@@ -38,13 +48,13 @@ class Step(NamedTuple):
     may_equal: bool = False
 
     def holds(self) -> bool:
-        """Return whether it is in order."""
+        """Return whether the timeouts are in order."""
         less_s, more_s = self.less.seconds, self.more.seconds
         return less_s < more_s or (self.may_equal and less_s == more_s)
 
 
 def steps(facts: Facts) -> Iterator[Step]:
-    """Return all steps that this deployment has; a number that nobody told makes none."""
+    """Yield all steps that apply to this deployment; a timeout that is not set makes none."""
     for route in facts.routes:
         yield from _idle(facts, route)
     yield from _stop(facts)
@@ -53,7 +63,7 @@ def steps(facts: Facts) -> Iterator[Step]:
 
 
 def check_order(facts: Facts) -> Iterator[Finding]:
-    """Tell each step that does not hold."""
+    """Report each step that does not hold."""
     for one in steps(facts):
         if not one.holds():
             relation = "is above" if one.may_equal else "is not below"
@@ -62,7 +72,8 @@ def check_order(facts: Facts) -> Iterator[Finding]:
 
 
 def check_stop(facts: Facts) -> Iterator[Finding]:
-    """Tell what whoever stops gunicorn must grant, which is in none of these files."""
+    """Report the time that a stop needs; the supervisor's limit is in none of these files."""
+    # Always a remark: a supervisor that kills earlier cuts the requests in progress.
     graceful = facts.gunicorn.graceful_timeout_s
     yield Finding(
         Level.REMARK,
@@ -80,8 +91,9 @@ CHECKS: tuple[Check, ...] = (check_order, check_stop)
 
 
 def keepalive(facts: Facts) -> Timeout:
-    """Return after how long the worker closes an idle connection."""
+    """Return the time after which the worker closes an idle connection."""
     told = facts.service.proxy_keepalive_s
+    # The longer of both settings applies: name the one that decides.
     if told is not None and facts.keepalive_s > facts.gunicorn.keepalive_s.value:
         return Timeout(told.where, facts.keepalive_s, told.where)
     own = facts.gunicorn.keepalive_s
@@ -89,6 +101,7 @@ def keepalive(facts: Facts) -> Timeout:
 
 
 def _idle(facts: Facts, route: Route) -> Iterator[Step]:
+    # nginx must close an idle connection, never the worker: a request may be on its way.
     upstream = route.upstream
     if not upstream.keepalive.value or not facts.keepalive_s:
         return
@@ -115,6 +128,7 @@ def _idle(facts: Facts, route: Route) -> Iterator[Step]:
 
 
 def _stop(facts: Facts) -> Iterator[Step]:
+    # A stop must last longer than all that may still be in progress.
     drain, graceful = facts.service.drain_delay_s, facts.gunicorn.graceful_timeout_s
     ours = "DRAIN_DELAY + " if drain.value else ""
     idle = keepalive(facts)
@@ -128,6 +142,7 @@ def _stop(facts: Facts) -> Iterator[Step]:
     )
     request = facts.service.request_timeout_s
     if request is not None:
+        # Greenline's worker keeps the end of the graceful timeout for closing its pools.
         last_s = min(LAST_S, graceful.value / 4) if facts.gunicorn.is_green else 0.0
         less = f", less {last_s:g} s to close" if last_s else ""
         yield Step(
@@ -141,6 +156,7 @@ def _stop(facts: Facts) -> Iterator[Step]:
 
 
 def _request(facts: Facts, route: Route) -> Iterator[Step]:
+    # A request must be ended by its own deadline: nginx must not give up on one that goes on.
     request = facts.service.request_timeout_s
     if request is None:
         return
@@ -159,7 +175,7 @@ def _request(facts: Facts, route: Route) -> Iterator[Step]:
         name = "statement_timeout" if statement.value else "statement_timeout 0, which is no limit,"
         yield Step(
             "statement-order",
-            Timeout(name, statement.value or inf, statement.where),
+            Timeout(name, statement.value or inf, statement.where),  # 0 is no limit to Postgres
             deadline,
             "the request is over, and its statement goes on: it holds a connection and its locks",
             "take statement_timeout out of DATABASE_URL: the service sets its own, below "

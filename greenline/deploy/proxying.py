@@ -1,4 +1,4 @@
-"""Whom nginx asks, over which connections, and when it asks again."""
+"""Check the servers of nginx's upstreams, the connections to them, and the retries."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,14 @@ IN_A_ROW_S = 10.0
 
 
 def reaches(server: Address, bound: Address) -> bool:
-    """Return whether who asks *server* may find what is *bound*."""
+    """
+    Return whether a connection to *server* may reach *bound*.
+
+    :param server: an address in nginx.conf.
+    :param bound: an address in gunicorn's ``bind``.
+    """
     if isinstance(bound, int):
-        return True  # a descriptor that gunicorn was given
+        return True  # an inherited descriptor, whose address is unknown
     if isinstance(server, tuple) and isinstance(bound, tuple):
         (asked, port), (host, own_port) = server, bound
         return port == own_port and (is_everywhere(host) or _is_near(asked, host))
@@ -24,28 +29,33 @@ def reaches(server: Address, bound: Address) -> bool:
 
 def _is_near(asked: str, host: str) -> bool:
     if is_loopback(asked) and is_loopback(host):
+        # "localhost" may be IPv4 or IPv6; two addresses must be of the same family.
         return "localhost" in (asked, host) or (":" in asked) == (":" in host)
+    # Two addresses that are not loopback may be one machine: names are not looked up.
     return is_loopback(asked) == is_loopback(host)
 
 
 def routes_to(bind: Sequence[Address], routes: Sequence[Route]) -> tuple[Route, ...]:
     """
-    Return those of *routes* that ask what is bound, for nginx may proxy to others as well.
+    Return the routes that lead to gunicorn, as nginx may proxy to other servers as well.
 
-    Where none does it may be a unix socket that systemd hands over; all, where there is none.
+    :param bind: gunicorn's addresses.
+    :param routes: all routes in nginx.conf.
+    :returns: the matching routes; if there are none, those to unix sockets; else all of them.
     """
     found = [
         route
         for route in routes
         if any(reaches(asked, bound) for asked in route.upstream.servers for bound in bind)
     ]
+    # systemd may pass a unix socket that gunicorn's configuration does not mention.
     if not found and _is_tcp(bind):
         found = [route for route in routes if _is_unix(route)]
     return tuple(found or routes)
 
 
 def check_address(facts: Facts) -> Iterator[Finding]:
-    """Tell where nginx asks a socket that gunicorn does not listen on."""
+    """Report where nginx connects to a socket that gunicorn does not listen on."""
     bind = facts.gunicorn.bind.value
     asked = {one: route for route in facts.routes for one in route.upstream.servers}
     if not asked or any(reaches(one, bound) for one in asked for bound in bind):
@@ -65,6 +75,7 @@ def check_address(facts: Facts) -> Iterator[Finding]:
             "GUNICORN_CMD_ARGS",
         )
         return
+    # A container's port may be published under another number: only a warning then.
     may_be_mapped = not _is_unix(route) and any(
         isinstance(one, tuple) and not is_loopback(one[0]) for one in bind
     )
@@ -80,11 +91,12 @@ def check_address(facts: Facts) -> Iterator[Finding]:
 
 
 def check_keepalive(facts: Facts) -> Iterator[Finding]:
-    """Tell where connections to gunicorn are not kept, or only by a default of a newer nginx."""
+    """Report where connections to gunicorn are not kept, or only by a default of a newer nginx."""
     own = facts.gunicorn.keepalive_s
     for route in facts.routes:
         upstream = route.upstream
         connection = route.headers.get("connection")
+        # nginx before 1.29.7 needs both to keep a connection.
         lacks = [
             line
             for line, is_there in (
@@ -129,9 +141,10 @@ def check_keepalive(facts: Facts) -> Iterator[Finding]:
 
 
 def check_upgrades(facts: Facts) -> Iterator[Finding]:
-    """Tell where a map for WebSockets closes the connections of all other requests."""
+    """Report where a map for WebSockets closes the connections of all other requests."""
     for route in facts.routes:
         connection = route.headers.get("connection")
+        # ${name} and $name are the same variable.
         variable = re.sub(r"[{}]", "", connection.value) if connection else ""
         mapped = facts.nginx.without_upgrade.get(variable)
         if route.upstream.keepalive.value and mapped and mapped.value.lower() == "close":
@@ -147,7 +160,7 @@ def check_upgrades(facts: Facts) -> Iterator[Finding]:
 
 
 def check_unread(facts: Facts) -> Iterator[Finding]:
-    """Tell which locations were not looked at."""
+    """Report the locations that are not checked."""
     for told in facts.nginx.unread:
         yield Finding(
             Level.REMARK,
@@ -161,7 +174,8 @@ def check_unread(facts: Facts) -> Iterator[Finding]:
 
 
 def check_servers(facts: Facts) -> Iterator[Finding]:
-    """Tell where one death is enough for a 502, or takes the only server out."""
+    """Report where the end of one worker makes a 502, or disables the only server."""
+    # One finding for each upstream, however many routes use it.
     for upstream in {route.upstream.where: route.upstream for route in facts.routes}.values():
         if len(upstream.servers) == 1:
             yield Finding(
@@ -174,6 +188,7 @@ def check_servers(facts: Facts) -> Iterator[Finding]:
                 "the same server line twice in an upstream block, each with max_fails=0",
             )
         elif len(set(upstream.servers)) == 1:
+            # The same server twice makes nginx retry, but also count failures (max_fails).
             for fails in upstream.max_fails:
                 if fails.value:
                     yield Finding(
@@ -189,10 +204,11 @@ def check_servers(facts: Facts) -> Iterator[Finding]:
 
 
 def check_failover(facts: Facts) -> Iterator[Finding]:
-    """Tell where a host that is off is waited for."""
+    """Report where nginx waits too long for a host that is switched off."""
     for route in facts.routes:
         connect = route.connect_timeout_s
         hosts = set(route.upstream.servers)
+        # On this machine, or without another server to try, the timeout does not matter.
         if len(hosts) > 1 and route.upstream.is_remote and connect.value > IN_A_ROW_S:
             yield Finding(
                 Level.WARNING,
@@ -206,10 +222,12 @@ def check_failover(facts: Facts) -> Iterator[Finding]:
 
 
 def check_retries(facts: Facts) -> Iterator[Finding]:
-    """Tell where nginx asks again what must not be asked twice."""
+    """Report where nginx repeats requests that must not be repeated, or repeats none."""
     for route in facts.routes:
         told, tries = route.next_upstream, route.next_tries
         is_off = "off" in told.value
+        # Retries are wanted after "error" and "timeout": nginx repeats only idempotent requests
+        # then, and those that were not sent.
         if len(route.upstream.servers) > 1 and (is_off or tries.value == 1):
             yield Finding(
                 Level.WARNING,

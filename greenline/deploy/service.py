@@ -1,4 +1,4 @@
-"""Read from the environment what the worker and the application are told."""
+"""Read the settings of the worker and the application from the environment."""
 
 import re
 from collections.abc import Mapping
@@ -14,17 +14,16 @@ STATEMENT_TIMEOUT = re.compile(r"statement_timeout\s*=\s*'?(\d+)\s*([a-z]*)")
 
 def read(names: Mapping[str, Any], file: str) -> Service:
     """
-    Return what the environment says; *names* are those of gunicorn.conf.py, which is *file*.
+    Return the settings of the service.
 
-    A gunicorn.conf.py that loads the application's own settings, as ``settings``, knows how long
-    a request may take without REQUEST_TIMEOUT.
-
-    Raises:
-        ConfigError: a value is no number, or out of its range; DATABASE_URL cannot be read.
+    :param names: the names that gunicorn.conf.py defines, with their values.
+    :param file: the path of gunicorn.conf.py, str.
+    :raises ConfigError: a value is not a number, or out of its range; DATABASE_URL is malformed.
     """
     request_timeout_s = settings.request_timeout_s()
     where = settings.REQUEST_TIMEOUT.name
     if request_timeout_s is None:
+        # A gunicorn.conf.py may load the application's own settings, under this name.
         request_timeout_s = getattr(names.get("settings"), "request_timeout_s", None)
         where = file
     max_body = settings.MAX_BODY_BYTES
@@ -45,7 +44,7 @@ def _optional(seconds: float | None, where: str) -> Told[float] | None:
 
 
 def _statement_timeout_s(url: str) -> Told[float] | None:
-    """Return what the options in *url* say, None where they say nothing."""
+    """Return the statement_timeout in the options of *url*, None if it is not set there."""
     if not url:
         return None
     try:
@@ -60,6 +59,7 @@ def _statement_timeout_s(url: str) -> Told[float] | None:
     except ConfigError as error:
         raise ConfigError(f"{variable}: {error}") from error
     found = STATEMENT_TIMEOUT.findall(said)
+    # Postgres applies the last one.
     if not found or found[-1][1] not in TIMEOUT_UNITS_S:
         return None
     number, unit = found[-1]

@@ -1,4 +1,4 @@
-"""What the service is told about a request, and by whom it believes it."""
+"""Check the headers that nginx sets about a client, and the addresses that are trusted."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from greenline.deploy.facts import Facts, Route, Told, is_loopback
 from greenline.deploy.findings import Check, Finding, Level
 
-# Headers that nginx has to set: level, the value, and what happens without.
+# Headers that nginx has to set: level, value, and the consequences without it.
 WANTED = (
     ("Host", Level.WARNING, "$host",
      "nginx sends the upstream's name instead: links and redirects lead there"),
@@ -21,14 +21,14 @@ WANTED = (
      "how long a request waited before a worker took it shows nowhere (proxy_ms in the log)"),
 )  # fmt: skip
 
-# Where nobody gets the client's one either, for nginx does not send a header without a value.
+# The consequences of an empty value: nginx then sends no such header, not even the client's.
 EMPTY = {
     "Host": "nginx then sends none, and a request without it is refused",
     "X-Forwarded-For": "nginx then sends none: its own address stands for everybody's in the log, "
     "and there is one rate limit for all",
     "X-Forwarded-Proto": "nginx then sends none: the service takes https for http",
 }
-# Headers that are no longer the proxy's word where a client fills them.
+# The consequences of a value that the client chooses.
 BELIEVED = {
     "Host": (Level.WARNING, "a client that asks for http://one/ with Host: other is served by the "
              "server block of the one, and the application takes it for the other"),
@@ -42,16 +42,17 @@ BELIEVED = {
                         "the log)"),
 }  # fmt: skip
 CLIENTS = re.compile(r"\$\{?(?:http|arg|cookie)_\w+\}?")
-STARTED = re.compile(r"t=|\$(?!\{?msec\b)")  # another variable may begin with it
+STARTED = re.compile(r"t=|\$(?!\{?msec\b)")  # the value of another variable may begin with t=
 
 
 def check_headers(facts: Facts) -> Iterator[Finding]:
-    """Tell the headers that nginx does not set, or takes over from the client."""
+    """Report the headers that nginx does not set, or copies from the client."""
     for route in facts.routes:
         for name, level, value, why in WANTED:
             told, fix = route.headers.get(name.lower()), f"proxy_set_header {name} {value}"
             code = f"no-{name.lower()}"
             if told is None:
+                # headers_where is the level whose own headers hide the inherited ones.
                 what = f"{name} is not set"
                 yield Finding(level, code, route.headers_where, what, why, fix)
             elif not told.value:
@@ -64,7 +65,8 @@ def check_headers(facts: Facts) -> Iterator[Finding]:
 
 def _valued(name: str, told: Told[str], fix: str, route: Route) -> Iterator[Finding]:
     taken = CLIENTS.findall(told.value)
-    # A proxy before this one names the client; the host is named by the request itself.
+    # Behind a trusted proxy, its headers about the client are the right ones. The host is an
+    # exception: it is the client's choice through any number of proxies.
     if name in BELIEVED and taken and (name == "Host" or not route.has_real_ip):
         level, why = BELIEVED[name]
         what = f"{name} is what the client sent ({', '.join(taken)})"
@@ -77,6 +79,7 @@ def _valued(name: str, told: Told[str], fix: str, route: Route) -> Iterator[Find
 
 def _appended(route: Route) -> Iterator[Finding]:
     told = route.headers.get("x-forwarded-for")
+    # Behind a trusted proxy, realip has replaced the address that is appended.
     if told and "$proxy_add_x_forwarded_for" in told.value and not route.has_real_ip:
         yield Finding(
             Level.WARNING,
@@ -90,7 +93,7 @@ def _appended(route: Route) -> Iterator[Finding]:
 
 
 def check_real_ip(facts: Facts) -> Iterator[Finding]:
-    """Tell where nginx believes anybody who says that he comes for somebody else."""
+    """Report where nginx accepts a client's address from any peer."""
     for told in (one for route in facts.routes for one in route.real_ip_from):
         if told.value.endswith("/0"):
             yield Finding(
@@ -105,9 +108,10 @@ def check_real_ip(facts: Facts) -> Iterator[Finding]:
 
 
 def check_trusted(facts: Facts) -> Iterator[Finding]:
-    """Tell where anybody is believed, and where the proxy is not."""
+    """Report where gunicorn trusts the headers of any peer, and where it does not trust nginx's."""
     trusted = facts.gunicorn.forwarded_allow_ips
     hosts = [one[0] for one in facts.gunicorn.bind.value if isinstance(one, tuple)]
+    # A unix socket or the loopback address is open to local processes only.
     is_open = any(not is_loopback(host) for host in hosts)
     if "*" in trusted.value and is_open:
         yield Finding(

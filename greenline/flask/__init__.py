@@ -1,4 +1,4 @@
-"""A drop-in ``flask.Flask`` that decides once what can be decided once."""
+"""A drop-in ``flask.Flask`` with less work for each request."""
 
 import logging
 

@@ -1,11 +1,8 @@
 """
-The application class.
+Define the application class.
 
-1. Each method does what Flask's does, in fewer steps, so a subclass may override any of them and
-   call ``super()``; what a method no longer asks is in ``Decisions``.
-2. Registered functions are read when a request comes, as Flask reads them: extensions register
-   late.
-3. Wherever the current context is not of ours, Flask's own method is called.
+Each method has the effect of Flask's method in fewer steps, so that a subclass may override it and
+call ``super()``. Checks whose result is the same for all requests are in :class:`Decisions`.
 """
 
 import sys
@@ -31,7 +28,7 @@ from greenline.flask.routing import Map
 
 
 class Flask(flask.Flask):
-    """A ``flask.Flask`` that decides once what can be decided once."""
+    """Do what ``flask.Flask`` does, with its arguments, in less time for each request."""
 
     json_provider_class = JSONProvider
     url_map_class = Map
@@ -39,15 +36,18 @@ class Flask(flask.Flask):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
+        # Decisions are made again at the next use.
         if name in DECIDED_BY:
             self.__dict__.pop("decisions", None)
 
     @made_at_first_use
     def decisions(self) -> Decisions:
-        """What was decided about this application as it is now."""
+        """The decisions for the application's present attributes."""
         return Decisions(self)
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        # The usual case of inspect.iscoroutinefunction(), which Flask calls for each function of
+        # each request; the mark is that of inspect.markcoroutinefunction().
         if (
             type(func) is FunctionType
             and not func.__code__.co_flags & CO_COROUTINE
@@ -57,7 +57,7 @@ class Flask(flask.Flask):
         return super().ensure_sync(func)
 
     def async_to_sync(self, func: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
-        from greenline.hub import coroutines
+        from greenline.hub import coroutines  # imports asyncio, which few applications need
 
         return coroutines.to_sync(func)
 
@@ -82,11 +82,13 @@ class Flask(flask.Flask):
             except BaseException as caught:
                 error = caught
                 raise
+            # Outside the inner try, as in Flask: an error while sending gets no error page.
             decisions = self.decisions
             if type(response) is decisions.response_class and decisions.sends_plainly:
                 return send(response, environ, start_response)
             return response(environ, start_response)
         finally:
+            # Set by Flask's test client and Werkzeug's debugger, which use the contexts later.
             if "werkzeug.debug.preserve_context" in environ:
                 environ["werkzeug.debug.preserve_context"](_cv_app.get())
                 environ["werkzeug.debug.preserve_context"](_cv_request.get())
@@ -98,6 +100,7 @@ class Flask(flask.Flask):
         if not self._got_first_request:
             self._got_first_request = True
         try:
+            # Without receivers a signal's send() costs a few calls for nothing.
             if request_started.receivers:
                 request_started.send(self, _async_wrapper=self.ensure_sync)
             rv = self.preprocess_request()
@@ -109,11 +112,13 @@ class Flask(flask.Flask):
 
     def preprocess_request(self) -> Any:
         ctx = _cv_request.get(None)
-        if not isinstance(ctx, RequestContext):
+        if not isinstance(ctx, RequestContext):  # an extension or a test pushed Flask's own
             return super().preprocess_request()
+        # Read for each request, as Flask does: extensions may register functions late.
         preprocessors, before = self.url_value_preprocessors, self.before_request_funcs
         if not preprocessors and not before:
             return None
+        # None stands for the application itself, then the outermost blueprint.
         names = (None, *reversed(ctx.blueprints()))
         if preprocessors:
             request = ctx.request
@@ -131,6 +136,8 @@ class Flask(flask.Flask):
         ctx = _cv_request.get(None)
         if not isinstance(ctx, RequestContext):
             return super().dispatch_request()
+        # From __dict__, as the attribute itself would make the request object. Once that exists,
+        # its values count: a function of the application may have changed them.
         request = ctx.__dict__.get("request")
         if request is None:
             rule, arguments, error = ctx.rule, ctx.view_args, ctx.routing_exception
@@ -138,6 +145,7 @@ class Flask(flask.Flask):
         else:
             rule, arguments, error = request.url_rule, request.view_args, request.routing_exception
             method = request.method
+        # Flask raises the error, or answers OPTIONS by itself if the rule says so.
         if error is not None or rule is None or method == "OPTIONS":
             return super().dispatch_request()
         return self.ensure_sync(self.view_functions[rule.endpoint])(**arguments)
@@ -151,11 +159,13 @@ class Flask(flask.Flask):
         except Exception:
             if not from_error_handler:
                 raise
+            # The error page is sent all the same, as Flask does.
             self.logger.exception("Request finalizing failed with an error while handling an error")
         return response  # type: ignore[no-any-return]
 
     def make_response(self, rv: Any) -> Any:
         kind = type(rv)
+        # Exact types; everything else is left to Flask's own checks.
         if kind is dict or kind is list:
             return self.json.response(rv)
         if (kind is str or kind is bytes) and self.decisions.text.works:
@@ -166,6 +176,7 @@ class Flask(flask.Flask):
         ctx = _cv_request.get(None)
         if not isinstance(ctx, RequestContext):
             return super().process_response(response)
+        # Functions of after_this_request() first, then those of blueprints and the application.
         for function in ctx._after_request_functions:
             response = self.ensure_sync(function)(response)
         after = self.after_request_funcs
@@ -173,6 +184,7 @@ class Flask(flask.Flask):
             for name in (*ctx.blueprints(), None):
                 for function in reversed(after.get(name, ())):
                     response = self.ensure_sync(function)(response)
+        # An untouched session without a cookie is neither opened nor saved.
         if ctx.session_matters():
             session = ctx._session
             if not self.session_interface.is_null_session(session):
@@ -180,6 +192,7 @@ class Flask(flask.Flask):
         return response
 
     def do_teardown_request(self, exc: BaseException | None = NOT_GIVEN) -> None:
+        # Flask's own method reads request.blueprints, which makes the request object.
         if self.teardown_request_funcs or _cv_request.get(None) is None:
             super().do_teardown_request(exc)
         elif request_tearing_down.receivers:
@@ -194,12 +207,12 @@ class Flask(flask.Flask):
 
 def environ() -> dict[str, Any]:
     """
-    Return the WSGI environ of the request that is being handled, without making a request object.
+    Return the WSGI environ of the current request, without making a request object.
 
-    Raises:
-        LookupError: there is no request.
+    :raises LookupError: there is no current request.
     """
     ctx = _cv_request.get()
     if isinstance(ctx, RequestContext):
         return ctx.environ
+    # Flask's own context has the environ in the request object only.
     return ctx.request.environ

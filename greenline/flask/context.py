@@ -1,11 +1,8 @@
 """
-Flask's two contexts, which make what they hold when it is asked for.
+Define Flask's two contexts, which make their objects at the first use.
 
-1. The request object, the URL adapter and the session are made at their first use, where nobody
-   can tell: see ``Decisions``. Everywhere else they are made when Flask makes them.
-2. What was routed without a request object is told to the object when it is made; from then on
-   the object is what counts, as anybody may change it.
-3. Signals are sent when somebody listens.
+The request object, the URL adapter and the session are made late only if the application cannot
+notice it (see :class:`Decisions`), otherwise when Flask makes them.
 """
 
 import sys
@@ -25,12 +22,16 @@ if TYPE_CHECKING:
     from werkzeug.routing import MapAdapter
 
 NO_BLUEPRINTS: list[str] = []
-# Flask's own mark, as its methods compare with it.
+# Flask's own default, with which its methods compare the argument.
 NOT_GIVEN: Any = _sentinel
 
 
 class made_at_first_use:  # noqa: N801
-    """An attribute that is made when nobody has set it."""
+    """
+    Compute an attribute at its first use, unless it was set before.
+
+    :param make: the method that computes it.
+    """
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self._make = make
@@ -38,20 +39,26 @@ class made_at_first_use:  # noqa: N801
 
     def __get__(self, instance: Any, owner: Any) -> Any:
         value = self._make(instance)
+        # The descriptor has no __set__, so from now on the instance's attribute is found first.
         instance.__dict__[self._name] = value
         return value
 
 
 class AppContext(flask_ctx.AppContext):
-    """The app context, whose URL adapter is made when a URL is built."""
+    """
+    The application context, whose URL adapter is made when a URL is built.
+
+    :param app: a :class:`greenline.flask.Flask`.
+    """
 
     app: Any
 
     def __init__(self, app: Any) -> None:
         self.app = app
+        # An overridden create_url_adapter() is called when Flask calls it.
         if not app.decisions.own_adapter:
             self.url_adapter = app.create_url_adapter(None)
-        elif app.config["SERVER_NAME"] is None:
+        elif app.config["SERVER_NAME"] is None:  # Flask makes none without it
             self.url_adapter = None
         self.g = app.app_ctx_globals_class()
         self._cv_tokens = []
@@ -68,6 +75,7 @@ class AppContext(flask_ctx.AppContext):
 
     def pop(self, exc: BaseException | None = NOT_GIVEN) -> None:
         try:
+            # A context may be pushed several times; the last pop tears it down.
             if len(self._cv_tokens) == 1:
                 if exc is NOT_GIVEN:
                     exc = sys.exc_info()[1]
@@ -82,7 +90,14 @@ class AppContext(flask_ctx.AppContext):
 
 
 class RequestContext(flask_ctx.RequestContext):
-    """The request context, which is routed without a request object where that is enough."""
+    """
+    The request context, which is routed without a request object if possible.
+
+    :param app: a :class:`greenline.flask.Flask`.
+    :param environ: the WSGI environ.
+    :param request: an existing request object, default None.
+    :param session: an existing session, default None.
+    """
 
     app: Any
     rule: Rule | None = None
@@ -109,6 +124,7 @@ class RequestContext(flask_ctx.RequestContext):
             self.request = app.request_class(environ)
             self.request.json_module = app.json
         config = app.config
+        # Without a known server name Flask makes the adapter, and refuses an invalid host.
         host = environ.get("wsgi.url_scheme"), environ.get("HTTP_HOST"), config["SERVER_NAME"]
         self.server_name = decisions.server_names.get(host)
         if (
@@ -121,6 +137,7 @@ class RequestContext(flask_ctx.RequestContext):
             try:
                 self.url_adapter = app.create_url_adapter(self.request)
             except HTTPException as error:
+                # Raised at the dispatch, as in Flask, so that error handlers see it.
                 self.request.routing_exception = error
             else:
                 decisions.remember(host, self.url_adapter)
@@ -129,6 +146,7 @@ class RequestContext(flask_ctx.RequestContext):
     def request(self) -> "Request":
         request: Request = self.app.request_class(self.environ)
         request.json_module = self.app.json
+        # Routing may have been done without the object.
         if self.rule is not None:
             request.url_rule, request.view_args = self.rule, self.view_args
         if self.routing_exception is not None:
@@ -147,13 +165,14 @@ class RequestContext(flask_ctx.RequestContext):
     def _open_session(self) -> Any:
         app = self.app
         interface = app.session_interface
+        # Without a cookie Flask's interface returns an empty session.
         if app.decisions.lazy_session and app.config["SECRET_KEY"] and not self._has_cookie():
             return interface.session_class()
         session = interface.open_session(app, self.request)
         return interface.make_null_session(app) if session is None else session
 
     def session_matters(self) -> bool:
-        """Return whether the session was used, or came with a cookie that may be renewed."""
+        """Return whether the session was used, or has a cookie that may have to be renewed."""
         if "_session" in self.__dict__:
             return True
         return bool(self.app.config["SECRET_KEY"]) and self._has_cookie()
@@ -163,11 +182,13 @@ class RequestContext(flask_ctx.RequestContext):
         if not cookies:
             return False
         name = self.app.config["SESSION_COOKIE_NAME"]
+        # A rough test that may say yes too often: the cookies need not be parsed.
         return name in cookies or not name.isascii()
 
     def blueprints(self) -> Any:
-        """Return the names of the blueprints that the endpoint is in, the innermost first."""
+        """Return the names of the endpoint's blueprints, the innermost first."""
         request = self.__dict__.get("request")
+        # A request class may override `blueprints`.
         if request is not None and not self.app.decisions.lazy_request:
             return request.blueprints
         rule = self.rule if request is None else request.url_rule
@@ -178,17 +199,19 @@ class RequestContext(flask_ctx.RequestContext):
     def match_request(self) -> None:
         state = self.__dict__
         environ = self.environ
+        # An adapter was made because this request needs it: Flask's method uses it.
         if "url_adapter" not in state and environ.get("PATH_INFO") and environ["REQUEST_METHOD"]:
             try:
                 found = self.app.url_map.find(environ["REQUEST_METHOD"], environ["PATH_INFO"])
             except HTTPException as error:
                 self.routing_exception = error
+                # An existing request object gets a copy; one made later takes it from here.
                 if "request" in state:
                     self.request.routing_exception = error
                 return
             if found is not None:
                 self.rule, self.view_args = found
-                environ["greenline.route"] = self.rule.rule  # the worker's log asks after the end
+                environ["greenline.route"] = self.rule.rule  # for the log line after the request
                 if "request" in state:
                     self.request.url_rule, self.request.view_args = found
                 return
@@ -204,11 +227,14 @@ class RequestContext(flask_ctx.RequestContext):
             app_ctx = None
         self._cv_tokens.append((_cv_request.set(self), app_ctx))
         state = self.__dict__
+        # __init__ sets None; later pushes keep the session, as stream_with_context() needs it.
+        # `self` stands for an attribute that is not there.
         if state.get("_session", self) is None:
             if app.decisions.lazy_session:
                 del self._session
             else:
                 self._session = self._open_session()
+        # After the session, which URL converters may use.
         if state.get("url_adapter", self) is not None:
             self.match_request()
 
@@ -219,6 +245,7 @@ class RequestContext(flask_ctx.RequestContext):
                 if exc is NOT_GIVEN:
                     exc = sys.exc_info()[1]
                 self.app.do_teardown_request(exc)
+                # An unused request object is not made to be closed.
                 request = self.__dict__.get("request")
                 if request is not None:
                     close = getattr(request, "close", None)
@@ -228,6 +255,7 @@ class RequestContext(flask_ctx.RequestContext):
             context = _cv_request.get()
             token, app_ctx = self._cv_tokens.pop()
             _cv_request.reset(token)
+            # Flask breaks this reference cycle, so that the garbage collector need not.
             if clear_request:
                 if context is self and "request" not in self.__dict__:
                     self.environ["werkzeug.request"] = None

@@ -1,16 +1,10 @@
 """
-Flask's default JSON provider, with msgspec where its answer is the same.
+Flask's default JSON provider, by msgspec where the result is the same.
 
-1. ``response()`` in its compact form is written by msgspec when the value is made of exact builtin
-   types, which ``marshal`` proves at the speed of C: dates, UUIDs, dataclasses, subclasses such as
-   ``request.args`` and whatever ``default`` is for go to Flask's own writer. So does what holds a
-   character to be escaped, or a ``null`` that may have been a NaN.
-2. ``loads()`` reads with msgspec, and reads again with ``json`` what msgspec refuses.
-3. Settings (``default``, ``ensure_ascii``, ``sort_keys``, ``compact``, ``mimetype``) keep their
-   meaning, also when they change; a subclass that overrides ``dumps`` or ``loads`` is asked.
-4. Two differences from Flask: a float with an exponent is the same number in other digits (1e16
-   for 1e+16), and bytes and sets, which Flask refuses with a TypeError, are written (as base64 and
-   as an array).
+Settings (``default``, ``ensure_ascii``, ``sort_keys``, ``compact``, ``mimetype``) keep their
+meaning. There are two differences from Flask: a float with an exponent has another spelling (1e16
+for 1e+16), and bytes and sets, which Flask refuses with a TypeError, are written as base64 and as
+an array.
 """
 
 import marshal
@@ -24,7 +18,7 @@ from werkzeug.sansio.response import Response
 
 from greenline.flask.response import ResponseFactory
 
-# marshal's last format without references: it only has to look at each object once.
+# The last format without references to earlier objects, whose bookkeeping takes time.
 MARSHAL_VERSION = 2
 
 _sorted = msgspec.json.Encoder(order="sorted")
@@ -33,10 +27,15 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class JSONProvider(DefaultJSONProvider):
-    """``app.json``: the default provider, faster."""
+    """
+    Flask's default provider, faster.
+
+    :param app: the application.
+    """
 
     def __init__(self, app: Flask) -> None:
         super().__init__(app)
+        # Weak, as Flask's own reference: the application refers to its provider.
         self._ref = weakref.ref(app)
         self._factory: ResponseFactory | None = None
 
@@ -45,13 +44,15 @@ class JSONProvider(DefaultJSONProvider):
             try:
                 return _decoder.decode(s)
             except (ValueError, TypeError, RecursionError):
-                pass  # json takes more (NaN, UTF-16), and words its errors its own way
+                pass  # json accepts more (NaN, UTF-16), and its error texts are Flask's
         return super().loads(s, **kwargs)
 
     def response(self, *args: Any, **kwargs: Any) -> Response:
         app = self._ref()
+        # Flask indents JSON in debug mode, unless `compact` is set.
         if app is not None and (self.compact or (self.compact is None and not app.config["DEBUG"])):
             factory = self._factory
+            # Both attributes may be set at any time.
             if (
                 factory is None
                 or factory.response_class is not app.response_class
@@ -65,14 +66,19 @@ class JSONProvider(DefaultJSONProvider):
         return super().response(*args, **kwargs)
 
     def _compact(self, value: Any) -> bytes | None:
-        """Return *value* and a newline as Flask writes them; None when only Flask can tell."""
+        """Return *value* and a newline as Flask writes them; None if Flask itself has to."""
+        # An overridden dumps() is called.
         if type(self).dumps is not DefaultJSONProvider.dumps:
             return None
         try:
+            # Fails, at the speed of C, unless all types are exact builtins. Flask writes dates,
+            # UUIDs, dataclasses and subclasses such as request.args, partly through `default`.
             marshal.dumps(value, MARSHAL_VERSION)
             body = (_sorted if self.sort_keys else _unsorted).encode(value)
+            # json escapes these characters, msgspec does not.
             if self.ensure_ascii and (not body.isascii() or b"\x7f" in body):
                 return None
+            # msgspec writes NaN and infinity as null, json by their names.
             if b"null" in body and _decoder.decode(body) != value:
                 return None
         except (ValueError, TypeError, RecursionError):

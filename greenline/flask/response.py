@@ -1,12 +1,4 @@
-"""
-Ordinary responses, made and sent without the detours for the others.
-
-1. A factory does what the class's constructor does for an ordinary body, and is compared with it
-   first: for a class with a constructor of its own, or a Werkzeug with another idea of a response,
-   it does not work and is not asked.
-2. Only a response that Werkzeug would send unchanged is sent directly: one body of bytes, a
-   content length, no location, no status without a body, not HEAD, no method overridden.
-"""
+"""Make and send ordinary responses in fewer steps than Werkzeug's general code."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,7 +8,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.sansio.response import Response as SansIOResponse
 from werkzeug.wrappers import Response
 
-# What decides how a response is made, and how it is sent.
+# The attributes of a response class that make a response, and those that send it.
 MAKING = ("__init__", "__new__", "__setattr__", "set_data", "_clean_status", "status")
 SENDING = (
     "__call__", "close", "get_app_iter", "get_wsgi_headers", "get_wsgi_response", "is_sequence",
@@ -27,12 +19,19 @@ new: Callable[[type[Any]], Any] = object.__new__
 
 
 class ResponseFactory:
-    """Makes the responses of one class and mimetype (None is the class's own)."""
+    """
+    Make the responses of one class and mimetype.
+
+    :param response_class: a subclass of Werkzeug's Response.
+    :param mimetype: the mimetype, str; None for the class's own.
+    """
 
     def __init__(self, response_class: type[Any], mimetype: str | None) -> None:
         self.response_class = response_class
         self.mimetype = mimetype
         self.works = False
+        # The factory is used only if it makes the same object as the constructor: a class may have
+        # its own one, and another Werkzeug other attributes.
         if _inherits(response_class, MAKING):
             sample = response_class(b"x", mimetype=mimetype)
             self._status, self._status_code = sample._status, sample._status_code
@@ -40,7 +39,8 @@ class ResponseFactory:
             self.works = _alike(self(b"x"), sample)
 
     def __call__(self, body: bytes) -> Any:
-        """Return a new response with *body*; only where it ``works``."""
+        """Return a new response with *body*; valid only if ``works`` is true."""
+        # The attributes that Response.__init__ sets for a body of bytes.
         response = new(self.response_class)
         response.headers = headers = new(Headers)
         headers._list = [self._content_type, ("Content-Length", str(len(body)))]
@@ -53,7 +53,12 @@ class ResponseFactory:
 
 
 def json_response(body: bytes, status: int = 200) -> flask.Response:
-    """Return a response whose *body* is JSON already."""
+    """
+    Return a JSON response.
+
+    :param body: the encoded JSON, bytes.
+    :param status: the status, int, default 200.
+    """
     if not _json.works:
         return flask.Response(body, status, mimetype="application/json")
     response: flask.Response = _json(body)
@@ -70,7 +75,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 class Body(list[bytes]):
-    """A body for the server, which closes the response when it has sent it."""
+    """Give a WSGI server the body, and the response's ``close()`` to call afterwards."""
 
     __slots__ = ("close",)
 
@@ -78,16 +83,23 @@ class Body(list[bytes]):
 
 
 def sends_plainly(response_class: type[Any]) -> bool:
-    """Return whether the class leaves the sending to Werkzeug."""
+    """Return whether the class inherits the methods that send a response from Werkzeug."""
     return _inherits(response_class, SENDING)
 
 
 def send(
     response: Response, environ: dict[str, Any], start_response: Callable[..., Any]
 ) -> Iterable[bytes]:
-    """Do what calling *response*, whose class sends plainly, does."""
+    """
+    Do what calling *response* as a WSGI application does.
+
+    :param response: a response whose class passes :func:`sends_plainly`.
+    :param environ: the WSGI environ.
+    :param start_response: the server's callable.
+    """
     chunks = response.response
     code = response._status_code
+    # Werkzeug would send it unchanged: one body of bytes, a status with a body, and not HEAD.
     if (
         type(chunks) is list
         and len(chunks) == 1
@@ -103,10 +115,11 @@ def send(
             lower = name.lower()
             if lower == "content-length":
                 has_length = True
-            elif lower in ("location", "content-location"):
+            elif lower in ("location", "content-location"):  # Werkzeug may make it absolute
                 break
         else:
             if has_length:
+                # A copy, as the server may change the list.
                 start_response(response._status, headers.copy())
                 body = Body(chunks)
                 body.close = response.close

@@ -1,11 +1,8 @@
 """
-The URL map, which knows beforehand where most paths lead.
+Find the rules of most paths in tables that are made from Werkzeug's map.
 
-1. A path without variables: the map itself is asked once for each; what it answers is what it would
-   answer again, until a rule is added.
-2. A path that ends in one variable behind a fixed text (``/books/<int:id>``): Werkzeug's way there
-   is known beforehand, if nothing else leads that way.
-3. Only a match is known: redirects, wrong methods and everything else are decided each time.
+The tables cover paths without variables, and paths that end in their only variable
+(``/books/<int:id>``). Redirects, wrong methods and all other paths are left to Werkzeug.
 """
 
 import re
@@ -25,7 +22,15 @@ from werkzeug.routing import Map as WerkzeugMap
 
 
 class Last(NamedTuple):
-    """Where a path leads by its last part: *fixed* ones go elsewhere."""
+    """
+    The rule of the paths that differ in the last part only.
+
+    :param rule: the rule.
+    :param pattern: matches the last part of its paths.
+    :param fixed: last parts that belong to other rules.
+    :param name: the name of the variable, str.
+    :param converter: converts the variable.
+    """
 
     rule: Rule
     pattern: "re.Pattern[str]"
@@ -35,22 +40,24 @@ class Last(NamedTuple):
 
 
 class Map(WerkzeugMap):
-    """A map for applications that match neither hosts nor subdomains."""
+    """Extend Werkzeug's map, for applications that match neither hosts nor subdomains."""
 
     _static: dict[tuple[str, str], Rule] | None = None
     _variable: dict[tuple[str, str], Last]
-    _adapter: MapAdapter | None = None  # Any host's: what redirects by the host is not asked.
+    _adapter: MapAdapter | None = None  # bound to no real host: redirects are never used
 
     def add(self, rulefactory: RuleFactory) -> None:
-        self._static = None
+        self._static = None  # the tables are made again at the next request
         super().add(rulefactory)
 
     def find(self, method: str, path_info: str) -> tuple[Rule, Mapping[str, Any]] | None:
         """
-        Return the rule and the view's arguments; None when the request's own adapter has to tell.
+        Return the rule and the view's arguments for a request.
 
-        Raises:
-            HTTPException: no rule matches.
+        :param method: the request's method, str.
+        :param path_info: PATH_INFO of the WSGI environ, str.
+        :returns: None if the request's own adapter has to decide.
+        :raises HTTPException: no rule matches.
         """
         static = self._static
         if static is None:
@@ -67,14 +74,19 @@ class Map(WerkzeugMap):
             try:
                 return last.rule, {last.name: last.converter.to_python(part)}
             except ValidationError:
-                pass
+                pass  # the converter refuses the value; Werkzeug may know another rule
         try:
             return self._adapter.match(path, method, return_rule=True)
-        except RequestRedirect:
+        except RequestRedirect:  # its URL would have the host of self._adapter
             return None
 
     def adapt(self, server_name: str, environ: dict[str, Any]) -> MapAdapter:
-        """Return what ``bind_to_environ`` does, for a server name that it has given before."""
+        """
+        Return the adapter that ``bind_to_environ`` makes, without its checks of the host.
+
+        :param server_name: a server name that ``bind_to_environ`` has returned before, str.
+        :param environ: the WSGI environ.
+        """
         return MapAdapter(
             self,
             server_name,
@@ -90,6 +102,7 @@ class Map(WerkzeugMap):
         static: dict[tuple[str, str], Rule] = {}
         self._variable = {}
         rules = list(self.iter_rules())
+        # A callable redirect_to is passed the adapter, which has to be the request's own.
         if any(callable(rule.redirect_to) for rule in rules):
             self._adapter = None
         else:
@@ -97,6 +110,7 @@ class Map(WerkzeugMap):
             for rule in rules:
                 for method in rule.methods or ():
                     if not rule.arguments and _leads(adapter, rule, method):
+                        # WSGI environs hold UTF-8 bytes as Latin-1 text.
                         static[method, rule.rule.encode().decode("latin1")] = rule
                     elif (last := self._last(rule, method)) is not None:
                         self._variable[method, "/".join(_fixed(rule)[1:])] = last
@@ -104,7 +118,7 @@ class Map(WerkzeugMap):
         return static
 
     def _last(self, rule: Rule, method: str) -> Last | None:
-        """Return where *rule*'s last part leads, if Werkzeug's matcher can come to nothing else."""
+        """Return the table's entry for *rule*, if Werkzeug's matcher finds no other rule first."""
         domain, *way = _fixed(rule)
         last = rule._parts[-1]
         if (
@@ -115,13 +129,15 @@ class Map(WerkzeugMap):
         ):
             return None
         ((name, converter),) = rule._converters.items()
+        # Werkzeug's matcher is a tree of states, one for each part of a path.
         state = self._matcher._root
         for part in (domain, *way):
             state = state.static[part]
-        # Not "_<id>", nor a variable with slashes in it.
+        # The variable is the whole part, unlike "_<id>", and contains no slashes.
         is_whole = last.content == f"(?P<__werkzeug_0>{converter.regex})\\Z" and not last.final
         if not is_whole or [test for test, _ in state.dynamic] != [last]:
             return None
+        # The matcher takes the first rule that allows the method.
         first = next(
             one
             for one in state.dynamic[0][1].rules
@@ -133,12 +149,13 @@ class Map(WerkzeugMap):
         return Last(rule, re.compile(last.content), state.static, name, converter)
 
     def _has_defaults(self, endpoint: str) -> bool:
-        """Return whether a path may be redirected to one that is shorter by a default."""
+        """Return whether Werkzeug may redirect a path to a rule whose default replaces a part."""
         return any(rule.defaults for rule in self.iter_rules(endpoint))
 
 
 def _leads(adapter: MapAdapter, rule: Rule, method: str) -> bool:
-    """Return whether the rule's own path leads to it, and nowhere else first."""
+    """Return whether Werkzeug finds *rule* for its own path."""
+    # The answer is the same for each request, until a rule is added.
     try:
         found, arguments = adapter.match(rule.rule, method, return_rule=True)
     except Exception:  # Werkzeug's HTTPException; its ValueError, for an alias that does not fit
@@ -152,5 +169,5 @@ def _fixed(rule: Rule) -> list[str]:
 
 
 def _decoded(text: str) -> str:
-    """Return a text of a WSGI environ as Werkzeug reads it."""
+    """Return the text of a WSGI environ's value, decoded as Werkzeug does."""
     return text.encode("latin1").decode(errors="replace")

@@ -1,1 +1,1 @@
-"""One client's conversation: reading requests, calling nothing, writing responses."""
+"""The HTTP side of one client connection: read requests and write responses."""

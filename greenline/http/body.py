@@ -1,15 +1,8 @@
 """
-A request's body as ``wsgi.input``, read when the application asks for it.
+Read request bodies on demand with gunicorn's readers, and limit their size.
 
-1. What has come as a whole is a BytesIO.
-2. The rest is gunicorn's own reader, over a client that keeps the limits.
-3. A body that is too large is refused before the application runs where its length is said, else
-   at the part that goes beyond.
-4. Behind an answer that lets another request follow, what is left of the body is read to its end:
-   the client was promised that request. The limits of the body hold for that.
-5. A chunked body whose reading a deadline cut is never read on: the rest of a chunk would pass for
-   the next request.
-6. Many small chunks are no reason to stop: the others run every ``CHUNKS_AT_ONCE``, a millisecond.
+A body with a Content-Length is refused before the application runs, a chunked one at the chunk that
+exceeds the limit.
 """
 
 from collections.abc import Iterator
@@ -19,25 +12,35 @@ from greenline.http.gunicorn_compat import Body, ChunkedReader, LengthReader
 from greenline.hub.cooperate import yield_to_hub
 
 READ_BYTES = 65_536
-CHUNKS_AT_ONCE = 256
+CHUNKS_AT_ONCE = 256  # about 1 ms of parsing
 
 
 class BodyTooLarge(OSError):
-    """The body is larger than GREENLINE_MAX_BODY_BYTES."""
+    """
+    The body is larger than GREENLINE_MAX_BODY_BYTES.
+
+    :param limit_bytes: that limit, int.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"the body is larger than {limit_bytes} bytes")
 
 
 class BodyCut(OSError):
-    """A deadline interrupted the reading of this body: where it goes on is not known."""
+    """A deadline interrupted the reading of this body, so its position is unknown."""
 
     def __init__(self) -> None:
         super().__init__("the reading of the body was interrupted")
 
 
 class BoundedChunks(ChunkedReader):  # type: ignore[misc]
-    """A chunked body of a bounded size."""
+    """
+    A chunked body of a limited size.
+
+    :param request: gunicorn's request, or one with the same attributes.
+    :param unreader: gunicorn's buffer over the client.
+    :param max_bytes: size of the decoded body, int.
+    """
 
     is_cut = False
 
@@ -46,14 +49,16 @@ class BoundedChunks(ChunkedReader):  # type: ignore[misc]
         super().__init__(request, unreader)
 
     def read(self, size: int) -> bytes:
+        # The rest of a chunk must never be parsed as the next request.
         if self.is_cut:
             raise BodyCut
         try:
             data: bytes = super().read(size)
         except Exception:
-            raise
+            raise  # gunicorn's Body sets `failed`
         except BaseException:
-            # The parser ended with it, and would say that the body did.
+            # A deadline or a kill. It has ended the generator that parses the chunks, which the
+            # base class would take for the end of the body.
             self.is_cut = True
             raise
         return data
@@ -62,9 +67,12 @@ class BoundedChunks(ChunkedReader):  # type: ignore[misc]
         read = 0
         for number, part in enumerate(super().parse_chunked(unreader), 1):
             read += len(part)
+            # Chunks that are in the buffer already are parsed without a switch of greenlets.
             if number % CHUNKS_AT_ONCE == 0:
                 yield_to_hub()
             if read > self._max_bytes:
+                # Also noted at the client: the application may turn this error into another one,
+                # and the answer must be a 413 all the same.
                 unreader.sock.error = BodyTooLarge(self._max_bytes)
                 raise unreader.sock.error
             yield part
@@ -72,13 +80,18 @@ class BoundedChunks(ChunkedReader):  # type: ignore[misc]
 
 def bounded(body: Any, request: Any, unreader: Any, max_bytes: int) -> Any:
     """
-    Return gunicorn's *body* with a limit to its size.
+    Return gunicorn's *body* with a limit on its size.
 
-    Raises:
-        BodyTooLarge: the request says so itself.
+    :param body: gunicorn's Body.
+    :param request: its request.
+    :param unreader: gunicorn's buffer over the client.
+    :param max_bytes: the limit, int.
+    :returns: *body*, or a new one over the same buffer.
+    :raises BodyTooLarge: its Content-Length exceeds the limit.
     """
     reader = body.reader
     if isinstance(reader, ChunkedReader):
+        # Nothing was read from the first reader yet: gunicorn parses chunks on demand.
         return Body(BoundedChunks(request, unreader, max_bytes))
     if isinstance(reader, LengthReader) and reader.length > max_bytes:
         raise BodyTooLarge(max_bytes)
@@ -89,17 +102,18 @@ def is_unread(body: Any) -> bool:
     """Return whether the client may still be sending *body*."""
     reader = body.reader
     if isinstance(reader, ChunkedReader):
-        return reader.parser is not None
+        return reader.parser is not None  # the reader drops it at the last chunk
     return bool(reader.length > 0)
 
 
 def drain(body: Any) -> bool:
     """
-    Read what is left of *body*; return whether the next request begins there.
+    Read the rest of *body*; return whether the next request begins there.
 
-    Raises:
-        ClientTimeout: the client does not send it.
+    :raises ClientTimeout: the client did not send it in time.
+    :raises BodyTooLarge: the rest exceeds the limit.
     """
+    # After an error or an interrupt the position in the stream is unknown.
     if body.failed or getattr(body.reader, "is_cut", False):
         return False
     while body.read(READ_BYTES):

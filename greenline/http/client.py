@@ -1,11 +1,8 @@
 """
-The client's socket, and for how long the client may keep the worker waiting.
+Read from and write to a client's socket, with limits on the time that the client may take.
 
-1. A read waits until there is something to read, always: that is where the others run.
-2. Time spent waiting is taken from the budget of what is expected: a request, the rest of its
-   head, its body. The application's own time is not counted.
-3. An answer is taken when each 64 KiB of it are taken in time.
-4. A client that may still be sending is told its answer first: an early close lingers.
+The seconds that reads wait are subtracted from one budget for each stage: a request, the rest of
+its head, its body. The application's own time is not counted.
 """
 
 import select
@@ -24,33 +21,37 @@ from greenline.hub.cooperate import yield_to_hub
 from greenline.settings import Limits
 
 RECV_BYTES = TIMED_WRITE_BYTES = 65_536
-LINGER_S, LINGER_READ_S = 30.0, 5.0  # all together, and for the next bytes
+LINGER_S, LINGER_READ_S = 30.0, 5.0  # in total, and for each read
 LINGER_BYTES = 16 * 1024 * 1024
 NEVER = float("inf")
 
 
 class ClientTimeout(TimeoutError):
-    """The client kept the worker waiting for longer than it may."""
+    """The client took longer than its limit."""
 
 
 class IdleTimeout(ClientTimeout):
-    """No request came in time."""
+    """No request arrived in time."""
 
 
 class HeadTimeout(ClientTimeout):
-    """The head of a request did not come in time."""
+    """The head of a request did not arrive in time."""
 
 
 class BodyTimeout(ClientTimeout):
-    """The body of a request did not come in time."""
+    """The body of a request did not arrive in time."""
 
 
 class WriteTimeout(ClientTimeout):
-    """The client did not take its answer in time."""
+    """The client did not read its response in time."""
 
 
 class StatusNoter:
-    """A socket that notes the status of the answer that gunicorn sends over it."""
+    """
+    Wrap a socket and note the status of the response that gunicorn sends over it.
+
+    :param sock: the client's socket.
+    """
 
     status = 500
 
@@ -61,25 +62,28 @@ class StatusNoter:
         return getattr(self._sock, name)
 
     def sendall(self, data: bytes) -> None:
+        # gunicorn's error responses are written in one piece that begins with the status line.
         if data.startswith(b"HTTP/"):
             self.status = int(data.split(b" ", 2)[1])
         self._sock.sendall(data)
 
 
 class Over(Exception):
-    """A wait took as long as it may."""
+    """A wait reached its limit."""
 
 
 class Client:
     """
     A client behind any socket with gevent's interface.
 
-    It stands for the socket where gunicorn's parser reads, and where a response is written.
-    ``error`` is the one by which the client was lost or given up.
+    gunicorn's parser reads from it and responses are written to it as if it were the socket.
+
+    :param sock: the client's socket.
+    :param limits: seconds and bytes that the client may take.
     """
 
-    error: OSError | None = None
-    idle_since_s = 0.0  # when it began to wait for the next request
+    error: OSError | None = None  # the one that ended the connection
+    idle_since_s = 0.0  # when the wait for the next request began
     # Called in the hub with the first bytes of a request. If it returns True, it has taken them and
     # resume_request() or end_request() follows; else recv_request() returns them.
     on_request: Callable[[bytes], bool] | None = None
@@ -91,11 +95,17 @@ class Client:
         self.expect_head()
 
     def has_input(self) -> bool:
-        """Return whether something came that nobody has read yet."""
+        """Return whether there are bytes to read, or the end of the stream."""
         return self.sock.fileno() >= 0 and poll.has(self.sock, select.POLLIN)
 
     def expect(self, error: type[ClientTimeout], total_s: float, each_s: float = NEVER) -> None:
-        """Allow *total_s* seconds of waiting for what comes next, *each_s* for a read of it."""
+        """
+        Set the budget of the next stage.
+
+        :param error: raised when it is used up.
+        :param total_s: seconds that all reads together may wait, float.
+        :param each_s: seconds that one read may wait, float; default: no limit of its own.
+        """
         self._late, self._left_s, self._each_s = error, total_s, each_s
 
     def expect_head(self) -> None:
@@ -106,13 +116,13 @@ class Client:
 
     def recv_request(self, idle_s: float) -> Any:
         """
-        Return the first bytes of a request, nothing when the client has closed.
+        Return the first bytes of a request, ``b""`` when the client has closed.
 
-        A client without TLS lets ``on_request`` take them first. It returns what ``end_request``
-        is given then.
+        A plain client passes them to ``on_request`` first. If that takes them, the argument of
+        ``end_request`` is returned instead.
 
-        Raises:
-            IdleTimeout: no request came in time.
+        :param idle_s: seconds to wait, float.
+        :raises IdleTimeout: no request arrived in time.
         """
         self.idle_since_s = monotonic()
         self.expect(IdleTimeout, idle_s)
@@ -120,11 +130,11 @@ class Client:
 
     def recv(self, size: int = RECV_BYTES) -> bytes:
         """
-        Return what comes next, nothing when the client has closed.
+        Return the next bytes, ``b""`` when the client has closed.
 
-        Raises:
-            ClientTimeout: nothing came in time.
-            OSError: the client is gone.
+        :param size: how many at most, int, default 65,536.
+        :raises ClientTimeout: nothing arrived in time.
+        :raises OSError: the connection was lost.
         """
         timeout_s = min(self._left_s, self._each_s)
         started = monotonic()
@@ -137,15 +147,15 @@ class Client:
             self.error = error
             raise
         finally:
+            # Only the wait counts: the application computes between two reads of its body.
             self._left_s = max(self._left_s - (monotonic() - started), 0.0)
 
     def sendall(self, data: Any) -> None:
         """
         Send *data*.
 
-        Raises:
-            WriteTimeout: the client does not read.
-            OSError: the client is gone.
+        :raises WriteTimeout: the client did not read 64 KiB of it in time.
+        :raises OSError: the connection was lost.
         """
         try:
             self._sendall(data)
@@ -161,10 +171,13 @@ class Client:
 
     def sendfile(self, file: Any, offset: int = 0, count: int = 0) -> int:
         """
-        Send *count* bytes of *file* from *offset*, as ``sendall`` does; return how many.
+        Send a part of a file, as ``sendall`` does.
 
-        Raises:
-            EOFError: the file has fewer.
+        :param file: a file opened for reading in binary mode.
+        :param offset: where the part begins, int, in bytes, default 0.
+        :param count: its length, int, in bytes, default 0.
+        :returns: how many bytes were sent.
+        :raises EOFError: the file has fewer than *count*.
         """
         try:
             sent = self._sendfile(file, offset, count)
@@ -178,7 +191,13 @@ class Client:
         return sent
 
     def linger(self, timeout_s: float = LINGER_S) -> None:
-        """Let the client, which may still be sending, read its answer before the socket closes."""
+        """
+        Let a client that may still be sending read its response before the socket closes.
+
+        :param timeout_s: seconds for that, float, default 30.
+        """
+        # Closing a socket with unread bytes sends a reset, which discards the response on its way.
+        # So only the sending half is closed, and the rest of the request is read and dropped.
         with suppress(OSError, ConcurrentObjectUseError):
             self.sock.shutdown(SHUT_WR)
             self.expect(IdleTimeout, timeout_s, LINGER_READ_S)
@@ -187,7 +206,7 @@ class Client:
                 left -= len(data)
 
     def reset(self) -> None:
-        """Let the kernel forget what the client does not take."""
+        """Discard unsent bytes when the socket closes: the client does not read them."""
         with suppress(OSError):
             self.sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
 
@@ -196,6 +215,7 @@ class Client:
             self.sock.close()
 
     def _recv(self, size: int, timeout_s: float) -> bytes:
+        # With an exhausted budget the timeout must not be 0: that makes the socket non-blocking.
         self.sock.settimeout(None if timeout_s == NEVER else timeout_s + 0.001)
         try:
             data: bytes = self.sock.recv(size)
@@ -208,6 +228,7 @@ class Client:
     def _sendall(self, data: Any) -> None:
         self.sock.settimeout(self.limits.write_s)
         try:
+            # The time limit is for each 64 KiB; sendall() of it all would have one limit in total.
             with memoryview(data) as view:
                 for start in range(0, len(view), TIMED_WRITE_BYTES):
                     self.sock.sendall(view[start : start + TIMED_WRITE_BYTES])
@@ -222,7 +243,7 @@ class Client:
         while left > 0 and (data := file.read(min(left, TIMED_WRITE_BYTES))):
             self._sendall(data)
             left -= len(data)
-            yield_to_hub()
+            yield_to_hub()  # a socket with room takes it without a wait
         return count - left
 
     def _not_taken(self) -> WriteTimeout:

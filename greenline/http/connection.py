@@ -1,9 +1,8 @@
 """
-One client's connection: the next request by the fast lane or the slow one, and what is left over.
+Read the requests of one client connection, one after the other.
 
-1. Every request is judged by itself; bytes that one of the lanes has read and not used are the
-   other's.
-2. The slow lane is gunicorn's Python parser, or its parser of the uwsgi protocol.
+Each request is read by :class:`FastParser` if possible, else by gunicorn's Python parser or its
+parser of the uwsgi protocol. Unread bytes are handed from one parser to the other.
 """
 
 from collections.abc import Mapping
@@ -32,19 +31,26 @@ from greenline.hub.cooperate import yield_to_hub
 
 
 class HandlerOutcome(NamedTuple):
-    """The end of a request that a handler served instead of the connection's own greenlet."""
+    """The outcome of a request that a handler served instead of the connection's own greenlet."""
 
     stays: bool = False
     error: BaseException | None = None
 
 
 class ClientConnection:
-    """Reads the requests of one client, one after the other."""
+    """
+    The state of one client's connection.
+
+    :param client: the client's socket and limits.
+    :param lane: parses the requests for which gunicorn's parser is not needed.
+    :param server: the address of the listener, a tuple or the path of a unix socket.
+    :param fast: whether *lane* may be used, bool.
+    """
 
     def __init__(self, client: Client, lane: FastParser, server: Any, *, fast: bool) -> None:
         self.client: Any = client
         self.request: Any = None
-        self.started_s: float | None = None  # when its answer was begun
+        self.started_s: float | None = None  # when the worker began to answer it
         self._response: Response | None = None
         self._is_idle = False
         self._is_withheld = False
@@ -57,25 +63,27 @@ class ClientConnection:
         parser = UWSGIParser if cfg.protocol == UWSGI else PythonParser
         self._parser = parser(cfg, client, lane.peer_addr)
         self._unreader = self._parser.unreader
-        self._data = b""
+        self._data = b""  # read, but not parsed: the beginning of the next request
         self._body: Any = None
-        self._proxy: Any = {}
+        self._proxy: Any = {}  # from the PROXY protocol
 
     def next_request(self, idle_s: float) -> Any:
         """
-        Return the next request, None when the client has closed; wait *idle_s* seconds for it.
+        Return the next request, None when the client has closed.
 
-        Raises:
-            ClientTimeout: it did not come in time.
-            BodyTooLarge: its body is refused.
-            gunicorn's errors: it is malformed.
+        :param idle_s: seconds to wait for it, float.
+        :raises ClientTimeout: it did not arrive in time.
+        :raises BodyTooLarge: its body exceeds the limit.
+        :raises Exception: gunicorn's, for a malformed request.
         """
         self.request = self._response = self.started_s = None
         self._is_withheld = False
         data = self._data
         if data:
+            # A pipelined request: without a wait the client would keep the worker to itself.
             yield_to_hub()
         else:
+            # While this is set, _close_if_idle() may throw into the wait below.
             self._is_idle = True
             data = self.client.recv_request(idle_s)
             self._is_idle = False
@@ -84,7 +92,7 @@ class ClientConnection:
                     raise data.error
                 if not data.stays:
                     return None
-                data = self._data
+                data = self._data  # pipelined behind the request that the handler served
             if not data:
                 return None
         if self._fast:
@@ -104,11 +112,13 @@ class ClientConnection:
         return self._read_slowly(data)
 
     def read_whole(self, data: bytes) -> FastRequest | None:
-        """Return the ordinary request that *data* begins with, None unless all of it is there."""
+        """Return the request at the beginning of *data*, None if it needs gunicorn or a wait."""
         try:
             request = self._lane.read(data)
         except Fallback:
             return None
+        # A negative length (CHUNKED) and a body that is incomplete or too large need a greenlet
+        # that may wait; next_request() reads the same bytes again.
         length = request.length or 0
         end = request.head_bytes + length
         if length < 0 or end > len(data) or length > self.client.limits.max_body_bytes:
@@ -121,7 +131,12 @@ class ClientConnection:
         return request
 
     def wait_for_next(self, idle_s: float) -> bool:
-        """Wait *idle_s* seconds for the next request after a whole one; False: it is here."""
+        """
+        Let the client wait for its next request without a greenlet.
+
+        :param idle_s: seconds to wait, float.
+        :returns: False if a part of the next request was read already.
+        """
         self.request = self._response = None
         if self._data:
             return False
@@ -130,7 +145,7 @@ class ClientConnection:
         return True
 
     def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
-        """Return the response to be filled and the environ for the application."""
+        """Return the response to fill and the environ for the application."""
         client = self.client
         if isinstance(request, FastRequest):
             response = self._response = Response(request, client, self._cfg)
@@ -139,7 +154,8 @@ class ClientConnection:
             environ["wsgi.early_hints"] = response.early_hints
             response.environ = environ
             return response, environ
-        # gunicorn would ask for the body now, before the request is admitted.
+        # gunicorn would send 100 Continue now. A request that is not admitted must not cause the
+        # client to send its body.
         self._is_withheld, request._expected_100_continue = request._expected_100_continue, False
         response, environ = wsgi.create(
             request, client, self._lane.peer_addr, self.server, self._cfg, Response
@@ -164,30 +180,32 @@ class ClientConnection:
 
     def finish(self) -> bool:
         """
-        Make ready for the next request; return whether one may follow.
+        Read the rest of the body; return whether another request may follow.
 
-        Raises:
-            gunicorn's errors: the rest of the body is malformed.
+        :raises Exception: gunicorn's, for a malformed body.
         """
         self.request = self._response = None
         if self._body is not None:
+            # The response said keep-alive, so the next request must be found behind this body.
             try:
                 if not drain(self._body):
                     return False
-            except (BodyTooLarge, ClientTimeout):  # it has its answer
+            except (BodyTooLarge, ClientTimeout):  # the response was sent: no error to answer
                 return False
-            except ConcurrentObjectUseError:  # somebody of the application reads on
+            except ConcurrentObjectUseError:  # a greenlet of the application still reads
                 return False
             self._body = None
+            # gunicorn's buffer may hold pipelined bytes: the next request may be read by the other
+            # parser.
             self._data = self._unreader.take_buffered()
         return True
 
     def is_answered(self) -> bool:
-        """Return whether the client has been sent a part of an answer to its last request."""
+        """Return whether a part of the response to the last request was sent."""
         return self._response is not None and self._response.headers_sent
 
     def environ(self) -> Mapping[str, Any]:
-        """Return the environ of the request in progress, as far as it is known."""
+        """Return the environ of the request in progress, or the part of it that is known."""
         request = self.request
         if self._response is not None:
             return self._response.environ
@@ -200,16 +218,16 @@ class ClientConnection:
         return known
 
     def took_s(self) -> float:
-        """Return how long the request in progress took until now."""
+        """Return the seconds since the worker began to answer the request in progress."""
         return 0.0 if self.started_s is None else monotonic() - self.started_s
 
     def what(self) -> str | None:
-        """Return method and target of the request in progress, None when there is none."""
+        """Return the method and target of the request in progress, None without one."""
         request = self.request
         return None if request is None else f"{request.method} {request.uri}"
 
     def idle_s(self) -> float | None:
-        """Return for how long it has waited for the next request, None: one is in progress."""
+        """Return the seconds since the last request, None while one is in progress."""
         return monotonic() - self.client.idle_since_s if self._is_idle else None
 
     def is_trusted(self) -> bool:
@@ -217,20 +235,23 @@ class ClientConnection:
         return bool(self._lane.is_trusted)
 
     def close_if_idle(self) -> None:
-        """Close the connection, unless a request came or is in progress."""
+        """Close the connection, unless a request has arrived or is in progress."""
+        # Deferred to the hub, where the check and the throw are one step.
         gevent.get_hub().loop.run_callback(self._close_if_idle)
 
     def cut(self) -> None:
-        """End whatever it does."""
+        """End the request in progress, or the wait for one."""
+        # The greenlet of the connection may be waiting for the handler, which would go on.
         gevent.kill(self.handler or self._greenlet)
 
     def _close_if_idle(self) -> None:
-        """Run in the hub: whoever idles waits there, and nothing else happens meanwhile."""
+        # Runs in the hub: no greenlet switch between the check and the throw. A close would lose
+        # input, which is the next request.
         if self._is_idle and not self.client.has_input():
             self._greenlet.throw(gevent.GreenletExit)
 
     def is_unread(self) -> bool:
-        """Return whether the client may still be sending."""
+        """Return whether the client may still be sending its body."""
         return self._body is not None and is_unread(self._body)
 
     def _set_body(self, request: FastRequest, length: int, rest: bytes) -> None:
@@ -257,6 +278,7 @@ class ClientConnection:
             host = next((value for name, value in request.headers if name == "HOST"), None)
             if not is_valid_host(host, request.version >= (1, 1)):
                 raise InvalidHost("Host", request)
+        # The PROXY line precedes only the first request of a connection.
         if request.proxy_protocol_info:
             self._proxy = request.proxy_protocol_info
         else:

@@ -1,7 +1,7 @@
 """
-What goes wrong with a request: told to its client, to the log and to the counts, once each.
+Report an error of a request to its client, to the log and to the counters, once each.
 
-A client that has a part of an answer gets no second one.
+A client that has received a part of a response gets no second one.
 """
 
 import logging
@@ -25,7 +25,7 @@ from greenline.hub.request_timeout import RequestTimeout
 from greenline.telemetry import access_log
 from greenline.telemetry.request_log import RequestLog
 
-SHORT_S = 0.5  # for a client that is slow anyway
+SHORT_S = 0.5  # to linger after a 408: the client is known to be slow
 REFUSALS: dict[type, tuple[int, str]] = {
     HeadTimeout: (408, "Request Timeout"),
     BodyTimeout: (408, "Request Timeout"),
@@ -35,7 +35,14 @@ REFUSALS: dict[type, tuple[int, str]] = {
 
 
 class ErrorResponses:
-    """Ends conversations; *handle_error* is how gunicorn answers to an error of another kind."""
+    """
+    Answer requests that failed.
+
+    :param cfg: gunicorn's settings.
+    :param log: the error log.
+    :param journal: counts and logs the responses.
+    :param handle_error: gunicorn's function that answers an error that is not in the table.
+    """
 
     def __init__(
         self, cfg: Any, log: logging.Logger, journal: RequestLog, handle_error: Callable[..., None]
@@ -46,8 +53,15 @@ class ErrorResponses:
         self._handle_error = handle_error
 
     def give_up(self, connection: ClientConnection, addr: Any, error: BaseException) -> None:
-        """Tell the client what went wrong, unless it is gone."""
+        """
+        Answer an error that ended a connection, unless the client is gone.
+
+        :param connection: the one that ended.
+        :param addr: the client's address.
+        :param error: the error.
+        """
         client = connection.client
+        # The application may have wrapped the client's error in one of its own, or hidden it.
         cause = error if client.error is None else client.error
         if type(cause) in REFUSALS and not connection.is_answered():
             self._log.debug("Refusing a request. %s", cause)
@@ -56,10 +70,12 @@ class ErrorResponses:
         elif cause is client.error or isinstance(cause, IdleTimeout | RequestTimeout):
             self._log.debug("Closing connection. %r", cause)
             if isinstance(cause, WriteTimeout):
+                # Else the kernel would keep the unsent bytes for minutes after the close.
                 client.reset()
         elif connection.is_answered():
             self._log_cut(connection.request, cause)
         else:
+            # gunicorn chooses the status and does not return it.
             told = StatusNoter(client.sock)
             self._handle_error(connection.request, told, addr, error)
             took_s = connection.took_s()
@@ -67,14 +83,14 @@ class ErrorResponses:
             client.linger()
 
     def _log_cut(self, request: Any, cause: BaseException) -> None:
-        """Log why the rest of an answer is missing; an error that says it all has no stack."""
+        """Log why the rest of a response is missing; expected errors without a stack."""
         if isinstance(cause, GreenlineError) and type(cause) is not StoreError:
             self._log.error("%s %s: the answer was cut: %s", request.method, request.uri, cause)
         else:
             self._log.exception("Error handling request")
 
     def cut(self, connection: ClientConnection) -> None:
-        """Tell of a request that the graceful timeout has cut."""
+        """Log and answer a request that the graceful timeout has ended."""
         if (what := connection.what()) is None:
             return
         self._log.warning("cut after the graceful timeout: %s", what)
@@ -82,7 +98,7 @@ class ErrorResponses:
             self._refuse(connection, 503, "Service Unavailable", "the server is being stopped")
 
     def _refuse(self, connection: ClientConnection, status: int, reason: str, message: str) -> None:
-        """Answer without the application; the client may still be sending its request."""
+        """Send a response of our own to a client that may still be sending its request."""
         body = message.encode()
         retry = "Retry-After: 1\r\n" if status == 503 else ""
         head = (
@@ -97,7 +113,9 @@ class ErrorResponses:
             response.status, response.status_code = f"{status} {reason}", status
             response.sent, response.route = len(body), access_log.route(environ)
             self._request_log.tell(environ, request, response, connection.took_s())
-            connection.request = None  # done: what follows is only the client's time
+            # From now on no request is in progress: a stop that interrupts the linger below must
+            # not log and answer this one again.
+            connection.request = None
         with suppress(OSError):
             connection.client.sendall(head.encode() + body)
             connection.client.linger(SHORT_S if status == 408 else LINGER_S)

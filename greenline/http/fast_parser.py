@@ -1,11 +1,9 @@
 """
-Bytes to a WSGI environ, for requests that are provably ordinary.
+Parse the bytes of common requests into a WSGI environ.
 
-1. gunicorn's Python parser decides what a request means. Read here is only what it would read in
-   the same way; everything else is unusual and goes to it, with all its bytes.
-2. gunicorn_h1c splits the head. It forgives more than gunicorn does in what ends a line and what
-   parts the words of the first one, so that is checked again; its own limits only narrow.
-3. A head that has not come as a whole is unusual.
+gunicorn's Python parser is the reference. FastParser reads a request only if that parser would
+read the same from it; any other request, and an incomplete head, raises Fallback and is left to
+gunicorn with all its bytes. gunicorn_h1c, a C extension, splits the head.
 """
 
 import os
@@ -27,14 +25,14 @@ from greenline.http.gunicorn_compat import (
 
 try:
     from gunicorn_h1c import parse_request_fast
-except ImportError:  # every request takes the slow lane
+except ImportError:  # gunicorn's Python parser reads every request
     parse_request_fast = None
 split_head: Callable[[bytes], Any] = parse_request_fast
 
 CHUNKED = -1
-UWSGI = "uwsgi"  # of gunicorn's protocols the one that is not HTTP
-MAX_LENGTH_DIGITS = 18
-# Of what comes again and again so many are remembered, and only short ones.
+UWSGI = "uwsgi"  # gunicorn's only protocol that is not HTTP
+MAX_LENGTH_DIGITS = 18  # fits into 64 bits
+# Bounds of the caches: a client must not fill the memory with targets and names that differ.
 MAX_REMEMBERED_TARGETS = 1_000
 MAX_NAME_BYTES = 64
 MAX_TARGET_BYTES = 256
@@ -53,11 +51,16 @@ LINE_BYTES = len("  HTTP/1.1")
 
 
 class Fallback(Exception):
-    """Not provably ordinary."""
+    """gunicorn's parser must read this request."""
 
 
 def is_valid_host(host: str | None, minor: int) -> bool:
-    """Return whether RFC 9112, 3.2, allows it in HTTP/1.*minor*; None is no Host header."""
+    """
+    Return whether RFC 9112, section 3.2, allows this Host header.
+
+    :param host: its value, None without one.
+    :param minor: 0 for HTTP/1.0, which may omit it, else 1.
+    """
     return not minor if host is None else HOST.fullmatch(host) is not None
 
 
@@ -66,10 +69,10 @@ def key_of(name: bytes) -> str:
     """
     Return the environ's key for a header.
 
-    Raises:
-        Fallback: the name, or what it asks for, is gunicorn's to judge.
+    :raises Fallback: gunicorn must decide about this header.
     """
     upper = name.decode("latin-1").upper()
+    # X_Y and X-Y have the same key, so `header_map` decides. Expect needs an answer of its own.
     if not 0 < len(name) <= MAX_NAME_BYTES or "_" in upper or upper == "EXPECT":
         raise Fallback
     key = upper.replace("-", "_")
@@ -80,9 +83,11 @@ def split_target(script_name: str, target: bytes) -> tuple[str, str, str]:
     """
     Return RAW_URI, PATH_INFO and QUERY_STRING of a request for *target*.
 
-    Raises:
-        Fallback: it is not a plain path, or not below *script_name*.
+    :param script_name: the path that the application is mounted at.
+    :param target: of the request line.
+    :raises Fallback: it is not a plain path, or not below *script_name*.
     """
+    # The absolute form, `*` and fragments are gunicorn's to split.
     if not target.startswith(b"/") or b"#" in target or not target.isascii():
         raise Fallback
     uri = target.decode("ascii")
@@ -94,7 +99,11 @@ def split_target(script_name: str, target: bytes) -> tuple[str, str, str]:
 
 
 class Rules:
-    """What gunicorn's settings say about every request of a worker."""
+    """
+    gunicorn's settings for the requests of a worker, in the form that FastParser needs.
+
+    :param cfg: gunicorn's settings.
+    """
 
     def __init__(self, cfg: Any) -> None:
         self.cfg = cfg
@@ -109,7 +118,7 @@ class Rules:
             (f"HTTP_{name.replace('-', '_')}", value)
             for name, value in cfg.secure_scheme_headers.items()
         )
-        # What says something about the message itself; the other headers are only passed on.
+        # Headers about the message itself; the others are only passed on.
         self.special = frozenset(
             {"CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "HTTP_CONNECTION"}
             | {key for key, _ in self.scheme_headers}
@@ -120,14 +129,25 @@ class Rules:
         self._split_short = lru_cache(MAX_REMEMBERED_TARGETS)(self._split)
 
     def split(self, target: bytes) -> tuple[str, str, str]:
-        """Split a target, perhaps by heart."""
+        """Return the parts of a target, from a cache if it is short."""
         return (self._split_short if len(target) <= MAX_TARGET_BYTES else self._split)(target)
 
 
 class FastRequest(Request):  # type: ignore[misc]
-    """A request that was provably ordinary; ``length`` is its body's, None without one."""
+    """
+    A request that FastParser has read.
 
-    length: int | None = None
+    It has the attributes of gunicorn's Request. Those that only hooks and logs read are computed
+    on demand.
+
+    :param lane: the parser.
+    :param head: the head as gunicorn_h1c has split it.
+    :param environ: for the application.
+    :param head_bytes: length of the head, int.
+    :param minor: 0 for HTTP/1.0, 1 for HTTP/1.1.
+    """
+
+    length: int | None = None  # of the body; CHUNKED; None without one
     body: Any = None
     fragment = ""
     must_close = False
@@ -143,10 +163,11 @@ class FastRequest(Request):  # type: ignore[misc]
         self.head_bytes = head_bytes
         self.method = environ["REQUEST_METHOD"]
         self.version = VERSION_PAIRS[minor]
-        self._closes = minor == 0
+        self._closes = minor == 0  # HTTP/1.0 closes by default
 
     def obey(self, connection: str | None) -> None:
-        """Do as the Connection header says."""
+        """Set whether to close from the Connection header."""
+        # Only these two values, as in gunicorn: a list such as "close, TE" changes nothing.
         said = (connection or "").lower().strip(" \t")
         if said == "close":
             self._closes = True
@@ -208,14 +229,22 @@ class FastRequest(Request):  # type: ignore[misc]
 
 
 class FastParser(HeaderPolicy):  # type: ignore[misc]
-    """Reads the ordinary requests of one connection."""
+    """
+    Parse the common requests of one connection.
+
+    :param rules: gunicorn's settings of the worker.
+    :param base: the part of the environ that all requests share.
+    :param peer_addr: the client's address.
+    :param server: the address of the listener, a tuple or the path of a unix socket.
+    """
 
     def __init__(self, rules: Rules, base: dict[str, Any], peer_addr: Any, server: Any) -> None:
         self.rules = rules
-        self.cfg = rules.cfg  # for the policy
+        self.cfg = rules.cfg  # HeaderPolicy reads it and peer_addr
         self.peer_addr = peer_addr
         self.is_trusted = self._peer_is_trusted_proxy()
-        self._valid_host = ""  # the last one: most connections have no other
+        self._valid_host = ""  # the last valid Host: most connections send only one
+        # The scheme headers of an untrusted peer are ordinary headers.
         self.scheme_headers = rules.scheme_headers if self.is_trusted else ()
         self.base = {
             **base,
@@ -223,7 +252,7 @@ class FastParser(HeaderPolicy):  # type: ignore[misc]
             "wsgi.url_scheme": rules.scheme,
             "SCRIPT_NAME": rules.script_name,
             proxy_headers.IS_TRUSTED: self.is_trusted,
-            # Set for each request; here so that a copy has room for them.
+            # Set for each request; reserved here so that the copy's table never grows.
             **dict.fromkeys(PER_REQUEST),
         }
         if isinstance(peer_addr, str):
@@ -239,18 +268,20 @@ class FastParser(HeaderPolicy):  # type: ignore[misc]
 
     def read(self, data: bytes) -> "FastRequest":
         """
-        Read the request that *data* begins with.
+        Return the request at the beginning of *data*.
 
-        Raises:
-            Fallback: gunicorn's own parser is to read it.
+        :raises Fallback: gunicorn's parser must read it.
         """
         try:
             head = split_head(data)
-        except Exception:
+        except Exception:  # malformed or incomplete: gunicorn's parser waits for the rest
             raise Fallback from None
         rules = self.rules
         method, target, minor = head.method, head.path, head.minor_version
         consumed, fields = head.consumed, head.headers
+        # gunicorn_h1c accepts lines that end with a bare LF, and several spaces between the words
+        # of the request line. gunicorn does not, so the position of the first CRLF and the number
+        # of all are checked. A head that exceeds a limit is gunicorn's to refuse.
         line_bytes = len(method) + len(target) + LINE_BYTES
         if (
             method not in METHODS
@@ -268,7 +299,7 @@ class FastParser(HeaderPolicy):  # type: ignore[misc]
         environ["REQUEST_METHOD"] = METHODS[method]
         environ["SERVER_PROTOCOL"] = VERSIONS[minor]
         headers = {key_of(name): value.decode("latin-1") for name, value in fields}
-        if len(headers) != len(fields):
+        if len(headers) != len(fields):  # a name came more than once
             headers = self._joined(fields)
         host = headers.get("HTTP_HOST")
         if host != self._valid_host and rules.requires_host:
@@ -286,28 +317,29 @@ class FastParser(HeaderPolicy):  # type: ignore[misc]
         return request
 
     def _joined(self, fields: Any) -> dict[str, str]:
-        """Join the values of headers that came more than once."""
+        """Return the headers, with the values of a repeated one joined."""
         values: dict[str, list[str]] = {}
         for name, value in fields:
             values.setdefault(key_of(name), []).append(value.decode("latin-1"))
+        # A repeated Content-Length or Transfer-Encoding may be request smuggling.
         if any(len(values.get(key, ())) > 1 for key in self.rules.special):
             raise Fallback
         return {key: ",".join(several) for key, several in values.items()}
 
     def _set_scheme(self, environ: dict[str, Any]) -> None:
-        """The headers of a trusted proxy say which scheme it was asked by."""
+        """Set the scheme of the client's request to a trusted proxy, from that one's headers."""
         said = None
         for key, secure in self.scheme_headers:
             value = environ.get(key)
             if value is None:
                 continue
             scheme = "https" if value == secure else "http"
-            if said not in (None, scheme):
+            if said not in (None, scheme):  # gunicorn refuses headers that contradict each other
                 raise Fallback
             said = environ["wsgi.url_scheme"] = scheme
 
     def _set_server(self, environ: dict[str, Any]) -> None:
-        """A unix socket has no name and port; the client may have named some."""
+        """Take the server's name and port from Host: a unix socket has none."""
         host = environ.get("HTTP_HOST")
         port: Any = ""
         server = self.server
@@ -319,15 +351,17 @@ class FastParser(HeaderPolicy):  # type: ignore[misc]
 
 
 def _length(headers: dict[str, str], minor: int) -> int | None:
-    """Return the body's length, CHUNKED, or None where there is no body."""
+    """Return the body's length, CHUNKED, or None without a body."""
     coding = headers.get("HTTP_TRANSFER_ENCODING")
     digits = headers.get("CONTENT_LENGTH")
     if coding is not None:
+        # With a Content-Length, or in HTTP/1.0, it may be request smuggling (RFC 9112, 6.1).
         if digits is not None or minor == 0 or coding.lower() != "chunked":
             raise Fallback
         return CHUNKED
     if digits is None:
         return None
+    # int() accepts signs, spaces, underscores and digits of other scripts; HTTP does not.
     if len(digits) > MAX_LENGTH_DIGITS or not (digits.isascii() and digits.isdigit()):
         raise Fallback
     return int(digits)

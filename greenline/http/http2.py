@@ -1,5 +1,5 @@
 """
-A request over HTTP/2, in the form in which the worker answers every request.
+Adapt a stream of an HTTP/2 connection to the interface of the worker's HTTP/1 responses.
 
 gunicorn reads and writes the frames of the connection, and serves its streams one after the other.
 """
@@ -10,12 +10,12 @@ from typing import Any
 from greenline.http.gunicorn_compat import HTTP2Response, wsgi
 from greenline.telemetry.access_log import route
 
-# Where gunicorn waits for the client.
+# The modules in which gunicorn waits for the client.
 CLIENT_MODULES = ("gunicorn.http2.connection",)
 
 
 class StreamResponse(HTTP2Response):  # type: ignore[misc]
-    """gunicorn's response to a stream, with what the worker's own has."""
+    """gunicorn's response to a stream, with the attributes that the worker reads."""
 
     status_code: int | None = None
     route = "-"
@@ -23,11 +23,11 @@ class StreamResponse(HTTP2Response):  # type: ignore[misc]
 
     def start_response(self, status: str, headers: Any, exc_info: Any = None) -> Any:
         """Take the application's status and headers."""
-        self.route = route(self.environ)
+        self.route = route(self.environ)  # now: Flask forgets the request at its end
         return super().start_response(status, headers, exc_info)
 
     def write_all(self, parts: Any) -> None:
-        """Send what the application returned, and the end of it."""
+        """Send the parts of the body, and its end."""
         for part in parts:
             self.write(part)
         self.close()
@@ -37,13 +37,13 @@ def respond(
     request: Any, sock: Any, addr: Any, server: Any, connection: Any, cfg: Any
 ) -> tuple[StreamResponse, dict[str, Any]]:
     """
-    Return the response to be filled and the environ for the application.
+    Return the response to fill and the environ for the application.
 
-    :param request: gunicorn's, of one stream.
+    :param request: gunicorn's request of one stream.
     :param sock: the client's socket.
     :param addr: the client's address.
     :param server: the address of the listener.
-    :param connection: gunicorn's connection, which sends the frames.
+    :param connection: gunicorn's HTTP/2 connection, which sends the frames.
     :param cfg: gunicorn's settings.
     """
     stream_id = request.stream.stream_id

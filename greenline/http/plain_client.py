@@ -1,12 +1,8 @@
 """
-A client without TLS: the fewest calls between the worker and the kernel.
+Read from and write to a client without TLS, with the fewest calls between worker and kernel.
 
-1. gevent's socket is used by its parts: the descriptor and the two watchers, which are kept.
-2. The limits are seconds, so no timer is armed for a wait: it notes when it is over, and twice a
-   second a sweep interrupts those that are.
-3. Only a wait has a time noted, so nothing else is ever interrupted.
-4. One greenlet may read while another writes, as a streaming application does; a second one in the
-   same direction is refused, as gevent's own socket does: its wait would replace the first one's.
+It uses the parts of gevent's socket: the descriptor and the two watchers. No timer is started for
+a wait: each wait notes its deadline, and twice a second a sweep interrupts those that have expired.
 """
 
 import os
@@ -23,11 +19,17 @@ from greenline.hub.cooperate import yield_to_hub
 from greenline.settings import Limits
 
 CLIENT_SWEEP_S = 0.5
-SENDFILE_BYTES = 1024 * 1024
+SENDFILE_BYTES = 1024 * 1024  # sent without a switch of greenlets
 
 
 class PlainClient(Client):
-    """A client behind gevent's own socket."""
+    """
+    A client behind gevent's own socket.
+
+    :param sock: a gevent socket.
+    :param limits: seconds and bytes that the client may take.
+    :param sweep: interrupts the waits that have expired.
+    """
 
     def __init__(self, sock: Any, limits: Limits, sweep: "Sweep") -> None:
         super().__init__(sock, limits)
@@ -42,7 +44,7 @@ class PlainClient(Client):
 
     def close(self) -> None:
         self._sweep.clients.discard(self)
-        self.on_request = None  # it refers to the connection: no cycle for the collector
+        self.on_request = None  # refers to the connection: leave no cycle to the collector
         super().close()
 
     def recv_request(self, idle_s: float) -> Any:
@@ -56,7 +58,7 @@ class PlainClient(Client):
                     return found
                 try:
                     return self._raw.recv(RECV_BYTES)
-                except BlockingIOError:
+                except BlockingIOError:  # an event without input
                     continue
         except Over:
             raise IdleTimeout(f"no request came in {idle_s:g} s") from None
@@ -65,21 +67,28 @@ class PlainClient(Client):
             raise
 
     def _read_request(self) -> None:
-        """Read what has come and pass it on; run in the hub."""
+        """Read the first bytes of a request and pass them on; runs in the hub."""
         try:
             data = self._raw.recv(RECV_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            data = None  # the greenlet that waits reads again, and finds the end or an error
+            data = None  # recv_request() reads again, and gets the same error
         wait = self._reading
+        # The wait ends before on_request(): a handler may start one of its own for the body.
         wait.watcher.stop()
         wait.until = NEVER
         if not data or not self.on_request(data):  # type: ignore[misc]
             self._owner.switch(data)
 
     def resume_request(self, idle_s: float) -> None:
-        """Wait for the next request, *idle_s* seconds at most, while no greenlet runs."""
+        """
+        Start the wait for the next request from another greenlet than the connection's.
+
+        :param idle_s: seconds to wait, float.
+        """
+        # The connection's greenlet is still suspended in recv_request(). No switch is needed: the
+        # watcher calls _read_request() again.
         wait = self._reading
         self.idle_since_s = now = monotonic()
         wait.until = now + idle_s
@@ -87,12 +96,14 @@ class PlainClient(Client):
         wait.watcher.start(self._read_request)
 
     def end_request(self, found: Any) -> None:
-        """Let the greenlet in :meth:`recv_request` return *found*, in the next turn of the hub."""
+        """Let :meth:`recv_request` return *found*, in the next iteration of the loop."""
+        # Not now: the caller, a handler, first becomes idle.
         self._hub.loop.run_callback(self._owner.switch, found)
 
     def _recv(self, size: int, timeout_s: float) -> bytes:
         until = monotonic() + timeout_s
         while True:
+            # Wait first, even if there is input: other greenlets run meanwhile.
             self._wait(self._reading, until)
             try:
                 data: bytes = self._raw.recv(size)
@@ -101,6 +112,7 @@ class PlainClient(Client):
             return data
 
     def _sendall(self, data: Any) -> None:
+        # Most responses fit into the socket's buffer: one system call, no wait, no memoryview.
         try:
             sent = self._raw.send(data)
         except BlockingIOError:
@@ -131,12 +143,13 @@ class PlainClient(Client):
             except OSError:
                 if start > offset:
                     raise
+                # Not every file supports it; after the first bytes the error is the client's.
                 return super()._sendfile(file, offset, count)
-            if sent == 0:
+            if sent == 0:  # the file has been truncated
                 break
             start += sent
             budget.note(sent)
-            yield_to_hub()
+            yield_to_hub()  # a socket with room takes it without a wait
         return start - offset
 
     def _wait_writable(self, budget: "_Budget") -> None:
@@ -147,21 +160,24 @@ class PlainClient(Client):
     def _wait(
         self, wait: "_Wait", until: float, on_ready: Callable[[], object] | None = None
     ) -> Any:
-        """Wait in the hub; return what the greenlet is resumed with, None when *wait* is ready."""
+        """Wait in the hub; return the value of :meth:`end_request`, None when *wait* is ready."""
+        # One greenlet may read while another writes, as in a streaming application. A second wait
+        # in the same direction would replace the first, which would then never end.
         if wait.until != NEVER:
             raise ConcurrentObjectUseError("another greenlet waits for this client")
         wait.waiter = waiter = getcurrent()
         wait.until = until
         limiter = self.limiter
         if limiter is not None:
-            limiter.suspend()
+            limiter.suspend()  # a slow client must not occupy one of the requests in progress
         try:
-            # This is Hub.wait() without its Waiter, which makes sure that nothing else resumes the
-            # greenlet. Here a loop around each wait does.
+            # This is Hub.wait() without its Waiter, which ensures that only the watcher resumes the
+            # greenlet. Here the callers' loops do: they try again and wait again.
             wait.watcher.start(on_ready or waiter.switch)
-            return self._hub.switch() or None  # () where an event resumed it
+            return self._hub.switch() or None  # () when the watcher resumed it
         except Over:
-            # Who was stopped, or blocked, for longer than that finds in time what came in time.
+            # If the process was stopped or the hub blocked beyond the deadline, the client's bytes
+            # may have arrived in time.
             if wait is self._writing or not self.has_input():
                 raise
             return None
@@ -173,7 +189,7 @@ class PlainClient(Client):
 
 
 class _Wait:
-    """Who waits to read, or to write, and until when."""
+    """A greenlet's wait to read or to write. Without one, the deadline is NEVER."""
 
     __slots__ = ("until", "waiter", "watcher")
 
@@ -183,13 +199,13 @@ class _Wait:
         self.waiter = getcurrent()
 
     def interrupt(self) -> None:
-        """End the wait, which is over."""
-        self.until = NEVER
+        """End the wait, which has expired; call it in the hub."""
+        self.until = NEVER  # at most one interrupt for each wait
         self.waiter.throw(Over)
 
 
 class _Budget:
-    """The seconds that are left for the next 64 KiB of an answer."""
+    """The seconds left for the next 64 KiB of a response."""
 
     def __init__(self, limit_s: float) -> None:
         self.left_s = self._limit_s = limit_s
@@ -202,7 +218,7 @@ class _Budget:
 
 
 class Sweep:
-    """Interrupts the waits that are over."""
+    """Interrupt the waits that have expired, for all plain clients of a worker."""
 
     def __init__(self) -> None:
         self.clients: set[PlainClient] = set()
@@ -213,9 +229,10 @@ class Sweep:
         self._timer.start(self._interrupt)
 
     def _interrupt(self) -> None:
-        """Run in the hub: whoever has a time noted waits for its client right now."""
+        # Runs in the hub, so a deadline other than NEVER means that its greenlet is in _wait().
         now = monotonic()
         late = [wait for one in self.clients for wait in one.waits if wait.until <= now]
         for wait in late:
+            # An interrupted greenlet runs at once, and may end the waits of others.
             if wait.until <= now:
                 wait.interrupt()

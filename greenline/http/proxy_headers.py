@@ -1,7 +1,8 @@
 """
-What the proxy before us told of a request, as far as gunicorn trusts who connected.
+Use the headers that a trusted proxy adds to a request.
 
-``forwarded_allow_ips`` names the trusted addresses; over a unix socket everybody is.
+gunicorn's ``forwarded_allow_ips`` names the trusted addresses; every peer of a unix socket is
+trusted.
 """
 
 from time import time
@@ -9,26 +10,31 @@ from typing import Any
 
 from greenline.telemetry.access_log import PROXY_MS
 
-IS_TRUSTED = "greenline.peer_is_trusted"  # whether forwarded headers may be believed
-REQUEST_START = "HTTP_X_REQUEST_START"  # as nginx writes it: t=$msec, seconds of the epoch
-MOST_MS = 86_400_000  # beyond that it is no wait but a clock
+IS_TRUSTED = "greenline.peer_is_trusted"  # in the environ: whether forwarded headers may be used
+REQUEST_START = "HTTP_X_REQUEST_START"  # as nginx writes it: t=$msec, in seconds since the epoch
+MOST_MS = 86_400_000  # a longer wait is a wrong clock
 
 
 def ignore_default_names(cfg: Any) -> None:
     """
-    Let no header set SCRIPT_NAME or PATH_INFO, unless the administrator says which.
+    Ignore the headers SCRIPT_NAME and PATH_INFO, unless ``forwarder_headers`` is set.
 
-    Many proxies pass such a header on as their client sent it, so gunicorn's default lets any
-    client move the path that the proxy's rules are for. A value other than the default is kept.
+    Many proxies pass such a header on as their client sent it. gunicorn's default then lets any
+    client change the path, and so avoid the proxy's rules for it.
 
     :param cfg: gunicorn's settings of this worker, which are changed.
     """
+    # A value other than the default is the administrator's choice.
     if cfg.forwarder_headers == cfg.settings["forwarder_headers"].default.split(","):
         cfg.set("forwarder_headers", "")
 
 
 def note_queue(environ: dict[str, Any]) -> None:
-    """Note how many milliseconds the request took from the proxy to here; 0 by a clock ahead."""
+    """
+    Note in *environ* the milliseconds that a request took from the proxy to here.
+
+    :param environ: with REQUEST_START and IS_TRUSTED.
+    """
     told = environ[REQUEST_START]
     if not environ[IS_TRUSTED] or not told.startswith("t="):
         return
@@ -36,5 +42,6 @@ def note_queue(environ: dict[str, Any]) -> None:
         waited_ms = (time() - float(told[2:])) * 1000
     except ValueError:
         return
-    if abs(waited_ms) < MOST_MS:  # neither is nan
+    # The proxy's clock may be ahead of ours: that is a wait of 0.
+    if abs(waited_ms) < MOST_MS:  # false for nan, too
         environ[PROXY_MS] = max(int(waited_ms * 10 + 0.5) / 10, 0.0)

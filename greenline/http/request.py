@@ -1,23 +1,19 @@
-"""
-The two kinds of request, as gunicorn's parser, hooks and logs know one.
-
-A request of the fast lane has everything that gunicorn's has; what only hooks and logs ask for is
-made when they do.
-"""
+"""The requests that gunicorn's Python parser reads: those that ``FastParser`` does not."""
 
 from greenline.http.gunicorn_compat import InvalidHeader, Request, RequestParser
 
 
 class InvalidHost(InvalidHeader):  # type: ignore[misc]
-    """A request of HTTP/1.1 has no Host header, or one that names no host; it is a 400."""
+    """An HTTP/1.1 request without a valid Host header, which is answered with a 400."""
 
     def __str__(self) -> str:
         return "a request needs one valid Host header (RFC 9112, section 3.2)"
 
 
 class PythonRequest(Request):  # type: ignore[misc]
-    """A request that gunicorn's Python parser reads, whatever ``http_parser`` says."""
+    """A request that gunicorn's Python parser reads, for any value of ``http_parser``."""
 
+    # The Python parser is the reference; FastParser has tried the C parser already.
     _parse_fast = Request._parse_python
 
 

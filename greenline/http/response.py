@@ -1,9 +1,7 @@
 """
-An application's response to bytes: gunicorn's rules, with less work and fewer writes.
+Send an application's response as gunicorn's Response does, with less work and fewer writes.
 
-1. What is sent is what gunicorn's own Response sends, byte for byte but for the date.
-2. The head goes out with the first part of the body, in one write where that is short.
-3. Between two parts of a body the others run.
+The bytes sent are the same, except for the date.
 """
 
 import logging
@@ -30,17 +28,17 @@ log = logging.getLogger(__name__)
 
 
 class NotRemembered(Exception):
-    """gunicorn is to judge."""
+    """gunicorn must process this header."""
 
 
-JOINED_BYTES = 65_536
+JOINED_BYTES = 65_536  # a longer body is not copied behind its head
 MAX_REMEMBERED_HEADERS = 1_000
 MAX_REMEMBERED_LENGTH = 100
 
 
 @lru_cache(MAX_REMEMBERED_HEADERS)
 def code_of(status: Any) -> int:
-    """Return the code of a status line, 0 when gunicorn is to judge it."""
+    """Return the code of a status line, 0 if gunicorn must process it."""
     if not isinstance(status, str) or not STATUS_RE.fullmatch(status):
         return 0
     return int(status[:3])
@@ -48,10 +46,12 @@ def code_of(status: Any) -> int:
 
 def header_line(name: Any, value: Any) -> tuple[tuple[str, str], str, int | None]:
     """
-    Return a header as it is kept, its line, and the length of the body where it says that.
+    Return a header, its line, and the value of a Content-Length.
 
-    Raises:
-        NotRemembered: it is not well formed, or not the application's to send.
+    :param name: the header's name, from the application.
+    :param value: its value.
+    :returns: name and stripped value, the line, and the length, None for another header.
+    :raises NotRemembered: it is malformed, or a hop-by-hop header.
     """
     if (
         not isinstance(name, str)
@@ -71,19 +71,26 @@ short_header_line = lru_cache(MAX_REMEMBERED_HEADERS)(header_line)
 
 @lru_cache(1)
 def date_at(second: int) -> str:
-    """Return the Date header's value."""
+    """Return the Date header's value; formatted once in a second."""
     return str(http_date(second))
 
 
 class Response(wsgi.Response):  # type: ignore[misc]
-    """gunicorn's Response, for a client that sends within limits."""
+    """
+    gunicorn's Response for a :class:`~greenline.http.client.Client`.
 
+    :param request: a FastRequest, or gunicorn's request.
+    :param client: the client that it is sent to.
+    :param cfg: gunicorn's settings.
+    """
+
+    # Defaults of the class in place of gunicorn's assignments for each response.
     version = SERVER
     status: str | None = None
     status_code: int | None = None
     chunked = must_close = headers_sent = upgrade = False
     response_length: int | None = None
-    is_ending = False  # the worker's: what is answered from now on is the connection's last
+    is_ending = False  # set on the class: the worker stops, so each response closes its connection
     sent = 0
     route = "-"
     environ: Mapping[str, Any] = {}
@@ -97,20 +104,27 @@ class Response(wsgi.Response):  # type: ignore[misc]
         self.headers: list[tuple[str, str]] = []
 
     def start_response(self, status: str, headers: Any, exc_info: Any = None) -> Any:
-        """Take the application's status and headers; gunicorn judges what is unusual."""
-        self.route = route(self.environ)
+        """
+        Take the application's status and headers, as :pep:`3333` says.
+
+        gunicorn's method processes all but the common ones.
+        """
+        self.route = route(self.environ)  # now: Flask forgets the request at its end
         code = code_of(status)
         if code >= 400 and self.sock.error is not None:
-            # The application made this of an error that is the client's.
+            # The application has turned the client's error into a response, such as a 500 for a
+            # body that was too large. The worker answers the original error.
             raise self.sock.error
         if exc_info is not None:
             return self._replace(status, headers, exc_info)
+        # These statuses have no body, and rules of their own for Content-Length.
         if self.status is not None or code < 200 or code in (204, 304):
             return super().start_response(status, headers)
         kept, lines = [], ""
         length = None
         try:
             for name, value in headers:
+                # A cached header costs no validation. Long values are rarely repeated.
                 known = len(value) <= MAX_REMEMBERED_LENGTH
                 header, line, said = (short_header_line if known else header_line)(name, value)
                 kept.append(header)
@@ -118,6 +132,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
                 if said is not None:
                     length = said
         except (NotRemembered, TypeError):
+            # Nothing was changed yet: gunicorn begins from the first header, or raises.
             return super().start_response(status, headers)
         self.status = status
         self.status_code = code
@@ -130,7 +145,8 @@ class Response(wsgi.Response):  # type: ignore[misc]
         return self.write
 
     def _replace(self, status: str, headers: Any, exc_info: Any) -> Any:
-        """Take what an error handler says instead: gunicorn would send both sets of headers."""
+        """Take the status and headers of an error handler in place of the first ones."""
+        # gunicorn appends to the headers: both sets would be sent.
         if not self.headers_sent:
             self.headers, self._lines, self.response_length = [], None, None
         return super().start_response(status, headers, exc_info)
@@ -141,18 +157,19 @@ class Response(wsgi.Response):  # type: ignore[misc]
             self.headers_sent = True
 
     def write(self, arg: Any) -> None:
-        """Send a part of the body, never more than the Content-Length says."""
+        """Send a part of the body, at most as much as the Content-Length."""
         if not isinstance(arg, bytes):
             self.send_headers()
             raise TypeError(f"{arg!r} is not a byte")
         if self._omits_body:
-            super().write(arg)
+            super().write(arg)  # it sends the head, and warns once
             return
         length = self.response_length
+        # A client would take any bytes beyond the Content-Length for the next response.
         if length is not None and len(arg) > length - self.sent:
             arg = arg[: max(length - self.sent, 0)]
         self.sent += len(arg)
-        if self.chunked and arg:
+        if self.chunked and arg:  # an empty chunk would end the body
             arg = b"%X\r\n%b\r\n" % (len(arg), arg)
         if self.headers_sent:
             if arg:
@@ -160,6 +177,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
             return
         head = self._head()
         self.headers_sent = True
+        # Head and body in one write: one system call and one packet for most responses.
         if len(arg) <= JOINED_BYTES:
             self.sock.sendall(head + arg)
         else:
@@ -167,16 +185,17 @@ class Response(wsgi.Response):  # type: ignore[misc]
             self.sock.sendall(arg)
 
     def write_all(self, parts: Iterable[Any]) -> None:
-        """Send what the application returned, and the end of it."""
+        """Send the parts of the body, and its end."""
         self._write_parts(parts)
         self.close()
 
     def close(self) -> None:
-        """Send the end. After too few bytes the next answer would pass for the rest."""
+        """Send the end of the body."""
         if self.chunked or not self.headers_sent:
             super().close()
         missing = 0 if self._omits_body else (self.response_length or 0) - self.sent
         if missing > 0:
+            # The client would take the next response for the rest of this one.
             self.must_close = True
             log.warning("%s: %d bytes less than its Content-Length", self.req.uri, missing)
 
@@ -190,7 +209,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
         first = True
         for part in parts:
             if not first:
-                yield_to_hub()
+                yield_to_hub()  # a body of many small parts must not block the other requests
             first = False
             self.write(part)
 
@@ -200,6 +219,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
 
     def _head(self) -> bytes:
         version = self.req.version
+        # Checked as late as possible: the stop may have begun while the application ran.
         if self.is_ending:
             self.must_close = True
         connection = "close" if self.should_close() else "keep-alive"

@@ -1,7 +1,7 @@
 """
-A client with TLS: gevent's socket reads, writes and waits, where a read may wait to write.
+Read from and write to a client with TLS through gevent's socket.
 
-While it waits, the request is not counted as in progress.
+A TLS read may have to wait until the socket is writable, so gevent does the waiting.
 """
 
 from typing import Any
@@ -12,26 +12,33 @@ from greenline.settings import Limits
 
 
 class TlsClient(Client):
-    """A client behind gevent's TLS socket."""
+    """
+    A client behind gevent's TLS socket.
+
+    :param sock: a gevent TLS socket.
+    :param limits: seconds and bytes that the client may take.
+    """
 
     def __init__(self, sock: Any, limits: Limits) -> None:
         super().__init__(sock, limits)
         self._wait_for = sock._wait
-        sock._wait = self._wait  # all its waits are one method of its own
+        sock._wait = self._wait  # private to gevent: all waits of a socket call it
 
     def close(self) -> None:
-        vars(self.sock).pop("_wait", None)  # no cycle for the collector
+        vars(self.sock).pop("_wait", None)  # leave no cycle to the collector
         super().close()
 
     def _recv(self, size: int, timeout_s: float) -> bytes:
+        # A read that need not wait would let no other greenlet run. `pending` counts the bytes that
+        # TLS has decrypted already.
         if self.sock.pending() or self.has_input():
-            yield_to_hub()  # else it waits, and that is where the others run
+            yield_to_hub()
         return super()._recv(size, timeout_s)
 
     def _wait(self, *what: Any, **how: Any) -> None:
         limiter = self.limiter
         if limiter is not None:
-            limiter.suspend()
+            limiter.suspend()  # a slow client must not occupy one of the requests in progress
         try:
             self._wait_for(*what, **how)
         finally:

@@ -1,1 +1,1 @@
-"""What the runtime needs of gevent's hub and of the greenlets that run in it."""
+"""Services on gevent's hub and its greenlets: deadlines, disconnects, blocking calls, asyncio."""

@@ -1,9 +1,9 @@
 """
-Find what would block the hub in an application that was just imported.
+Find the parts of an imported application that would block the hub.
 
-1. Only what is imported is looked at, and nothing is imported for it.
-2. What says whether it yields is asked; what cannot yield is named with what to use instead.
-3. ``patching`` finds who kept an unpatched original. Here is what waits below Python.
+Only modules that are already imported are examined; nothing is imported for the check.
+:mod:`greenline.hub.patching` finds unpatched originals of the standard library. This module finds
+C extensions, event loops and native threads, which wait below Python.
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import Any
 
 from greenline import settings
 
-# A C module that blocks whenever it waits: the driver, and what to use instead.
+# C modules that block in every wait: by module, the name of the driver and a replacement.
 BLOCKING_DRIVERS = {
     "MySQLdb._mysql": (
         "mysqlclient",
@@ -32,7 +32,11 @@ BLOCKING_DRIVERS = {
 
 
 def found() -> list[tuple[str, str]]:
-    """Return the name of each thing that blocks, and a sentence: why, and what to do."""
+    """
+    Return the drivers, event loops and threads that block the hub.
+
+    :returns: pairs of a name and a sentence with the reason and the remedy.
+    """
     return list(_drivers()) + list(_loops()) + list(_threads())
 
 
@@ -42,6 +46,7 @@ def _drivers() -> Iterator[tuple[str, str]]:
             yield name, f"it waits in C and blocks the whole worker meanwhile; use {instead}"
     for module, name, yields, cure in DRIVERS_WITH_A_SWITCH:
         loaded = sys.modules.get(module)
+        # The module itself is asked, because each of these yields only after a call or a setting.
         if loaded is not None and not yields(loaded):
             yield name, f"it waits in C and blocks the whole worker meanwhile; {cure}"
 
@@ -55,6 +60,7 @@ def _loops() -> Iterator[tuple[str, str]]:
             "asyncio",
             "a loop runs in this worker already: asyncio.run() and async views will fail",
         )
+    # The private name, because get_event_loop_policy() would create a policy.
     policy = getattr(events, "_event_loop_policy", None)
     if type(policy).__module__.partition(".")[0] == "uvloop":
         yield (
@@ -65,7 +71,7 @@ def _loops() -> Iterator[tuple[str, str]]:
 
 
 def _threads() -> Iterator[tuple[str, str]]:
-    """Once patched, threading makes greenlets: a native thread is older."""
+    """Yield the native threads: a patched ``threading`` starts greenlets, so these are older."""
     native = sys._current_frames()
     main = threading.main_thread()
     for thread in threading.enumerate():
@@ -79,12 +85,12 @@ def _threads() -> Iterator[tuple[str, str]]:
 
 
 def _psycopg_yields(waiting: ModuleType) -> bool:
-    """psycopg 3 waits in C unless it sees, at its import, that select is patched."""
+    """Return whether psycopg 3 saw at its import that select is patched; else it waits in C."""
     wait_in_c = getattr(waiting, "wait_c", None)
     return wait_in_c is None or getattr(waiting, "wait", None) is not wait_in_c
 
 
-# A C module that yields when it is told how: module, driver, whether it yields, what to do.
+# C modules that yield after a setting: module, driver, a test whether it yields, the remedy.
 DRIVERS_WITH_A_SWITCH: tuple[tuple[str, str, Callable[[Any], bool], str], ...] = (
     (
         "psycopg2.extensions",

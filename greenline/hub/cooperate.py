@@ -1,11 +1,4 @@
-"""
-Let the others run, those too that wait for a socket.
-
-1. After ``sleep(0)`` gevent looks at the sockets every fiftieth time only, and not before 5 ms are
-   over: with a millisecond of work each time, the others would wait for fifty.
-2. So now and then a turn ends with a round of the loop: in each an idle watcher is called once,
-   whatever else there is when its priority is the highest. It costs a system call more.
-"""
+"""Yield to the other greenlets, including those that wait for a socket."""
 
 from time import monotonic
 from typing import Any
@@ -13,26 +6,31 @@ from typing import Any
 import gevent
 from gevent.hub import Waiter
 
-ROUND_S = 0.0002  # what a round costs is a hundredth of it
+ROUND_S = 0.0002  # a round of the loop costs a hundredth of this
 FIRST = 2  # libev's highest priority
 
-_round_s = 0.0  # when the last one was over
+_round_s = 0.0  # when the last round ended
 
 
 def yield_to_hub() -> None:
-    """Go on when the others had their turn."""
+    """Return after the other greenlets have run; sometimes after a round of the event loop."""
     global _round_s
     if monotonic() - _round_s < ROUND_S:
+        # After sleep(0) gevent polls sockets only every fiftieth time, and not before 5 ms have
+        # passed: with 1 ms of work each time, a ready socket would wait for 50 ms.
         gevent.sleep(0)
     else:
+        # The loop calls an idle watcher of the highest priority once in each round, whatever else
+        # is pending. A round costs one system call more than sleep(0).
         gevent.idle(FIRST)
         _round_s = monotonic()
 
 
 def wake(waiter: "Waiter[Any]") -> None:
-    """Let the greenlet that waits in *waiter* go on, in its own thread if this is another one."""
+    """Resume the greenlet that waits in *waiter*; callable from any native thread."""
     loop = waiter.hub.loop
     if waiter.hub is gevent.get_hub():
         loop.run_callback(waiter.switch, None)
     else:
+        # Only this variant wakes the loop of another thread, which may be waiting in the kernel.
         loop.run_callback_threadsafe(waiter.switch, None)

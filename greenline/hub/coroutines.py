@@ -1,18 +1,9 @@
 """
-Coroutines for greenlets: one asyncio loop in a greenlet, side by side with all the others.
+Run coroutines from greenlets, on one asyncio loop for each native thread.
 
-1. The loop waits in gevent's hub, through gevent's own selector, so it takes neither a thread nor
-   a lock: a coroutine that waits blocks nobody, and what it calls runs where everything else runs,
-   with the same pools, locks and names. A greenlet waits for its coroutine as for a socket.
-2. It starts at the first need, so after the fork, and ends with the process.
-3. It runs in its greenlet alone (``greenline.hub.running_loop``): another one may call
-   ``asyncio.run``.
-4. A coroutine has a copy of the greenlet's context variables, and what it changed is there
-   afterwards. Its exceptions are raised in the greenlet.
-5. A greenlet that is interrupted (a deadline, a kill) cancels its coroutine, gives it ``GRACE_S``
-   to clean up, and goes on. ``deadline.limit`` interrupts greenlets: around ``run``, not in a
-   coroutine, which has ``asyncio.timeout``. ``deadline.remaining`` works in both.
-6. Where nothing is patched each call has a loop of its own, as in ``asyncio.run``.
+The loop runs in a greenlet and waits in gevent's hub through gevent's selector. So a coroutine
+that waits blocks no other greenlet, needs no thread and no lock, and uses the same pools and names
+as the rest of the code. A greenlet waits for its coroutine as for a socket.
 """
 
 import asyncio
@@ -35,12 +26,16 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# One for each native thread, which has a hub of its own.
+# The loop of each native thread: each has a hub of its own.
 _local = gevent.monkey.get_original("threading", "local")()
 
 
 def to_sync(func: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return a function that runs the coroutine function *func* and waits for its result."""
+    """
+    Wrap a coroutine function as a plain function, which waits for the coroutine's result.
+
+    :param func: the coroutine function; its parameters are those of the wrapper.
+    """
 
     @wraps(func)
     def wait(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,12 +48,18 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """
     Run *coroutine* while this greenlet waits, and return its result or raise its exception.
 
-    Raises:
-        RuntimeError: a coroutine is running here already: await this one there.
+    The coroutine has a copy of the greenlet's context variables; the ones that it changed are
+    changed here afterwards. Use ``deadline.limit`` around this call, because it interrupts
+    greenlets, and ``asyncio.timeout`` inside the coroutine. ``deadline.remaining`` works in both.
+
+    :param coroutine: the coroutine to run, not yet started.
+    :returns: the coroutine's result.
+    :raises RuntimeError: a coroutine is running in this greenlet; await *coroutine* in it.
     """
     context = copy_context()
     try:
         if not gevent.monkey.is_module_patched("socket"):
+            # A script without gevent: a loop for each call, as in asyncio.run().
             with asyncio.Runner() as runner:
                 return runner.run(coroutine, context=context)
         return _loop().run(coroutine, context)
@@ -67,7 +68,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _adopt(context: Context) -> None:
-    """Set here the context variables that were set in *context*."""
+    """Set the context variables that have another value in *context*."""
     var: ContextVar[Any]
     for var, value in context.items():
         if var.get(None) is not value:
@@ -75,7 +76,9 @@ def _adopt(context: Context) -> None:
 
 
 def _loop() -> "_Loop":
-    """Return the loop of this thread; start it when there is none."""
+    """Return the loop of this thread."""
+    # Started at the first use and not before: an epoll descriptor made before the fork would be
+    # shared by the workers. It ends with the process.
     loop: _Loop | None = getattr(_local, "loop", None)
     if loop is None or loop.greenlet.dead:
         loop = _local.loop = _Loop()
@@ -83,10 +86,11 @@ def _loop() -> "_Loop":
 
 
 class _Selector(GeventSelector):
-    """Waits in the hub; with a timeout of 0 for one turn of it, without a timer."""
+    """A selector that waits in the hub."""
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout == 0:
+            # With the event set, gevent yields once by sleep(0) and starts no timer.
             self._ready.set()  # type: ignore[attr-defined]
         return super().select(timeout)
 
@@ -95,8 +99,9 @@ class _Loop:
     """An asyncio loop and the greenlet that it runs in."""
 
     def __init__(self) -> None:
+        # Without this, asyncio.run() in another greenlet would fail while this loop runs.
         running_loop.install()
-        # In a context of their own: not in that of the request that needed the loop first.
+        # In an empty context, not in that of the request that needed the loop first.
         context = Context()
         self._loop = context.run(asyncio.SelectorEventLoop, _Selector())
         self.greenlet = context.run(gevent.spawn, self._run_forever)
@@ -106,10 +111,12 @@ class _Loop:
             coroutine.close()
             raise RuntimeError("a coroutine is running here: await the other one in it")
         call = _Call(coroutine, context, self._loop)
+        # The thread-safe variant, because only it wakes a loop that waits in its selector.
         self._loop.call_soon_threadsafe(call.start)
         try:
             call.done.wait()
         except BaseException:
+            # This greenlet was interrupted, by a deadline or a kill: let the coroutine clean up.
             self._loop.call_soon_threadsafe(call.cancel)
             call.done.wait(GRACE_S)
             raise
@@ -122,13 +129,13 @@ class _Loop:
             except gevent.GreenletExit:
                 return
             except (SystemExit, KeyboardInterrupt):
-                continue  # a coroutine's, whose greenlet has it too
+                continue  # raised by a coroutine: the task keeps it, and its greenlet raises it
             except BaseException:
                 log.exception("the loop was interrupted, not a coroutine; it goes on")
 
 
 class _Call(Generic[T]):
-    """A coroutine on the loop, and the event that its greenlet waits for."""
+    """A coroutine on the loop, and the event on which its greenlet waits."""
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, T], context: Context, loop: asyncio.BaseEventLoop
@@ -143,7 +150,7 @@ class _Call(Generic[T]):
         self._task.add_done_callback(lambda _: self.done.set())
 
     def cancel(self) -> None:
-        self._task.cancel()  # asyncio keeps the order: it has started
+        self._task.cancel()  # start() has run: the loop calls callbacks in order
 
     def result(self) -> T:
         return self._task.result()

@@ -1,13 +1,9 @@
 """
-One deadline a request; what remains of it is passed down.
+Give each request one deadline, an absolute monotonic time, and pass the remaining time down.
 
-1. The deadline is one absolute monotonic time in a context variable.
-2. Whoever waits asks ``remaining()`` and gives up by itself, or waits in ``wait_for()``.
-3. What did not give up is interrupted ``GRACE_S`` later wherever it waits, and again every
-   ``GRACE_S`` when it went on, with its stack in the log; never while it cleans up after that.
-4. One timer does both: a driver waits several times a request, and a timer for each wait costs
-   more than the wait.
-5. Where the time went is counted on the way, and told by the error.
+The limit is in a context variable. A wait asks :func:`remaining` and ends by itself, or waits in
+:func:`wait_for`. A greenlet that goes on after its deadline is interrupted ``GRACE_S`` later,
+wherever it waits, and every ``GRACE_S`` again. The time spent is counted by name, for the error.
 """
 
 import logging
@@ -36,18 +32,20 @@ log = logging.getLogger(__name__)
 
 
 class Interrupt(BaseException):
-    """Thrown into a greenlet that goes on after its deadline; no ``except Exception`` sees it."""
+    """
+    Interrupt a greenlet that goes on after its deadline; ``except Exception`` does not catch it.
+
+    :param source: the limit that throws it, which alone translates it.
+    """
 
     def __init__(self, source: object) -> None:
         self.source = source
 
 
 class _Limit:
-    """
-    A block's limit: when it is over, who waits for it, and where the time went.
+    """The limit of a block: its end, the greenlets that wait under it, and where the time went."""
 
-    A class, because every request pays for it: ``contextmanager`` doubles its cost.
-    """
+    # A class, because every request pays for it: ``contextmanager`` doubles the cost.
 
     def __init__(self, timeout_s: float, spent_s: dict[str, float] | None) -> None:
         self.timeout_s = timeout_s
@@ -71,22 +69,29 @@ class _Limit:
         self._token = _current.set(self)
         self._fired = 0
         self._thrown: ReferenceType[BaseException] | None = None
-        self.waiting: set[greenlet] = set()  # in wait_for(): several, where the context was copied
-        self.hub: Hub | None = gevent.get_hub()  # whose timer ends the waits; None after the block
+        # The greenlets in wait_for(). Several, where the context was copied.
+        self.waiting: set[greenlet] = set()
+        # The hub of the timer; None after the block, which _fire() and wait_in() look at.
+        self.hub: Hub | None = gevent.get_hub()
         self._late = gevent.getcurrent()
+        # One timer for all waits of the block: a driver waits several times a request, and a timer
+        # for each wait costs more than the wait.
         self._timer = self.hub.loop.timer(max(self.until - now, 0), GRACE_S)
-        # The loop's own time is that of its last turn: without an update this would fire too early.
+        # The loop's time is that of its last round: without an update this would fire too early.
         self._timer.start(self._fire, update=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         hub, self.hub = self.hub, None
-        if hub is None or hub.dead:  # in a forked child: the hub and its timer are the parent's
+        # In a forked child the hub and its timer are the parent's.
+        if hub is None or hub.dead:
             return
-        if not self.waiting:  # else another one outlives the block, and the timer ends its wait
+        # A greenlet with a copy of the context may wait beyond the block: the timer ends its wait.
+        if not self.waiting:
             self._timer.close()
         _current.reset(self._token)
+        # An outer limit's Interrupt passes: its own block translates it.
         if isinstance(error, Interrupt) and error.source is self:
             raise DeadlineExceeded(spent_s=self.spent_s) from None
         if isinstance(error, DeadlineExceeded):
@@ -97,10 +102,12 @@ class _Limit:
         self._fired += 1
         if self.hub is None:
             self._timer.close()
+        # At the deadline only a wait in wait_for() fails. Other code has GRACE_S to end by itself.
         if self.hub is None or self._fired == 1:
             while self.waiting:
                 self.waiting.pop().throw(DeadlineExceeded())
             return
+        # A second exception would interrupt the clean-up: a rollback, the release of a connection.
         if self._thrown is not None and is_unwinding(self._late, self._thrown):
             return
         if self._fired > 2 and self._late.gr_frame is not None:
@@ -108,6 +115,7 @@ class _Limit:
             stack = "".join(traceback.format_stack(self._late.gr_frame))
             log.error("a handler goes on %.1f s after its deadline:\n%s", late_s, stack)
         error = Interrupt(self)
+        # Weak: the exception must disappear when the greenlet has swallowed it.
         self._thrown = ref(error)
         self._late.throw(error)
 
@@ -116,19 +124,21 @@ _current: ContextVar[_Limit | None] = ContextVar("deadline", default=None)
 
 
 def forget() -> None:
-    """Remove the current limit: in a child process, whose parent's hub has the timer."""
+    """Remove the current limit, in a forked child: its timer is in the hub of the parent."""
     _current.set(None)
 
 
 def limit(timeout_s: float, spent_s: dict[str, float] | None = None) -> _Limit:
     """
-    Bound a ``with`` block, or each call of a function, to *timeout_s* seconds.
+    Bound the time of a ``with`` block, or of each call of a decorated function.
 
-    Inside another limit, to the nearer of both. Where the time goes is added to *spent_s*, seconds
-    by name, or to the outer limit's.
+    Inside another limit the earlier end counts.
 
-    Raises:
-        DeadlineExceeded: the time is over; ``spent_s`` tells where it went.
+    :param timeout_s: seconds that the block may take, float.
+    :param spent_s: dict of seconds by name, to which :func:`spending` adds. Default: a new one.
+        Inside another limit the dict of the outer one is used, and this one is not.
+    :returns: a context manager, which is a decorator as well.
+    :raises DeadlineExceeded: the block took longer; its ``spent_s`` has the dict.
     """
     return _Limit(timeout_s, spent_s)
 
@@ -137,18 +147,20 @@ def wait_for(watcher: Any) -> None:
     """
     Wait in the hub until *watcher* is ready.
 
-    Raises:
-        DeadlineExceeded: the deadline passed first.
+    :raises DeadlineExceeded: the deadline passed first.
     """
     wait_in(gevent.get_hub().wait, watcher)
 
 
 def wait_in(wait: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
-    Return what *wait* returns, which does nothing but wait in the hub.
+    Call *wait* and end its wait at the deadline.
 
-    Raises:
-        DeadlineExceeded: the deadline passed first.
+    :param wait: a function that only waits in the hub; the deadline's error is raised in it.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :returns: the result of *wait*.
+    :raises DeadlineExceeded: the deadline passed first.
     """
     current = _current.get()
     if current is None:
@@ -156,7 +168,8 @@ def wait_in(wait: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     left_s = current.until - monotonic()
     if left_s <= 0:
         raise DeadlineExceeded
-    if current.hub is not gevent.get_hub():  # a copy of the context outlived the block
+    # A copy of the context outlived the block, or is in another thread: the timer is no use here.
+    if current.hub is not gevent.get_hub():
         with gevent.Timeout(left_s, DeadlineExceeded()):
             return wait(*args, **kwargs)
     me = gevent.getcurrent()
@@ -168,7 +181,7 @@ def wait_in(wait: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 class _Spending:
-    """A block whose time counts."""
+    """A block whose time is counted."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -184,12 +197,17 @@ class _Spending:
 
 
 def spending(what: str) -> _Spending:
-    """Count the block's time as spent on *what*: queued, connecting, postgres, mongodb."""
+    """Count the time of a block under the name *what*: queued, connecting, postgres, mongodb."""
     return _Spending(what)
 
 
 def remaining(at_most_s: float | None = None) -> float | None:
-    """Return the seconds left, not below 0, at most *at_most_s*; None where nothing limits."""
+    """
+    Return the seconds until the deadline, not below 0.
+
+    :param at_most_s: an upper bound, float; None (the default): no bound.
+    :returns: seconds, float; *at_most_s* where there is no deadline.
+    """
     current = _current.get()
     if current is None:
         return at_most_s
@@ -199,13 +217,12 @@ def remaining(at_most_s: float | None = None) -> float | None:
 
 class Stream(Iterator[T]):
     """
-    *chunks*, the first one read at once, in this request's time, and each further one within
-    *timeout_s* seconds.
+    Read the first chunk at once, and give each further one a limit of its own.
 
-    ``close()`` closes them and their *source*, begun or not.
-
-    Raises:
-        DeadlineExceeded: the next chunk took longer.
+    :param chunks: an iterator. Its first item is read here, under the request's deadline.
+    :param source: an object that :meth:`close` closes as well.
+    :param timeout_s: seconds for each further chunk, float.
+    :raises DeadlineExceeded: the next chunk took longer.
     """
 
     def __init__(self, chunks: Iterator[T], source: object, timeout_s: float) -> None:
@@ -223,6 +240,7 @@ class Stream(Iterator[T]):
 
     def close(self) -> None:
         """Close the chunks and their source."""
+        # Both: a generator that has not begun runs no ``finally``, so it cannot close its source.
         for one in self._sources:
             close = getattr(one, "close", None)
             if close is not None:

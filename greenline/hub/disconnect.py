@@ -1,10 +1,9 @@
 """
-Notice that a client hung up, without reading what it sent.
+Notice that a client has disconnected, without reading the bytes that it sent.
 
-1. Who serves a request says which socket it came on; without one, nobody is asked.
-2. A half-closed connection counts as hung up, as it does for nginx: nobody can tell a client that
-   only has no more to say from one that is gone.
-3. Looking costs a system call, so only who has to wait looks.
+The client of the current request is in a context variable; without one no check is made. A
+half-closed connection counts as disconnected, as in nginx, because a client that has only finished
+sending cannot be distinguished from one that has gone.
 """
 
 import select
@@ -18,23 +17,24 @@ import gevent
 from greenline.hub import poll
 
 READ_EVENT = 1  # libev's event
-# Unlike a peek it sees the end behind bytes that nobody has read yet, and under TLS.
+# Unlike a peek, these events show the end behind unread bytes, and under TLS.
 HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 _client: ContextVar[socket.socket | None] = ContextVar("client", default=None)
 
 
-# Say that this greenlet works for the client at the other end of a socket from now on. No function
-# of ours: every request calls it.
+# Set the socket of the client that this greenlet serves. An alias, not a function of its own:
+# every request calls it.
 serve = _client.set
 
 
 def client() -> socket.socket | None:
-    """Return the socket of the client that this greenlet works for."""
+    """Return the socket of the client that this greenlet serves, None without one."""
     return _client.get()
 
 
 def is_disconnected(sock: socket.socket | None) -> bool:
-    """Return whether the other end is closed, at once; never when there is none."""
+    """Return whether the other end of *sock* is closed, without waiting; False for None."""
+    # The check costs a system call, so only a request that has to wait makes it.
     if sock is None:
         return False
     if sock.fileno() < 0:
@@ -43,7 +43,7 @@ def is_disconnected(sock: socket.socket | None) -> bool:
 
 
 def gone(socks: Iterable[socket.socket]) -> list[socket.socket]:
-    """Return those whose other end is closed, at once."""
+    """Return the sockets of which the other end is closed, without waiting."""
     by_number = {sock.fileno(): sock for sock in socks}
     closed = by_number.pop(-1, None)
     found = [by_number[number] for number in poll.which(by_number, HANGUP)]
@@ -53,9 +53,13 @@ def gone(socks: Iterable[socket.socket]) -> list[socket.socket]:
 @contextmanager
 def watching(sock: socket.socket | None, call: Callable[[], object]) -> Iterator[None]:
     """
-    *call* in the hub when the client hangs up during the block.
+    Call *call* in the hub when the client disconnects during the block.
 
-    Unless it sent something before that: who leaves the block looks with :func:`is_disconnected`.
+    A client that sends something first is not noticed: check with :func:`is_disconnected` after
+    the block.
+
+    :param sock: the client's socket; None or a closed one is not watched.
+    :param call: called once, without arguments; it must not wait.
     """
     if sock is None or sock.fileno() < 0:
         yield
@@ -63,7 +67,8 @@ def watching(sock: socket.socket | None, call: Callable[[], object]) -> Iterator
     watcher = gevent.get_hub().loop.io(sock.fileno(), READ_EVENT)
 
     def look() -> None:
-        watcher.stop()  # with bytes to read it would be called again and again
+        # Unread bytes would make this run in every round of the loop.
+        watcher.stop()
         if is_disconnected(sock):
             call()
 

@@ -1,11 +1,10 @@
 """
-Run the application in handler greenlets, which are few and used again, as a pool's threads are.
+Run the application in handler greenlets, which are few and reused, as the threads of a pool are.
 
-Code that was written for threads keeps things per thread: Django a database connection, others a
-session or a buffer. Under gevent, per thread means per greenlet. If each client connection had a
-greenlet of its own for that, each would have its own database connection as well. So the greenlet
-of a client runs no application code. There are as many handlers as requests were in progress at
-once, the one used last is used first, and an idle client connection holds none.
+Code written for threads keeps objects per thread: Django a database connection, other libraries a
+session or a buffer. Under gevent, per thread means per greenlet. With a greenlet for each client
+connection, each of these would have its own database connection. So the greenlet of a client runs
+no application code, and an idle client connection holds no handler.
 """
 
 from collections.abc import Callable
@@ -17,9 +16,14 @@ from greenlet import getcurrent
 
 
 class Handler(gevent.Greenlet):  # type: ignore[type-arg]
-    """A greenlet that runs one piece of work after the other; made and used by Handlers."""
+    """
+    Run one piece of work after the other in a greenlet. :class:`Handlers` makes and uses these.
 
-    awaits_work = False  # in a wait that no other request ends
+    :param idle: the list of the idle handlers, to which this one adds itself.
+    """
+
+    # Whether it waits for something that no other request holds; lock_waits does not count it then.
+    awaits_work = False
 
     def __init__(self, idle: "list[Handler]") -> None:
         super().__init__()
@@ -34,28 +38,34 @@ class Handler(gevent.Greenlet):  # type: ignore[type-arg]
         while True:
             try:
                 self.work(*self.arguments)  # type: ignore[misc]
-            except BaseException as error:  # the caller raises it
+            except BaseException as error:  # run() raises it in the calling greenlet
                 self.failure = error
             self.work, self.arguments = None, ()
+            # Critical section: no greenlet switch between here and the switch to the caller.
             idle.append(self)
             caller, self.caller = self.caller, None
             try:
                 caller.switch()
-                while self.work is None:  # what resumed it has no work for it
+                # Something else may resume it, such as an event of the last request.
+                while self.work is None:
                     gevent.get_hub().switch()
             except BaseException:
-                # Something ended it while it was idle: a timeout that a request left behind.
+                # Ended while idle: retired, or hit by a timeout that a request left running.
                 if self in idle:
                     idle.remove(self)
                 return
 
 
 class Handlers:
-    """The handler greenlets of one worker. Call from one thread."""
+    """
+    Keep the handler greenlets of one worker. Call from one thread.
+
+    Their number is the highest number of requests in progress at once.
+    """
 
     def __init__(self) -> None:
         self._hub = gevent.get_hub()
-        self._idle: list[Handler] = []  # the one used last is at the end
+        self._idle: list[Handler] = []  # the last used one is at the end
         self._size = 0
         self._min_idle = 0  # since the last call of retire_unused()
 
@@ -73,13 +83,14 @@ class Handlers:
 
     def start(self, work: Callable[..., None], *args: Any) -> None:
         """
-        Call *work* with *args* in a handler; return when it waits, or is done.
+        Call *work* with *args* in a handler; return when it waits for the first time, or ends.
 
-        Call it in the hub.
+        Call this in the hub.
 
-        :param work: handles its errors itself.
-        :param args: its arguments.
+        :param work: a function that handles its errors itself.
+        :param args: the arguments of *work*.
         """
+        # The last used one, so that the others can be retired, with the connections they keep.
         handler = self._idle.pop() if self._idle else self._new()
         handler.work, handler.arguments, handler.caller = work, args, self._hub
         handler.switch()
@@ -88,14 +99,15 @@ class Handlers:
         """
         Call *work* with *args* in a handler while the calling greenlet waits.
 
-        What is thrown into the calling greenlet meanwhile is thrown into the handler instead.
+        An exception thrown into the calling greenlet meanwhile is thrown into the handler instead.
 
+        :param work: the function to call.
         :param args: the arguments of *work*.
-        :raises BaseException: what *work* raises.
+        :raises BaseException: any exception that *work* raises.
         """
         handler = self._idle.pop() if self._idle else self._new()
         handler.work, handler.arguments, handler.caller = work, args, getcurrent()
-        # Switch to the handler directly: the hub runs only when *work* waits for something.
+        # Switch to the handler directly: the hub runs only when *work* waits.
         resume: Callable[[], object] = handler.switch
         while True:
             try:
@@ -108,18 +120,18 @@ class Handlers:
             try:
                 raise failure
             finally:
-                del failure  # its traceback has this frame: no cycle for the collector
+                del failure  # its traceback has this frame: without this they are a cycle
 
     def note_idle(self) -> None:
-        """Look how many handlers are idle: call it several times before :meth:`retire_unused`."""
+        """Note how many handlers are idle; call this several times between retirements."""
         self._min_idle = min(self._min_idle, len(self._idle))
 
     def retire_unused(self, keep: int) -> int:
         """
-        End the handlers that were idle at each look since the last call.
+        End as many handlers as were idle at each :meth:`note_idle` since the last call.
 
-        :param keep: so many handlers stay in any case, int.
-        :returns: how many have ended.
+        :param keep: number of handlers that stay in any case, int.
+        :returns: number of handlers ended.
         """
         count = max(min(self._min_idle, len(self._idle), self._size - keep), 0)
         self._min_idle = len(self._idle) - count
@@ -127,15 +139,15 @@ class Handlers:
 
     def retire_idle(self, count: int) -> int:
         """
-        End idle handlers, which drops what code keeps per thread.
+        End idle handlers, which drops the objects that code keeps per thread.
 
-        :param count: so many of them, int, or as many as there are.
-        :returns: how many have ended.
+        :param count: number of handlers, int; fewer end where fewer are idle.
+        :returns: number of handlers ended.
         """
         return self._retire(min(count, len(self._idle)))
 
     def _retire(self, count: int) -> int:
-        # Those idle for longest are at the beginning.
+        # The handlers idle for longest are at the beginning. Not blocking: no greenlet switch here.
         retired, self._idle[:count] = self._idle[:count], []
         gevent.killall(retired, block=False)
         return count

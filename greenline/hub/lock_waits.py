@@ -1,11 +1,9 @@
 """
-Count the handlers that wait for a lock, or for a place in a pool, which other handlers hold.
+Count the handlers that wait for a lock, or for a connection of a pool, that other handlers hold.
 
 The locks, conditions and semaphores of the standard library, and the pools made of them
 (SQLAlchemy's, pymongo's), all wait in the patched ``threading.Lock``. Its ``acquire`` is replaced
-by one that counts while it waits. An uncontended lock costs less than with gevent's own, which
-checks its arguments first. Queues and events are not counted: what they wait for may come from a
-client.
+by one that counts. Queues and events are not counted: a client may bring the item they wait for.
 """
 
 import threading
@@ -25,12 +23,12 @@ _waiting = 0
 
 
 def waiting() -> int:
-    """Return how many handlers wait for a lock or a place in a pool now."""
+    """Return how many handlers wait for a lock or a pool now."""
     return _waiting
 
 
 class LockWait:
-    """A block in which the current greenlet waits for a place that others hold."""
+    """Count the current greenlet, if it is a handler, as one that waits during the block."""
 
     __slots__ = ("_counts",)
 
@@ -46,10 +44,10 @@ class LockWait:
 
 
 def install() -> None:
-    """Count the waits of the patched ``threading.Lock`` from now on; once in a process."""
+    """Count the waits of the patched ``threading.Lock`` from now on. Call once in a process."""
     LockType.acquire = _acquire
-    # They wait in such a lock as well, but the end of a thread or a future is its own work's, and
-    # no other request holds it.
+    # These wait in such a lock as well, but for the end of a thread or a future, which no other
+    # request holds.
     for owner, name in ((Future, "result"), (Future, "exception"), (threading.Thread, "join")):
         setattr(owner, name, _not_counted(getattr(owner, name)))
 
@@ -73,6 +71,8 @@ def _acquire(self: Any, blocking: bool = True, timeout: float = -1) -> bool:
     """Acquire the lock, as ``threading.Lock.acquire`` does."""
     if not blocking:
         return bool(_gevent_acquire(self, blocking, timeout))
+    # An uncontended lock costs less in this way than by gevent's acquire, which first checks its
+    # arguments.
     if _try(self, False):
         return True
     with LockWait():

@@ -1,9 +1,9 @@
 """
 Prove that the standard library is patched and that psycopg2 yields.
 
-Whatever imported an unpatched original before blocks every greenlet of the worker. It is found by
-identity and refused by name: in globals, in attributes of classes and in defaults of functions. An
-original in an instance or a container is not found.
+A module that imported an unpatched original earlier blocks every greenlet of the worker. Such
+originals are found by identity in globals, in attributes of classes and in defaults of functions,
+and reported by name. An original in an instance or a container is not found.
 """
 
 import sys
@@ -15,7 +15,7 @@ import gevent.monkey
 
 from greenline.errors import LatePatching
 
-# What blocks the hub when it stays unpatched, where it lives.
+# The functions and classes that block the hub unless they are patched, by module.
 BLOCKING = {
     "_thread": ("RLock", "allocate_lock", "start_new_thread"),
     "queue": ("SimpleQueue",),
@@ -32,8 +32,7 @@ def require_hook() -> None:
     """
     Prove that psycopg2 yields while it waits.
 
-    Raises:
-        LatePatching: psycopg2 has no wait callback.
+    :raises LatePatching: psycopg2 has no wait callback.
     """
     from psycopg2.extensions import get_wait_callback
 
@@ -46,10 +45,9 @@ def require_hook() -> None:
 
 def require_patched() -> None:
     """
-    Prove that the standard library is patched and that nobody kept an original.
+    Prove that the standard library is patched and that no module kept an original.
 
-    Raises:
-        LatePatching: names what is not patched, or the modules imported too early.
+    :raises LatePatching: a module is not patched, or was imported too early; the text names it.
     """
     missing = [name for name in BLOCKING if not gevent.monkey.is_module_patched(name)]
     if missing:
@@ -67,12 +65,13 @@ def require_patched() -> None:
 
 
 def _imported_early() -> Iterator[str]:
-    """Yield ``module (name from origin)`` for each global that is an unpatched original."""
+    """Yield ``module (name from origin)`` for each unpatched original that a module holds."""
     originals = dict(_originals())
     lock_types: tuple[Any, ...] = (
         type(_original("_thread", "allocate_lock")()),
         _original("_thread", "RLock"),
     )
+    # A copy, as below: reading an attribute may import a module that is loaded lazily.
     for module in list(sys.modules.values()):
         if not isinstance(module, ModuleType) or _keeps_originals_on_purpose(module.__name__):
             continue
@@ -101,6 +100,7 @@ def _originals() -> Iterator[tuple[int, str]]:
     for module_name, names in BLOCKING.items():
         for name in names:
             original = _original(module_name, name)
+            # gevent does not replace every name on every platform: such a name is harmless.
             if original is not getattr(sys.modules[module_name], name, None):
                 yield id(original), module_name
 
@@ -110,6 +110,6 @@ def _original(module_name: str, name: str) -> Any:
 
 
 def _keeps_originals_on_purpose(module_name: str) -> bool:
-    """The standard library is what gevent patched; gevent and its parts call the originals."""
+    """Return whether the module is part of gevent or of the standard library, which it patches."""
     package = module_name.partition(".")[0]
     return package in sys.stdlib_module_names or package in {"gevent", "greenlet"}

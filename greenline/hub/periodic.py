@@ -1,4 +1,4 @@
-"""Work that is done again and again beside the requests, for as long as its worker lives."""
+"""Repeat work in the background for as long as the worker lives."""
 
 import logging
 from collections.abc import Callable
@@ -14,15 +14,19 @@ def keep_doing(
     work: Callable[[], object], pause_s: Callable[[], float], what: str
 ) -> "gevent.Greenlet[..., None]":
     """
-    Do *work* in a greenlet of its own, and again after each pause, until it is killed.
+    Call *work* in a greenlet of its own, again after each pause, until the greenlet is killed.
 
-    An error of ours ends nothing and is not logged, as readiness tells it; any other is, as *what*.
+    :param work: a function; its errors do not end the repetition.
+    :param pause_s: returns the seconds until the next call, float; asked after each call.
+    :param what: the name of the work in the log.
+    :returns: the greenlet.
     """
 
     def keep() -> None:
         while True:
             try:
                 work()
+            # Not logged, because the readiness check reports it.
             except GreenlineError:
                 pass
             except Exception:

@@ -1,4 +1,4 @@
-"""Look at a descriptor without waiting: gevent's own poll would visit the hub."""
+"""Poll descriptors without waiting and without a visit to the hub, unlike gevent's own poll."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -14,14 +14,25 @@ class HasDescriptor(Protocol):
 
 
 def has(what: HasDescriptor, events: int) -> bool:
-    """Return whether one of *events* (``select.POLLIN`` and so on) is there now."""
+    """
+    Return whether an event has occurred, without waiting.
+
+    :param what: an object with a descriptor.
+    :param events: a mask of ``select.POLLIN`` and so on, int.
+    :returns: whether one of *events*, an error or a hang-up is present.
+    """
     poll = _poll()()
     poll.register(what.fileno(), events)
     return bool(poll.poll(0))
 
 
 def which(descriptors: Iterable[int], events: int) -> list[int]:
-    """Return those of the *descriptors* that have one of *events* now, in one system call."""
+    """
+    Return the descriptors at which an event has occurred, in one system call.
+
+    :param descriptors: numbers of open descriptors, int.
+    :param events: a mask of ``select.POLLIN`` and so on, int.
+    """
     poll = _poll()()
     for descriptor in descriptors:
         poll.register(descriptor, events)
@@ -30,5 +41,5 @@ def which(descriptors: Iterable[int], events: int) -> list[int]:
 
 @cache
 def _poll() -> Any:
-    """Looked up at the first use: this is imported in the master, before anything is patched."""
+    # Looked up at the first use: the arbiter imports this module before anything is patched.
     return get_original("select", "poll")

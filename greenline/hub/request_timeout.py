@@ -1,15 +1,12 @@
 """
-``REQUEST_TIMEOUT`` for an application that has no deadline of its own.
+Enforce ``REQUEST_TIMEOUT`` for an application that has no deadline of its own.
 
-At the deadline the wait in which the request is (a socket, a lock, a queue, a sleep, a thread's
-result) fails with a TimeoutError, which libraries know and clean up after; so does the next wait of
-one that tries again. A request that goes on all the same, and does not clean up, is interrupted by
-an exception that ``except Exception`` does not catch. Code that computes and never waits cannot be
-interrupted: its answer is late.
+At the deadline the wait of the request (for a socket, a lock, a queue, a sleep, a thread) fails
+with a TimeoutError, after which libraries clean up; so does the next wait, where one tries again.
+A request that still goes on is interrupted by an exception that ``except Exception`` does not
+catch. Code that computes and never waits cannot be interrupted: its answer is late.
 
-The deadline ends when the application takes the client's socket over, as for a WebSocket.
-
-The requests in progress are looked at ten times a second: a timer for each costs more.
+The deadline ends when the application takes over the client's socket, as for a WebSocket.
 """
 
 import dis
@@ -31,9 +28,9 @@ from greenline.hub.deadline import Interrupt
 from greenline.hub.unwinding import frames, is_unwinding
 
 TIMEOUT_SWEEP_S = 0.1
-GRACE_S = 0.25  # for what comes after a TimeoutError: an answer of the application's own
+GRACE_S = 0.25  # after a TimeoutError, for the application's own answer
 WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
-FAILED_WAITS = 2  # many libraries try again once, and clean up better after an OSError
+FAILED_WAITS = 2  # many libraries try again once; after an OSError they clean up better
 REASON = "504 Gateway Timeout"
 
 Respond = Callable[..., None]
@@ -41,9 +38,9 @@ Respond = Callable[..., None]
 
 class RequestTimeout(Exception):
     """
-    The request took longer than it may.
+    The request took longer than ``REQUEST_TIMEOUT``.
 
-    :param timeout_s: how many seconds it may take, float.
+    :param timeout_s: seconds that it may take, float.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -51,31 +48,33 @@ class RequestTimeout(Exception):
 
 
 class WaitTimeout(TimeoutError):
-    """A wait took longer than its request may."""
+    """A wait was ended because its request took too long."""
 
 
 class EmptyTimeout(WaitTimeout, queue.Empty):
-    """A wait for an item of a queue took longer than its request may."""
+    """A wait for an item of a queue was ended because its request took too long."""
 
 
 class FullTimeout(WaitTimeout, queue.Full):
-    """A wait for a place in a queue took longer than its request may."""
+    """A wait for room in a queue was ended because its request took too long."""
 
 
-# Code that waits for a queue with a limit expects these: urllib3 adds a place to its pool when the
-# wait for one ends in any other way.
+# The opcodes that load the name of a method before its call.
 LOADS = "LOAD_ATTR", "LOAD_METHOD"
+# Code that waits for a queue with a timeout expects queue.Empty or queue.Full: urllib3 adds one
+# connection too many to its pool when the wait for one ends with any other error.
 OF_QUEUES = {"get": EmptyTimeout, "put": FullTimeout}
 
 
 class RequestTimeouts:
     """
-    The deadlines of one worker's requests.
+    Keep the deadlines of one worker's requests.
 
-    :param timeout_s: seconds for the application's answer, or for the next part of a streamed one.
-    :param log: where the requests that took longer are named, with their stacks.
-    :param client_modules: names of the modules whose waits are for the client. They have limits
-        of their own, and do not count as the application's time.
+    :param timeout_s: seconds for the application's answer, or for the next part of a streamed
+        one, float.
+    :param log: the logger for requests that took longer, with their stacks.
+    :param client_modules: names of the modules in which the worker waits for the client. Such
+        waits have limits of their own, and do not count as the application's time. Default: none.
     """
 
     def __init__(
@@ -88,27 +87,31 @@ class RequestTimeouts:
 
     def start(self) -> None:
         """Begin to check the requests in progress."""
+        # One timer for all requests: a timer for each costs more.
         self._timer = gevent.get_hub().loop.timer(TIMEOUT_SWEEP_S, TIMEOUT_SWEEP_S, ref=False)
         self._timer.start(self._sweep)
 
     def stop(self) -> None:
-        """Stop checking them."""
+        """Stop checking the requests in progress."""
         self._timer.close()
 
     def limited(self, respond: Respond) -> Respond:
         """
-        Return *respond* with a deadline around each call.
+        Wrap a function so that each call has a deadline.
 
-        It is called with the application, the environ, the response and so on, in the greenlet that
-        runs the application. It raises RequestTimeout in place of what it raised, and of an answer
-        with a 5xx, after the deadline had passed.
+        The wrapper raises :class:`RequestTimeout` where, after the deadline, *respond* raised an
+        error or the application answered with a 5xx status.
+
+        :param respond: called with the application, the environ, the response, the start and the
+            request, in the greenlet that runs the application.
+        :returns: the wrapper, with the same parameters.
         """
         requests = self._requests
 
         def respond_in_time(
             application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
         ) -> None:
-            until_s = started + self._timeout_s  # with the time in the queue
+            until_s = started + self._timeout_s  # includes the time in the queue
             sock = environ["gunicorn.socket"] if "HTTP_UPGRADE" in environ else None
             timed = _TimedRequest(getcurrent(), application, request, response, until_s, sock)
             if sock is not None:
@@ -117,7 +120,7 @@ class RequestTimeouts:
             try:
                 respond(timed, environ, response, started, request)
             except (GreenletExit, KeyboardInterrupt, SystemExit):
-                raise  # the worker's own end
+                raise  # the worker stops
             except BaseException as error:
                 if timed.thrown is None or timed.is_upgraded():
                     raise
@@ -139,7 +142,7 @@ class RequestTimeouts:
         return respond_in_time
 
     def _sweep(self) -> None:
-        """Run in the hub, where every request waits."""
+        """Expire late requests; called in the hub, while each request is suspended in a wait."""
         now = monotonic()
         late = []
         for timed in self._requests:
@@ -148,7 +151,7 @@ class RequestTimeouts:
             elif timed.until_s <= now:
                 late.append(timed)
         for timed in late:
-            # A throw lets other greenlets run: this request may have ended.
+            # A throw switches greenlets, so a request further on in the list may have ended.
             if timed in self._requests and timed.greenlet.gr_frame is not None:
                 self._expire(timed, now)
 
@@ -164,6 +167,7 @@ class RequestTimeouts:
 
     def _fail_wait(self, timed: "_TimedRequest", now: float) -> None:
         stack = list(frames(timed.greenlet))
+        # A slow client is not the application's fault: the time begins again.
         if any(map(self._is_for_client, stack)):
             timed.until_s = now + self._timeout_s
             return
@@ -181,7 +185,8 @@ class RequestTimeouts:
         timed.throw(error(f"the request took longer than {self._timeout_s:g} s"))
 
     def _complain(self, timed: "_TimedRequest", now: float, what: str) -> None:
-        """Log that the request is still there, after 0.5, 1, 2, 4 and so on seconds."""
+        """Log a request that has not ended."""
+        # Each entry after twice the time, so that a request without an end does not fill the log.
         late_s = now - timed.deadline_s
         if late_s >= timed.complain_at_s:
             timed.complain_at_s = 2 * late_s
@@ -193,7 +198,7 @@ class RequestTimeouts:
 
 
 class _TimedRequest:
-    """A request in progress, and the application that answers it."""
+    """A request in progress, called in place of the application that answers it."""
 
     __slots__ = (
         "_application", "_request", "_response", "_sent", "_sock", "complain_at_s", "deadline_s",
@@ -222,9 +227,10 @@ class _TimedRequest:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         """
-        Return what the application returns.
+        Call the application.
 
-        :raises WaitTimeout: it answered the TimeoutError with a 5xx.
+        :returns: the application's result.
+        :raises WaitTimeout: the application answered the TimeoutError with a 5xx status.
         """
         result = self._application(environ, start_response)
         if self.thrown is not None and not self._response.headers_sent:
@@ -240,11 +246,12 @@ class _TimedRequest:
 
     def throw(self, error: BaseException) -> None:
         """Raise *error* where the request waits; return when it waits again, or has ended."""
+        # Weak, because is_unwinding() concludes from its end that the request swallowed it.
         self.thrown = ref(error)
         self.greenlet.throw(error)
 
     def is_upgraded(self) -> bool:
-        """Return whether the application speaks another protocol with the client by now."""
+        """Return whether the application now speaks another protocol with the client."""
         if self._sock is None:
             return False
         if self._response.headers_sent:
@@ -252,7 +259,7 @@ class _TimedRequest:
         return taken_socket.is_taken(self._sock)
 
     def has_sent_more(self) -> bool:
-        """Return whether a part of the answer was sent since the last time."""
+        """Return whether a part of the answer was sent since the last call."""
         if self._sent == self._response.sent:
             return False
         self._sent = self._response.sent
@@ -260,9 +267,9 @@ class _TimedRequest:
 
 
 def _error_of_wait(stack: list[FrameType]) -> type[WaitTimeout] | None:
-    """Return what the wait fails with, None where it must not fail."""
-    # A Condition takes its lock back after each wait, and the block around it releases the lock:
-    # without having it, it would release another's.
+    """Return the class of the error for the wait, None where the wait must not fail."""
+    # A Condition acquires its lock again after each wait, and the block around it releases it. If
+    # this wait failed, the block would release a lock that another greenlet holds.
     if any(frame.f_code.co_name == "_acquire_restore" for frame in stack[:WAIT_DEPTH]):
         return None
     return OF_QUEUES.get(_called(stack[0]), WaitTimeout)
@@ -270,10 +277,11 @@ def _error_of_wait(stack: list[FrameType]) -> type[WaitTimeout] | None:
 
 def _called(frame: FrameType) -> str:
     """
-    Return the name of the method that *frame* calls now, empty if it is none.
+    Return the name of the method that *frame* calls now, empty if it calls none.
 
-    gevent's queues are compiled and have no frame. ``a.b.get(c)`` begins where ``a.b.get`` does.
+    gevent's queues are compiled and have no frame, so the name is read from the caller's bytecode.
     """
+    # The load of the name and the call begin at the same column: ``a.b.get(c)`` and ``a.b.get``.
     done = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]
     begin = _begin(done[-1])
     names = [one.argval for one in done if one.opname in LOADS and _begin(one) == begin]

@@ -1,14 +1,10 @@
 """
 Let each greenlet run an asyncio loop of its own, as each thread may.
 
-asyncio keeps the running loop in C, once for a thread, and all greenlets of a worker are in one
-thread: while a coroutine waits in one, ``asyncio.run`` in another one raises "cannot be called from
-a running event loop". Here the running loop belongs to its greenlet: it is unset as soon as that
-greenlet switches to the hub, and set again before the greenlet goes on. So C code sees it too.
-
-Only a greenlet that runs a loop pays for it. gevent calls ``switch_out`` of a greenlet that
-switches to the hub, and looks up ``switch`` and ``throw`` of the greenlet that it resumes, both on
-the instance.
+asyncio keeps one running loop for each native thread, in C, and all greenlets of a worker share
+one thread: while a coroutine waits in one greenlet, ``asyncio.run`` in another raises "cannot be
+called from a running event loop". Here the running loop belongs to a greenlet: it is unset when
+the greenlet switches to the hub, and set again before it is resumed. So C code sees it as well.
 """
 
 import asyncio
@@ -19,15 +15,19 @@ from typing import Any
 
 from gevent import getcurrent
 
+# gevent calls ``switch_out`` of a greenlet that switches to the hub, and looks up ``switch`` and
+# ``throw`` of the greenlet that it resumes, both on the instance. So only a greenlet that runs a
+# loop has an overhead.
 HOOKS = ("switch_out", "switch", "throw")
 
 _set_in_thread = events._set_running_loop
 
 
 def install() -> None:
-    """Do so for all loops of the process. A second call changes nothing."""
+    """Replace how this process notes the running loop. A second call changes nothing."""
     events._set_running_loop = asyncio._set_running_loop = _set_running_loop
-    # Each greenlet has its own current loop, also where asyncio was imported before the patching.
+    # Where asyncio was imported before the patching, its policy keeps the current loop per native
+    # thread. With the patched threading.local it is kept per greenlet.
     policy: Any = getattr(events, "BaseDefaultEventLoopPolicy", None)
     if policy is not None and not issubclass(policy._Local, threading.local):
         slots = {"_loop": None, "_set_called": False}
@@ -36,7 +36,7 @@ def install() -> None:
 
 
 def _set_running_loop(loop: Any) -> None:
-    """Note that *loop* runs in this greenlet; None: no loop does."""
+    """Set the loop that runs in this greenlet, None when it has ended."""
     _set_in_thread(loop)
     hooks = getcurrent().__dict__
     if loop is None:
@@ -52,7 +52,8 @@ def _hooks(greenlet: Any, loop: Any) -> Any:
 
     def leave() -> None:
         nonlocal task
-        if sys.version_info >= (3, 14):  # there the thread has a current task, too
+        # From Python 3.14 on, asyncio keeps the current task per native thread as well.
+        if sys.version_info >= (3, 14):
             task = asyncio.tasks._swap_current_task(loop, None)
         _set_in_thread(None)
 

@@ -1,8 +1,8 @@
 """
-Notice that an application has taken its client's socket over, as for a WebSocket.
+Notice that an application has taken over its client's socket, as for a WebSocket.
 
-Such an application answers the upgrade by itself, over ``environ["gunicorn.socket"]``. The socket
-stays the object that it is; until the first send it has a class that notes the send.
+Such an application answers the upgrade itself, over ``environ["gunicorn.socket"]``. The socket
+object stays the same; until the first send it has a class that notes the send.
 """
 
 from functools import lru_cache
@@ -10,14 +10,14 @@ from typing import Any
 
 
 class _Untaken:
-    """Mixed into the class of a socket over which the application has sent nothing yet."""
+    """Marks the class of a socket over which the application has sent nothing yet."""
 
-    __slots__ = ()  # else the class of a socket could not be replaced
+    __slots__ = ()  # __class__ can be set only if the layout of both classes is the same
 
 
 def watch(sock: Any) -> None:
     """
-    Watch for what the application sends over *sock*.
+    Watch for the first send of the application over *sock*.
 
     :param sock: gevent's socket, with TLS or without.
     """
@@ -31,7 +31,7 @@ def is_taken(sock: Any) -> bool:
 
 
 def unwatch(sock: Any) -> None:
-    """End what :func:`watch` began."""
+    """Give *sock* its own class back; do nothing if it has it."""
     if isinstance(sock, _Untaken):
         watching: Any = type(sock)
         sock.__class__ = watching.__base__
@@ -43,7 +43,7 @@ def _untaken(base: Any) -> type:
         __slots__ = ()
 
         def send(self, *args: Any, **kwargs: Any) -> int:  # sendall() calls it as well
-            unwatch(self)  # a second time where the application keeps this method
+            unwatch(self)  # called again where the application kept this bound method
             sent: int = base.send(self, *args, **kwargs)
             return sent
 

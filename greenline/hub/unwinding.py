@@ -1,11 +1,11 @@
 """
 Find out whether a waiting greenlet still handles an exception, or has swallowed it and goes on.
 
-Clean-up waits too: a rollback or an unlock sends something and waits for the answer. A second
-exception in the middle of it would leave a transaction open, or a pool without one of its places.
-Python does not show what a suspended greenlet handles (``sys.exc_info`` of another one), so it is
-concluded from two facts: the exception still exists, and a frame that waits is in the middle of an
-``except`` or ``finally`` block, or of an ``__exit__``, that an exception has entered.
+Clean-up waits as well: a rollback or an unlock sends something and waits for the answer. A second
+exception in the middle would leave a transaction open, or a pool with one connection fewer.
+Python does not show which exception a suspended greenlet handles, so this is concluded from two
+facts: the exception still exists, and a waiting frame is inside an ``except`` or ``finally``
+block, or an ``__exit__``, that an exception has entered.
 """
 
 import dis
@@ -19,7 +19,7 @@ COPY = dis.opmap["COPY"]
 
 
 def frames(waiting: greenlet) -> Iterator[FrameType]:
-    """Yield the frames of *waiting*, a suspended greenlet, the innermost first."""
+    """Yield the frames of a suspended greenlet, the innermost first."""
     frame = waiting.gr_frame
     while frame is not None:
         yield frame
@@ -34,15 +34,16 @@ def is_unwinding(waiting: greenlet, thrown: "ReferenceType[BaseException]") -> b
     :param thrown: a weak reference to the exception; a strong one would keep it alive.
     """
     error = thrown()
+    # An exception that was swallowed is freed; one without a traceback was never raised.
     if error is None or error.__traceback__ is None:
         return False
-    # The outermost frame that the exception has reached: it handles it, or has caught it.
+    # The outermost frame that the exception has reached handles it, or has caught it.
     caught_in = error.__traceback__.tb_frame
     del error
     found = list(frames(waiting))
     if caught_in in found:
         return _handles(caught_in)
-    # It was wrapped by another exception, which went on; or a library keeps it.
+    # That frame has ended: another exception replaced this one, or a library keeps this one.
     return any(map(_handles, found))
 
 
@@ -50,10 +51,11 @@ def _handles(frame: FrameType) -> bool:
     """
     Return whether *frame* is in a block that an exception has entered.
 
-    By the compiler's table of handlers: the instructions of a handler are protected by its own
-    clean-up, ``COPY 3; POP_EXCEPT; RERAISE 1``, which follows them, or by something in between.
-    What is put there but runs after the handler is protected by neither.
+    The answer comes from the compiler's table of exception handlers.
     """
+    # The instructions of a handler are protected by the handler's own clean-up, ``COPY 3;
+    # POP_EXCEPT; RERAISE 1``, which follows them, or by a handler in between. Instructions that
+    # the compiler placed there but that run after the handler are protected by neither.
     code, at = frame.f_code, frame.f_lasti
     begins: dict[int, int] = {}
     protected_by = -1

@@ -1,26 +1,23 @@
 """
 Notice that the hub is blocked, and name the function that blocks it.
 
-gevent's own monitor does not serve: it traces every switch (a third of a microsecond each), and
-misses most blocks that last less than twice its period.
+A timer in the hub measures how late it ran. A native thread records the stack of the hub's thread
+in the meantime, several times for each block; the hub evaluates the records and logs when it runs
+again, at most once in ``LOG_EVERY_S``. A hub that is stuck may never run again: then the thread
+writes to stderr itself. gevent's own monitor traces every switch (a third of a microsecond each),
+and misses most blocks shorter than twice its period.
 
-A timer in the hub notes the time, so the hub itself knows exactly how late it ran. A native thread
-records what runs in the hub in the meantime, some looks for each block; the hub judges them and
-logs when it runs again. What is stuck for longer may never run again: then the thread writes to
-stderr by itself. There is at most one log entry in ``LOG_EVERY_S``; it has the number of
-blocks.
+``faulthandler`` writes the stacks, because a frame of another thread goes stale under a garbage
+collection, and reading it crashes the process. It has limits:
 
-The thread reads no frame: under a garbage collection a frame of another thread goes stale, and the
-process crashes. ``faulthandler`` writes the stacks, with limits of its own:
-
-- It shows the innermost 100 frames of a thread, and the 100 newest threads: in a process with more
-  of them the entry has no stack.
-- Greenlets have no names in it. One that blocks and a thousand that take a millisecond each are
-  distinguished by what the loop did between two looks.
-- A call into C that keeps the interpreter's lock is seen when it ends, where it was called.
-  ``dump_traceback_later`` would see it, but reads the frames without that lock, even where the
-  process was only stopped for so long; and a process has one such timer, which may be the
-  application's.
+- It writes the innermost 100 frames of a thread and the 100 newest threads. In a process with more
+  threads the log entry has no stack.
+- It does not name greenlets. The progress of the loop between two records distinguishes one
+  greenlet that blocks from a thousand that take a millisecond each.
+- A call into C that keeps the interpreter's lock is recorded at its end, where it was called.
+  ``dump_traceback_later`` would record it earlier, but it reads the frames without that lock, even
+  where the process was only stopped; and a process has one such timer, which the application may
+  use.
 """
 
 import faulthandler
@@ -40,9 +37,9 @@ from gevent.hub import Hub
 from gevent.monkey import get_original
 
 LOG_EVERY_S = 10.0
-LOOKS = 4  # for each limit
-NUMBERS = 6  # of a look, in the notes
-MAX_SHARE = 0.01  # of the CPU, for looks: one takes 5 us for each frame of each thread
+LOOKS = 4  # records of the stack in each limit_s
+NUMBERS = 6  # values of a record in the notes
+MAX_SHARE = 0.01  # of the CPU, for records: each takes 5 us for each frame of each thread
 MAX_RECORDED_BYTES = 1024 * 1024
 STDERR = 2
 HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
@@ -57,12 +54,12 @@ Stack = list[tuple[str, int, str]]  # file, line and function, the outermost fir
 
 
 class Look(NamedTuple):
-    """What ran in the hub's thread *gap_s* seconds after the beat."""
+    """A record of the code that ran in the hub's thread *gap_s* seconds after the beat."""
 
     gap_s: float
-    begun: float  # requests
-    pending: float  # watchers of the loop whose callbacks have not run yet
-    callbacks: float  # of the loop, that have not run yet
+    begun: float  # requests begun so far
+    pending: float  # watchers of the loop whose callbacks are due
+    callbacks: float  # callbacks in the queue of the loop
     head: float  # the identity of the first of them, 0 without any
     stack: Stack
 
@@ -71,14 +68,13 @@ class Watchdog:
     """
     Watch the hub of the thread that calls :meth:`start`.
 
-    :param limit_s: seconds, float. A hub that comes later than that was blocked. Default 0.1.
-    :param stuck_s: seconds, float, after which the stack is written to stderr even if the hub never
-        runs again. Default 15.
-    :param on_blocked: called in the hub, for each block.
-    :param progress: returns how many requests were begun, int. The native thread calls it, so it
-        must not wait, nor make an object that the garbage collector tracks. Default: always 0.
-    :param advise: returns a sentence that says how to keep the function that blocked away from the
-        hub, None where it knows none; called in the hub. Default: always None.
+    :param limit_s: seconds, float: a hub that is later than this was blocked. Default 0.1.
+    :param stuck_s: seconds, float, after which the thread writes the stack to stderr. Default 15.
+    :param on_blocked: called in the hub for each block. Default: do nothing.
+    :param progress: returns the number of requests begun so far, int. The native thread calls it,
+        so it must not wait, nor make an object that the garbage collector tracks. Default: 0.
+    :param advise: called in the hub with the stack of a block; returns a sentence with a remedy,
+        None where it knows none. Default: None.
     """
 
     def __init__(
@@ -106,7 +102,7 @@ class Watchdog:
         self._thread = 0
         self._fd = -1
         self._notes = array("d")
-        self._failure = ""  # of the native thread, which has ended
+        self._failure = ""  # the traceback of a native thread that has ended
         self._restarted_s = -LOG_EVERY_S
 
     def __repr__(self) -> str:
@@ -114,13 +110,13 @@ class Watchdog:
         return f"<Watchdog {stats}>"
 
     def stats(self) -> dict[str, int]:
-        """Return how often the hub was blocked, and for how many milliseconds at the most."""
+        """Return how often the hub was blocked, and the longest block in milliseconds."""
         return {"blocked": self._blocked, "longest_ms": round(self._longest_s * 1000)}
 
     def start(self) -> None:
-        """Watch from now on: in a worker, after the fork."""
+        """Start to watch. Call this in a worker, after the fork."""
         self._thread = get_original("_thread", "get_ident")()
-        # faulthandler writes with the interpreter's lock held: into memory, which never waits.
+        # faulthandler writes with the interpreter's lock held: into memory, so that it never waits.
         self._fd = os.memfd_create("greenline-watchdog")
         self._loop = gevent.get_hub().loop
         self._beat_s = monotonic()
@@ -129,7 +125,7 @@ class Watchdog:
         self._start_thread()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.close()
@@ -140,14 +136,14 @@ class Watchdog:
         get_original("_thread", "start_new_thread")(self._watch, arguments)
 
     def _beat(self) -> None:
-        """Run in the hub, on time or not."""
+        """Note the time in the hub, and a block if it is late."""
         now = monotonic()
         late_s = now - self._beat_s - self._look_s
         try:
             if late_s >= self._limit_s:
                 self._note_block(late_s, now)
         finally:
-            self._beat_s = now  # not before: the thread forgets its looks then
+            self._beat_s = now  # not before: the thread deletes its records after a new beat
         if self._failure and now - self._restarted_s >= LOG_EVERY_S:
             self._restarted_s = now
             gevent.spawn(self._restart)
@@ -162,22 +158,23 @@ class Watchdog:
         notes = self._notes.tolist()
         sections = _sections(os.pread(self._fd, os.fstat(self._fd).st_size, 0), self._thread)
         looks = list(_looks(notes, sections, self._beat_s))
+        # Not here: a log handler may wait, and the hub must not.
         gevent.spawn(_log, late_s, looks, self._limit_s, self._unlogged, self._advise)
         self._logged_s, self._unlogged = now, 0
 
     def _restart(self) -> None:
-        """Log that the native thread has ended, and start another one."""
+        """Log the end of the native thread, and start another one."""
         failure, self._failure = self._failure, ""
         log.error("the watchdog's thread ended, another one is started:\n%s", failure)
         try:
             if self._timer is not None:
-                self._forget(self._fd)  # It may have ended in the middle of a look.
+                self._forget(self._fd)  # the thread may have ended in the middle of a record
                 self._start_thread()
-        except RuntimeError as error:  # No thread can be had now: another try follows.
+        except RuntimeError as error:  # no thread can start now: _beat() tries again
             self._failure = str(error)
 
     def _watch(self, timer: Any, sleep: Any, arguments: tuple[int, bool]) -> None:
-        """Run in the native thread until another watch begins or none is wanted."""
+        """Run in the native thread until the watch is stopped or another one begins."""
         try:
             self._record(timer, sleep, arguments)
             os.close(arguments[0])
@@ -185,16 +182,16 @@ class Watchdog:
             self._failure = traceback.format_exc()
 
     def _record(self, timer: Any, sleep: Any, arguments: tuple[int, bool]) -> None:
-        # Nothing in this loop begins a garbage collection, so it makes no object that the collector
-        # tracks: a collection would run the destructors of the hub's objects in this thread.
+        # This loop makes no object that the garbage collector tracks, so that it begins no
+        # collection: that would run the destructors of the hub's objects in this thread.
         dump = faulthandler.dump_traceback
-        fd, _ = arguments  # one tuple for all looks
+        fd, _ = arguments  # one tuple for all records
         notes = self._notes
         head = self._head
         recorded_bytes = 0
-        looked_s = 0.0  # the beat before the last look
+        looked_s = 0.0  # the beat before the last record
         reported_s = 0.0  # the beat before the last report on stderr
-        # It looks before it sleeps: its first turn may come after the first block.
+        # It records before it sleeps: this thread may begin to run only during the first block.
         while self._timer is timer:
             beat_s = self._beat_s
             now = monotonic()
@@ -208,10 +205,10 @@ class Watchdog:
                 continue
             if recorded_bytes > MAX_RECORDED_BYTES and looked_s != beat_s:
                 self._forget(fd)
-            # Critical section: nothing between here and the look gives the interpreter's lock
-            # away. The hub would run on, where it was in a call into C that kept the lock.
+            # Critical section: no release of the interpreter's lock between here and the dump. The
+            # hub would run on, if it has just left a call into C that kept the lock.
             looked_s = beat_s
-            started_s = thread_time()  # not of the clock: on a busy machine this thread waits, too
+            started_s = thread_time()  # CPU time: on a busy machine this thread waits as well
             notes.append(beat_s)
             notes.append(gap_s)
             notes.append(self._progress())
@@ -224,7 +221,7 @@ class Watchdog:
             if gap_s >= self._stuck_s and reported_s != beat_s:
                 reported_s = beat_s
                 self._report(fd, gap_s)
-            # Fewer looks, the longer it lasts: a block of an hour has about fifty.
+            # The longer the block, the fewer records: a block of an hour has about fifty.
             if pause_s < gap_s / LOOKS:
                 pause_s = gap_s / LOOKS
             if pause_s < took_s / MAX_SHARE:
@@ -240,7 +237,7 @@ class Watchdog:
         return id(next(iter(callbacks)))
 
     def _forget(self, fd: int) -> None:
-        """Forget the looks of blocks that have ended."""
+        """Delete the records of blocks that have ended."""
         while self._notes:
             self._notes.pop()
         os.ftruncate(fd, 0)
@@ -256,9 +253,9 @@ class Watchdog:
 
 def without_collection(function: Callable[[], T]) -> T:
     """
-    Return what *function* returns; no garbage collection begins in it.
+    Call *function* so that no garbage collection begins in it, and return its result.
 
-    For native threads: a collection would run the destructors of the hub's objects there.
+    For native threads, in which a collection would run the destructors of the hub's objects.
     """
     is_enabled = gc.isenabled()
     gc.disable()
@@ -270,18 +267,19 @@ def without_collection(function: Callable[[], T]) -> T:
 
 
 def _sections(recorded: bytes, thread: int) -> list[str]:
-    """Return the frames of *thread* in each look that faulthandler wrote, a line for each."""
-    # From Python 3.14 on the thread's name follows its number.
+    """Return the frames of *thread* in each dump of faulthandler, a line for each frame."""
+    # From Python 3.14 on, the name of the thread follows its number.
     section = rf"^Thread 0x0*{thread:x}\b.*\n((?:  .*\n)*)"
     return re.findall(section, recorded.decode("ascii", "replace"), re.MULTILINE)
 
 
 def _looks(notes: list[float], sections: list[str], beat_s: float) -> Iterator[Look]:
-    """Yield the looks after the beat of *beat_s*, without those at a hub that waited."""
+    """Yield the records after the beat of *beat_s*, without those of a hub that waited."""
+    # Not strict: the thread may be in the middle of _forget(), and a dump may lack this thread.
     numbers = zip(*[iter(notes)] * NUMBERS, strict=False)
     for section, (noted_s, *values) in zip(sections, numbers, strict=False):
         stack = _stack(section)
-        # The hub waits, or has just run again.
+        # The hub waits for events, or has just begun to run again.
         is_waiting = not stack or (stack[-1][0], stack[-1][2]) == HUB
         if noted_s == beat_s and not is_waiting:
             gap_s, begun, pending, callbacks, head = values
@@ -297,22 +295,22 @@ def _stack(section: str) -> Stack:
 
 
 def _unescaped(text: str) -> str:
-    """Return *text* with the characters that faulthandler writes as numbers, beyond ASCII."""
+    """Return *text* with its characters beyond ASCII, which faulthandler writes as numbers."""
     return ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
 
 
 def _is_same(last: Look, look: Look) -> bool:
-    """Return whether the same greenlet ran at both looks."""
+    """Return whether the same greenlet ran at both records."""
     return (
         (last.begun, last.pending) == (look.begun, look.pending)
-        # It may itself have added callbacks, at the end.
+        # The greenlet itself may have added callbacks, which come last in the queue.
         and last.callbacks <= look.callbacks
         and (last.head == look.head or not last.head or not look.head)
     )
 
 
 def _longest_run(looks: list[Look]) -> tuple[list[Look], bool]:
-    """Return the looks at the greenlet that ran for longest, and whether it ran alone."""
+    """Return the records of the greenlet that ran for longest, and whether it ran alone."""
     runs: list[list[Look]] = []
     for look in looks:
         if runs and _is_same(runs[-1][-1], look):

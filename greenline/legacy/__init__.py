@@ -1,1 +1,1 @@
-"""What libraries that were written for threads need to be as good as with threads."""
+"""Adapt libraries that were written for threads to many greenlets."""

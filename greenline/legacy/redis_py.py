@@ -1,9 +1,10 @@
 """
 Let requests wait for a connection of redis-py's ConnectionPool, which raises when it has none left.
 
-Its default is 100 connections from redis-py 8 on. Threads are fewer than that; greenlets are not.
-So a greenlet waits in turn until another gives one back, as with redis-py's BlockingConnectionPool
-and for as long as there. It is a wait for what other requests hold, which the limiter counts.
+From redis-py 8 on, the default is 100 connections. There are usually fewer threads than that, but
+not fewer greenlets. So a greenlet waits in a queue until another one returns a connection, as in
+redis-py's BlockingConnectionPool and for the same time. The limiter counts this as a wait for
+something that other requests hold.
 """
 
 from collections import deque
@@ -20,25 +21,27 @@ from greenline.offload.imports import after_import
 
 MODULE = "redis.connection"
 CONNECTION_WAIT_S = 20.0  # the default of BlockingConnectionPool
-POOL_CHECK_S = 1.0  # a pool that was reset has room, and nothing is given back
+POOL_CHECK_S = 1.0  # a pool that was reset has connections again, without a release
 
 
 def install() -> None:
-    """Wrap redis-py's ConnectionPool, now or as soon as it is imported."""
+    """Wrap redis-py's ConnectionPool, now or after its import."""
     after_import(MODULE, _wrap_its_pool)
 
 
 def _wrap_its_pool(module: Any) -> None:
-    # Without that error it is an old one, whose pools have no limit unless one is asked for.
+    # Older versions lack this error; their pools have no limit unless the application sets one.
     if hasattr(module, "MaxConnectionsError"):
         wrap(module.ConnectionPool, module.MaxConnectionsError)
 
 
 def wrap(pool_class: Any, none_left: type[Exception]) -> None:
     """
-    Let *pool_class* wait instead of raising *none_left*.
+    Make a pool wait where it would raise an error.
 
-    BlockingConnectionPool has methods of its own, and stays as it is.
+    :param pool_class: redis-py's ConnectionPool. BlockingConnectionPool, a subclass with methods
+        of its own, does not change.
+    :param none_left: the error that the pool raises when it has no connection left.
     """
     get, give_back = pool_class.get_connection, pool_class.release
     if hasattr(get, "_greenline"):
@@ -46,9 +49,10 @@ def wrap(pool_class: Any, none_left: type[Exception]) -> None:
 
     def get_connection(self: Any, *args: Any, **options: Any) -> Any:
         line = self.__dict__.setdefault("_greenline_line", deque())
-        if not gevent.get_hub().main_hub:  # a native thread
+        # A native thread does not queue: the events belong to the hub of the main thread.
+        if not gevent.get_hub().main_hub:
             return get(self, *args, **options)
-        if not line:  # else it would overtake those that wait
+        if not line:  # otherwise it would overtake the waiting greenlets
             with suppress(none_left):
                 return get(self, *args, **options)
         turn = Event()
@@ -57,6 +61,7 @@ def wrap(pool_class: Any, none_left: type[Exception]) -> None:
             with deadline.spending("queued"), LockWait():
                 return in_turn(line, turn, self, args, options)
         finally:
+            # The next one may proceed; if this one failed, its wake-up must not be lost.
             line.remove(turn)
             if line:
                 line[0].set()
@@ -70,7 +75,8 @@ def wrap(pool_class: Any, none_left: type[Exception]) -> None:
                     return get(pool, *args, **options)
                 except none_left:
                     pass
-            # A release after the attempt has set the event: nothing switches in between.
+            # Critical section: no greenlet switch between the failed attempt and this wait. A
+            # release during the attempt has set the event, and the wait ends at once.
             deadline.wait_in(turn.wait, min(left_s, POOL_CHECK_S))
         return get(pool, *args, **options)
 

@@ -1,14 +1,14 @@
 """
 Let checkouts of SQLAlchemy's QueuePool nest without a deadlock.
 
-A request that holds one connection of the pool and asks for another waits for the other requests.
-If those do the same, each of them waits for the pool's timeout. Threads are fewer than connections,
-usually; greenlets are not. So a greenlet that holds none takes its first connection only while one
-more is left, which is for those that hold one already: of two connections a request, one request
-at least can always go on.
+A request that holds one connection and needs another one waits for other requests. If these do the
+same, each of them waits until the pool's timeout. There are usually fewer threads than connections,
+but not fewer greenlets. So a greenlet without a connection gets its first one only while the pool
+has two left: the last one is reserved for greenlets that hold a connection. With two connections a
+request, at least one request can always proceed.
 
-The first place is given in the order of arrival. A pool of which no greenlet has ever taken two
-gives its last connection to anyone, after some time.
+First connections are given in the order of arrival. A pool whose checkouts have never nested ends
+the reservation after some time.
 """
 
 import weakref
@@ -25,18 +25,18 @@ from greenline.hub.lock_waits import LockWait
 from greenline.offload.imports import after_import
 
 MODULE = "sqlalchemy.pool.impl"
-# After so many checkouts for each connection, none of them nested, a pool is one whose checkouts
-# do not nest. Until then it has one place less for those who begin.
+# After so many checkouts for each connection, none of them nested, the checkouts of a pool are
+# taken not to nest. Until then one connection is reserved for nested checkouts.
 TRIAL = 10
 
 
 def install() -> None:
-    """Wrap SQLAlchemy's QueuePool, now or as soon as it is imported."""
+    """Wrap SQLAlchemy's QueuePool, now or after its import."""
     after_import(MODULE, lambda module: wrap(module.QueuePool))
 
 
 def wrap(pool_class: Any) -> None:
-    """Let *pool_class*, SQLAlchemy's QueuePool, ask for admission before each checkout."""
+    """Make *pool_class*, SQLAlchemy's QueuePool, admit a greenlet before each checkout."""
     get, give_back = pool_class._do_get, pool_class._do_return_conn
     if hasattr(get, "__wrapped__"):
         return
@@ -46,7 +46,7 @@ def wrap(pool_class: Any) -> None:
         if not admission.is_needed or not gevent.get_hub().main_hub:
             return get(self)
         me = weakref.ref(getcurrent())
-        if me in admission.entering:  # it calls itself
+        if me in admission.entering:  # QueuePool._do_get calls itself
             return get(self)
         if not admission.enter(me, self._timeout):
             raise _timeout_of(self)
@@ -66,7 +66,7 @@ def wrap(pool_class: Any) -> None:
         try:
             give_back(self, record)
         finally:
-            # Any greenlet may return it: it was counted for the one that took it.
+            # Any greenlet may return a connection: it is counted for the one that took it.
             if holder is not None:
                 self._greenline_admission.leave(holder)
 
@@ -82,7 +82,7 @@ def _admission_of(pool: Any) -> "_Admission":
 
 
 def _timeout_of(pool: Any) -> Exception:
-    """Return what SQLAlchemy raises when no connection became free in time."""
+    """Return the error of SQLAlchemy for a pool without a free connection."""
     from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
     return PoolTimeoutError(
@@ -93,28 +93,32 @@ def _timeout_of(pool: Any) -> Exception:
 
 
 class _Admission:
-    """Decides which greenlet may take a connection of one pool."""
+    """Decide which greenlet may take a connection of one pool."""
 
     def __init__(self, capacity: int) -> None:
         self.is_needed = capacity > 1
         self.entering: set[Any] = set()  # greenlets in SQLAlchemy's own checkout
         self._capacity = capacity
-        # Connections that greenlets have, and those that holders of one wait for: nested checkouts
-        # come before first ones.
+        # The connections in use, and those for which a holder of one waits: nested checkouts come
+        # before first ones.
         self._taken = 0
-        self._held: dict[Any, int] = {}  # by weak references: a thread-local may end a checkout
+        # By weak reference: a thread-local that is collected with its greenlet may end a checkout.
+        self._held: dict[Any, int] = {}
         self._line: deque[tuple[Any, Waiter[None]]] = deque()
         self._checkouts = 0
         self._is_nested = False
 
     def enter(self, me: Any, timeout_s: float) -> bool:
         """
-        Count a connection for the greenlet *me*; return whether it may take one.
+        Admit a greenlet to a checkout, and count the connection for it.
 
-        :param timeout_s: seconds to wait for the first one.
+        :param me: a weak reference to the greenlet.
+        :param timeout_s: seconds to wait for a first connection, float.
+        :returns: whether it may take a connection.
         :raises DeadlineExceeded: the request's deadline has passed.
         """
         self._checkouts += 1
+        # A nested checkout does not wait here: it would keep a connection that others wait for.
         if me in self._held:
             self._is_nested = True
             self._count(me)
@@ -125,14 +129,14 @@ class _Admission:
         return self._wait(me, timeout_s)
 
     def leave(self, me: Any) -> None:
-        """Uncount a connection of *me*, and admit the greenlets for which there is room."""
+        """Count one connection of *me* less, and admit the greenlets for which there is room."""
         self._taken -= 1
         self._held[me] -= 1
         if not self._held[me]:
             del self._held[me]
         while self._line and self._has_room():
             first, waiter = self._line.popleft()
-            self._count(first)  # now, so that no other takes its place before it runs
+            self._count(first)  # now, so that no other greenlet takes the connection before it runs
             wake(waiter)
 
     def _has_room(self) -> bool:
@@ -151,7 +155,8 @@ class _Admission:
             with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
                 deadline.wait_in(waiter.get)
         except BaseException:
-            if me in self._held:  # it was admitted in the same moment
+            # It may have been admitted in the same moment: the connection goes to the next one.
+            if me in self._held:
                 self.leave(me)
             else:
                 self._line.remove(entry)

@@ -1,1 +1,1 @@
-"""What a process opens, checks and closes, and how it stops."""
+"""Start, check and close the resources of a worker, and drain its connections."""

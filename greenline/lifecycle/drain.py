@@ -1,12 +1,9 @@
 """
-Stop a worker in three beats.
+Drain the connections of a worker that stops.
 
-1. When the whole service stops it goes on accepting for a moment: readiness has ended, and who
-   balances the load needs time to see it. From now on every answer says ``Connection: close``.
-2. It accepts no more. An idle connection is closed when the proxy has given it up by itself: one
-   that it is about to use would be a 502.
-3. Requests in progress may finish until the graceful timeout, less what closing the pools takes.
-   Then they are cut, with a line each in the log.
+First the worker continues to accept clients for a moment. Then it waits for the requests in
+progress, closes idle connections when the proxy no longer uses them, and finally interrupts the
+requests that remain.
 """
 
 from collections.abc import Callable, Collection
@@ -15,45 +12,51 @@ from typing import Any, Protocol
 
 import gevent
 
-# The master kills at the graceful timeout: so much of it is left for the end, at most a quarter.
+# The arbiter kills the worker at the graceful timeout. This part of it is reserved for closing the
+# pools, at most a quarter.
 LAST_S = 3.0
-CUT_S = 1.0  # for those that are cut, at most half of that
+CUT_S = 1.0  # of LAST_S, for the requests that are interrupted to end; at most half
 TICK_S = 0.1
 
 
 class Conversation(Protocol):
-    """A client's connection, as far as a stop is concerned with it."""
+    """The methods of a client's connection that Drain calls."""
 
     def close_if_idle(self) -> None:
-        """Close it, unless a request came or is in progress."""
+        """Close the connection, unless a request has arrived or is in progress."""
 
     def cut(self) -> None:
-        """End it, whatever it does."""
+        """End the connection and its request."""
 
     def what(self) -> str | None:
-        """Return what is in progress, None when nothing is."""
+        """Return a text that names the request in progress, None without one."""
 
 
 class Guest:
-    """A connection that gunicorn serves by itself: it ends when its requests do, or is cut."""
+    """A connection that gunicorn serves itself. Create it in the greenlet that does."""
 
     def __init__(self) -> None:
         self._greenlet = gevent.getcurrent()
 
     def close_if_idle(self) -> None:
-        """Leave it: nobody knows whether it is idle."""
+        """Do nothing: whether it is idle is unknown."""
 
     def cut(self) -> None:
-        """End whatever it does."""
+        """Kill the greenlet."""
         gevent.kill(self._greenlet)
 
     def what(self) -> str:
-        """Return all that is known of it."""
+        """Return a fixed text: the request is unknown."""
         return "a connection of gunicorn's own"
 
 
 class Drain:
-    """The stop of one worker, which has *graceful_s* seconds; *beat* keeps it alive meanwhile."""
+    """
+    The stop of one worker. Create it when the stop begins.
+
+    :param graceful_s: gunicorn's ``graceful_timeout``, float, in seconds.
+    :param beat: notifies the arbiter, so that it does not kill the worker meanwhile.
+    """
 
     def __init__(self, graceful_s: float, beat: Callable[[], None]) -> None:
         self._started = monotonic()
@@ -63,14 +66,22 @@ class Drain:
         self._beat = beat
 
     def go_on(self, delay_s: float) -> None:
-        """Serve for *delay_s* seconds more, as far as the graceful timeout allows."""
+        """Continue to serve for *delay_s* seconds, within the graceful timeout."""
         self._until(min(self._started + delay_s, self._end), lambda: False)
 
     def finish(self, conversations: Collection[Conversation], idle_s: float) -> None:
-        """Wait for *conversations* to end; close those that still idle after *idle_s* seconds."""
+        """
+        Wait for the connections to end, and end those that do not.
+
+        :param conversations: the connections; each one removes itself when it ends.
+        :param idle_s: seconds after which idle ones are closed, float.
+        """
+        # Idle connections stay open until the proxy has closed them by itself: a request that it is
+        # about to send would end as a 502.
         closed = monotonic()
         self._until(min(closed + idle_s, self._end), lambda: not conversations)
         while conversations and monotonic() < self._end:
+            # Again and again: more become idle, as their requests end.
             for one in list(conversations):
                 one.close_if_idle()
             self._until(monotonic() + TICK_S, lambda: not conversations)

@@ -1,10 +1,8 @@
 """
-Tell whether the service can work: ask each dependency, side by side, within a limit.
+Check whether the dependencies of the service are available.
 
-1. A check raises what is wrong. One that does not answer within ``CHECK_TIMEOUT_S`` fails.
-2. All together take at most ``TOTAL_TIMEOUT_S``.
-3. The answer is remembered for ``REMEMBERED_S``; who asks meanwhile waits for the same one.
-4. Problems are logged when they change, because an answer may leave them out.
+The checks run concurrently, each for at most ``CHECK_TIMEOUT_S``, all for at most
+``TOTAL_TIMEOUT_S``. The report is kept for ``REMEMBERED_S``.
 """
 
 import logging
@@ -29,7 +27,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Report:
-    """What each check found: None when all is well, else what is wrong."""
+    """
+    The result of all checks.
+
+    :param checks: by name: None, or a text that describes the problem.
+    """
 
     checks: dict[str, str | None]
 
@@ -39,7 +41,11 @@ class Report:
 
 
 class Health:
-    """The checks of one worker."""
+    """
+    The checks of one worker.
+
+    :param clock: returns seconds that never go back, float. Default: ``time.monotonic``.
+    """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._checks: dict[str, Check] = {}
@@ -50,11 +56,18 @@ class Health:
         self._logged: dict[str, str | None] | None = None
 
     def add(self, name: str, check: Check) -> None:
-        """Ask *check* from now on; it raises what is wrong."""
+        """
+        Add a check.
+
+        :param name: of the dependency, str.
+        :param check: raises an error while the dependency is not available.
+        """
         self._checks[name] = check
 
     def report(self) -> Report:
-        """Ask, or repeat an answer that is younger than ``REMEMBERED_S``."""
+        """Return the result of the checks, at most ``REMEMBERED_S`` old."""
+        # The checks run inside the lock: concurrent callers wait for the same report, so that many
+        # probes do not mean many queries.
         with self._lock:
             if self._until is None or self._clock() >= self._until:
                 self._report = Report(self._ask_all())
@@ -63,6 +76,7 @@ class Health:
             return self._report
 
     def _log_changes(self) -> None:
+        # Only changes, because probes repeat. The HTTP response may omit the details.
         before, self._logged = self._logged, self._report.checks
         if before == self._logged:
             return
@@ -75,6 +89,7 @@ class Health:
     def _ask_all(self) -> dict[str, str | None]:
         asked = {name: gevent.spawn(_ask, name, check) for name, check in self._checks.items()}
         gevent.joinall(list(asked.values()), timeout=TOTAL_TIMEOUT_S)
+        # A check that ignores its deadline must not delay the report: do not wait for its end.
         late = [greenlet for greenlet in asked.values() if not greenlet.dead]
         gevent.killall(late, block=False)
         return {
@@ -85,6 +100,7 @@ class Health:
 
 def _ask(name: str, check: Check) -> str | None:
     try:
+        # A check may go on for GRACE_S after its deadline.
         with deadline.limit(CHECK_TIMEOUT_S - deadline.GRACE_S):
             check()
     except DeadlineExceeded:
@@ -92,7 +108,7 @@ def _ask(name: str, check: Check) -> str | None:
     except GreenlineError as error:
         return str(error)
     except Exception:
-        # A check that is itself broken must not pass for a healthy dependency.
+        # A defect of the check must not be reported as a healthy dependency.
         log.exception("the check of %s failed", name)
         return "the check failed; see the log"
     return None

@@ -1,11 +1,7 @@
 """
-What a worker opens: created, checked and closed from one list.
+Start, check and close the resources of a worker from one list.
 
-1. Each resource is added in one call with its close and its check.
-2. Nothing is opened before ``start()``, which is after the fork.
-3. They close in reverse order, each even when another one failed to.
-4. A trial of the application opens none of them: it calls ``on_dry_run()``, which may refuse a
-   start.
+A dry run of the application starts none of them; it calls ``on_dry_run()`` instead.
 """
 
 import logging
@@ -25,7 +21,7 @@ class Resources:
 
     def __init__(self) -> None:
         self.health = Health()
-        self.on_dry_run: Callable[[], object] = bool  # raises ConfigError for what stops a start
+        self.on_dry_run: Callable[[], object] = bool  # may raise ConfigError
         self._closers: list[tuple[str, Callable[[], object]]] = []
         self._starters: list[Callable[[], object]] = []
         self._starting: gevent.Greenlet[[], None] | None = None
@@ -38,7 +34,14 @@ class Resources:
         check: Check | None = None,
         start: Callable[[], object] | None = None,
     ) -> None:
-        """Start and close with the others, in reverse order; be unready while *check* raises."""
+        """
+        Register a resource.
+
+        :param name: for logs and the health report, str.
+        :param close: closes it.
+        :param check: raises an error while it is not available; the service is then not ready.
+        :param start: opens it. Called after the fork.
+        """
         self._closers.append((name, close))
         if start is not None:
             self._starters.append(start)
@@ -46,13 +49,15 @@ class Resources:
             self.health.add(name, check)
 
     def start(self) -> None:
-        """Start all, and ask until they are ready, in the background: it never fails."""
+        """Start all resources, and check them in the background until they are ready."""
+        # After the fork: connections must not be shared between processes.
         for start in self._starters:
             start()
         self._starting = gevent.spawn(self._until_ready)
 
     def close(self) -> None:
-        """Close everything, the last added first."""
+        """Close all resources, the last added first."""
+        # In reverse order, because a later one may depend on an earlier one.
         if self._starting is not None:
             self._starting.kill(block=False)
         while self._closers:
@@ -60,9 +65,10 @@ class Resources:
             try:
                 close()
             except Exception:
-                # The others must be closed all the same.
+                # Continue: the others must be closed, too.
                 log.exception("closing %s failed", name)
 
     def _until_ready(self) -> None:
+        # The report logs each problem, and at last "ready", without a probe that asks.
         while not self.health.report().ready:
             gevent.sleep(START_RETRY_S)

@@ -1,4 +1,4 @@
-"""What must be done although the request that began it is over: its deadline does not count."""
+"""Finish work that outlives its request, such as an undo: the request's deadline does not apply."""
 
 import logging
 from collections.abc import Callable
@@ -14,24 +14,35 @@ log = logging.getLogger(__name__)
 
 
 def limit_s(items: int) -> float:
-    """Return how long the work on so many items may take."""
+    """Return how many seconds the work on *items* documents may take."""
     return LIMIT_S + items * PER_ITEM_S
 
 
 def do(work: Callable[[], object], what: str, items: int = 0) -> bool:
     """
-    Return whether *work* was done; the log tells what went wrong, as *what*.
+    Run *work* in its own greenlet, which goes on when the caller is interrupted.
 
-    It goes on in its own greenlet when the caller is interrupted.
+    :param work: a callable without arguments.
+    :param what: the name of the work in the log, str.
+    :param items: the number of documents, which extends the time limit, int, default 0.
+    :returns: True when the work was done, False when it failed; the error is in the log.
     """
     return bool(begin(work, what, items).get())
 
 
 def begin(work: Callable[[], object], what: str, items: int = 0) -> "gevent.Greenlet[[], bool]":
-    """Begin *work* as :func:`do` does, and do not wait for it."""
+    """
+    Begin *work* as :func:`do` does, without waiting for its end.
+
+    :param work: a callable without arguments.
+    :param what: the name of the work in the log, str.
+    :param items: the number of documents, which extends the time limit, int, default 0.
+    :returns: the greenlet, whose value is the result of :func:`do`.
+    """
 
     def run() -> bool:
         try:
+            # A new greenlet has an empty context, so this limit is not cut to the request's.
             with deadline.limit(limit_s(items)):
                 work()
         except Exception:

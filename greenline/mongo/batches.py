@@ -1,15 +1,9 @@
 """
-Write several documents or none: in a transaction, or as well as it can be done without.
+Write several documents or none.
 
-1. Without transactions documents are written in order, and what was written is undone when one is
-   refused; what others changed since stays. Who looks meanwhile sees parts, and a kill -9 leaves
-   them. Half of the time is kept for undoing. When that fails, as the server is away, or is
-   interrupted, the outcome is unknown, and told so.
-2. A transaction is done again by the driver when another one was in its way, or the server was
-   lost for up to ``OUTAGE_S``; its commit is repeated too. When that is not answered in the end,
-   the outcome is unknown.
-3. When the deadline passes before the commit is sent, the driver has no time left for an abort
-   either. It is sent in the background: else the server would keep the transaction for a minute.
+On a server with transactions a batch is one transaction. Elsewhere the documents are written in
+order, and the written ones are undone when one is refused: other clients see parts of the batch
+meanwhile, and a ``kill -9`` leaves them.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,39 +27,40 @@ from greenline.mongo.errors import translate
 from greenline.mongo.retry import OUTAGE_S, Document, is_unsent, repeated
 from greenline.mongo.versions import Versions
 
-# MongoDB's labels of errors: the same again may succeed, and: it may have been committed.
+# MongoDB's labels of errors: a repetition may succeed; the commit may have been done.
 TRANSIENT = "TransientTransactionError"
 COMMIT_UNKNOWN = "UnknownTransactionCommitResult"
 
-# An undo is needed after any error: the connection need not have been lost.
+# Both texts follow any error, not only a lost connection.
 UNDO_FAILED = "a part of the batch was written and could not be undone: look before you repeat it"
 UNDO_INTERRUPTED = "a part of the batch was written and is being undone: look before you repeat it"
 
-# A document as it was read, and what is to be in its place.
+# A document as it was read, and its replacement.
 Pair = tuple[Document, Document]
 Work = Callable[["Database[Document]", ClientSession], None]
 
 
 class _Changed(Exception):
-    """Another one changed a document of the batch since it was read."""
+    """Another client changed or deleted a document of the batch since it was read."""
 
 
 class Batches(Versions):
-    """The operations on several documents, for a class that lends a database."""
+    """Add the operations on several documents to a class that has ``database()``."""
 
     def insert_all(
         self, collection: str, documents: Sequence[Document], *, are_ours: bool = True
     ) -> None:
         """
-        Insert *documents*, whose ``_id``s were just made, or none.
+        Insert all of *documents* or none.
 
-        When others may insert the same, *are_ours* is false: without transactions nothing is
-        undone then, as it may be theirs.
-
-        Raises:
-            Conflict: one contradicts a unique index.
-            StoreDown: the server cannot be reached; none was stored.
-            OutcomeUnknown: some may have been stored.
+        :param collection: the collection's name, str.
+        :param documents: dictionaries, each with an ``_id`` that the caller has just made.
+        :param are_ours: no other client inserts these ``_id``s, bool, default True. When False,
+            nothing is undone without transactions: the document may be another client's.
+        :raises Conflict: a document violates a unique index.
+        :raises StoreDown: the server cannot be reached; nothing was stored, except, without
+            transactions and with *are_ours* false, a part.
+        :raises OutcomeUnknown: some may have been stored.
         """
         if self.capabilities().has_transactions:
             self._transact(
@@ -80,6 +75,7 @@ class Batches(Versions):
             is_sent = arrived
             with self.database(repeatable=True) as database:
                 found = database[collection]
+                # A secondary may not have the documents of the lost attempt yet.
                 primary = found.with_options(read_preference=ReadPreference.PRIMARY)
                 there = set(primary.distinct("_id", {"_id": {"$in": ids}})) if arrived else ()
                 left = [document for document in documents if document["_id"] not in there]
@@ -89,21 +85,23 @@ class Batches(Versions):
         try:
             repeated(attempt)
         except BaseException as error:
+            # Also for an interrupt: a cut request must not leave a part of its batch.
             if are_ours and (is_sent or not is_unsent(error)):
                 self._undo(lambda: self._delete_ids(collection, ids), len(ids), error)
             raise
 
     def swap_all(self, collection: str, pairs: Sequence[Pair]) -> bool:
         """
-        Put all that is new in the places of the old, or nothing.
+        Replace each old document by its new one, or replace none.
 
-        False when one of the old ones is gone, and nothing was done.
-
-        Raises:
-            Conflict: one contradicts a unique index.
-            StoreDown: the server cannot be reached; nothing was done.
-            OutcomeUnknown: some may have been replaced.
+        :param collection: the collection's name, str.
+        :param pairs: (old, new), the old one as it was read; the new one has another ``version``.
+        :returns: False when an old document was changed or deleted since, and nothing was done.
+        :raises Conflict: a new document violates a unique index.
+        :raises StoreDown: the server cannot be reached; nothing was done.
+        :raises OutcomeUnknown: some may have been replaced.
         """
+        # One document needs no transaction, which costs a second round trip for its commit.
         if len(pairs) == 1:
             return self.swap(collection, *pairs[0])
         try:
@@ -119,13 +117,14 @@ class Batches(Versions):
 
     def delete_all(self, collection: str, ids: Sequence[Any]) -> bool:
         """
-        Delete what has these ``_id``s.
+        Delete the documents with these ``_id``s.
 
-        False when one is gone, and nothing was deleted; without transactions that is no error.
-
-        Raises:
-            StoreDown: the server cannot be reached; some may have been deleted.
-            OutcomeUnknown: they may have been deleted.
+        :param collection: the collection's name, str.
+        :param ids: the ``_id``s.
+        :returns: False when one was missing, and nothing was deleted. Without transactions the
+            others are deleted, and the result is True.
+        :raises StoreDown: the server cannot be reached; some may have been deleted.
+        :raises OutcomeUnknown: they may have been deleted.
         """
         try:
             if self.capabilities().has_transactions:
@@ -153,6 +152,7 @@ class Batches(Versions):
             is_sent = arrived
             self._replace_left(collection, pairs, arrived)
 
+        # Half of the time is kept for the undo.
         left_s = deadline.remaining()
         try:
             with nullcontext() if left_s is None else deadline.limit(left_s / 2):
@@ -163,17 +163,18 @@ class Batches(Versions):
             raise
 
     def _replace_left(self, collection: str, pairs: Sequence[Pair], arrived: bool) -> None:
-        """Replace *pairs* in order; an attempt before this one may have *arrived*."""
+        """Replace *pairs* in order; *arrived*: an earlier attempt may have reached the server."""
         left = self._left(collection, pairs) if arrived else pairs
         if not left:
             return
         with self.database(repeatable=True) as database:
             done = database[collection].bulk_write(_replacements(left))
+        # A replacement that matches nothing is no error of the server's.
         if done.matched_count < len(left):
             raise _Changed
 
     def _left(self, collection: str, pairs: Sequence[Pair]) -> list[Pair]:
-        """Return which are still to be replaced, after an answer was lost."""
+        """Return the pairs that are still to be replaced, after an answer was lost."""
         now, left = self._raw(collection, pairs), []
         for old, new in pairs:
             found = now.get(old["_id"])
@@ -183,7 +184,9 @@ class Batches(Versions):
                 continue
             version = found.get("version")
             if version not in (old.get("version"), new["version"]):
-                raise OutcomeUnknown  # ours may have come before theirs
+                # Another client replaced the old document, or the one of our lost attempt.
+                raise OutcomeUnknown
+            # Our new version number with other content: another client made the same step.
             if version != old.get("version"):
                 raise _Changed
             left.append((old, new))
@@ -197,14 +200,15 @@ class Batches(Versions):
             if (found := now.get(old["_id"])) is not None and _is(found, new)
         ]
         if ours:
-            with suppress(_Changed):  # what others changed since stays
+            with suppress(_Changed):  # a document that another client changed since is kept
                 repeated(lambda arrived: self._replace_left(collection, ours, arrived))
 
     def _raw(self, collection: str, pairs: Sequence[Pair]) -> dict[Any, RawBSONDocument]:
-        """Return what is there of *pairs* now, by its ``_id``: the primary is asked."""
+        """Return the stored documents of *pairs* by ``_id``, read from the primary."""
         query = {"_id": {"$in": [old["_id"] for old, _ in pairs]}}
 
         def read(database: "Database[Document]") -> dict[Any, RawBSONDocument]:
+            # Raw, so that the documents can be compared byte by byte.
             raw = database.codec_options.with_options(document_class=RawBSONDocument)
             primary = database[collection].with_options(raw, ReadPreference.PRIMARY)
             return {document["_id"]: document for document in primary.find(query)}
@@ -214,34 +218,38 @@ class Batches(Versions):
     def _undo(self, work: Callable[[], None], items: int, error: BaseException) -> None:
         try:
             is_undone = apart.do(work, "undoing a batch", items)
-        except BaseException:  # interrupted: it goes on, and nobody waits for its end
+        except BaseException:  # the wait was interrupted; the undo goes on in its greenlet
             raise OutcomeUnknown(UNDO_INTERRUPTED) from error
         if not is_undone:
             raise OutcomeUnknown(UNDO_FAILED) from error
 
     def _transact(self, work: Work) -> None:
-        lost_s = inf  # when the server was lost first
+        lost_s = inf  # the monotonic time at which the server was lost first
 
         def run(session: ClientSession) -> None:
             nonlocal lost_s
-            commits_sent.discard(session)  # a commit before this was refused
+            commits_sent.discard(session)  # a new attempt: the commit before it was refused
             try:
                 work(database, session)
             except ConnectionFailure as error:
                 lost_s = min(lost_s, monotonic())
-                # The driver would begin anew for two minutes, or until the deadline.
+                # with_transaction would begin anew for two minutes, or until the deadline.
                 if monotonic() - lost_s >= OUTAGE_S:
                     raise translate(error) from error
                 raise
-            if not has_time():  # a commit would not be sent, and be of unknown outcome
+            # The driver would not send the commit, but report its outcome as unknown.
+            if not has_time():
                 raise DeadlineExceeded
 
         with self.database(repeatable=True) as database, database.client.start_session() as session:
             try:
+                # It repeats the block after a write conflict, and the commit after a lost answer.
                 session.with_transaction(run)
             except BaseException as error:
-                # Before the commit nothing is written, whatever was lost.
+                # A transaction whose commit was never sent has written nothing.
                 is_committing = session in commits_sent
+                # The driver had no time for its abort either, and the server keeps an abandoned
+                # transaction, with its locks, for a minute.
                 if not is_committing and not has_time() and (command := abort_of(session)):
                     self._abort(command)
                 if is_committing and _is_unanswered(error):
@@ -255,7 +263,7 @@ class Batches(Versions):
                 raise
 
     def _abort(self, command: Document) -> None:
-        """Begin an abort for which the driver had no time; the request does not wait for it."""
+        """Send an abort in the background, as the driver had no time for it."""
 
         def attempt(_: bool) -> None:
             with self.database(repeatable=True) as database:
@@ -265,14 +273,15 @@ class Batches(Versions):
 
 
 def _is_unanswered(error: BaseException) -> bool:
-    """Return whether *error* leaves open what became of a commit."""
+    """Return whether *error* leaves the outcome of a commit unknown."""
     if isinstance(error, PyMongoError):
         return any(map(error.has_error_label, (WRITE_SENT, COMMIT_UNKNOWN)))
-    # The driver looks for a server every half second, also past the deadline.
+    # Server selection wakes up every half second only, so the interrupt may come before its error.
     return isinstance(error, deadline.Interrupt)
 
 
 def _is(found: RawBSONDocument, document: Document) -> bool:
+    # Byte by byte: a decoded document compares unequal where BSON cuts microseconds.
     return found.raw == bson.encode(document)
 
 
@@ -295,6 +304,7 @@ def _replace(
     database: "Database[Document]", session: ClientSession, collection: str, pairs: Sequence[Pair]
 ) -> None:
     done = database[collection].bulk_write(_replacements(pairs), session=session)
+    # The exception makes with_transaction abort; the same holds for _delete.
     if done.matched_count < len(pairs):
         raise _Changed
 

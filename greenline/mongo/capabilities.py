@@ -1,11 +1,4 @@
-"""
-What a MongoDB, or what speaks its protocol, can do: asked of the server, not assumed.
-
-Transactions need a replica set or a mongos, and ``hello`` tells which it is (setName, or
-"isdbgrid"). Some that are one refuse transactions all the same: so one that only reads is tried.
-A plain read comes before it, on every server: without the right to read, a refused transaction
-proves nothing, so the answer is unknown and is asked for again.
-"""
+"""Ask a server that speaks MongoDB's protocol whether it has transactions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +8,18 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-# Whatever the URI prefers: a transaction reads nowhere else.
+# Independent of the URI's readPreference: a transaction reads from the primary only.
 PRIMARY = ReadPreference.PRIMARY
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the server can do."""
+    """
+    Describe a server.
+
+    :param server: its name and version, str.
+    :param has_transactions: it accepted a transaction, bool.
+    """
 
     server: str
     has_transactions: bool
@@ -37,20 +35,23 @@ class Capabilities:
 
 def read_capabilities(database: "Database[dict[str, Any]]") -> Capabilities:
     """
-    Ask the server of *database*.
+    Return the capabilities of the server of *database*.
 
-    Raises:
-        PyMongoError: it does not answer, or the user may not read.
+    :raises PyMongoError: the server does not answer, or the user may not read.
     """
     hello = database.command("hello")
     build = database.client.admin.command("buildInfo")
-    locks = database.get_collection("locks", read_preference=PRIMARY)  # need not be there
+    locks = database.get_collection("locks", read_preference=PRIMARY)  # it need not exist
+    # Without the right to read, a refused transaction proves nothing. This read fails then, and
+    # the capabilities stay unknown instead of being stored as "no transactions".
     locks.find_one({})
+    # Transactions need a replica set (setName) or a mongos ("isdbgrid").
     may_transact = "setName" in hello or hello.get("msg") == "isdbgrid"
     return Capabilities(f"MongoDB {build['version']}", may_transact and _transacts(locks))
 
 
 def _transacts(locks: "Collection[dict[str, Any]]") -> bool:
+    # Some servers name a replica set and refuse transactions: so one that only reads is tried.
     try:
         with (
             locks.database.client.start_session() as session,
@@ -58,7 +59,7 @@ def _transacts(locks: "Collection[dict[str, Any]]") -> bool:
         ):
             locks.find_one({}, session=session)
     except OperationFailure as error:
-        if error.timeout:
+        if error.timeout:  # a slow answer says nothing about transactions
             raise
         return False
     return True

@@ -1,15 +1,8 @@
 """
-A MongoClient of this worker, as large as the server allows, and a second one for readiness.
+Lend a worker's MongoDB database, from a client as large as the server allows.
 
-1. Neither opens a socket before it is first used, which is after the fork.
-2. ``maxPoolSize`` cannot change later, so the client is made when the server told its limit, and
-   made anew when a worker that began small may have its whole share: see
-   :mod:`greenline.mongo.clients`. Nothing connects before there are permits for it.
-3. Every wait in the driver is finite. Inside a request ``pymongo.timeout`` ends every operation
-   at the deadline, before the request is interrupted; see :mod:`greenline.mongo.driver`.
-4. Options in the URI win over ours, and the log names them; so does its ``maxPoolSize``, with which
-   a worker neither begins small nor grows.
-5. A worker is ready when ``minPoolSize`` connections are there.
+A second client with one connection serves the readiness check. Options in the URI override
+Greenline's.
 """
 
 import logging
@@ -46,15 +39,16 @@ log = logging.getLogger(__name__)
 
 class Mongo(Batches):
     """
-    Hand out the database, sized by *size_for* from the connections that the server allows.
+    Lend the database of one MongoDB deployment.
 
-    *size_for* takes that number, None where the server does not tell, and returns maxPoolSize.
-    *timeout_s* bounds the wait for a connection of the pool. With *documentdb* the driver does
-    nothing that Amazon DocumentDB refuses. With a *slot_table* of the server no more is open than
-    all of the host's processes together may have; *size_for* says in it how many that is.
-
-    Raises:
-        ConfigError: the URI is wrong.
+    :param uri: MONGODB_URI, str.
+    :param size_for: a callable that takes the number of connections that the server allows, None
+        if unknown, and returns maxPoolSize; with a *slot_table* it also resizes that.
+    :param timeout_s: seconds to wait for a connection of the pool, float.
+    :param documentdb: disable what Amazon DocumentDB refuses, bool, default False.
+    :param slot_table: the host's :class:`SlotTable` of this server, default None; it limits the
+        connections of all processes of the host together.
+    :raises ConfigError: the URI is wrong.
     """
 
     def __init__(
@@ -72,11 +66,13 @@ class Mongo(Batches):
         self._documentdb = documentdb
         self._closed = False
         self._warm: LimitedClient | None = None
+        # No client opens a socket before its first use: this may run before the fork.
         self._readiness = make_client(uri, options.READINESS)
-        # It opens nothing, and says what is wrong in the URI.
+        # Made without our options, to read the pool sizes that the URI sets.
         plain = make_client(uri, {}).options.pool_options
         _, is_theirs = options.split(uri, {"maxPoolSize": None})
         most = plain.max_pool_size
+        # pymongo reads maxPoolSize=0 as unlimited (inf).
         self._fixed = (0 if most == inf else int(most)) if is_theirs else None
         self._least = max(plain.min_pool_size, 1)
         self._clients = Clients(Permits(slot_table), self._make, self._warm_up)
@@ -85,7 +81,7 @@ class Mongo(Batches):
         return f"<Mongo {'open' if self._clients.current else 'not open yet'}>"
 
     def stats(self) -> dict[str, int]:
-        """Return size, of which active and idle; and waiting (greenlets)."""
+        """Return the pool's size, its active and idle connections, and the waiting greenlets."""
         client = self._clients.current
         if client is None:
             return dict.fromkeys(("size", "active", "idle", "waiting"), 0)
@@ -93,27 +89,26 @@ class Mongo(Batches):
 
     def database(self, *, repeatable: bool = False) -> AbstractContextManager["Database[Document]"]:
         """
-        Lend the database for the length of the block; what is done in it is not repeated.
+        Lend the database for the length of a ``with`` block, which is not repeated.
 
-        *repeatable* says that all of it may be done twice: a write whose answer was lost is then
-        told as an outage.
-
-        Raises:
-            OutcomeUnknown: the answer to a write was lost: it may have been done.
-            PoolTimeout: no connection became free in time, or this worker may not have one yet.
-            PoolClosed: the client is closed.
-            StoreDown: the server cannot be reached.
-            DeadlineExceeded: the server did not answer before the request's deadline.
+        :param repeatable: all operations of the block may be done twice, bool, default False. When
+            True, a write whose answer was lost raises StoreDown instead of OutcomeUnknown.
+        :returns: a context manager that gives a :class:`pymongo.database.Database`.
+        :raises OutcomeUnknown: the answer to a write was lost: it may have been done.
+        :raises PoolTimeout: no connection became free in time, or this worker may not have one yet.
+        :raises PoolClosed: the client is closed.
+        :raises StoreDown: the server cannot be reached.
+        :raises DeadlineExceeded: the server did not answer before the request's deadline.
         """
         return _Checkout(self, repeatable)
 
     def check(self) -> None:
         """
-        Ask the server whether it answers, over a connection beside the pool; warm the pool once.
+        Ping the server over the readiness client, and open ``minPoolSize`` connections once.
 
-        Raises:
-            StoreDown: no answer, or none that makes sense.
-            PoolTimeout: this worker may not connect yet.
+        :raises StoreDown: no answer, or a malformed one.
+        :raises PoolTimeout: this worker may not connect yet.
+        :raises PoolClosed: the client is closed.
         """
         if self._closed:
             raise PoolClosed
@@ -121,32 +116,34 @@ class Mongo(Batches):
         with translated(), self._within_deadline(options.READINESS_S):
             self._readiness.admin.command("ping")
         client = self._clients.current or self._open()
+        # A worker is not ready before: the first burst would wait for its connects.
         if self._warm is None:
             self._warm_up(client)
 
     def close(self) -> None:
-        """Close all clients, with their monitors; a server that is away is not waited for."""
+        """Close all clients and their monitors, without waiting for an unreachable server."""
         self._closed = True
         self._clients.close(self._readiness)
 
     def _within_deadline(self, at_most_s: float | None = None) -> AbstractContextManager[None]:
-        """Bound the block's operations to what remains, and to timeoutMS where the URI has it."""
+        """Limit the block's operations to the remaining time and to timeoutMS, if it is set."""
         left_s = deadline.remaining(at_most_s)
         if left_s is None:
             return nullcontext()
-        if left_s <= 0:  # which pymongo.timeout would take for no limit at all
+        if left_s <= 0:  # pymongo.timeout(0) means no limit
             raise DeadlineExceeded
+        # pymongo.timeout replaces timeoutMS instead of taking the lesser of both.
         return pymongo.timeout(min(left_s, self._readiness.options.timeout or left_s))
 
     def _begin(self, timeout_s: float) -> None:
-        """Wait for the permits that a worker needs at the least, those of readiness among them."""
+        """Wait for the smallest number of permits that a worker needs, readiness included."""
         if self._clients.current is not None:
             return
         until = monotonic() + (deadline.remaining(timeout_s) or 0)
         while not self._clients.begin(self._least):
             if monotonic() >= until:
                 raise PoolTimeout("MongoDB: others hold all that the host may have, for now")
-            gevent.sleep(PERMITS_RETRY_S)
+            gevent.sleep(PERMITS_RETRY_S)  # the slot table has no notification between processes
             if self._closed:
                 raise PoolClosed
 
@@ -154,11 +151,13 @@ class Mongo(Batches):
         self._begin(self._timeout_s)
         with self._within_deadline(options.READINESS_S):
             told = read_max_connections(self._readiness)
-        if self._closed:  # meanwhile: what is made now nobody would close
+        # Checked again, as the question to the server was a wait.
+        if self._closed:  # a client made now would never be closed
             raise PoolClosed
-        if self._clients.current is not None:  # another greenlet was faster
+        if self._clients.current is not None:  # made by another greenlet meanwhile
             return self._clients.current
         size = max(self._size_for(told), self._least)
+        # The URI's maxPoolSize is kept: such a worker neither begins small nor grows.
         if self._fixed is not None:
             return self._clients.open_fixed(self._least, self._fixed)
         return self._clients.open(self._least, size)
@@ -171,7 +170,7 @@ class Mongo(Batches):
         return make_client(self._uri, self._with_least(kept))
 
     def _with_least(self, kept: options.Options) -> options.Options:
-        """Add minPoolSize, if the URI has none: no more than maxPoolSize, whoever set that."""
+        """Add minPoolSize, unless the URI sets it; at most maxPoolSize, the URI's or ours."""
         most = (
             kept.get("maxPoolSize")
             or make_client(self._uri, kept).options.pool_options.max_pool_size
@@ -181,10 +180,10 @@ class Mongo(Batches):
 
     def _warm_up(self, client: LimitedClient) -> None:
         """
-        Connect ``minPoolSize`` times at once: one question each, all asked before any answer.
+        Open ``minPoolSize`` connections by as many concurrent pings.
 
-        Up to maxConnecting that is exact; beyond, the driver's own task adds within a second what
-        early answers saved.
+        Up to maxConnecting the number is exact. Above it an early answer frees a connection for
+        another ping, and the driver's own task opens the missing ones within a second.
         """
 
         def ask() -> PyMongoError | None:
@@ -192,7 +191,7 @@ class Mongo(Batches):
                 with pymongo.timeout(options.READINESS_S):
                     client.admin.command("ping")
             except PyMongoError as error:
-                return error  # gevent would print the stack of each
+                return error  # if raised, gevent would print a stack for each greenlet
             return None
 
         asking = [gevent.spawn(ask) for _ in range(client.options.pool_options.min_pool_size)]
@@ -204,7 +203,7 @@ class Mongo(Batches):
 
 
 class _Checkout:
-    """The block of :meth:`Mongo.database`; a class, as every request pays for it."""
+    """The block of :meth:`Mongo.database`; a class, as a generator would cost each request more."""
 
     __slots__ = ("_client", "_limits", "_mongo", "_repeatable")
 
@@ -216,6 +215,8 @@ class _Checkout:
         mongo = self._mongo
         if mongo._closed:
             raise PoolClosed
+        # No greenlet switch between reading the client and counting its user: an exchange closes
+        # a client as soon as it has no users.
         client = self._client = mongo._clients.current or mongo._open()
         self._limits = mongo._within_deadline(), deadline.spending("mongodb")
         client.users += 1
@@ -239,9 +240,9 @@ class _Checkout:
 
 def server_of(uri: str) -> str:
     """
-    Return what tells one deployment from another in *uri*: hosts and ports, as they are spelled.
+    Return the identity of the deployment in *uri*: its scheme, hosts and ports.
 
-    Two spellings of one server are two servers here: a host's name and its address, for instance.
+    Two spellings of one server, such as a host's name and its address, give two identities.
     """
     address = urlsplit(uri)
     hosts = address.netloc.rpartition("@")[2].lower().split(",")
@@ -250,19 +251,21 @@ def server_of(uri: str) -> str:
 
 def make_client(uri: str, ours: options.Options) -> LimitedClient:
     """
-    Return a client that is not connected, with *ours* as its options.
+    Return a client that is not connected.
 
-    Raises:
-        ConfigError: the URI is wrong, names a file that cannot be read, or has an option that
-            pymongo would only warn of.
+    :param uri: a MongoDB URI, str.
+    :param ours: pymongo's options, which override those in the URI, dict.
+    :raises ConfigError: the URI is wrong, names a file that cannot be read, or has an option for
+        which pymongo gives only a warning.
     """
     name, _ = options.split(uri, {"appName": "greenline"})
     try:
         with warnings.catch_warnings():
+            # pymongo warns of an unknown or invalid option, and ignores it.
             warnings.simplefilter("error")
             return LimitedClient(uri, connect=False, tz_aware=True, **name, **ours)
     except (PyMongoError, OSError, ValueError, UserWarning) as error:
-        # pymongo quotes what it misread, which may be a piece of the password.
+        # pymongo quotes the part that it misread, which may belong to the password.
         address = urlsplit(uri)
         if isinstance(error, InvalidURI) or "@" in address.path + address.query:
             reason = "pymongo cannot read this URI; are special characters encoded?"

@@ -1,13 +1,8 @@
 """
-The client in use, and its exchange for a larger one.
+Hold a worker's MongoClient, and exchange it for a larger one when there is room.
 
-1. ``maxPoolSize`` cannot change, so a pool grows by another client. A worker begins with the least,
-   unless there is room for its whole share: the workers that it follows still hold theirs.
-2. It tries again every ``EXCHANGE_CHECK_S``. The new client is warm before it is used, and what has
-   begun stays with the old one, which is closed when the last of it has ended: nothing is
-   interrupted.
-3. There are permits for both until every socket of the old one is closed.
-4. Where the server cannot be reached, the old client stays, and it is tried again.
+A client's ``maxPoolSize`` cannot change, so a pool grows by a new client. A worker that starts
+while the old workers still hold their connections begins with the smallest pool.
 """
 
 import logging
@@ -24,7 +19,7 @@ from greenline.mongo.driver import LimitedClient
 from greenline.mongo.permits import Permits
 
 EXCHANGE_CHECK_S = 0.5
-# Between looks at whether the work on an old client has ended, and whether its sockets are closed.
+# The pause between two checks whether an old client has users, or open sockets.
 EXCHANGE_TIMEOUT_S = 0.02
 CLIENT_CLOSE_S = 1.0
 MONITORS = MONGODB_EXCHANGE["its monitors"]
@@ -34,9 +29,11 @@ log = logging.getLogger(__name__)
 
 class Clients:
     """
-    The clients of one worker: the one in use, and those that are leaving.
+    Hold the client in use and those that are being opened or closed.
 
-    *make* returns a client of a size, not connected; *warm* connects it.
+    :param permits: the :class:`Permits` of this worker.
+    :param make: a callable that returns an unconnected client for a maxPoolSize.
+    :param warm: a callable that opens the ``minPoolSize`` connections of a client.
     """
 
     def __init__(
@@ -57,10 +54,12 @@ class Clients:
         return f"<Clients size={self._size} wanted={self._wanted} others={len(self._others)}>"
 
     def begin(self, least: int) -> bool:
-        """Return whether there are permits for a pool of *least*, and look after them from now."""
+        """Return whether there are permits for a pool of *least*; start the periodic check."""
+        # Started even without permits: it also frees those of killed workers.
         if self._looking is None and self._permits.are_counted:
             self._looking = keep_doing(
                 self.look,
+                # Random, so that the workers of a host do not compete at the same moments.
                 lambda: uniform(EXCHANGE_CHECK_S / 2, EXCHANGE_CHECK_S),  # noqa: S311
                 "looking after the connections to MongoDB",
             )
@@ -68,18 +67,29 @@ class Clients:
         return self._permits.take(MONGODB_EXTRA_A_WORKER + least)
 
     def open(self, least: int, wanted: int) -> LimitedClient:
-        """Return the client in use, of size *wanted* if there is room, else of *least* for now."""
+        """
+        Return the client in use; make one if there is none.
+
+        :param least: the size without room for more, int.
+        :param wanted: the size of the worker's whole share, int.
+        """
         has_room = self._permits.take(MONGODB_EXTRA_A_WORKER + wanted)
         size = wanted if has_room else least
         client = self._make(size)
-        if self.current is None:  # another greenlet may have been faster
+        # Another greenlet may have been faster. An unused client has no socket to close.
+        if self.current is None:
             self.current, self._size, self._wanted = client, size, wanted
             waiting = " until the old workers are gone" * (size < wanted)
             log.info("mongodb pool: %s%s", _connections(size), waiting)
         return self.current
 
     def open_fixed(self, least: int, size: int) -> LimitedClient:
-        """Return the client in use, whose *size* is not ours to change, room or not; 0 is none."""
+        """
+        Return the client in use, of the size that the URI sets; there need not be room for it.
+
+        :param least: the size that is counted when *size* is 0, int.
+        :param size: maxPoolSize of the URI, int; 0 is unlimited.
+        """
         self.current = self.current or self._make(size)
         self._size = self._wanted = size or least
         needed = MONGODB_EXTRA_A_WORKER + self._size
@@ -97,12 +107,12 @@ class Clients:
 
     def look(self) -> None:
         """
-        Free what killed workers left, and grow if there is room.
+        Free the permits of killed workers, and exchange the client if there is room.
 
-        Raises:
-            GreenlineError: the server cannot be reached; the old client stays.
+        :raises GreenlineError: the server cannot be reached; the old client stays in use.
         """
         self._permits.settle()
+        # One exchange at a time: it needs permits for both clients.
         if self.current is None or self._others:
             return
         needed = MONGODB_EXTRA_A_WORKER + self._wanted
@@ -110,10 +120,11 @@ class Clients:
             if self._permits.take(needed + self._size + MONITORS):
                 self._exchange(self.current, needed)
         else:
+            # A client of a fixed size may have been opened without enough permits.
             self._permits.take(needed)
 
     def close(self, *beside: LimitedClient) -> None:
-        """Close all, and those *beside* them; a server that is away is not waited for."""
+        """Close all clients, and *beside*, without waiting for an unreachable server."""
         if self._looking is not None:
             self._looking.kill()
         clients = [*beside, *self._others, *filter(None, [self.current])]
@@ -121,10 +132,11 @@ class Clients:
             close(client)
         if not self._permits.are_counted:
             return
+        # A permit may be given back only when its socket is closed, and monitors close late.
         until = monotonic() + CLIENT_CLOSE_S
         while any(client.sockets.count() for client in clients):
             if monotonic() >= until:
-                return  # they end with the process, and its permits are found
+                return  # the sockets end with the process; another worker frees its permits
             gevent.sleep(EXCHANGE_TIMEOUT_S)
         self._permits.keep(0)
 
@@ -132,10 +144,13 @@ class Clients:
         new = self._make(self._wanted)
         self._others.add(new)
         try:
+            # Before it is used: otherwise a burst would wait for its connects.
             self._warm(new)
         except BaseException:
+            # The old client stays, and the periodic check tries again. Its permits stay, too.
             gevent.spawn(self._close_and_wait, new, MONGODB_EXTRA_A_WORKER + self._size)
             raise
+        # No greenlet switch until `current` is set: close() must find each client exactly once.
         self._others.discard(new)
         self._others.add(old)
         self.current, self._size = new, self._wanted
@@ -143,19 +158,20 @@ class Clients:
         gevent.spawn(self._close_and_wait, old, needed)
 
     def _close_and_wait(self, client: LimitedClient, needed: int) -> None:
-        """Close *client* when nobody uses it, and give back all permits but the *needed* ones."""
+        """Close *client* after its last user, then give back all but *needed* permits."""
+        # Blocks that began with the old client end with it: nothing is interrupted.
         while client.users:
             gevent.sleep(EXCHANGE_TIMEOUT_S)
         close(client)
-        while client.sockets.count():  # a monitor that waits for an answer closes its own later
+        while client.sockets.count():  # a monitor closes its socket only after its pending answer
             gevent.sleep(EXCHANGE_TIMEOUT_S)
         self._permits.keep(needed)
         self._others.discard(client)
 
 
 def close(client: LimitedClient) -> None:
-    """Close *client* with its monitors; a server that is away is not waited for."""
-    with pymongo.timeout(CLIENT_CLOSE_S):  # it ends its sessions on the server
+    """Close *client* and its monitors, without waiting for an unreachable server."""
+    with pymongo.timeout(CLIENT_CLOSE_S):  # close() sends endSessions to the server
         client.close()
 
 

@@ -1,34 +1,8 @@
 """
-A MongoClient whose own limits hold inside ``pymongo.timeout``, and whose greenlets can be killed.
+Extend pymongo's MongoClient by private names, as of pymongo 4.20.
 
-``pymongo.timeout`` *replaces* serverSelectionTimeoutMS, waitQueueTimeoutMS and connectTimeoutMS
-by what is left of its time. (The drivers' specification asks for the lesser of both when a
-server is selected; pymongo 4.20 does not do it.) So an outage would be told only when the whole
-time of a request is over, and as if MongoDB had been slow.
-
-Here each of these phases gets a nested, shorter ``pymongo.timeout``: the lesser of both counts,
-and only for the phase; the operation itself has all that is left. This also holds for a server
-that is lost in the middle of a block, between two batches of a cursor, or before the driver's own
-second attempt, which a limit around the whole operation could not tell from a slow answer.
-
-The overridden methods are pymongo's own, not its API; the classes are given by options that
-pymongo keeps for drivers on top of it. Should a version drop them, nothing but these limits is
-lost, and tests/integration/test_mongo_outage.py and test_mongo_pool.py notice.
-
-So it is with the numbers of :meth:`LimitedClient.stats`: the pools' own ones cost nothing, and are
-right when a greenlet was killed, for which there are no events of ``pymongo.monitoring``.
-
-And a write that was sent and not answered is marked, so that it can be told from one that found
-no server: the driver's error does not say so, and after its own second attempt is that one's.
-tests/integration/test_mongo_retry.py notices when that is lost.
-
-And every socket is counted, the monitors' too, from before its connect until it is closed.
-
-One document is found for a third less: without a cursor, on a collection that is kept, from a
-primary that is selected once for each thing learnt of the servers, with one wait and one read for
-the answer. Session, cluster time, pool, limits and the notice of failures are the driver's own.
-tests/integration/test_mongo.py holds what is asked against what the driver's ``find_one`` asks, and
-the tests of outages ask both ways.
+The client keeps its own time limits inside ``pymongo.timeout``, survives killed greenlets, marks
+writes whose answer was lost, counts its sockets, and finds one document for two thirds of the cost.
 """
 
 from collections.abc import Callable
@@ -57,27 +31,29 @@ T = TypeVar("T")
 
 SOCKET_BUFFER_BYTES = 4096
 
-# pymongo.timeout takes 0 for no limit at all.
+# Instead of 0, which means no limit to pymongo.timeout.
 LEAST_S = 0.001
 
-# The label, in the manner of MongoDB's own, of errors after which a write may have been done.
+# An error label in addition to MongoDB's own ones: the write was sent, and may have been done.
 WRITE_SENT = "GreenlineWriteSent"
-# "Not primary": said before anything is done. Other such codes may interrupt a write half-way.
+# "Not primary" codes, sent before anything is done. Other codes may interrupt a write half-way.
 REFUSED_CODES = {10107, 13435, 13436}
-# The answers to an abort that comes too late: no such transaction, and a newer one has begun.
+# The answers to a late abort: no such transaction; a newer one has begun.
 ENDED_CODES = [251, 225]
-# The sessions whose commit was sent. The driver counts its attempts anew in an overload.
+# The sessions whose commit was sent. The driver's own count of attempts restarts in an overload.
 commits_sent: WeakSet[ClientSession] = WeakSet()
 
 
 class KillableCondition(Condition):
     """
-    A condition whose waiter holds the lock again when ``wait`` ends, however it ends.
+    Hold the lock again when ``wait`` ends, also when the waiting greenlet was killed.
 
-    A greenlet can be killed while it takes the lock back. threading's condition then raises
-    without the lock, the ``with`` around it releases one that another greenlet holds, and that
-    one fails with "Semaphore released too many times" and leaves a slot of the pool behind. The
-    fixes of PYTHON-6074 and PYTHON-6136 do not cover it; it was seen at PYTHON-2334.
+    A greenlet can be killed while it reacquires the lock. threading's condition then raises
+    without the lock, the ``with`` around it releases the lock of another greenlet, and that one
+    fails with "Semaphore released too many times" and leaks a slot of the pool. The fixes of
+    PYTHON-6074 and PYTHON-6136 do not cover this case; see PYTHON-2334 as well.
+
+    :param lock: the lock that ``wait`` releases meanwhile.
     """
 
     def __init__(self, lock: Lock) -> None:
@@ -85,8 +61,8 @@ class KillableCondition(Condition):
         self._taken_back = lock
 
     def _is_owned(self) -> bool:
-        # threading's own tries to take the lock, and gevent's lock lets other greenlets run when
-        # that fails: with the lock held, at each notify, twice for each connection given back.
+        # threading's own method tries to acquire the lock, and gevent's lock switches greenlets
+        # when that fails: at each notify, with the lock held, twice for each returned connection.
         return self._taken_back.locked()
 
     def _acquire_restore(self, _: Any) -> None:
@@ -95,30 +71,35 @@ class KillableCondition(Condition):
             try:
                 self._taken_back.acquire()
                 break
-            except BaseException as error:  # nobody holds it for longer than a moment
+            except BaseException as error:
+                # Raised only with the lock held. The loop is short: pymongo never waits for I/O
+                # while it holds the lock.
                 interrupt = interrupt or error
         if interrupt is not None:
             raise interrupt
 
 
 class Sockets:
-    """The sockets of one client: those that connect now, and those that are not closed."""
+    """Count the open sockets of one client, its monitors' included."""
 
     def __init__(self) -> None:
         self.connecting = 0
         self.connected: WeakSet[Connection] = WeakSet()
 
     def count(self) -> int:
-        """Return how many there are; a dropped one is closed when it is collected."""
+        """Return the number of sockets that are connecting or open."""
+        # Weakly referenced: a connection that the driver drops is closed by garbage collection.
         return self.connecting + sum(not one.closed for one in list(self.connected))
 
 
 class BufferedSocket(NetworkingInterface):
     """
-    A socket that is asked less than the driver asks.
+    Wrap a socket to make fewer calls of it.
 
-    For each question the driver sets the timeout five times, and reads the head of the answer,
-    then the rest: here the timeout is set before a wait, and an answer is read at once.
+    For each command the driver sets the timeout five times, and reads the header of the answer
+    before its body. Here the timeout is set once before a wait, and a short answer is read at once.
+
+    :param sock: the connected socket, or TLS socket.
     """
 
     def __init__(self, sock: Any) -> None:
@@ -129,6 +110,7 @@ class BufferedSocket(NetworkingInterface):
 
     @property
     def get_conn(self) -> Any:
+        # pymongo passes this object to its sendall() and to its check for a closed socket.
         return self
 
     def gettimeout(self) -> float | None:
@@ -139,13 +121,15 @@ class BufferedSocket(NetworkingInterface):
         self._timeout_s = timeout
 
     def sendall(self, data: bytes) -> None:
-        """Send all of *data*: nearly always in one piece, for which gevent's own asks more."""
+        """Send all of *data*."""
+        # Nearly always one piece suffices; gevent's sendall makes more calls for it.
         sent = self._ready().send(data)
         if sent < len(data):
             self.conn.sendall(memoryview(data)[sent:])
 
     def recv_into(self, buffer: Any) -> int:
         if self._start == self._end:
+            # A large body goes into the driver's buffer at once, without a second copy.
             if len(buffer) >= SOCKET_BUFFER_BYTES:
                 read: int = self._ready().recv_into(buffer)
                 return read
@@ -156,7 +140,7 @@ class BufferedSocket(NetworkingInterface):
         return count
 
     def _ready(self) -> Any:
-        """Return the socket with its timeout."""
+        """Return the socket after setting its timeout, if that changed."""
         if self._timeout_s != self._set_s:
             self._set_s = self._timeout_s
             self.conn.settimeout(self._timeout_s)
@@ -164,13 +148,17 @@ class BufferedSocket(NetworkingInterface):
 
 
 class LimitedPool(Pool):
-    """A pool whose waiters keep waitQueueTimeoutMS, and whose connects keep connectTimeoutMS."""
+    """
+    Keep waitQueueTimeoutMS and connectTimeoutMS inside ``pymongo.timeout``.
+
+    :param sockets: counts the sockets of the pool's client; the other arguments are pymongo's.
+    """
 
     def __init__(self, sockets: Sockets, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._sockets = sockets
-        # The same lock as threading's patched one, without the arguments that nothing here gives:
-        # the driver takes it six times for each question, and no greenlet waits with it held.
+        # The base class of threading's patched lock, without the cost of its arguments: the driver
+        # acquires it six times for each command, and never waits for I/O while it holds it.
         lock: Any = BoundedSemaphore()
         self.lock = lock
         self.size_cond = KillableCondition(self.lock)
@@ -182,6 +170,7 @@ class LimitedPool(Pool):
 
     def connect(self, *args: Any, **kwargs: Any) -> Connection:
         sockets = self._sockets
+        # Counted before the connect: its permit must not be given back while it goes on.
         sockets.connecting += 1
         try:
             with limited(self.opts.connect_timeout):
@@ -194,7 +183,7 @@ class LimitedPool(Pool):
 
 
 class KeptCollection(Collection[Document]):
-    """A collection that finds one document without a cursor, for half of what that costs."""
+    """Find one document without a cursor, which halves the cost of the call."""
 
     def find_one(
         self,
@@ -202,11 +191,13 @@ class KeptCollection(Collection[Document]):
         *args: Any,
         **kwargs: Any,
     ) -> Document | None:
-        """Return a document that *filter* finds; asked for more than that, as the driver does."""
+        """Return one document that *filter* matches; other arguments go to the driver's method."""
         client = cast("LimitedClient", self._database.client)
+        # "$query" is the old way to pass a sort or a hint within the filter.
         is_plain = type(filter) is dict and "$query" not in filter and not args and not kwargs
         if not is_plain or not client.finds_plainly or client._get_bound_session():
             return super().find_one(filter, *args, **kwargs)
+        # The same command as the driver's find_one sends: tests/integration/test_mongo.py compares.
         command = {"find": self._name, "filter": filter, "limit": 1, "singleBatch": True}
         if self.read_concern.level:
             command["readConcern"] = self.read_concern.document
@@ -216,7 +207,12 @@ class KeptCollection(Collection[Document]):
 
 
 class KeptDatabase(Database[Document]):
-    """A database that makes each collection once: to make one costs a tenth of a question."""
+    """
+    Make each collection object once: making one costs a tenth of a command.
+
+    :param client: the client of the database.
+    :param name: the database's name, str.
+    """
 
     def __init__(self, client: "LimitedClient", name: str) -> None:
         super().__init__(client, name)
@@ -231,17 +227,23 @@ class KeptDatabase(Database[Document]):
 
 class LimitedClient(MongoClient[Document]):
     """
-    A client that keeps serverSelectionTimeoutMS, and marks lost writes with ``WRITE_SENT``.
+    Keep serverSelectionTimeoutMS, and mark lost writes with ``WRITE_SENT``.
 
-    ``users`` is for who lends it: how many have it now. ``sockets`` are all that it has open.
+    ``users`` is the number of blocks that use the client, counted by its owner. ``sockets`` counts
+    the open sockets.
+
+    :param uri: a MongoDB URI, str.
+    :param options: pymongo's options by name.
     """
 
     def __init__(self, uri: str, **options: Any) -> None:
         self.users = 0
         self.sockets = Sockets()
         self._default: KeptDatabase | None = None
-        # The server that was found, and what was known of all servers then.
+        # The topology description for which a primary was selected, and that primary.
         self._primary: tuple[Any, Server | None] = (None, None)
+        # pymongo keeps these options for drivers on top of it. If a version drops them, only the
+        # limits are lost, and tests/integration/test_mongo_outage.py and test_mongo_pool.py fail.
         inner: dict[str, Any] = {
             "_pool_class": partial(LimitedPool, self.sockets),
             "_condition_class": KillableCondition,
@@ -249,7 +251,9 @@ class LimitedClient(MongoClient[Document]):
         super().__init__(uri, **inner, **options)
 
     def stats(self) -> dict[str, int]:
-        """Return size, of which active (or connecting) and idle; and waiting; of all servers."""
+        """Return size, active (or connecting) and idle connections, and waiters, of all servers."""
+        # The pools' own counters stay right when a greenlet is killed, for which
+        # pymongo.monitoring publishes no event. They are private, hence the defaults.
         servers = getattr(self._topology, "_servers", {})
         pools = [server.pool for server in servers.values()]
         active = sum(getattr(pool, "active_sockets", 0) for pool in pools)
@@ -263,23 +267,28 @@ class LimitedClient(MongoClient[Document]):
         }
 
     def default_database(self, name: str) -> KeptDatabase:
-        """Return the database of the URI, else that of *name*; the same object each time."""
+        """Return the URI's database, else the one named *name*; the same object each time."""
         if self._default is None:
             self._default = KeptDatabase(self, self.get_default_database(name).name)
         return self._default
 
     @cached_property
     def finds_plainly(self) -> bool:
-        """Whether a find is a question and its answer, without what the driver may add to it."""
+        """Whether a find is one command, without the driver's repetition or encryption."""
         return not self.options.retry_reads and self._encrypter is None
 
     @_csot.apply
     def read(self, database: str, command: Document, options: Collection[Document]) -> Document:
         """
-        Return the answer to a command that only reads, with the preferences of *options*.
+        Run a command that only reads, and return its answer.
 
-        It is ``Database.command`` without the driver's repetitions: the same session, selection of
-        a server, pool, time limits, cluster time and notice of failures, in half of its calls.
+        It is ``Database.command`` without repetitions: the session, server selection, pool, time
+        limits, cluster time and the handling of failures are the driver's own.
+
+        :param database: the database's name, str.
+        :param command: the command; its first key is the operation's name.
+        :param options: the collection whose read preference and codec options apply.
+        :raises PyMongoError: as ``Database.command`` does.
         """
         preference, codec = options.read_preference, options.codec_options
         session = self._ensure_session()
@@ -306,9 +315,11 @@ class LimitedClient(MongoClient[Document]):
         known, server = self._primary
         topology = self._topology.description
         wants_primary = type(server_selector) is Primary or server_selector is WRITABLE
+        # An explicit session may be pinned to a server, or in a transaction.
         is_implicit = session is None or session._implicit
         is_plain = wants_primary and is_implicit and not address and not deprioritized_servers
-        # The driver makes the description anew whenever it learns anything of a server.
+        # The driver makes a new description for each change that it notices of a server, so the
+        # kept primary is never older than its knowledge.
         if server is None or known is not topology or not is_plain:
             with limited(self.options.server_selection_timeout):
                 server = super()._select_server(
@@ -316,14 +327,16 @@ class LimitedClient(MongoClient[Document]):
                     operation_id,
                 )  # fmt: skip
             has_primary = topology.topology_type == TOPOLOGY_TYPE.ReplicaSetWithPrimary
+            # The selection may have waited: keep its result only if nothing changed meanwhile.
             if is_plain and has_primary and topology is self._topology.description:
                 self._primary = topology, server
-        if _csot.get_timeout():  # set inside as well, and forgotten at the end of the block
+        # The driver sets the round-trip time inside limited(), whose end resets it.
+        if _csot.get_timeout():
             _csot.set_rtt(server.description.min_round_trip_time)
         return server
 
     def _retry_internal(self, func: Callable[..., T], *args: Any, **how: Any) -> T:
-        # A command may be anything, also a write.
+        # "is_read" does not settle it: a command that runs as a read may be a write.
         is_command = how.get("is_run_command") or how.get("is_aggregate_write")
         if how.get("is_read") and not is_command:
             return super()._retry_internal(func, *args, **how)
@@ -331,34 +344,39 @@ class LimitedClient(MongoClient[Document]):
 
         def send(*with_connection: Any) -> T:
             nonlocal sent
+            # Before it is sent: after an interrupt the outcome is unknown, too.
             if how.get("operation") == "commitTransaction":
                 commits_sent.add(args[0])
             try:
                 return func(*with_connection)
             except (ConnectionFailure, ProtocolError) as error:
+                # Of any attempt: the driver raises the error of its last one, which may have
+                # found no server, although the first one was sent.
                 sent = sent or not _is_refusal(error)
                 raise
 
         try:
             return super()._retry_internal(send, *args, **how)
         except PyMongoError as error:
+            # A private method: tests/integration/test_mongo_retry.py fails if it goes away.
             if sent and isinstance(error, ConnectionFailure | ProtocolError):
                 error._add_error_label(WRITE_SENT)
             raise
 
 
 def has_time() -> bool:
-    """Return whether the driver would send anything now, within ``pymongo.timeout``."""
+    """Return whether ``pymongo.timeout`` leaves the driver time to send a command now."""
+    # The driver does not send a command whose answer cannot arrive in time.
     left_s = _csot.remaining()
     return left_s is None or left_s > _csot.get_rtt()
 
 
 def abort_of(session: ClientSession) -> Document | None:
     """
-    Return the command that aborts the last transaction of *session*; None: nothing was ever sent.
+    Return the command that aborts the last transaction of *session*; None: nothing was sent yet.
 
-    It can be sent when *session* has ended. The driver may give the server's session to another
-    one before that: its transactions have larger numbers, and the server refuses this one then.
+    The command may be sent after *session* has ended. If the driver has given the server session
+    to another client session by then, the transaction number is outdated and the server refuses it.
     """
     ours = session._server_session
     number = getattr(ours, "transaction_id", None)
@@ -369,7 +387,13 @@ def abort_of(session: ClientSession) -> Document | None:
 
 
 def abort(client: MongoClient[Document], command: Document) -> None:
-    """Send *command*, which :func:`abort_of` returned."""
+    """
+    Send an abort.
+
+    :param client: the client, which need not have a session for it.
+    :param command: the result of :func:`abort_of`.
+    :raises PyMongoError: it could not be sent. A transaction that has ended is no error.
+    """
     server = client._select_server(WRITABLE, None, "abortTransaction")
     with client._checkout(server, None) as connection:
         connection.command("admin", command, allowable_errors=ENDED_CODES, client=client)
@@ -381,7 +405,11 @@ def _is_refusal(error: PyMongoError) -> bool:
 
 
 def limited(limit_s: float | None) -> AbstractContextManager[None]:
-    """Bound a block to *limit_s* seconds, where ``pymongo.timeout`` replaces other limits."""
+    """Limit a block to *limit_s* seconds if ``pymongo.timeout`` replaces the driver's own limit."""
+    # pymongo.timeout replaces serverSelectionTimeoutMS, waitQueueTimeoutMS and connectTimeoutMS,
+    # though the drivers' specification asks for the lesser of both when a server is selected. An
+    # outage would be reported only at the deadline, and as a slow server. A nested timeout limits
+    # the phase alone, also in the middle of a block or before the driver's own second attempt.
     if limit_s is None or not _csot.get_timeout():
         return nullcontext()
     return pymongo.timeout(max(limit_s, LEAST_S))

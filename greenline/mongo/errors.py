@@ -1,4 +1,4 @@
-"""pymongo's errors in our words: one table, used at one edge."""
+"""Translate pymongo's errors into those of :mod:`greenline.errors`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -32,22 +32,27 @@ from greenline.errors import (
 from greenline.hub import deadline
 from greenline.mongo.driver import WRITE_SENT
 
-# The server is stopping, was stopped, or is no primary any more.
+# The server is stopping, was stopped, or is no longer the primary.
 DOWN_CODES = {91, 189, 10107, 11600, 11602, 13435, 13436}
-# The server has forgotten or killed the cursor of a read, as when it was restarted.
+# The cursor of a read was lost or killed, for example by a restart of the server.
 CURSOR_CODES = {43, 237}
 DUPLICATE_KEY = 11000
-# With wrong credentials (18) the server is as good as away.
+# Wrong credentials (18) make a server unusable, so they count as an outage.
 OUTAGE_CODES = DOWN_CODES | CURSOR_CODES | {18}
 
-# What pymongo says, in two classes of its own, to those who are at work while a client closes.
+# The texts of pymongo's two errors for an operation that runs while its client is closed.
 CLOSED = re.compile("after close|closed connection pool")
 ENDING = re.compile(r"Timeout: |Topology Description|\(configured timeouts|full error")
 
 
 @contextmanager
 def translated(*, repeatable: bool = True) -> Iterator[None]:
-    """Let the block's pymongo errors out as ours, the original as ``__cause__``."""
+    """
+    Translate the pymongo errors of a ``with`` block; the original is the ``__cause__``.
+
+    :param repeatable: see :func:`translate`, bool, default True.
+    :raises GreenlineError: for any pymongo error.
+    """
     try:
         yield
     except PyMongoError as error:
@@ -56,15 +61,16 @@ def translated(*, repeatable: bool = True) -> Iterator[None]:
 
 def translate(error: PyMongoError, *, repeatable: bool = True) -> GreenlineError:
     """
-    Return our error for *error*, by its class, then by the server's code.
+    Return the Greenline error for *error*, by its class, then by the server's code.
 
-    A write that must not be done twice, was sent and not answered is neither an outage nor just
-    late, whichever the driver noticed: either would say that the same may be asked again.
+    :param error: pymongo's error.
+    :param repeatable: the operation may be done twice, bool, default True.
     """
+    # First: an outage or a timeout would say that the operation may be repeated.
     if not repeatable and error.has_error_label(WRITE_SENT):
         return OutcomeUnknown()
     if (duplicate := _find_duplicate(error)) is not None:
-        # The fields of the violated index: mongod names them, other servers may not.
+        # The fields of the violated index: mongod sends them, other servers may not.
         key = ", ".join(duplicate.get("keyPattern") or ()) or None
         return Conflict(f"this exists already{f' ({key})' if key else ''}", constraint=key)
     if isinstance(error, DocumentTooLarge):
@@ -73,9 +79,10 @@ def translate(error: PyMongoError, *, repeatable: bool = True) -> GreenlineError
         return PoolTimeout("no MongoDB connection became free in time")
     if isinstance(error, ExecutionTimeout) or _was_slow(error):
         return DeadlineExceeded("MongoDB did not answer before the deadline")
+    # The text of an OperationFailure is the server's, which may contain anything.
     if not isinstance(error, OperationFailure) and CLOSED.search(str(error)):
         return PoolClosed("the MongoDB client is closed")
-    # A name that does not resolve is a ConfigurationError: pymongo resolves when it connects.
+    # An unresolvable host name is a ConfigurationError, as pymongo resolves it at the connect.
     if isinstance(error, ConnectionFailure | ProtocolError | ConfigurationError):
         return StoreDown(f"MongoDB: {first_sentence(error)}")
     if getattr(error, "code", None) in OUTAGE_CODES:
@@ -84,18 +91,19 @@ def translate(error: PyMongoError, *, repeatable: bool = True) -> GreenlineError
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the error's text without what pymongo appends: topology, timeouts, raw answer."""
+    """Return the error's text without the appended topology, timeouts and raw answer."""
     return ENDING.split(str(error))[0].strip(" (,")
 
 
 def _was_slow(error: PyMongoError) -> bool:
-    """Return whether the deadline passed while a server was there: without one it is an outage."""
+    """Return whether the deadline passed while a server was reachable."""
+    # A failed server selection is an outage, although its error is marked as a timeout, too.
     late = error.timeout and deadline.remaining() == 0
     return late and not isinstance(error, ServerSelectionTimeoutError)
 
 
 def _find_duplicate(error: PyMongoError) -> Mapping[str, Any] | None:
-    """Return what the server says of a duplicate key, the first one if there are several."""
+    """Return the server's details of the first duplicate key, None if there is none."""
     if isinstance(error, DuplicateKeyError):
         return error.details or {}
     if isinstance(error, BulkWriteError):

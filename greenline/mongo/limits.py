@@ -1,4 +1,4 @@
-"""Read from a MongoDB server how many connections it allows, where it tells."""
+"""Read from a MongoDB server how many connections it allows."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from greenline.mongo.errors import translated
 
 
 def read_max_connections(client: "MongoClient[dict[str, Any]]") -> int | None:
-    """Return ``connections.current + available`` of serverStatus; None when it is not told."""
+    """Return ``connections.current + available`` of serverStatus; None: the server hides them."""
     with translated():
         try:
             status = client.admin.command("serverStatus")
-        except ExecutionTimeout:  # also an OperationFailure, and no answer
+        except ExecutionTimeout:  # an OperationFailure as well, but not a refusal
             raise
-        except OperationFailure:  # not every role may ask
+        except OperationFailure:  # serverStatus needs a role that the user may lack
             return None
         connections = status.get("connections", {})
         if "current" not in connections or "available" not in connections:
             return None
-        # SecantusDB says 0 for as many as it likes.
+        # SecantusDB reports 0 for "no limit".
         if connections["available"] == 0 and "secantus" in status:
             return None
     return int(connections["current"]) + int(connections["available"])

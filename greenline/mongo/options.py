@@ -1,8 +1,8 @@
 """
-pymongo's options: which ones are ours, and that those in the URI win.
+Hold Greenline's options of pymongo; the URI's options override them.
 
-Every wait is finite, also outside a request. Inside one ``pymongo.timeout`` is the limit of all
-of them together, and :mod:`greenline.mongo.driver` keeps each of them beneath it.
+Every wait is finite, also outside a request. Inside a request ``pymongo.timeout`` limits the sum
+of the waits, and :mod:`greenline.mongo.driver` limits each of them.
 """
 
 import re
@@ -13,21 +13,20 @@ Options = dict[str, Any]
 
 # pymongo's default of 2 connects at a time makes a cold burst queue.
 MAX_CONNECTING = 8
-# As many as may connect at once: warming up takes the time of one connect, and the first burst
-# after the start finds what it would otherwise begin with.
+# The number that may connect at once, so that warming up takes the time of one connect.
 MIN_POOL_SIZE = MAX_CONNECTING
 
 POOL: Options = {
     "connectTimeoutMS": 5_000,
     "serverSelectionTimeoutMS": 5_000,
-    # Nothing waits for an answer longer than this, even outside a request.
+    # The longest wait for an answer, also outside a request.
     "socketTimeoutMS": 60_000,
     "maxConnecting": MAX_CONNECTING,
-    # Under pymongo.timeout the driver repeats a read without a pause and without an end but the
-    # deadline; greenline.mongo.retry does it with both.
+    # Under pymongo.timeout the driver repeats a read without pauses until the deadline;
+    # greenline.mongo.retry makes pauses and limits the attempts.
     "retryReads": False,
 }
-# All below the 2 s that a health check may take, so that the driver's own reason is told.
+# All below the 2 s limit of a health check, so that the driver's own error is reported.
 READINESS_S = 1.5
 READINESS: Options = {
     "maxPoolSize": 1,
@@ -38,26 +37,39 @@ READINESS: Options = {
     "waitQueueTimeoutMS": 1_500,
 }
 # Amazon DocumentDB refuses retryable writes before engine version 8.0.2 (error 301). Nothing else
-# has to be switched off: it says itself that it has no streaming hello, its ends of sessions and
-# its serverStatus may be refused without harm. Engines before 5.0 speak a protocol (wire
-# version 7) that pymongo 4.20 has left behind, and are refused with its message.
+# needs an option: the server announces that it has no streaming hello, and a refused endSessions
+# or serverStatus does no harm. Engines before 5.0 speak wire version 7, which pymongo 4.20 no
+# longer supports: its message is reported.
 DOCUMENTDB: Options = {"retryWrites": False}
 
 
 def pool_options(size: int, queue_s: float, *, documentdb: bool = False) -> Options:
-    """Return our options for a pool of *size*, whose waiting is bounded to *queue_s* seconds."""
+    """
+    Return Greenline's options for a pool.
+
+    :param size: maxPoolSize, int.
+    :param queue_s: seconds to wait for a connection, float.
+    :param documentdb: the server is an Amazon DocumentDB, bool, default False.
+    """
     return {
         **POOL,
         **(DOCUMENTDB if documentdb else {}),
         "maxPoolSize": size,
-        # pymongo takes 0 for no limit at all.
+        # 0 means no limit to pymongo.
         "waitQueueTimeoutMS": max(int(queue_s * 1000), 1),
     }
 
 
 def split(uri: str, ours: Options) -> tuple[Options, list[str]]:
-    """Return those of *ours* that *uri* does not set, and the names of those that it does."""
-    pairs = re.split("[&;]", urlsplit(uri).query)  # pymongo reads both
+    """
+    Split options by whether a URI sets them.
+
+    :param uri: a MongoDB URI, str.
+    :param ours: Greenline's options.
+    :returns: the options that *uri* does not set, and the sorted names of those that it sets.
+    """
+    pairs = re.split("[&;]", urlsplit(uri).query)  # pymongo accepts both separators
+    # Option names in a URI are case-insensitive.
     given = {pair.partition("=")[0].lower() for pair in pairs}
     kept = {name: value for name, value in ours.items() if name.lower() not in given}
     return kept, sorted(ours.keys() - kept.keys())

@@ -1,11 +1,8 @@
 """
-What a worker may have open at MongoDB, of what the host may: taken together, or not at all.
+Count a worker's connections to MongoDB against its host's limit.
 
-1. A permit is a connection to each of the servers: the pool's, the monitors', readiness's.
-2. Two workers that each hold half of what they need would wait for each other: so whoever does not
-   get all gives back what it got, at once, and asks again later.
-3. A permit goes back when its socket is closed. Those of a killed worker died with it: what it left
-   is free ``SETTLED_S`` after it was found, when the server has noticed, too.
+A permit is a slot of the :class:`SlotTable`: one connection to each server of the deployment, of
+the pool, the monitors or the readiness check. It is given back when its socket is closed.
 """
 
 from time import monotonic
@@ -16,7 +13,11 @@ SETTLED_S = 1.0
 
 
 class Permits:
-    """The permits of this worker in *slot_table*; without one there are as many as it asks for."""
+    """
+    Hold the permits of this worker.
+
+    :param slot_table: the host's :class:`SlotTable`; None: permits are unlimited.
+    """
 
     def __init__(self, slot_table: SlotTable | None) -> None:
         self._slot_table = slot_table
@@ -27,22 +28,23 @@ class Permits:
 
     @property
     def held(self) -> int:
-        """How many this worker has."""
+        """The number of permits that this worker holds."""
         return len(self._slots)
 
     @property
     def are_counted(self) -> bool:
-        """Whether others may have what this worker asks for."""
+        """Whether the permits are shared with other processes."""
         return self._slot_table is not None
 
     def take(self, number: int) -> bool:
-        """Have *number* in all and return true, or take none."""
+        """Raise the number of held permits to *number* and return True, or take none."""
         if self._slot_table is None:
             return True
         more: list[Slot] = []
         while self.held + len(more) < number:
             slot = self._slot_table.take()
             if slot is None:
+                # Two workers that each kept a half of the last permits would block each other.
                 for slot in more:
                     self._slot_table.give(slot)
                 return False
@@ -51,11 +53,9 @@ class Permits:
         return True
 
     def hear(self) -> None:
-        """
-        Go by the capacity that another worker was told of, where it is more.
-
-        Who begins cannot ask the server while others hold all of the little that it knows of.
-        """
+        """Use the capacity that another worker has read from the server, if it is larger."""
+        # A new worker knows only the small initial capacity. While other workers hold all of that,
+        # it cannot connect to ask the server.
         if (
             self._slot_table is not None
             and self._slot_table.capacity < self._slot_table.spare[TOLD_CAPACITY]
@@ -65,17 +65,20 @@ class Permits:
             )
 
     def keep(self, number: int) -> None:
-        """Give back all but *number*, last those that nobody else could use."""
+        """Give back all permits but *number*."""
+        # Shared slots first, from the end of the list: other processes cannot use a reserved one.
         self._slots.sort(key=lambda slot: not slot.is_kept)
         while self.held > number:
             slot = self._slots.pop()
-            if self._slot_table is not None and slot.file is not None:  # the slot table is open
+            # A slot has no file after the slot table was closed.
+            if self._slot_table is not None and slot.file is not None:
                 self._slot_table.give(slot)
 
     def settle(self) -> None:
-        """Free what killed workers left; call it about once a second."""
+        """Free the permits of killed workers; call it about once a second."""
         if self._slot_table is None:
             return
         for orphan in self._slot_table.orphans():
+            # The sockets ended with the worker; the delay is for the server to notice it.
             if orphan.since_s is not None and monotonic() - orphan.since_s >= SETTLED_S:
                 self._slot_table.give(orphan)

@@ -1,21 +1,9 @@
 """
-Repeat an operation whose server was lost on the way, where it may happen twice.
+Repeat an operation after a lost connection, if doing it twice has the effect of doing it once.
 
-1. What may: reads; an insert with an ``_id`` made here; a change of one document by its ``_id``
-   that says what is to be, not what is to be added; a delete by ``_id``. Everything else
-   (``$inc``, ``$push``, a filter that finds another document the second time) is done in a
-   ``database()`` block and never repeated here; when its answer is lost, that is told. What takes
-   more care is in :mod:`greenline.mongo.versions` and :mod:`greenline.mongo.batches`.
-2. Repeated after AutoReconnect and its kinds: NetworkTimeout, ServerSelectionTimeoutError,
-   NotPrimaryError; and where the server has lost the cursor of a read. A deadline that passed is
-   none of them.
-3. Between attempts: exponential back-off with full jitter (AWS Architecture Blog, "Exponential
-   Backoff and Jitter"), never beyond the deadline.
-4. An outage is told after ``OUTAGE_S``, however much time the request has left.
-
-tenacity, because its ``wait_random_exponential`` is full jitter: stamina, which wraps it, adds a
-jitter on top of the exponential pause. It sleeps with ``time.sleep``, which is gevent's here, and
-imports no asyncio. The first attempt does not go through it: that would cost 15 us an operation.
+Such operations are reads, an insert with an ``_id`` made by the caller, and a replacement, a
+``$set`` or a delete of one document by its ``_id``. Other operations (``$inc``, ``$push``) belong
+in a ``database()`` block, which is never repeated.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,18 +26,18 @@ from greenline.mongo.errors import CURSOR_CODES
 Document = dict[str, Any]
 T = TypeVar("T")
 
-# No new attempt begins later than this after the first one: it is an outage then.
+# No attempt begins later than this after the first one, however much time the request has left.
 OUTAGE_S = 5.0
 MAX_ATTEMPTS = 6
-FIRST_PAUSE_S = 0.05  # at most, as the following ones
+FIRST_PAUSE_S = 0.05  # an upper limit, as each pause is random
 LONGEST_PAUSE_S = 1.0
 
-# Done twice they leave what they left when done once.
+# Applied twice they have the effect of one application.
 REPEATABLE_OPERATORS = frozenset({"$set", "$unset", "$min", "$max"})
 
 
 class Lender(Protocol):
-    """Lends the database, and lets errors out as those of :mod:`greenline.errors`."""
+    """Lend the database, and translate errors into those of :mod:`greenline.errors`."""
 
     def database(
         self, *, repeatable: bool = False
@@ -57,14 +45,14 @@ class Lender(Protocol):
 
 
 class Repeating:
-    """The operations that are repeated, for a class that lends a database."""
+    """Add the repeated operations to a class that has ``database()``."""
 
     def read(self: Lender, work: "Callable[[Database[Document]], T]") -> T:
         """
-        Return what *work* returns, which only reads, and reads to the end: no cursor leaves it.
+        Call *work* with the database, and return its result.
 
-        Raises:
-            StoreDown: the server cannot be reached, nor could it a little later.
+        :param work: a callable that only reads; it reads its cursors to the end.
+        :raises StoreDown: the server cannot be reached, also after a few attempts.
         """
 
         def attempt(_: bool) -> T:
@@ -77,18 +65,16 @@ class Repeating:
         self: Lender, collection: str, document: Document, *, may_come_again: bool = True
     ) -> None:
         """
-        Insert *document*, whose ``_id`` the caller has just made.
+        Insert one document.
 
-        A duplicate is a success when it is our own: an earlier attempt arrived, whose answer was
-        lost. So what has the ``_id`` is compared; the error may name another unique index.
-
+        :param collection: the collection's name, str.
+        :param document: the document, with an ``_id`` that the caller has just made.
         :param may_come_again: the caller may insert this very document again, bool, default True.
-
-        Raises:
-            Conflict: it contradicts a unique index.
-            StoreDown: the server cannot be reached; the document may have been stored, if it may
-                come again.
-            OutcomeUnknown: it may not come again, and may have been stored.
+        :raises Conflict: it violates a unique index.
+        :raises StoreDown: the server cannot be reached; with *may_come_again* the document may have
+            been stored.
+        :raises OutcomeUnknown: without *may_come_again*: it may have been stored.
+        :raises ValueError: *document* has no ``_id``.
         """
         if "_id" not in document:
             raise ValueError("without an _id of ours, a second attempt would insert it twice")
@@ -98,6 +84,8 @@ class Repeating:
                 try:
                     database[collection].insert_one(document)
                 except DuplicateKeyError:
+                    # Ours, if an earlier attempt stored it and its answer was lost. Compared by
+                    # content, as the error may also come from another unique index.
                     if not arrived or not is_stored(database[collection], document):
                         raise
 
@@ -107,15 +95,18 @@ class Repeating:
         self: Lender, collection: str, document_id: Any, change: Mapping[str, Any]
     ) -> Document | None:
         """
-        Change one document; return it as it is now, None when there is none of this ``_id``.
+        Change one document.
 
-        *change* is a whole document in its place, or operators of ``REPEATABLE_OPERATORS``. A
-        repeated change wins over what someone else wrote between the attempts, as one that came
-        a moment later would.
+        A repeated change overwrites another client's change between the attempts, as a change that
+        came a moment later would.
 
-        Raises:
-            Conflict: it contradicts a unique index.
-            StoreDown: the server cannot be reached; the change may have been made.
+        :param collection: the collection's name, str.
+        :param document_id: the document's ``_id``.
+        :param change: a whole new document, or operators of ``REPEATABLE_OPERATORS``.
+        :returns: the changed document, None if there is no such ``_id``.
+        :raises Conflict: it violates a unique index.
+        :raises StoreDown: the server cannot be reached; the change may have been made.
+        :raises ValueError: *change* has an operator that is not repeatable.
         """
         operators = {name for name in change if name.startswith("$")}
         if not operators <= REPEATABLE_OPERATORS:
@@ -134,36 +125,42 @@ class Repeating:
 
     def delete(self: Lender, collection: str, document_id: Any) -> bool:
         """
-        Delete one document; return whether there was one.
+        Delete one document.
 
-        When an earlier attempt may have arrived, and a later one finds nothing, that counts as
-        deleted. Whether it was there before the first cannot be known any more; that it is gone
-        is what the caller asked for, and what is said.
-
-        Raises:
-            StoreDown: the server cannot be reached; the document may have been deleted.
+        :param collection: the collection's name, str.
+        :param document_id: the document's ``_id``.
+        :returns: whether it was deleted; also True if it is missing after a lost answer.
+        :raises StoreDown: the server cannot be reached; the document may have been deleted.
         """
 
         def attempt(arrived: bool) -> bool:
             with self.database(repeatable=True) as database:
                 gone = database[collection].delete_one({"_id": document_id}).deleted_count
+            # After a lost answer it is unknown whether the document existed before. The caller
+            # asked for its absence, which is certain.
             return bool(gone) or arrived
 
         return repeated(attempt)
 
 
 def is_stored(collection: "Collection[Document]", document: Document) -> bool:
-    """Return whether *document* is there, byte by byte: BSON cuts microseconds, knows no tuple."""
+    """
+    Return whether a document is stored exactly as given.
+
+    :param collection: the collection.
+    :param document: the document, with its ``_id``.
+    """
+    # Compared as BSON, which cuts microseconds and stores a tuple as an array.
     ours = collection.codec_options
     raw = ours.with_options(document_class=RawBSONDocument)
-    # The primary is asked, whatever the URI prefers: others may not have it yet.
+    # A secondary, which the URI may prefer, may not have the document yet.
     primary = collection.with_options(raw, ReadPreference.PRIMARY)
     found = primary.find_one({"_id": document["_id"]})
     return found is not None and found.raw == bson.encode(document, codec_options=ours)
 
 
 def is_unsent(error: BaseException) -> bool:
-    """Return whether *error* came before anything was sent: no server, or no connection."""
+    """Return whether *error* was raised before anything was sent."""
     return isinstance(error, PoolTimeout | PoolClosed) or isinstance(
         error.__cause__, ServerSelectionTimeoutError
     )
@@ -171,12 +168,17 @@ def is_unsent(error: BaseException) -> bool:
 
 def repeated(attempt: Callable[[bool], T], *, may_come_again: bool = True) -> T:
     """
-    Call *attempt* until it is not lost; its argument says whether an earlier one may have arrived.
+    Call *attempt* until the connection is not lost during the call.
 
-    :param may_come_again: the caller may repeat it where it may have been done, bool, default True.
-    :raises OutcomeUnknown: it was lost in the end, may have been done, and must not come again.
+    :param attempt: takes a bool: whether an earlier attempt may have reached the server.
+    :param may_come_again: the caller may repeat the operation if its outcome is unknown, bool,
+        default True.
+    :returns: the result of *attempt*.
+    :raises StoreDown: the last attempt was lost.
+    :raises OutcomeUnknown: instead, without *may_come_again*, if the operation may have been done.
     """
     started = monotonic()
+    # Without tenacity, which costs 15 us for each operation.
     try:
         return attempt(False)
     except StoreDown as error:
@@ -190,7 +192,8 @@ def _again(
     attempt: Callable[[bool], T], first: StoreDown, started: float, may_come_again: bool
 ) -> T:
     arrived = False
-    pending: list[StoreDown] = [first]  # tenacity's first attempt is the one that was made
+    # To tenacity, the first attempt is the one that has already failed.
+    pending: list[StoreDown] = [first]
 
     def tell() -> T:
         nonlocal arrived
@@ -199,11 +202,13 @@ def _again(
                 raise pending.pop()
             return attempt(arrived)
         except StoreDown as error:
+            # An attempt that was sent may have been done, regardless of the later errors.
             arrived = arrived or not is_unsent(error)
             raise
 
     def is_over(state: RetryCallState) -> bool:
         pause_s, left_s = state.upcoming_sleep, deadline.remaining()
+        # No pause that ends after the deadline: the error of the outage says more than a timeout.
         return (
             state.attempt_number >= MAX_ATTEMPTS
             or monotonic() - started + pause_s >= OUTAGE_S
@@ -212,6 +217,9 @@ def _again(
 
     retrying = Retrying(
         retry=retry_if_exception(_is_lost),
+        # Full jitter (AWS Architecture Blog, "Exponential Backoff and Jitter"). stamina, which
+        # wraps tenacity, only adds a jitter to the exponential pause. Both sleep with time.sleep,
+        # which gevent patches.
         wait=wait_random_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S),
         stop=is_over,
         reraise=True,
@@ -228,4 +236,5 @@ def _is_lost(error: BaseException) -> bool:
     if not isinstance(error, StoreDown):
         return False
     cause = error.__cause__
+    # AutoReconnect is the base of NetworkTimeout, ServerSelectionTimeoutError, NotPrimaryError.
     return isinstance(cause, AutoReconnect) or getattr(cause, "code", None) in CURSOR_CODES

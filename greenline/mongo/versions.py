@@ -1,10 +1,8 @@
 """
-Change a document only as it was read: by its ``version``, which is another one at each change.
+Change or delete a document only if it was not changed since it was read.
 
-1. Of two who read the same document one succeeds, and the other is told to read it again.
-2. After a lost answer it is tried again, as it does nothing the second time. But when others
-   changed the document since, nobody can tell whether ours came before theirs.
-3. What the server can do is asked once, by the first who needs to know.
+Each change gives the document another ``version``. Of two clients that read the same version, one
+succeeds, and the other one has to read the document again.
 """
 
 import logging
@@ -21,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Versions(Repeating):
-    """The operations on a version of a document, for a class that lends a database."""
+    """Add the operations on a version of a document to a class that has ``database()``."""
 
     _capabilities: Capabilities | None = None
 
@@ -30,26 +28,28 @@ class Versions(Repeating):
 
     def capabilities(self) -> Capabilities:
         """
-        Return what the server can do.
+        Return the server's capabilities, which are read once.
 
-        Raises:
-            StoreDown: it cannot be reached.
+        :raises StoreDown: the server cannot be reached.
         """
         if self._capabilities is None:
             told = self.read(read_capabilities)
-            if self._capabilities is None:  # another greenlet may have been faster
+            if self._capabilities is None:  # checked again, as the read was a wait
                 log.info("mongodb: %s", told)
                 self._capabilities = told
         return self._capabilities
 
     def swap(self, collection: str, old: Document, new: Document) -> bool:
         """
-        Put *new* in the place of *old*; False when that was changed, or is gone.
+        Replace a document.
 
-        Raises:
-            Conflict: it contradicts a unique index.
-            StoreDown: the server cannot be reached; it may have been done.
-            OutcomeUnknown: it may have been done before others changed it.
+        :param collection: the collection's name, str.
+        :param old: the document as it was read.
+        :param new: its replacement, with another ``version``.
+        :returns: False when *old* was changed or deleted since.
+        :raises Conflict: *new* violates a unique index.
+        :raises StoreDown: the server cannot be reached; it may have been replaced.
+        :raises OutcomeUnknown: another client changed it, perhaps after our replacement.
         """
         key, versions = {"_id": old["_id"]}, (old.get("version"), new["version"])
 
@@ -60,9 +60,11 @@ class Versions(Repeating):
                     return True
                 if not arrived:
                     return False
+                # The answer to an earlier attempt was lost: it may have replaced the document.
                 if is_stored(found, new):
                     return True
                 now = found.with_options(read_preference=ReadPreference.PRIMARY).find_one(key)
+                # A third version: the other client's change came before or after ours.
                 if now is not None and now.get("version") not in versions:
                     raise OutcomeUnknown
                 return False
@@ -71,12 +73,13 @@ class Versions(Repeating):
 
     def remove(self, collection: str, old: Document) -> bool:
         """
-        Delete *old*; False when it was changed, or is gone.
+        Delete a document.
 
-        As with ``delete()``, what is gone after a lost answer counts as deleted.
-
-        Raises:
-            StoreDown: the server cannot be reached; it may have been deleted.
+        :param collection: the collection's name, str.
+        :param old: the document as it was read.
+        :returns: False when it was changed or deleted since; True if it is missing after a lost
+            answer, as with ``delete()``.
+        :raises StoreDown: the server cannot be reached; it may have been deleted.
         """
         key = {"_id": old["_id"]}
 

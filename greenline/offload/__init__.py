@@ -1,9 +1,9 @@
 """
-Calls that block below Python, kept away from the hub.
+Keep calls that block below Python away from the hub.
 
-``sqlite3``, file locks, pipes, ``os.system`` and ``os.wait*`` wait in the hub or work in native
-threads, and so does what ``GREENLINE_OFFLOAD`` names. With ``GREENLINE_OFFLOAD=off`` nothing is
-replaced.
+``sqlite3``, file locks, pipes, ``os.system`` and ``os.wait*`` are replaced by functions that wait
+in the hub or work in native threads. So are the functions that ``GREENLINE_OFFLOAD`` names. With
+``GREENLINE_OFFLOAD=off`` nothing is replaced.
 """
 
 import fcntl
@@ -22,14 +22,15 @@ MYSQLCLIENT = "mysqlclient"
 
 def patch() -> None:
     """
-    Replace the calls that block: after gevent's patches, and before the application is imported.
+    Replace the calls that block. Call this after gevent's patches and before the application is
+    imported.
 
     :raises ConfigError: ``GREENLINE_OFFLOAD`` names a package that does not exist.
     """
     wanted = settings.offload()
     if wanted is None:
         return
-    # They note what gevent has put in place.
+    # Not at the top: at their import these modules keep the functions that gevent has set.
     from greenline.offload import locks, pipes, processes, programs
 
     fcntl.flock, fcntl.lockf, fcntl.fcntl = locks.flock, locks.lockf, locks.fcntl_
@@ -65,9 +66,9 @@ def advice(file: str, function: str) -> str | None:
     """
     Return how to keep a function that blocked the hub away from it.
 
-    :param file: the path of its module, as it stands in a stack.
-    :param function: its name, as it stands in a stack.
-    :returns: a sentence, None where nothing is known.
+    :param file: the path of its module as in a stack, str.
+    :param function: its name as in a stack, str.
+    :returns: a sentence; None where no advice is known.
     """
     module = next(
         (name for name, one in list(sys.modules.items()) if getattr(one, "__file__", 0) == file),
@@ -84,7 +85,7 @@ def advice(file: str, function: str) -> str | None:
     if package in sys.stdlib_module_names or package in {"greenline", "gevent", "gunicorn"}:
         return None
     if not function.isidentifier() or function.startswith("__"):
-        return None  # no name by which it is called
+        return None  # a lambda, for example, is not called by a name
     return (
         f"if it waits below Python: {settings.OFFLOAD.name}={module}:{function} runs it in a "
         "thread, where it is called by that name"
@@ -96,6 +97,7 @@ def advice_for(stack: Iterable[tuple[str, int, str]]) -> str | None:
     Return the advice for the innermost function of *stack* that has one.
 
     :param stack: file, line and function of each frame, the outermost first.
+    :returns: a sentence; None where no advice is known.
     """
     found = (advice(file, function) for file, _, function in reversed(list(stack)))
     return next(filter(None, found), None)

@@ -2,10 +2,10 @@
 Separate a child process that an application forks off a worker from that worker.
 
 A child of ``os.fork`` or ``multiprocessing`` computes and ends; it never serves. It has a hub of
-its own in which none of the worker's greenlets run, default signal handlers, and no connection of
-the worker's: neither a listening socket nor a client's nor a database's. It ends when its worker
-does, and so do its own children, unless one has called ``os.setsid()``. A program that it executes
-in its own place goes on, as it does under threads.
+its own, in which none of the worker's greenlets run, default signal handlers, and none of the
+worker's connections: neither listening sockets nor those of clients and databases. It ends when
+its worker ends, and so do its own children, unless one has called ``os.setsid()``. A program that
+replaces the child goes on, as under threads.
 """
 
 import _socket
@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 import gevent.hub
 
-# Private names of gevent's, and `Hub.loop`, which is not documented to be set.
+# Private names of gevent. Setting `Hub.loop`, as below, is not documented either.
 from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
 from gevent.exceptions import LoopExit
 from gevent.monkey import get_original
@@ -32,14 +32,14 @@ from greenlet import getcurrent, greenlet, settrace
 
 from greenline.hub import deadline, disconnect
 
-TERMINATE_S = 5.0  # from SIGTERM to SIGKILL for a child whose worker has ended
+TERMINATE_S = 5.0  # from SIGTERM to SIGKILL, for a child whose worker has ended
 
 log = logging.getLogger(__name__)
 
 is_child = False  # whether this process was forked off a worker
 
-_session = 0  # the worker's
-_worker_end = _worker_life = -1  # a pipe: the second end is open for as long as the worker lives
+_session = 0  # the session of the worker
+_worker_end = _worker_life = -1  # a pipe: its write end is open for as long as the worker lives
 _worker_end_id = 0
 _is_for_exec = False
 _abandoned: list[Any] = []  # the hubs and loops of the processes that this one was forked off
@@ -47,13 +47,13 @@ _own: WeakSet[greenlet] = WeakSet()  # greenlets that may run here
 
 
 def install() -> None:
-    """Prepare this process, a worker whose standard library is patched, for forks; once."""
+    """Prepare a worker whose standard library is patched for forks. Call once in a process."""
     global _session, _worker_end, _worker_life, _worker_end_id
     _session = os.getsid(0)
     _worker_end, _worker_life = os.pipe()
     _worker_end_id = os.fstat(_worker_end).st_ino
     os.register_at_fork(after_in_child=_begin_child)
-    # Not at the top: imported in the arbiter, these would keep names that are not patched yet.
+    # Not at the top: imported in the arbiter, these would keep unpatched functions.
     import gevent.subprocess
 
     from greenline.offload import multiprocess
@@ -67,7 +67,7 @@ def end(error: BaseException | None) -> NoReturn:
     """
     End this child, which has returned to the worker's own code.
 
-    :param error: what it raised there; None when it returned.
+    :param error: the exception with which it ended; None when it returned.
     """
     status = 0
     if isinstance(error, SystemExit):
@@ -78,11 +78,12 @@ def end(error: BaseException | None) -> NoReturn:
     for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
         with suppress(Exception):
             flush()
+    # Not sys.exit(): the worker's own exit handlers and clean-up must not run here.
     os._exit(status)
 
 
 def _fork_for_exec(fork: Callable[[], int]) -> int:
-    """Fork for :mod:`subprocess`, which closes and passes descriptors and executes by itself."""
+    """Fork for :mod:`subprocess`, which itself closes descriptors and executes the program."""
     global _is_for_exec
     _is_for_exec = True
     try:
@@ -95,9 +96,10 @@ def _begin_child() -> None:
     global is_child
     if _is_for_exec:
         return
-    # The children of a child inherit what the child has opened and set since.
+    # The children of a child keep the sockets and signal handlers that the child has made.
     is_first, is_child = not is_child, True
     if is_first:
+        # Otherwise the end of the worker would not be the end of the pipe.
         get_original("os", "close")(_worker_life)
         _reset_signals()
         disconnect.serve(None)
@@ -112,34 +114,35 @@ def _begin_child() -> None:
 
 
 def _reset_signals() -> None:
-    signal.set_wakeup_fd(-1)  # gunicorn's pipe, which the worker reads
+    signal.set_wakeup_fd(-1)  # a pipe of gunicorn, which the worker reads
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             get_original("signal", "signal")(number, signal.SIG_DFL)
 
 
 def _close_timeout(self: gevent.Timeout, close: Callable[[gevent.Timeout], None]) -> None:
-    with suppress(ValueError):  # begun before the fork: its timer went with the parent's loop
+    with suppress(ValueError):  # begun before the fork: its timer was destroyed with the loop
         close(self)
 
 
 def _replace_sockets() -> None:
     """
-    Put /dev/null in the place of each listening and each connected socket.
+    Replace each listening and each connected socket by /dev/null.
 
-    They are not closed: the objects that own them would close other files under their numbers. The
-    last message of a driver that is collected goes to /dev/null.
+    The numbers stay open, because the objects that own them would later close other files under
+    the same numbers. The last message of a collected driver goes to /dev/null.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/dev/fd"):
-        with suppress(OSError):  # the folder's own
+        with suppress(OSError):  # the descriptor of the folder itself is closed by now
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode) and _has_peers(int(name)):
                 os.dup2(null, int(name), inheritable=False)
     get_original("os", "close")(null)
 
 
 def _has_peers(number: int) -> bool:
-    """Return whether it listens or is connected; pairs and datagrams (syslog's) may be shared."""
+    """Return whether the descriptor *number* is a socket that listens or is connected."""
+    # Socket pairs without a name and datagram sockets (syslog's) may be shared with the parent.
     sock = _socket.socket(fileno=number)
     try:
         if sock.type != _socket.SOCK_STREAM:
@@ -154,15 +157,15 @@ def _has_peers(number: int) -> bool:
 
 
 class _AbandonedHub(gevent.hub.Hub):
-    """The worker's hub in a child, which never runs: what is bound to it goes to the child's."""
+    """The worker's hub in a child. It never runs, and passes calls to the child's hub."""
 
-    dead = True  # so that locks and events bind themselves to another
+    dead = True  # so that locks and events bind themselves to the child's hub
 
     def switch(self) -> Any:
         return gevent.get_hub().switch()
 
     def wait(self, watcher: Any) -> None:
-        """Wait for the descriptor of *watcher*, which is the destroyed loop's."""
+        """Wait for the descriptor of *watcher*, a watcher of the destroyed loop."""
         hub = gevent.get_hub()
         own = hub.loop.io(watcher.fd, watcher.events)
         try:
@@ -173,28 +176,28 @@ class _AbandonedHub(gevent.hub.Hub):
     def cancel_waits_close_and_then(
         self, watchers: object, error: object, then: Callable[..., object], *args: object
     ) -> None:
-        """Close a socket or a file: no greenlet waits for it here."""
+        """Close a socket or a file, for which no greenlet waits in this process."""
         then(*args)
 
 
 class _Hub(gevent.hub.Hub):
-    """The child's hub, which may run first when the forking greenlet has ended."""
+    """The hub of the child, which may first run when the forking greenlet has ended."""
 
     def run(self, *_: object) -> None:
         super().run()
 
 
 def _replace_hub() -> None:
-    """Go on in a hub of the child's own."""
+    """Replace the worker's hub by one of the child's own."""
     global _own
     old, current = get_hub_if_exists(), getcurrent()
     if old is None or current is old:
         return
-    # A greenlet that is collected is resumed to clean up: only the parent's may do that.
+    # A greenlet is resumed when it is collected, to clean up: the worker's must not do so here.
     gc.freeze()
     _abandoned.append((old, old.loop))
     old.__class__ = _AbandonedHub
-    old.loop.destroy()  # with the epoll descriptor that it shares with the parent's
+    old.loop.destroy()  # and with it the epoll descriptor, which is shared with the parent's loop
     set_loop(None)  # type: ignore[arg-type]
     hub = _Hub()
     set_hub(hub)
@@ -210,7 +213,7 @@ def _replace_hub() -> None:
         top = top.parent
         _own.add(top)
     if top.parent is old:
-        # The process ends with this greenlet, or when nothing is left that resumes one.
+        # The process ends with this greenlet, or when no event is left that resumes one.
         guard = greenlet(_guard, old)
         _own.add(guard)
         guard.switch(current, top)
@@ -224,14 +227,14 @@ def _guard(forking: greenlet, top: greenlet) -> NoReturn:
     try:
         forking.switch()
     except BaseException as raised:
-        # The hub raises LoopExit when the greenlet has ended, and when it waits for ever.
+        # The hub raises LoopExit when the greenlet has ended, but also when it waits for ever.
         error = None if isinstance(raised, LoopExit) and top.dead else raised
     end(error)
 
 
 def _park_others(event: str, switched: tuple[greenlet, greenlet]) -> None:
     """
-    Switch back from a greenlet of the parent's; run in the greenlet that is switched to.
+    Switch back from a greenlet of the worker. This runs in the greenlet that is switched to.
 
     Such a greenlet is resumed when a lock is released in the child, or when a greenlet ends.
     """
@@ -240,21 +243,22 @@ def _park_others(event: str, switched: tuple[greenlet, greenlet]) -> None:
         return
     try:
         sys._getframe(1)
-    except ValueError:  # it has not begun yet
+    except ValueError:  # no frame: it has not begun
         _own.add(target)
     else:
         (gevent.get_hub() if origin.dead else origin).switch()
 
 
 def _end_with_worker() -> None:
-    """Run in a native thread, so that nothing which blocks the child keeps it alive."""
+    """End this process with the worker; in a native thread, so that a blocked child ends too."""
     try:
         if os.fstat(_worker_end).st_ino != _worker_end_id:
             return
     except OSError:
         return  # this child's parent, itself a child, has closed all its files
-    os.read(_worker_end, 1)  # until its end: the worker writes nothing
+    os.read(_worker_end, 1)  # returns at the end of the pipe: the worker writes nothing
     for number in (signal.SIGTERM, signal.SIGKILL):
+        # The child may have called os.setsid() since, to go on by itself.
         if os.getsid(0) != _session:
             return
         os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""Call something right after a module was imported; until then nothing of it is imported."""
+"""Call a function right after a module was imported, without importing it earlier."""
 
 import importlib
 import sys
@@ -12,7 +12,7 @@ Action = Callable[[ModuleType], None]
 
 
 class _Finder(MetaPathFinder):
-    """Finds a module as the others do, and has actions done after it was executed."""
+    """A finder that asks the other finders, and calls actions after the module was executed."""
 
     def __init__(self) -> None:
         self.actions: dict[str, list[Action]] = {}
@@ -37,7 +37,7 @@ class _Finder(MetaPathFinder):
             for action in self.actions.pop(spec.name, ()):
                 action(module)
 
-        # On the instance, so that all the rest is asked of the module's own loader.
+        # Set on the instance, so that the module keeps its own loader in all other respects.
         loader.exec_module = execute_and_act
         return spec
 
@@ -47,10 +47,10 @@ _finder = _Finder()
 
 def after_import(module: str, action: Action) -> None:
     """
-    Call *action* with a module: now if it is imported, otherwise right after its import.
+    Call *action* with a module: now if the module is imported, else right after its import.
 
     :param module: the full name of the module, str.
-    :param action: called with the module, once.
+    :param action: called once, with the module.
     """
     if module in sys.modules or module in sys.builtin_module_names:
         action(importlib.import_module(module))

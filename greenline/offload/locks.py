@@ -1,8 +1,8 @@
 """
-File locks for greenlets: a lock that is held is tried again from the hub.
+Let greenlets wait for file locks: a lock that is held is tried again, after pauses in the hub.
 
-The holder may be another greenlet, which would never come to release a lock that the hub waits for.
-A thread does not wait either: there would be one for each waiter.
+The holder may be another greenlet, which cannot release the lock while the hub is blocked.
+Native threads would not do either: one would be needed for each waiter.
 """
 
 import errno
@@ -18,7 +18,7 @@ from greenline.offload.threads import can_wait
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05
 HELD_ERRORS = {errno.EAGAIN, errno.EACCES}
-# The commands that wait, and those that do the same without waiting.
+# The commands that wait, and their counterparts that do not wait.
 WAITING_COMMANDS = {fcntl.F_SETLKW: fcntl.F_SETLK}
 if hasattr(fcntl, "F_OFD_SETLKW"):
     WAITING_COMMANDS[fcntl.F_OFD_SETLKW] = fcntl.F_OFD_SETLK
@@ -32,19 +32,19 @@ _os_lockf: Callable[..., None] = os.lockf
 
 
 class Pauses:
-    """The pauses between attempts: a millisecond at first, twice as long each time, at most 50."""
+    """Pauses between attempts: 1 ms at first, twice as long each time, at most 50 ms."""
 
     def __init__(self) -> None:
         self._next_s = FIRST_RETRY_S
 
     def wait(self) -> None:
-        """Wait in the hub for the next one."""
+        """Wait in the hub for the length of the next pause."""
         wait_in(gevent.sleep, self._next_s)
         self._next_s = min(self._next_s * 2, LAST_RETRY_S)
 
 
 def _until_free(attempt: Callable[..., T], *args: Any) -> T:
-    """Call *attempt* until the lock is not held by another one."""
+    """Call *attempt* until the lock is not held elsewhere."""
     pauses = Pauses()
     while True:
         try:
@@ -56,7 +56,7 @@ def _until_free(attempt: Callable[..., T], *args: Any) -> T:
 
 
 def flock(fd: Any, operation: int, /) -> None:
-    """Lock a file as :func:`fcntl.flock` does; wait in the hub."""
+    """Lock a file as :func:`fcntl.flock` does, with the same parameters; wait in the hub."""
     if operation & (fcntl.LOCK_NB | fcntl.LOCK_UN) or not can_wait():
         _flock(fd, operation)
     else:
@@ -64,7 +64,7 @@ def flock(fd: Any, operation: int, /) -> None:
 
 
 def lockf(fd: Any, cmd: int, len: int = 0, start: int = 0, whence: int = 0, /) -> None:  # noqa: A002
-    """Lock a range of a file as :func:`fcntl.lockf` does; wait in the hub."""
+    """Lock a range of a file as :func:`fcntl.lockf` does, with its parameters; wait in the hub."""
     if cmd & (fcntl.LOCK_NB | fcntl.LOCK_UN) or not can_wait():
         _lockf(fd, cmd, len, start, whence)
     else:
@@ -72,14 +72,14 @@ def lockf(fd: Any, cmd: int, len: int = 0, start: int = 0, whence: int = 0, /) -
 
 
 def fcntl_(fd: Any, cmd: int, arg: Any = 0, /) -> Any:
-    """Do what :func:`fcntl.fcntl` does; wait for a lock in the hub."""
+    """Act as :func:`fcntl.fcntl`, with the same parameters; wait for a lock in the hub."""
     if cmd not in WAITING_COMMANDS or not can_wait():
         return _fcntl(fd, cmd, arg)
     return _until_free(_fcntl, fd, WAITING_COMMANDS[cmd], arg)
 
 
 def os_lockf(fd: int, command: int, length: int, /) -> None:
-    """Lock a range of a file as :func:`os.lockf` does; wait in the hub."""
+    """Lock a range of a file as :func:`os.lockf` does, with its parameters; wait in the hub."""
     if command != os.F_LOCK or not can_wait():
         _os_lockf(fd, command, length)
     else:

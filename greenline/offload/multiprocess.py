@@ -1,8 +1,8 @@
 """
-Wait in the hub for other processes: ``multiprocessing`` waits for them in C, and in system calls.
+Wait in the hub for other processes where ``multiprocessing`` waits in C or in system calls.
 
-A wait that blocks the hub is a deadlock where the other process waits for a greenlet: the thread of
-a queue or a pool, for instance.
+A blocked hub is a deadlock if the other process waits for a greenlet of this one, such as the
+thread of a queue or of a pool.
 """
 
 import _multiprocessing  # type: ignore[import-not-found]
@@ -16,7 +16,7 @@ from typing import Any
 
 import gevent
 
-# Private names of gevent's; those of multiprocessing stand in install().
+# Private names of gevent. Those of multiprocessing are in install().
 from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import get_original
 from gevent.os import _closing_fd_to_event, fork_and_watch, fork_gevent  # type: ignore[attr-defined]
@@ -34,11 +34,11 @@ from greenline.offload.pipes import (
 )
 
 MIN_PAUSE_S, MAX_PAUSE_S = 0.0005, 0.02  # between two attempts to acquire a semaphore
-RECURSIVE_LOCK = 0  # a SemLock's kind
+RECURSIVE_LOCK = 0  # a kind of SemLock
 
 
 def install() -> None:
-    """Change the waits of this process, whose standard library is patched; once."""
+    """Replace the waits in a process whose standard library is patched. Call once."""
     connection: Any = multiprocessing.connection.Connection
     connection.__init__ = _blocking(connection.__init__)
     connection._recv.__defaults__ = (_read,)
@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def _watched(spawn: Callable[..., int], *args: Any) -> int:
-    """Start a process by *spawn* that ``os.waitpid`` waits for in the hub."""
+    """Start a process by *spawn* so that ``os.waitpid`` waits for it in the hub."""
     if not _watches_children():
         return spawn(*args)
     pid: int = fork_and_watch(fork=partial(spawn, *args))
@@ -65,14 +65,15 @@ def _fork(watched: Callable[[], int]) -> int:
 
 
 def _watches_children() -> bool:
-    """Return whether this thread's hub can watch children; another one's would raise an error."""
+    """Return whether this thread's hub can watch children."""
+    # libev reports children in the default loop only; a watcher in another one raises an error.
     return bool(gevent.get_hub().loop.default)
 
 
 def _blocking(init: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, handle: int, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         init(self, handle, *args, **kwargs)
-        # gevent's sockets do not block, and the mode is shared with the process at the other end.
+        # gevent puts sockets into non-blocking mode, which the other process would share.
         os.set_blocking(self._handle, True)
 
     return __init__
@@ -80,12 +81,12 @@ def _blocking(init: Callable[..., None]) -> Callable[..., None]:
 
 def _patch_forkserver(module: Any) -> None:
     def poll(self: Any, flag: int = os.WNOHANG) -> int | None:
-        """Return the exit status of a forkserver's child, which comes through a pipe, once."""
+        """Return the exit status of a forkserver's child, which can be read from a pipe once."""
         if self.returncode is None:
             timeout_s = 0 if flag == os.WNOHANG else None
             is_there = multiprocessing.connection.wait([self.sentinel], timeout_s)
-            # Every start of a process polls all children: another greenlet may have read it during
-            # this wait. The original would find the end of the pipe, and return 255.
+            # Each start of a process polls all children, so another greenlet may have read the
+            # status during this wait. The original would read the end of the pipe, and return 255.
             if is_there and self.returncode is None:
                 try:
                     self.returncode = module.forkserver.read_signed(self.sentinel)
@@ -108,13 +109,13 @@ def _write(number: int, data: Any) -> int:
 
 
 def _hub() -> Any:
-    """Return the hub to wait in; None in a native thread without one, and in the hub itself."""
+    """Return the hub to wait in; None in a native thread without one and in the hub itself."""
     hub = get_hub_if_exists()
     return None if hub is getcurrent() else hub
 
 
 def _wait(number: int, event: int) -> None:
-    """Return when *number* is ready; at once where there is no hub: what follows blocks there."""
+    """Wait until the descriptor *number* is ready; without a hub the next call blocks instead."""
     hub = _hub()
     if hub is None or poll.which([number], POLL_EVENTS[event]):
         return
@@ -126,16 +127,17 @@ def _wait(number: int, event: int) -> None:
 
 
 class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
-    """A semaphore of multiprocessing that is waited for in the hub."""
+    """A semaphore of multiprocessing; greenlets wait for it in the hub."""
 
     _owner: Any = None
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquire it, as ``multiprocessing.Lock.acquire`` does."""
+        """Acquire the semaphore as ``multiprocessing.Lock.acquire`` does, with its parameters."""
         if _hub() is None:
             return bool(super().acquire(block, timeout))
         until = None if timeout is None else monotonic() + timeout
         pause_s = MIN_PAUSE_S
+        # Tried again and again: a semaphore has no descriptor on which the hub could wait.
         while not self._try():
             if not block or (until is not None and monotonic() >= until):
                 return False
@@ -144,7 +146,7 @@ class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
         return True
 
     def release(self) -> None:
-        """Release it, as ``multiprocessing.Lock.release`` does."""
+        """Release the semaphore as ``multiprocessing.Lock.release`` does."""
         if self.kind == RECURSIVE_LOCK and self._is_mine():
             if self._owner not in (None, getcurrent()):
                 raise AssertionError("attempt to release recursive lock not owned by thread")
@@ -157,7 +159,7 @@ class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
 
     def _try(self) -> bool:
         if self.kind == RECURSIVE_LOCK:
-            # In C its owner is a native thread, which all greenlets share.
+            # In C the owner is a native thread, which all greenlets share.
             if self._is_mine() and self._owner is not getcurrent():
                 return False
             if super().acquire(False):
@@ -168,12 +170,9 @@ class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
 
 
 def _close(later: Callable[[int], None], number: int) -> None:
-    """
-    Close *number* at once.
-
-    gevent's own way, *later*, is for a descriptor that a greenlet waits for. Every other time it
-    would be a deadlock for a parent that closes its end of a pipe and reads until the child's end.
-    """
+    """Close a descriptor at once; by *later*, gevent's function, if a greenlet waits for it."""
+    # To close each one later would be a deadlock for a parent that closes its end of a pipe and
+    # then reads until the child closes its end.
     hub = get_hub_if_exists()
     is_waited_for = hub is not None and (
         number in _closing_fd_to_event or hub.loop.closing_fd(number)

@@ -1,8 +1,8 @@
 """
-mysqlclient (``MySQLdb``) for greenlets: calls to the server run in a thread of the connection.
+Run the server calls of mysqlclient (``MySQLdb``) in a native thread of each connection.
 
-Chosen by ``GREENLINE_OFFLOAD=mysqlclient``. A query that waits for a lock occupies the thread of
-its own connection, which the holder of the lock does not need.
+``GREENLINE_OFFLOAD=mysqlclient`` enables this. A query that waits for a lock occupies only the
+thread of its own connection, which the holder of the lock does not need.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ CALLS = (
 
 
 class _Rows:
-    """A result whose rows are still with the server."""
+    """A result whose rows have not been read from the server."""
 
     def __init__(self, result: Any, own: OwnThread) -> None:
         self._result = result
@@ -29,7 +29,7 @@ class _Rows:
         return getattr(self._result, name)
 
     def fetch_row(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the next rows."""
+        """Return the next rows; parameters as in mysqlclient."""
         return self._own.call(partial(self._result.fetch_row, *args, **kwargs))
 
     def discard(self) -> Any:
@@ -49,7 +49,7 @@ def _in_its_thread(base: Any, name: str) -> Any:
 
 
 def patch(module: ModuleType) -> None:
-    """Replace the connection of ``MySQLdb._mysql``, before ``MySQLdb.connections`` takes it."""
+    """Replace the connection class of ``MySQLdb._mysql``, before ``MySQLdb`` imports it."""
     base: Any = module.connection
 
     def connect(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,7 @@
 """
-Have the functions that ``GREENLINE_OFFLOAD`` names run in native threads.
+Run the functions that ``GREENLINE_OFFLOAD`` names in native threads.
 
-A name is ``package.module:function``, where the function may be a method
-(``package.module:Class.method``).
+A name is ``package.module:function`` or ``package.module:Class.method``.
 """
 
 import importlib.util
@@ -32,7 +31,7 @@ def require_package(name: str) -> None:
 
 def wrap(name: str) -> None:
     """
-    Have the function that *name* names run in a native thread.
+    Replace the function that *name* names by one that runs it in a native thread.
 
     :param name: ``package.module:function`` or ``package.module:Class.method``.
     """
@@ -46,7 +45,7 @@ def _replace(name: str, path: str, module: ModuleType) -> None:
     try:
         for each in owners:
             owner = getattr(owner, each)
-        # As it stands in the class: a static method is not bound.
+        # From vars(), because getattr() would return a static or class method bound or unwrapped.
         original = vars(owner).get(attribute) or getattr(owner, attribute)
         callable_ = original.__func__ if isinstance(original, (staticmethod, classmethod)) else None
         wrapped: Any = _in_a_thread(callable_ or original)

@@ -1,8 +1,8 @@
 """
-Pipes for greenlets: ``os.read`` and ``os.write`` wait in the hub.
+Let greenlets wait for pipes: ``os.read`` and ``os.write`` wait in the hub.
 
-The other end may be held by another greenlet, which would never come to write what the hub waits to
-read. A descriptor that does not block is left to its owner.
+Another greenlet may hold the other end, and cannot write or read while the hub is blocked. A
+descriptor in non-blocking mode is left to its owner.
 """
 
 import os
@@ -19,8 +19,8 @@ from greenline.offload.threads import can_wait
 
 READ_EVENT, WRITE = 1, 2  # libev's events
 POLL_EVENTS = {READ_EVENT: select.POLLIN, WRITE: select.POLLOUT}
-# What a pipe that can be written to takes without blocking; O_NONBLOCK would be the other
-# process's mode as well.
+# A writable pipe takes so many bytes without blocking. O_NONBLOCK is no way out: it would be set
+# for the other process as well.
 ATOMIC_WRITE_BYTES = select.PIPE_BUF
 
 blocking_read: Callable[[int, int], bytes] = os.read
@@ -28,16 +28,17 @@ blocking_write: Callable[[int, Any], int] = os.write
 
 
 def read(fd: int, length: int, /) -> bytes:
-    """Read as :func:`os.read` does; wait in the hub for a pipe that is empty."""
+    """Read as :func:`os.read` does, with its parameters; wait in the hub for an empty pipe."""
     if _is_waited_for(fd):
         _wait(fd, READ_EVENT)
     return blocking_read(fd, length)
 
 
 def write(fd: int, data: Any, /) -> int:
-    """Write as :func:`os.write` does; wait in the hub for a pipe that is full."""
+    """Write as :func:`os.write` does, with its parameters; wait in the hub for a full pipe."""
     if not _is_waited_for(fd):
         return blocking_write(fd, data)
+    # A blocking pipe takes all bytes, so this writes all, in parts that do not block.
     left = memoryview(data).cast("B")
     size_bytes = len(left)
     while left:
@@ -47,14 +48,15 @@ def write(fd: int, data: Any, /) -> int:
 
 
 def _is_waited_for(fd: int) -> bool:
-    """Return whether *fd* is a pipe that blocks, and the caller may wait in a hub."""
+    """Return whether *fd* is a pipe in blocking mode and the caller may wait in a hub."""
     try:
         return stat.S_ISFIFO(os.fstat(fd).st_mode) and os.get_blocking(fd) and can_wait()
-    except OSError:  # the call itself says why
+    except OSError:  # the read or write raises the error
         return False
 
 
 def _wait(fd: int, event: int) -> None:
+    # Polled again after each wait: another greenlet may have emptied or filled the pipe.
     while not poll.which([fd], POLL_EVENTS[event]):
         loop: Any = gevent.get_hub().loop
         with loop.io(fd, event) as watcher:

@@ -1,9 +1,8 @@
 """
-Child processes for greenlets: ``os.system``, and all of ``os.wait*``, wait in the hub.
+Let greenlets wait for child processes: ``os.system`` and all of ``os.wait*`` wait in the hub.
 
-Not in a thread: as soon as anything has watched a child, libev reaps every child at SIGCHLD, and a
-thread in ``waitpid`` would miss its own. A watcher of libev's gets the status in any case, but not
-the resource usage of ``wait3`` and ``wait4``: those look in each turn of the loop, before libev.
+Native threads would not do: as soon as anything has watched a child, libev reaps every child at
+SIGCHLD, and a thread in ``waitpid`` would miss its own.
 """
 
 import os
@@ -32,16 +31,16 @@ T = TypeVar("T")
 
 _system: Callable[[Any], int] = os.system
 _wait: Callable[[], tuple[int, int]] = os.wait
-_waitpid: Callable[[int, int], tuple[int, int]] = os.waitpid  # gevent's, when it has patched
+_waitpid: Callable[[int, int], tuple[int, int]] = os.waitpid  # that of gevent, after its patches
 _wait4: Callable[[int, int], tuple[int, int, struct_rusage]] = os.wait4
 _waitid: Callable[[int, int, int], Any] = getattr(os, "waitid", None)  # type: ignore[assignment]  # macOS
 
 
 def system(command: Any) -> int:
     """
-    Run *command* in a shell, as :func:`os.system` does; wait in the hub.
+    Run *command* in a shell as :func:`os.system` does; wait in the hub.
 
-    A greenlet that is interrupted goes on at once, and so does the command.
+    An interrupted greenlet goes on at once, and the command goes on as well.
     """
     if not can_wait():
         return _system(command)
@@ -49,22 +48,23 @@ def system(command: Any) -> int:
     shell = [b"/bin/sh", b"-c", os.fsencode(command)]
     process = subprocess.Popen(shell, close_fds=False, restore_signals=False)
     code = process.wait()
-    # A status as wait() gives it: the signal in the low byte, or the exit code in the high one.
+    # The form of os.wait(): the signal in the low byte, or the exit code in the high byte.
     return code << 8 if code >= 0 else -code
 
 
 def waitpid(pid: int, options: int, /) -> tuple[int, int]:
-    """Wait for a child process as :func:`os.waitpid` does, in the hub."""
+    """Wait for a child process in the hub, as :func:`os.waitpid` does, with its parameters."""
     if not can_wait():
         return _waitpid(pid, options)
     if options & os.WNOHANG:
         return _try_waitpid(pid, options)
     loop: Any = gevent.get_hub().loop
-    # libev reports each child to all watchers for any child: two would return the same one.
+    # Not by watchers for any child: libev reports each child to all of them, so that two callers
+    # would return the same one.
     if options or pid <= 0 or not loop.default:
         return wait4(pid, options)[:2]
-    # The watcher is made first: from then on no child ends without libev's watching. It is started
-    # before the loop runs again.
+    # Critical section: no greenlet switch between here and the start of the watcher in wait_for().
+    # The watcher is made before the attempt: from then on libev notices the end of each child.
     with loop.child(pid, False) as watcher:
         ended = _try_waitpid(pid, os.WNOHANG)
         if ended[0]:
@@ -76,7 +76,7 @@ def waitpid(pid: int, options: int, /) -> tuple[int, int]:
 
 
 def wait() -> tuple[int, int]:
-    """Wait for any child process as :func:`os.wait` does, in the hub."""
+    """Wait for any child process in the hub, as :func:`os.wait` does."""
     return waitpid(ANY_CHILD, 0) if can_wait() else _wait()
 
 
@@ -88,16 +88,16 @@ def _try_waitpid(pid: int, options: int) -> tuple[int, int]:
 
 
 def wait3(options: int) -> tuple[int, int, struct_rusage]:
-    """Wait for any child process as :func:`os.wait3` does, in the hub."""
+    """Wait for any child process in the hub, as :func:`os.wait3` does, with its parameters."""
     return wait4(ANY_CHILD, options)
 
 
 def wait4(pid: int, options: int) -> tuple[int, int, struct_rusage]:
     """
-    Wait for a child process as :func:`os.wait4` does, in the hub.
+    Wait for a child process in the hub, as :func:`os.wait4` does, with its parameters.
 
-    The resource usage is all zeros for a child that libev has reaped: one that ended before, or
-    between the look at it and libev's turn, which a child that ended just before has caused.
+    The resource usage is all zeros for a child that libev has reaped: one that ended before this
+    call, or after the last attempt while libev was about to reap another one.
     """
     if not can_wait():
         return _wait4(pid, options)
@@ -105,7 +105,7 @@ def wait4(pid: int, options: int) -> tuple[int, int, struct_rusage]:
 
 
 def waitid(idtype: int, id: int, options: int, /) -> Any:  # noqa: A002
-    """Wait for a child process as :func:`os.waitid` does, in the hub."""
+    """Wait for a child process in the hub, as :func:`os.waitid` does, with its parameters."""
     if not can_wait():
         return _waitid(idtype, id, options)
     attempt = partial(_try_waitid, idtype, id, options | os.WNOHANG)
@@ -118,12 +118,16 @@ def _ended(result: tuple[int, int, struct_rusage]) -> bool:
 
 def _look_before_libev(attempt: Callable[[], T], options: int, is_done: Callable[[T], bool]) -> T:
     """Call *attempt* until it is done; once if *options* have WNOHANG."""
+    # libev's watcher has no resource usage and no details of the end, so *attempt* must reap the
+    # child before libev does: in each round of the loop, ahead of libev.
     loop: Any = gevent.get_hub().loop
     if loop.default:
-        loop.install_sigchld()  # before the first attempt: the end of a child wakes the loop
+        # Before the first attempt, so that the end of a child wakes the loop.
+        loop.install_sigchld()
     result = attempt()
     if options & os.WNOHANG or is_done(result):
         return result
+    # Only the default loop is woken by SIGCHLD. In another one the child is polled.
     if not loop.default:
         pauses = Pauses()
         while not is_done(result := attempt()):
@@ -142,11 +146,11 @@ def _look_before_libev(attempt: Callable[[], T], options: int, is_done: Callable
             if is_done(result):
                 found.set(result)
 
-    # libev runs last what became pending first: a check watcher of the highest priority comes
-    # before the watcher that reaps the children.
+    # Of equal priority, libev calls the watcher last that became pending first. So a check watcher
+    # of the highest priority is called before the one that reaps the children.
     with loop.check(priority=loop.MAXPRI) as watcher:
         watcher.start(look)
-        soon = loop.run_callback(look)  # libev may have reaped the child just now
+        soon = loop.run_callback(look)  # libev may have reaped the child after the attempt
         try:
             wait_in(found.wait)
         finally:
@@ -158,7 +162,8 @@ def _try_wait4(pid: int, options: int) -> tuple[int, int, struct_rusage]:
     try:
         ended, status, usage = _wait4(pid, options)
     except ChildProcessError:
-        return (*_try_waitpid(pid, options), UNKNOWN_USAGE)  # gevent may have noted its end
+        # libev may have reaped the child: then gevent has the status.
+        return (*_try_waitpid(pid, options), UNKNOWN_USAGE)
     if ended:
         _note_end(ended, status)
     return ended, status, usage
@@ -172,6 +177,7 @@ def _try_waitid(idtype: int, id: int, options: int) -> Any:  # noqa: A002
             raise
         pid, status = _try_waitpid(id if idtype == os.P_PID else ANY_CHILD, os.WNOHANG)
         if pid and options & os.WNOWAIT:
+            # WNOWAIT leaves the child to a later wait: give the status back to gevent.
             _watched_children[pid] = (pid, status, time())
         return _as_waitid(pid, status) if pid else None
     if result is not None and not options & os.WNOWAIT and result.si_code in ENDS:
@@ -181,7 +187,7 @@ def _try_waitid(idtype: int, id: int, options: int) -> Any:  # noqa: A002
 
 
 def _as_waitid(pid: int, status: int) -> Any:
-    """Return what ``waitid`` returns for a status of ``waitpid``."""
+    """Return the result of ``waitid`` for a status of ``waitpid``."""
     if os.WIFEXITED(status):
         number, code = os.WEXITSTATUS(status), os.CLD_EXITED
     else:
@@ -191,11 +197,13 @@ def _as_waitid(pid: int, status: int) -> Any:
 
 
 def _note_end(pid: int, status: int) -> None:
-    """Note that a child was waited for, which gevent may watch too: a Popen waits for that."""
+    """Note the end of a child that was reaped here."""
+    # gevent may watch the child as well: a Popen that waits for it would never end.
     if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
         return
     watcher = _watched_children.get(pid)
-    if watcher is not None and not isinstance(watcher, tuple):  # it has not run yet, or never will
+    # Not a tuple: the callback of the watcher has not run yet, or will never run.
+    if watcher is not None and not isinstance(watcher, tuple):
         watcher.rpid, watcher.rstatus = pid, status
         watcher.callback(*watcher.args)
     _watched_children.pop(pid, None)

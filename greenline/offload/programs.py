@@ -1,9 +1,8 @@
 """
-Start programs in C, as the standard library does.
+Start programs in C, as the standard library does, where gevent's ``Popen`` would fork in Python.
 
-gevent's ``Popen`` forks and prepares the child in Python, which costs several times as much CPU and
-copies the page tables of the worker. Only the start is replaced: gevent goes on to wait for the
-program and for its pipes.
+gevent's way costs several times as much CPU, and copies the page tables of the worker. Only the
+start is replaced: gevent still waits for the program and for its pipes.
 """
 
 import os
@@ -18,13 +17,14 @@ import gevent.os
 import gevent.subprocess
 from gevent.monkey import get_original
 
-# In an instance: greenline.hub.patching reports an original among the globals as late patching.
+# In an instance, because greenline.hub.patching reports an original among the globals.
 _plain = SimpleNamespace(Popen=get_original("subprocess", "Popen"))
 _green_start = gevent.subprocess.Popen._execute_child  # type: ignore[attr-defined]  # a private name
 
 
 def _without_gevent(function: Any) -> Any:
-    """Return a function of subprocess as it is without gevent, which closes descriptors late."""
+    """Return a copy of a function of subprocess that uses the originals of ``os``."""
+    # gevent's os.close() may close a descriptor only in the next round of the loop.
     plain_os = SimpleNamespace(**vars(os))
     for name in ("close", "read"):
         setattr(plain_os, name, get_original("os", name))
@@ -37,7 +37,8 @@ _plain_start = _without_gevent(_plain.Popen._execute_child)
 
 
 def patch() -> None:
-    """Replace how gevent's ``Popen`` starts a program; not where it takes other arguments."""
+    """Replace how gevent's ``Popen`` starts a program."""
+    # Only where both functions have the parameters that _start() expects: private names may change.
     expected = [*signature(_plain.Popen._execute_child).parameters]
     expected.insert(expected.index("env") + 1, "universal_newlines")
     if not sys.platform.startswith("linux") or [*signature(_green_start).parameters] != expected:
@@ -53,13 +54,14 @@ def _start(self: Any, args: Any, executable: Any, preexec_fn: Any, *others: Any)
     p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, restore_signals, *ids = others_
     gid, gids, uid, umask, start_new_session, process_group = ids
     if preexec_fn is not None or not (gid is gids is uid is None):
-        # These fork, and the hub must not wait for what the child does.
+        # The standard library forks for these and waits for the child, which would block the hub.
         _green_start(self, args, executable, preexec_fn, *others)
         return
     for fd, standard in ((p2cread, 0), (c2pwrite, 1), (errwrite, 2)):
         with suppress(OSError):  # it may be closed
-            # A socket of gevent's does not block, and a program expects that it does.
+            # A socket of gevent is in non-blocking mode, which a program does not expect.
             self._remove_nonblock_flag(standard if fd == -1 else fd)
+    # Before the start, so that the end of a short program is noticed.
     self._loop.install_sigchld()
     _plain_start(
         self, args, executable, None, close_fds, pass_fds, cwd, env,
@@ -68,5 +70,5 @@ def _start(self: Any, args: Any, executable: Any, preexec_fn: Any, *others: Any)
         restore_signals, gid, gids, uid, umask, start_new_session,
         -1 if process_group is None else process_group,
     )  # fmt: skip
-    # By vfork the program runs when that returns, so the loop has not run, and no child was reaped.
+    # Critical section: no greenlet switch since the start, so libev has not reaped the child yet.
     gevent.os._watch_child(self.pid, self._on_child, self._loop, True)  # type: ignore[attr-defined]

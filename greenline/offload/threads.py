@@ -1,9 +1,9 @@
 """
-Native threads for calls that block below Python.
+Run calls that block below Python in native threads.
 
-A greenlet hands a call to a thread and waits in the hub, while the other greenlets run. These
-threads are apart from gevent's pool, which has ten and resolves names. There are as many as there
-are calls at work, so that no call waits for the end of another one; an idle thread ends by itself.
+A greenlet passes a call to a thread and waits in the hub, while other greenlets run. These threads
+are separate from gevent's pool, which has ten and resolves host names. There are as many threads as
+calls in progress, so that no call waits for the end of another one; an idle thread ends itself.
 """
 
 import os
@@ -24,8 +24,8 @@ from gevent.monkey import get_original
 from greenline.hub.deadline import wait_in
 
 IDLE_S = 10.0
-MAX_IDLE = 16  # idle threads without an owner
-MAX_KEPT = 64  # with more threads than these, an owner keeps its thread only for the call
+MAX_IDLE = 16  # idle threads that no OwnThread keeps
+MAX_KEPT = 64  # with more threads than these, an OwnThread keeps its thread only during a call
 ABANDON_S = 5.0
 INTERRUPT_EVERY_S = 0.05
 
@@ -33,21 +33,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 get_ident: Callable[[], int] = get_original("_thread", "get_ident")
-# In an instance: greenline.hub.patching reports an original among the globals as late patching.
+# In an instance, because greenline.hub.patching reports an original among the globals.
 native = SimpleNamespace(
     allocate_lock=get_original("_thread", "allocate_lock"),
     start_new_thread=get_original("_thread", "start_new_thread"),
     sleep=get_original("time", "sleep"),
 )
 _local = get_original("threading", "local")()
-_main_ident = get_ident()  # of the thread that imports this, which patches
+_main_ident = get_ident()  # this module is imported by the thread that patches
 
 
 def can_wait() -> bool:
     """
     Return whether the caller may wait in a hub.
 
-    The hub itself may not, and a native thread without a hub blocks instead.
+    The hub itself must not wait, and a native thread without a hub blocks instead.
     """
     hub = get_hub_if_exists()
     if hub is None:
@@ -56,7 +56,7 @@ def can_wait() -> bool:
 
 
 class _Outbox:
-    """The finished jobs of a hub. It wakes their greenlets."""
+    """The finished jobs of one hub, in which it wakes their greenlets."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
@@ -72,7 +72,7 @@ class _Outbox:
             self._async.ref = True
 
     def forget(self) -> None:
-        """End what :meth:`expect` began."""
+        """Undo one call of :meth:`expect`."""
         self._pending -= 1
         if self._pending == 0:
             self._async.ref = False
@@ -99,7 +99,7 @@ def _outbox() -> _Outbox:
 
 
 class _Job:
-    """A call, and the greenlet that waits for it."""
+    """A call and the greenlet that waits for its end."""
 
     __slots__ = ("args", "context", "error", "func", "is_done", "outbox", "result", "waiter")
 
@@ -107,7 +107,7 @@ class _Job:
         self.func = func
         self.args = args
         self.outbox = outbox
-        # Callbacks of the application see the caller's context variables.
+        # The application's callbacks, such as functions of sqlite, see the caller's variables.
         self.context: Context = copy_context()
         self.waiter: Any = Waiter(outbox.hub)
         self.result: Any = None
@@ -129,18 +129,18 @@ class _Job:
             self.waiter.get()
         if self.error is None:
             return self.result
-        error, self.error = self.error, None  # else the error's traceback holds the job: a cycle
+        error, self.error = self.error, None  # its traceback refers to this job: a cycle
         try:
             raise error
         finally:
             del error
 
     def wait_until_abandoned(self, interrupt: Callable[[], object] | None) -> None:
-        """Wait for the end at most ``ABANDON_S``; *interrupt* asks the call to end."""
+        """Wait at most ``ABANDON_S`` for the end of the call, which *interrupt* requests."""
         until = monotonic() + ABANDON_S
         while not self.is_done and monotonic() < until:
             if interrupt is not None:
-                # Again and again: it has no effect before sqlite has begun with the statement.
+                # Repeated, because it has no effect before sqlite has begun with the statement.
                 with suppress(Exception):
                     interrupt()
             with gevent.Timeout(INTERRUPT_EVERY_S, False):  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ class _Job:
 
 
 class Thread:
-    """A native thread that does one job after the other, and ends after ``IDLE_S`` without one."""
+    """Run one job after the other in a native thread, which ends after ``IDLE_S`` without one."""
 
     def __init__(self) -> None:
         self.ident = 0
@@ -156,7 +156,7 @@ class Thread:
         self._jobs: deque[_Job] = deque()
         self._current: _Job | None = None
         self._is_asleep = False
-        self._lock = native.allocate_lock()  # held for a few lines, never while anything waits
+        self._lock = native.allocate_lock()  # never held during a wait
         self._wake = native.allocate_lock()
         self._wake.acquire()
         _alive.add(self)
@@ -167,7 +167,7 @@ class Thread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job is queued or at work."""
+        """Whether no job is queued or in progress."""
         return self._current is None and not self._jobs
 
     def submit(self, job: _Job) -> bool:
@@ -180,7 +180,7 @@ class Thread:
             return True
 
     def withdraw(self, job: _Job) -> bool:
-        """Take *job* out of the queue; return False if it has begun."""
+        """Remove *job* from the queue; return False if it has begun."""
         with self._lock:
             if job not in self._jobs:
                 return False
@@ -194,7 +194,8 @@ class Thread:
             self._rouse()
 
     def after_fork(self) -> None:
-        """In a child no thread but the one that forked lives on, and any lock may be held."""
+        """Mark the thread as ended, in a forked child."""
+        # A child has only the thread that forked, and the copy of a lock may be held for ever.
         self._lock = native.allocate_lock()
         self.is_over = True
 
@@ -208,17 +209,19 @@ class Thread:
         while self._next():
             job: Any = self._current
             job.run()
-            # Idle before the greenlet runs, which may then use what the job used without a thread.
+            # Before the greenlet is woken: if the thread is idle, the greenlet may use the object
+            # of the job, such as a connection, without the thread.
             self._current = None
             job.outbox.put(job)
             del job
         _alive.discard(self)
-        hub = get_hub_if_exists()  # made by a callback of the application that waited
+        # A callback of the application that waited has made a hub for this thread.
+        hub = get_hub_if_exists()
         if hub is not None:
             hub.destroy(destroy_loop=True)
 
     def _next(self) -> bool:
-        """Wait for a job and make it the current one; return False when the thread is to end."""
+        """Wait for a job and make it the current one; return False if the thread must end."""
         while True:
             with self._lock:
                 if self._jobs:
@@ -236,12 +239,12 @@ class Thread:
 
 
 _alive: set[Thread] = set()
-_idle: list[Thread] = []  # without an owner; the last one was used last
+_idle: list[Thread] = []  # threads that no OwnThread keeps; the last used one is at the end
 
 
 def _take() -> Thread:
     while _idle:
-        with suppress(IndexError):  # another native thread was faster
+        with suppress(IndexError):  # another native thread has taken it since
             thread = _idle.pop()
             if not thread.is_over:
                 return thread
@@ -259,9 +262,12 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
     Call *func* in a native thread while this greenlet waits in the hub.
 
-    A greenlet that is interrupted goes on at once; the call ends by itself.
+    An interrupted greenlet goes on at once, and the call goes on as well.
 
-    :returns: what *func* returns.
+    :param func: the function to call.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :returns: the result of *func*.
     :raises DeadlineExceeded: the request's deadline passed first.
     """
     if not can_wait():
@@ -281,9 +287,9 @@ def run(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 class OwnThread:
     """
-    The thread of one object, such as a database connection: its calls run there one by one.
+    Run the calls of one object, such as a database connection, one by one in one native thread.
 
-    It is taken at the first call, and given back by :meth:`release` or when this is collected.
+    The thread is taken at the first call, and given back by :meth:`release` or the destructor.
     """
 
     def __init__(self) -> None:
@@ -303,7 +309,7 @@ class OwnThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no call is waiting or at work."""
+        """Whether no call is queued or in progress."""
         thread = self._thread
         return thread is None or thread.is_idle or thread.is_over
 
@@ -322,12 +328,14 @@ class OwnThread:
         """
         Call *func* in the thread, after the calls before it, while this greenlet waits in the hub.
 
-        A greenlet that is interrupted withdraws the call if it has not begun. Otherwise it waits
-        at most ``ABANDON_S`` for its end: nothing else may use the object meanwhile.
+        An interrupted greenlet withdraws the call if it has not begun. Otherwise it waits at most
+        ``ABANDON_S`` for its end, because nothing else may use the object meanwhile.
 
-        :param interrupt: asks the call to end; called in this greenlet.
-        :param is_cleanup: the call is made after the request's deadline, too. Default False.
-        :returns: what *func* returns.
+        :param func: the function to call.
+        :param args: its arguments.
+        :param interrupt: requests the end of the call; called in this greenlet. Default: None.
+        :param is_cleanup: make the call even after the request's deadline. Default False.
+        :returns: the result of *func*.
         :raises DeadlineExceeded: the request's deadline passed first.
         """
         if self.is_current() or not can_wait():

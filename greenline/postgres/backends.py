@@ -1,14 +1,8 @@
 """
-The backends of one pool: how many there are, making them, and seeing them off.
+Connect the backends of one pool, close them, and count them.
 
-1. A place is reserved before the connect. It is free again when the connect failed, or when the
-   backend is gone: a closed connection is seen off in the background.
-2. Nobody connects for itself: the pool connects for as many as wait in its queue, a few at a time.
-   So a borrower that gives up or is killed never leaves half a connection behind, and what it asked
-   for serves the next one.
-3. What the server allows now is read before anything is connected.
-
-The place before the I/O as in SQLAlchemy's QueuePool.
+The size is reserved before the connect, as in SQLAlchemy's QueuePool, and free again when the
+connect failed or the backend has ended.
 """
 
 import random
@@ -28,17 +22,22 @@ from greenline.postgres.queue import Queue
 from greenline.postgres.slots import SLOT_RETRY_S, Slots, connect_in
 from greenline.slots import Slot, SlotTable
 
-# After a restart all want a connection at once: a server that begins is asked by a few at a time,
-# and each attempt after a failed one comes at a moment of its own.
+# After a restart of the server all workers connect: each one makes a few connections at a time, and
+# an attempt after a failed one waits for a random time.
 MAX_CONNECTING = 8
 RETRY_JITTER_S = 0.05
 
 
 class Backends:
     """
-    At most ``max_size`` of them, connected by *connect* for those in *queue*.
+    The backends of one pool, at most ``max_size``.
 
-    *admit* is called with each new connection. *control* and *slot_table* are as for the pool.
+    :param connect: makes a connection.
+    :param queue: the greenlets that wait for a connection.
+    :param admit: is called with each new connection.
+    :param max_size: the largest number of backends, int.
+    :param control: as for the pool.
+    :param slot_table: as for the pool.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Backends:
         slot_table: SlotTable | None,
     ) -> None:
         self.max_size = max_size
-        self.size = 0  # connections, reserved places, and those not gone yet
+        self.size = 0  # connections, reservations, and closed ones whose backend has not ended
         self.leaving = 0
         self.connecting = 0
         self.slots = Slots(slot_table, self.grow)
@@ -71,25 +70,30 @@ class Backends:
         return f"<Backends size={self.size} leaving={self.leaving} connecting={self.connecting}>"
 
     def queued(self) -> int:
-        """Return how many wait and are not being connected for."""
+        """Return the number of waiting greenlets for which no connect is in progress."""
         return max(len(self._queue) - self.connecting, 0)
 
     def grow(self) -> bool:
         """
-        Connect for those who wait, as far as there are places, and a few at a time.
+        Begin a connect for each waiting greenlet, within ``max_size``, a few at a time.
 
-        Return whether the host's other connections leave too few slots.
+        :returns: True if the pool must wait for a slot that the host's other connections hold.
         """
+        # A greenlet does not connect for itself: one that gives up or is killed leaves no half-made
+        # connection, and the connection that it asked for serves the next one in the queue.
         while self.connecting < min(len(self._queue), MAX_CONNECTING) and self.size < self.max_size:
             is_free, slot = self.slots.take()
             if not is_free:
                 return True
+            # Reserved before the I/O, so that calls during a connect never exceed max_size.
             self._reserve()
             gevent.spawn(self._connect_for_the_first, slot)
         return False
 
     def resize(self, max_size: int) -> int:
-        """Let there be *max_size*, and return how many have to leave, below 0 for none."""
+        """
+        Set the largest number to *max_size*; return how many have to be closed, below 0 for none.
+        """
         self.max_size = max_size
         self.grow()
         return self.size - self.leaving - max_size
@@ -98,8 +102,7 @@ class Backends:
         """
         Connect until there are *min_size*.
 
-        Raises:
-            StoreDown: the server cannot be reached.
+        :raises StoreDown: the server cannot be reached.
         """
         while self.size < min(min_size, self.max_size) and not self._is_stopped:
             is_free, slot = self.slots.take()
@@ -112,26 +115,31 @@ class Backends:
                 self.grow()
 
     def close_and_wait(self, conn: Connection) -> "gevent.Greenlet[..., None]":
-        """Close *conn* off the caller's path; its place is free when its backend is gone."""
+        """
+        Close *conn* in the background; its place in ``size`` is free when its backend has ended.
+        """
         self.leaving += 1
         return gevent.spawn(self._leave, conn)
 
     def stop(self) -> None:
-        """Connect no more."""
+        """Begin no further connect, and kill those in progress."""
         self._is_stopped = True
         for connector in self._connectors:
             gevent.kill(connector)
 
     def wait_until_gone(self, timeout_s: float) -> bool:
-        """Return whether all are gone within *timeout_s* seconds."""
+        """Return whether all backends have ended within *timeout_s* seconds."""
         return bool(self._empty.wait(timeout_s))
 
     def _connect_for_the_first(self, slot: Slot | None) -> None:
-        # By itself: one that is killed before it begins would never free its place.
+        # Added by the greenlet itself: one that is killed before it starts would never undo its
+        # reservation.
         self._connectors.add(gevent.getcurrent())
         try:
             conn = self._fill(slot)
         except PoolTimeout:
+            # No slot for the control connection, or fewer slots than before: the waiting greenlets
+            # wait on.
             self._make_room()
         except Exception as error:
             self._queue.fail(error)
@@ -142,7 +150,7 @@ class Backends:
         self.grow()
 
     def _make_room(self) -> None:
-        """Let the control connection have the slot that was just given back, if it has none."""
+        """Let the control connection have the slot that was just released, if it has none."""
         with suppress(GreenlineError):
             if self._renew is not None:
                 self._renew()
@@ -154,7 +162,7 @@ class Backends:
         self._empty.clear()
 
     def _fill(self, slot: Slot | None) -> Connection:
-        """Connect in the place that was reserved, and in *slot*."""
+        """Connect with the reservation that was made, in *slot*."""
 
         def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
             self._prepare(slot)
@@ -169,7 +177,7 @@ class Backends:
         finally:
             self.connecting -= 1
         self._is_away = False
-        conn.made_s = begun_s  # what happened since then happened to it as well
+        conn.made_s = begun_s  # not the end: an eviction during the connect applies to it as well
         return conn
 
     def _prepare(self, slot: Slot | None) -> None:
@@ -178,7 +186,8 @@ class Backends:
         if self._is_away:
             gevent.sleep(random.uniform(0, RETRY_JITTER_S))  # noqa: S311
         if self._renew is not None:
-            self._renew()  # a server that was started anew may allow less: that is read first
+            # A restarted server may allow less: the budget is read before anything is connected.
+            self._renew()
         if self.slots.is_over(slot):
             raise PoolTimeout("the host has fewer connections by now")
 

@@ -1,4 +1,4 @@
-"""Connect through libpq, and try again where the server's backlog is full."""
+"""Connect through libpq, and retry where the server's backlog is full."""
 
 import errno
 import os
@@ -16,21 +16,21 @@ from greenline.hub import deadline
 
 BACKLOG_PAUSE_S, MAX_BACKLOG_PAUSE_S = 0.002, 0.05
 
-# What psycopg2.connect() calls with the connection string that it has put together. The name is
+# The function that psycopg2.connect() calls with the complete connection string. The name is
 # private; ``greenline.postgres.foreign`` puts another function in its place.
 psycopg2_connect: Callable[..., Any] = _psycopg._connect
 
 
 def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float = inf) -> Any:
     """
-    Return a new connection.
+    Return a new connection; retry while the backlog of a unix socket is full.
 
-    A unix socket whose backlog is full answers EAGAIN to a connect that does not block, which in
-    green mode is every one, where a blocking one would wait. So it is tried again.
+    A connect that does not block, as every one in green mode, gets EAGAIN there, where a blocking
+    one would wait.
 
     :param dsn: the connection string.
     :param connection_factory: returns a connection for the connection string.
-    :param until_s: the ``time.monotonic()`` of the last attempt, float. Default: never the last.
+    :param until_s: the ``time.monotonic()`` of the last attempt, float. Default: no limit.
     :raises psycopg2.OperationalError: the connect failed, or the backlog stayed full.
     :raises DeadlineExceeded: the request's deadline has passed.
     """
@@ -39,7 +39,7 @@ def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float =
         try:
             return psycopg2_connect(dsn, connection_factory=connection_factory)
         except psycopg2.OperationalError as error:
-            # Neither psycopg2 nor libpq keeps the number.
+            # Neither psycopg2 nor libpq keeps the errno, so the text is compared.
             if os.strerror(errno.EAGAIN) not in str(error) or monotonic() >= until_s:
                 raise
         deadline.wait_in(gevent.sleep, random.uniform(pause_s / 2, pause_s))  # noqa: S311

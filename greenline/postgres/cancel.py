@@ -1,11 +1,10 @@
 """
-Cancel the statement of a connection that psycopg2 is about to close: its wait was broken off.
+Cancel the statement of a connection that psycopg2 closes because its wait was interrupted.
 
-Without it the server goes on until it has something to send. The pool cancels over its control
-connection; hosted code that calls ``psycopg2.connect`` has none. psycopg2's own ``cancel()`` blocks
-every greenlet: it connects to the server with the interpreter's lock held. So libpq is called
-directly, without that lock, in a native thread. The threads are not those of gevent's pool, which
-DNS look-ups need: a server that does not answer holds one of them for minutes.
+Without a cancel the server works on until it has something to send. The pool cancels over its
+control connection, which hosted code that calls ``psycopg2.connect`` does not have. psycopg2's own
+``cancel()`` connects to the server with the interpreter's lock held and so blocks every greenlet;
+libpq is called directly instead, without that lock, in a native thread.
 """
 
 import ctypes
@@ -19,21 +18,21 @@ from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE
 from psycopg2.extensions import connection as PsycopgConnection
 
 THREADS = 4
-ERROR_BYTES = 256  # what libpq's documentation recommends
+ERROR_BYTES = 256  # as libpq's documentation recommends
 
 
 def cancel_statement(conn: PsycopgConnection) -> None:
-    """Have the statement in progress cancelled, if there is one; return at once."""
+    """Request the cancel of the statement in progress, if there is one; return at once."""
     if conn.info.transaction_status != TRANSACTION_STATUS_ACTIVE:
         return
-    # A copy of the address and of the backend's key: it outlives the connection.
+    # A copy of the address and of the backend's key, which may be used after the close.
     request = _libpq().PQgetCancel(conn.pgconn_ptr)
     if request:
         gevent.spawn(_threads().apply, _send, (request,))
 
 
 def _send(request: int) -> None:
-    """Run in a native thread: connect to the server, send the request, and wait for its end."""
+    """Connect to the server, send the request and wait for its end, in a native thread."""
     libpq = _libpq()
     libpq.PQcancel(request, ctypes.create_string_buffer(ERROR_BYTES), ERROR_BYTES)
     libpq.PQfreeCancel(request)
@@ -41,12 +40,15 @@ def _send(request: int) -> None:
 
 @cache
 def _threads() -> ThreadPool:
+    # Not gevent's own pool, which DNS look-ups need: a server that does not answer holds a thread
+    # for minutes.
     return ThreadPool(THREADS)
 
 
 @cache
 def _libpq() -> Any:
-    """Return the libpq that psycopg2 is linked with: another one cannot read its pointers."""
+    """Return the libpq that psycopg2 is linked with."""
+    # Another copy of libpq cannot read the pointers of this one.
     libpq = ctypes.CDLL(psycopg2._psycopg.__file__)
     libpq.PQgetCancel.argtypes = [ctypes.c_void_p]
     libpq.PQgetCancel.restype = ctypes.c_void_p

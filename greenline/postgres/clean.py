@@ -1,8 +1,8 @@
 """
-Judge a connection that comes back, and one that lay idle.
+Check a returned connection and an idle one, and reset what a borrower has set.
 
-The session has two sides. What the server holds is reset by statements; what psycopg2 holds (the
-next transaction's characteristics, the encoding, types, messages) no statement resets.
+A session has two sides. The server's state is reset by statements; psycopg2's own (the
+characteristics of the next transaction, encoding, types, messages) must be reset in the object.
 """
 
 from select import POLLIN
@@ -18,22 +18,29 @@ from greenline.errors import DeadlineExceeded
 from greenline.hub import poll
 from greenline.postgres.connection import Connection
 
-# What one borrower may leave to the next. Not DISCARD ALL: prepared statements stay.
+# Resets what a borrower may have set. Not DISCARD ALL, which drops prepared statements.
 RESET = (
     "close all; unlisten *; select pg_advisory_unlock_all(); discard temp; discard sequences; "
     "reset session authorization; reset all"
 )
-# What psycopg2 says when it connects, and what RESET ALL takes back: it reads no other dates.
+# psycopg2 sets this when it connects and parses no other dates; RESET ALL undoes it.
 ISO_DATES = "set datestyle to iso"
 
 
 def clean(conn: Connection, reset: bool) -> bool:
-    """Judge a returned connection by its transaction status, and clean it where that is known."""
+    """
+    Roll back and reset a returned connection.
+
+    :param conn: the connection.
+    :param reset: whether to reset the session as well, bool.
+    :returns: whether the connection may be used again.
+    """
     if conn.closed:
         return False
     try:
         if conn.info.transaction_status in (TRANSACTION_STATUS_INTRANS, TRANSACTION_STATUS_INERROR):
             conn.rollback()
+        # Active or unknown: a statement is still in progress, or the connection is lost.
         if conn.info.transaction_status != TRANSACTION_STATUS_IDLE:
             return False
         if reset and not _reset(conn):
@@ -44,10 +51,10 @@ def clean(conn: Connection, reset: bool) -> bool:
 
 
 def _reset(conn: Connection) -> bool:
-    """Make the session as new, on both sides, and return whether it is."""
+    """Reset the session on both sides, and return whether that is complete."""
     if (conn.isolation_level, conn.readonly, conn.deferrable) != (None, None, None):
         conn.isolation_level = conn.readonly = conn.deferrable = None
-    conn.autocommit = True  # not before: with it psycopg2 tells the server each of those
+    conn.autocommit = True  # after those: with autocommit psycopg2 sends a SET for each of them
     conn.cursor_factory = None  # type: ignore[assignment]
     conn.string_types.clear()
     conn.binary_types.clear()
@@ -55,17 +62,19 @@ def _reset(conn: Connection) -> bool:
         cursor.execute(RESET)
         if not _reported(conn, "DateStyle").startswith("ISO"):
             cursor.execute(ISO_DATES)
-    # Last: a notification of the borrower's may arrive with the answer.
+    # Last: a notification for the borrower may arrive with the answer.
     conn.notifies, conn.notices = [], []
-    # psycopg2 goes on in the encoding that set_client_encoding() told it, the server does not.
+    # psycopg2 keeps the encoding of set_client_encoding() after RESET ALL, the server does not:
+    # such a connection is closed.
     return bool(_reported(conn, "client_encoding").replace("_", "") == conn.encoding)
 
 
 def _reported(conn: Connection, name: str) -> str:
-    """Return a setting as the server last reported it: no question is asked."""
+    """Return a setting as the server last reported it, without a round trip."""
     return conn.get_parameter_status(name) or ""
 
 
 def is_dead(conn: Connection) -> bool:
-    """An idle server says nothing: something to read is its end, or its last words."""
+    """Return whether an idle connection was closed or has something to read."""
+    # An idle server sends nothing but its end, or the message before it.
     return bool(conn.closed) or poll.has(conn, POLLIN)

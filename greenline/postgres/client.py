@@ -1,4 +1,4 @@
-"""What a repository is handed: connections to work on, and reads in one call."""
+"""Offer connections and single reads to a repository."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -22,9 +22,11 @@ MAX_CONFLICT_PAUSE_S = 2.0
 
 class Postgres:
     """
-    Postgres through *pool*.
+    Postgres through a pool.
 
-    Without *prepare* no statement is prepared, as pgbouncer needs it in transaction mode.
+    :param pool: the pool that lends the connections.
+    :param prepare: whether reads are prepared statements, bool; False for a pgbouncer in
+        transaction mode. Default True.
     """
 
     def __init__(self, pool: ConnectionPool, *, prepare: bool = True) -> None:
@@ -34,21 +36,29 @@ class Postgres:
     def connection(
         self, *, autocommit: bool = False, reset: bool = True
     ) -> AbstractContextManager[Connection]:
-        """Lend a connection, as :meth:`ConnectionPool.connection` does."""
+        """
+        Lend a connection, as :meth:`ConnectionPool.connection` does.
+
+        :param autocommit: each statement is a transaction of its own, bool. Default False.
+        :param reset: reset the session afterwards, bool. Default True.
+        :returns: a context manager that gives a :class:`Connection`.
+        :raises Error: as :meth:`ConnectionPool.connection`.
+        """
         return self._pool.connection(autocommit=autocommit, reset=reset)
 
     def fetch(self, name: str, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """
-        Run one statement that only reads, prepared under *name*, and return its rows.
+        Run one statement that only reads and return its rows; retry once on a lost connection.
 
-        It is tried once more when its connection turns out to be dead.
-
-        Raises:
-            what :meth:`connection` raises, but for OutcomeUnknown: nothing was written.
+        :param name: the name under which the statement is prepared, str.
+        :param text: the statement, with ``%(value)s`` in it, str.
+        :param values: the values by name.
+        :raises Error: as :meth:`connection`, but not OutcomeUnknown, since nothing was written.
         """
         try:
             return self._fetch(name, text, values)
         except (ConnectionLost, OutcomeUnknown):
+            # The connection may have been lost while it was idle, and a read may be repeated.
             pass
         try:
             return self._fetch(name, text, values)
@@ -57,20 +67,23 @@ class Postgres:
 
     def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
         """
-        Return what *work* returns, in a transaction that may be repeated as a whole.
+        Return the result of *work*, in a transaction that is repeated as a whole if it must be.
 
-        It is, after a serialization failure, a deadlock or the loss of its connection before
-        COMMIT, with a growing pause at random, as long as the request has time, and
-        ``MAX_CONFLICTS`` times at most.
+        It is repeated after a serialization failure, a deadlock, or the loss of its connection
+        before COMMIT: with a random pause that grows, within the request's time, and with at most
+        ``MAX_CONFLICTS`` attempts.
 
-        Raises:
-            SerializationFailure, ConnectionLost: the last attempt failed in the same way.
-            what :meth:`connection` raises.
+        :param work: is called with a connection, once for each attempt.
+        :param reset: as for :meth:`connection`. Default True.
+        :raises SerializationFailure: the last attempt failed in this way.
+        :raises ConnectionLost: the last attempt failed in this way.
+        :raises Error: as :meth:`connection`.
         """
         for attempt in range(1, MAX_CONFLICTS):
             try:
                 return self._transact(work, reset)
             except (SerializationFailure, ConnectionLost):
+                # At random, so that the transactions of a conflict do not meet again at once.
                 pause_s = random.uniform(0, CONFLICT_PAUSE_S * 2**attempt)  # noqa: S311
                 if pause_s >= (deadline.remaining(MAX_CONFLICT_PAUSE_S) or 0):
                     raise

@@ -1,4 +1,8 @@
-"""Connect to Postgres within a limit, which libpq's own ``connect_timeout`` is not when green."""
+"""
+Connect to Postgres within a limit.
+
+libpq's own ``connect_timeout`` has no effect in green mode.
+"""
 
 import os
 from collections.abc import Callable
@@ -17,19 +21,20 @@ from greenline.postgres.errors import first_line, translate
 from greenline.postgres.limits import APPLICATION
 from greenline.postgres.resolve import resolve
 
-# A peer that vanished without a reset is noticed after 20 s without a word from it, be it that
-# what we sent stays unacknowledged or the probes, which begin after 10 s of silence.
+# A peer that vanished without a reset is noticed after 20 s without a packet from it, whether data
+# stays unacknowledged or the probes do, which begin after 10 s of silence.
 KEEPALIVES: dict[str, Any] = {
     "keepalives_idle": 10,
     "keepalives_interval": 3,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-# What is prepared is planned once. Left alone, Postgres plans an EXECUTE with a LIMIT anew each
-# time, because the plan for this very limit looks cheaper: that costs more than it brings.
+# A prepared statement is planned once. By default Postgres plans an EXECUTE with a LIMIT anew each
+# time, because the plan for that very limit looks cheaper, and the planning costs more than it
+# saves.
 PLAN_ONCE = "-c plan_cache_mode=force_generic_plan"
-# The same from the server's side: what a lost client leaves behind, in a statement or idle, is gone
-# within a second, or 20 through a network that was cut.
+# The same on the server's side: the backend of a lost client, in a statement or idle, ends within a
+# second, or within 20 if the network was cut.
 NOTICE_LOSS = (
     "-c client_connection_check_interval=1000 -c tcp_keepalives_idle=10 "
     "-c tcp_keepalives_interval=3 -c tcp_keepalives_count=3 -c tcp_user_timeout=20000"
@@ -37,23 +42,23 @@ NOTICE_LOSS = (
 
 
 class Connect(Protocol):
-    """What makes a connection, and hands over one that it gave up half-way."""
+    """A function that connects, and passes a connection that failed half-way to *abandon*."""
 
     def __call__(self, *, abandon: Callable[[Connection], None]) -> Connection: ...
 
 
 def check_url(url: str) -> str:
     """
-    Return *url*, or refuse what libpq cannot read; its reason may hold the password.
+    Return *url* if libpq can read it.
 
-    Raises:
-        ConfigError: without the text of the URL.
+    :raises ConfigError: it cannot, or would misread it; the text does not contain the URL.
     """
     try:
         given = parse_dsn(url)
     except psycopg2.ProgrammingError:
+        # Without the cause: libpq's text may contain the password.
         raise ConfigError("libpq cannot read this URL; are special characters encoded?") from None
-    # A password with an unencoded / or ? in it lands in the port, the name or an option.
+    # A password with an unencoded / or ? is taken in part for the port, the name or an option.
     ports = given.get("port", "").split(",")
     if "@" in given.get("dbname", "") or any(port and not port.isdigit() for port in ports):
         raise ConfigError("libpq would misread this URL; are special characters encoded?")
@@ -62,9 +67,9 @@ def check_url(url: str) -> str:
 
 def server_of(url: str) -> str:
     """
-    Return what tells one server from another in *url*: hosts and ports, as they are spelled.
+    Return the hosts and ports of *url* as they are spelled, which identify the server.
 
-    Two spellings of one server are two servers here: a host's name and its address, for instance.
+    Two spellings of one server, such as its name and its address, count as two servers.
     """
     given = parse_dsn(url)
     where = given.get("hostaddr") or given.get("host") or os.environ.get("PGHOST", "")
@@ -80,17 +85,21 @@ def connect(
     abandon: Callable[[Connection], None] = Connection.close,
 ) -> Connection:
     """
-    Return a new connection, after at most *timeout_s* seconds or what is left of the deadline.
+    Return a new connection, within *timeout_s* or the rest of the request's deadline.
 
-    What the URL says wins over ours. The server itself ends a statement after
-    *statement_timeout_s* seconds, so that one whose request is over does not work on; 0 is never,
-    and None says nothing: pgbouncer refuses a client that sends options.
-    *application* is the application's name unless the URL has one. *abandon* is given what was
-    connected half-way: the server may have a backend for it.
+    Parameters in the URL take precedence over the defaults here.
 
-    Raises:
-        StoreDown: the server refused, failed or did not answer.
-        DeadlineExceeded: the request's time was over first.
+    :param url: the connection URL, str.
+    :param timeout_s: seconds for the connect, float.
+    :param statement_timeout_s: seconds after which the server itself ends a statement, float, so
+        that one whose request has ended does not work on; 0 for no limit; None to send no options,
+        which a pgbouncer refuses. Default 0.
+    :param application: the application's name unless the URL has one, str. Default ``greenline``.
+    :param abandon: is called with each connection that failed half-way, for which the server may
+        have a backend. Default: close it.
+    :returns: a :class:`Connection`.
+    :raises StoreDown: the server refused, failed or did not answer.
+    :raises DeadlineExceeded: the request's deadline passed first.
     """
     limit_s = deadline.remaining(timeout_s)
     given = parse_dsn(url)
@@ -103,6 +112,8 @@ def connect(
     try:
         with gevent.Timeout(limit_s) as timeout:
             dsn = make_dsn(resolve(url), fallback_application_name=application, **ours)
+            # psycopg2 drops a connection whose connect fails. _begin() keeps it, so that the pool
+            # can wait for the end of its backend before it counts the slot as free.
             conn: Connection = backlog.connect(dsn, partial(_begin, begun))
             conn.settle()
             return conn
@@ -122,8 +133,8 @@ def connect(
 
 
 def _begin(begun: list[Connection], dsn: str) -> Connection:
-    """Show the connection before it is connected: psycopg2 drops one that it cannot connect."""
+    """Make a connection and keep it in *begun* before it connects."""
     conn = Connection.__new__(Connection)
-    begun[:] = [conn]  # what was begun before failed by itself: there is no backend
+    begun[:] = [conn]  # an earlier one failed with EAGAIN: no backend
     conn.__init__(dsn)  # type: ignore[misc]
     return conn

@@ -1,4 +1,4 @@
-"""A psycopg2 connection that remembers what the hub and the pool need to know of it."""
+"""A psycopg2 connection with the state that the hub and the pool need."""
 
 import os
 from collections.abc import Callable
@@ -19,16 +19,17 @@ READ_EVENT, WRITE = 1, 2  # libev's events
 
 class WatchedConnection(PsycopgConnection):
     """
-    A connection that keeps its watchers: making one for each wait costs as much as a statement.
+    A connection that keeps its watchers, because making one for each wait costs as much as a
+    statement.
 
-    ``settled`` is true when it is connected: from then on the socket stays the same.
+    ``settled`` is true once it is connected: from then on the socket stays the same.
     """
 
     settled: bool = False
     _watchers: dict[int, Any] | None = None
 
     def watcher(self, events: int) -> Any:
-        """Return what the main thread's hub waits on, one for each direction."""
+        """Return the main hub's watcher for *events*, one for each direction."""
         if self._watchers is None:
             self._watchers = {}
         found = self._watchers.get(events)
@@ -37,7 +38,8 @@ class WatchedConnection(PsycopgConnection):
         return found
 
     def drop_watchers(self) -> None:
-        """Close them: the number of the socket may be another's soon."""
+        """Close the watchers."""
+        # Before the socket is closed: another file may get its descriptor's number at once.
         watchers, self._watchers = self._watchers, None
         for watcher in (watchers or {}).values():
             with suppress(ValueError):  # a forked child has destroyed the parent's loop
@@ -46,12 +48,14 @@ class WatchedConnection(PsycopgConnection):
 
 class Connection(WatchedConnection):
     """
-    What :func:`greenline.postgres.connect.connect` returns.
+    A connection made by :func:`greenline.postgres.connect.connect`.
 
-    ``pid`` is the backend's. ``farewell`` is a duplicate of the descriptor, made as soon as there
-    is one to keep: libpq closes its own at a loss, and on this one the backend's end can still be
-    seen. ``busy`` tells that it was in the middle of a statement. ``slot`` is its place
-    in the host's slot table; ``on_close``, once, takes over from whoever closes it.
+    - ``pid``: the backend's process id.
+    - ``farewell``: a duplicate of the descriptor. libpq closes its own when the connection is lost;
+      the duplicate still shows the end of the backend.
+    - ``busy``: whether a statement was in progress when a wait was interrupted.
+    - ``slot``: its slot in the host's slot table.
+    - ``on_close``: is called once, by ``close()``, and then owns ``farewell``.
     """
 
     pid: int = 0
@@ -66,7 +70,7 @@ class Connection(WatchedConnection):
     on_close: Callable[["Connection"], None] | None = None
 
     def settle(self) -> None:
-        """Be connected: from now on the socket stays the same."""
+        """Record that it is connected: from now on the socket stays the same."""
         self.pid = self.info.backend_pid
         self.prepared = {}
         self.settled = True
@@ -74,22 +78,23 @@ class Connection(WatchedConnection):
 
     def commit(self) -> None:
         """
-        Commit; what is no more than a lost answer is told apart from a failure.
+        Commit, and distinguish a lost answer from a failure.
 
-        Raises:
-            DeadlineExceeded: the request's time was over before: nothing was committed.
-            StoreError: a statement failed before, and its error was swallowed.
-            OutcomeUnknown: the answer was lost: nobody knows whether it happened.
+        :raises DeadlineExceeded: the request's deadline had passed: nothing was committed.
+        :raises StoreError: an earlier statement failed, and its error was swallowed.
+        :raises OutcomeUnknown: the answer was lost: the transaction may have been committed.
         """
         if self.closed:
-            super().commit()  # it raises: nothing is sent
+            super().commit()  # raises InterfaceError: nothing is sent
         if deadline.remaining() == 0:
             raise DeadlineExceeded
+        # The server would answer COMMIT with ROLLBACK here, without an error.
         if self.info.transaction_status == TRANSACTION_STATUS_INERROR:
             raise StoreError("a statement of this transaction failed: it cannot be committed")
         try:
             super().commit()
         except psycopg2.Error as error:
+            # Closed: COMMIT may have been executed. An error from the server leaves it open.
             if self.closed:
                 raise OutcomeUnknown from error
             raise
@@ -97,7 +102,9 @@ class Connection(WatchedConnection):
             raise OutcomeUnknown from error
 
     def break_off(self) -> None:
-        """Keep the socket for a look at the backend's end: psycopg2 closes its own now."""
+        """
+        Keep a duplicate of the socket before psycopg2 closes its own, after an interrupted wait.
+        """
         self.busy = self.settled
         with suppress(psycopg2.Error, OSError):  # libpq has no socket after a loss
             if self.farewell is None:
@@ -105,7 +112,7 @@ class Connection(WatchedConnection):
         self.drop_watchers()
 
     def close(self) -> None:
-        """Close. Only the greenlet that uses the connection may, or nobody else uses it."""
+        """Close. Call it only in the greenlet that uses the connection, or when none does."""
         self.drop_watchers()
         on_close, self.on_close = self.on_close, None
         if on_close is not None and self.farewell is None and not self.closed:
@@ -119,6 +126,7 @@ class Connection(WatchedConnection):
             os.close(farewell)
 
     def __del__(self) -> None:
+        """Close the descriptor of a connection that was dropped without a close."""
         if self.on_close is not None:  # dropped without a close
             self.close()
         if self.farewell is not None:

@@ -1,11 +1,8 @@
 """
-The one connection that a worker holds beside its pools, for what must work when they are exhausted.
+Hold one connection a worker besides its pools, for questions that must work when those are
+exhausted: readiness, and the cancel of statements.
 
-1. Readiness is asked over it and statements are cancelled over it: psycopg2's own ``cancel()``
-   blocks the whole worker. One question at a time.
-2. It is made when first needed, and anew when it broke or a question was interrupted.
-3. With a slot table it has a slot like any other, of those that are kept for this, and moves to
-   another when there are fewer by now.
+It is made when first needed, and again after it broke or a question was interrupted.
 """
 
 import threading
@@ -41,9 +38,13 @@ T = TypeVar("T")
 
 class Control:
     """
-    The control connection, made by *connect*; *on_connect* is called with each new one.
+    The control connection of a worker.
 
-    *on_connect* and what is asked raise what is wrong.
+    :param connect: makes a connection.
+    :param slot_table: the host's slot table, in which it holds a slot reserved for control
+        connections. Default None: it holds none.
+    :param on_connect: is called with each new connection; its errors are raised to the caller.
+        Default: does nothing.
     """
 
     def __init__(
@@ -59,46 +60,49 @@ class Control:
         self._lock = threading.Lock()
         self._conn: Connection | None = None
         self._closed = False
-        self._failed: Exception | None = None  # how the last connect ended
+        self._failed: Exception | None = None  # the error of the last connect
 
     def ask(self, question: Callable[[Connection], T]) -> T:
         """
-        Return what *question* returns of the connection, where each statement stands alone.
+        Return the result of *question*, called with the connection in autocommit mode.
 
-        Raises:
-            StoreDown: no connection could be made, or it broke.
-            PoolTimeout: there is no slot for it now.
-            PoolClosed: it is closed.
+        :raises StoreDown: no connection could be made, or it broke.
+        :raises PoolTimeout: there is no slot for it now.
+        :raises PoolClosed: it is closed.
         """
+        # One question at a time: two greenlets may not use one connection.
         with self._lock:
             return self._ask(question)
 
     def renew(self) -> None:
         """
-        Connect, unless there is a connection that lives and may stay.
+        Connect, unless there is a live connection whose slot is within the capacity.
 
-        Raises:
-            what :meth:`ask` raises.
+        :raises Error: as :meth:`ask`.
         """
         if self._conn is not None and not is_dead(self._conn) and not self._is_over():
             return
         failed = self._failed
         with self._lock:
-            # Who waited while another tried in vain does not try for as long once more.
+            # Another greenlet's connect failed while this one waited for the lock: a second attempt
+            # would only make it wait as long again.
             if self._failed is not None and self._failed is not failed:
                 raise self._failed
             self._ask(bool)
 
     def cancel(self, pid: int) -> bool:
-        """Return whether the backend *pid* was told to stop; one that is gone cannot be."""
+        """Return whether the cancel of the backend *pid* was sent; not if the backend has ended."""
         try:
+            # Over the control connection, because psycopg2's own cancel() blocks the whole worker.
             with deadline.limit(CANCEL_TIMEOUT_S):
                 return self.ask(partial(_cancel, pid))
         except GreenlineError:
             return False
 
     def close(self) -> None:
-        """Close the connection, after a question in progress; one that lasts closes its own."""
+        """
+        Close the connection, after the question in progress; a long one closes it when it ends.
+        """
         self._closed = True
         if self._lock.acquire(timeout=CONTROL_CLOSE_S):
             if self._conn is not None:
@@ -118,22 +122,26 @@ class Control:
             with translated():
                 return question(conn)
         finally:
+            # After an interrupted question an answer may still be on its way, which the next one
+            # would read.
             if self._conn is not None and (self._closed or not _is_idle(self._conn)):
                 self._drop()
 
     def _open(self) -> Connection:
         if self._conn is not None and is_dead(self._conn):
-            self._drop().join()  # the server ended it while it was idle: its slot is for the next
+            self._drop().join()  # ended by the server while idle: the next one needs its slot
         slot = self._better_slot()
         if slot is not None:
             self._drop()
         if self._conn is None:
-            # It is nobody's yet: renew() must not take it for one that has read the budget.
+            # Assigned below: before on_connect, renew() would take it for one that has read the
+            # budget.
             conn = self._connect_in(slot)
             try:
                 conn.autocommit = True
                 self._begin(conn)
-            except ConfigError as error:  # what fits no more is no fault of who asks
+            except ConfigError as error:
+                # A budget that no longer fits is not an error of the caller's settings.
                 self._close_and_wait(conn)
                 raise StoreDown(f"Postgres: {error}") from error
             except BaseException:
@@ -143,7 +151,8 @@ class Control:
         return self._conn
 
     def _begin(self, conn: Connection) -> None:
-        """Call *on_connect*, in its own time: who waits for the lock waits for this, too."""
+        """Call *on_connect* within a limit of its own."""
+        # The lock is held: every greenlet that waits for it waits for this, too.
         try:
             with deadline.limit(ON_CONNECT_TIMEOUT_S):
                 self._on_connect(conn)
@@ -154,7 +163,7 @@ class Control:
             raise StoreDown(message) from error
 
     def _better_slot(self) -> Slot | None:
-        """Return another slot if there are fewer than the connection's by now."""
+        """Return another slot if the connection's one is beyond the capacity now."""
         return (
             self._slot_table.take(for_control=True)
             if self._slot_table and self._is_over()

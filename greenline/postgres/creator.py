@@ -1,4 +1,4 @@
-"""Let another library's pool draw from the host's slots: SQLAlchemy's ``creator``, for instance."""
+"""Let another library's pool use the host's slots, as SQLAlchemy's ``creator`` for instance."""
 
 import sys
 from collections.abc import Callable
@@ -24,22 +24,25 @@ def creator(
     """
     Return a function that connects as *connect* does, in a slot of *slot_table*.
 
-    It waits up to *timeout_s* seconds, or the request's time, for a slot. Closing the connection
-    gives it back, when the backend is gone; *control* stops what that still does. What the other
-    library keeps idle it keeps: give its pool a size, and a time after which it lets go.
+    Closing the connection releases the slot when the backend has ended. Connections that the other
+    library keeps idle keep their slots: set the size of its pool, and a time after which it closes
+    unused connections.
 
-    ``create_engine("postgresql+psycopg2://", creator=creator(connect, slot table))``
+    ``create_engine("postgresql+psycopg2://", creator=creator(connect, slot_table))``
 
-    The function raises:
-        PoolTimeout: no slot became free in time.
-        what *connect* raises.
+    :param connect: makes a connection.
+    :param slot_table: the host's slot table.
+    :param control: cancels the statement of a closed connection. Default None: it works on.
+    :param timeout_s: seconds to wait for a slot, within the request's deadline, float. Default 30.
+    :returns: the function. It raises PoolTimeout if no slot became free in time, and the errors of
+        *connect*.
     """
     cancel = None if control is None else control.cancel
     sharer = slot_table.sharers.join()
 
     def on_close(conn: Connection) -> None:
-        # A connection that is left at the interpreter's end is closed when greenlets no longer run;
-        # the process's end gives its slot back.
+        # A connection that is left at the interpreter's end is closed when greenlets no longer run.
+        # The end of the process releases its slot.
         if not sys.is_finalizing():
             gevent.spawn(leave, conn)
 
@@ -68,7 +71,7 @@ def creator(
 
         def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
             if control is not None:
-                control.renew()  # as the pool does: the budget is read before anyone connects
+                control.renew()  # as the pool does: the budget is read before a connect
             if slot_table.is_over(slot):
                 raise PoolTimeout("the host has fewer connections by now")
             return connect(abandon=abandon)

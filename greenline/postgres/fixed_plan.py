@@ -1,11 +1,8 @@
 """
-Follow the budget that any worker of the host has read, where the number of hosts is set.
+Follow the budget that a worker of the host has read, where the number of hosts is fixed.
 
-1. A worker reads what the server allows over each new control connection, and tells in the slot
-   table how many connections that is for the host.
-2. A sibling that sees another number there reads for itself, over the connection that it has. It
-   does not tell: two generations with different settings would answer each other for ever.
-3. Who begins goes by what was told, until it has read.
+A worker reads the server's limits over each new control connection, and writes the number of
+connections that the host may hold into the slot table.
 """
 
 import logging
@@ -23,10 +20,12 @@ log = logging.getLogger(__name__)
 
 class FixedPlan:
     """
-    One worker's part in the budget of the host, whose slots are those of *slot_table*.
+    One worker's part in the budget of its host.
 
-    *least* are needed to ask the server at all. *plan_for* computes what the host may hold;
-    *follow* is called with each plan that is another one.
+    :param slot_table: the host's slot table.
+    :param least: the number of connections needed to ask the server at all, int.
+    :param plan_for: computes the plan of a host from the server's limits.
+    :param follow: is called with each plan that differs from the one before.
     """
 
     def __init__(
@@ -42,6 +41,7 @@ class FixedPlan:
         self._follow = follow
         self._plan: Plan | None = None
         self._told = slot_table.spare[TOLD_CAPACITY]
+        # A starting worker uses the host's number until it has read the server's limits.
         slot_table.resize(max(least, self._told), least)
 
     def __repr__(self) -> str:
@@ -49,26 +49,27 @@ class FixedPlan:
 
     def read(self, conn: Connection) -> None:
         """
-        Read what the server allows, over a new control connection, and tell it.
+        Read the server's limits over a new control connection, and publish the host's number.
 
-        Raises:
-            ConfigError: it does not fit, with the sum.
+        :raises ConfigError: the budget does not fit; the text contains the sum.
         """
         self._slot_table.spare[TOLD_CAPACITY] = self._told = self._read(conn).host
 
     def look(self, control: Control) -> None:
         """
-        Follow what a sibling has told since the last look, asking over *control*.
+        Follow a number that another worker has published since the last call, asking over
+        *control*.
 
-        Raises:
-            StoreDown: the server cannot be asked.
+        :raises StoreDown: the server cannot be asked.
         """
         told = self._slot_table.spare[TOLD_CAPACITY]
         if told in (0, self._told):
             return
+        # Read and not published: two generations of workers with different settings would answer
+        # each other without an end.
         try:
             control.ask(self._read)
-        except ConfigError as error:  # of our settings: a sibling's fit, as it could tell
+        except ConfigError as error:  # the other worker's settings fit: it has published a number
             log.error("%s", error)
         self._told = told
 

@@ -1,13 +1,11 @@
 """
-Connect an application that calls ``psycopg2.connect`` itself, as it would be under threads.
+Connect an application that calls ``psycopg2.connect`` itself, and behave as under threads.
 
-psycopg2 connects in another way in green mode, and an application would notice:
-
-1. libpq ignores ``connect_timeout``, and it looks names up by itself, which blocks the hub.
-2. Threads need at most as many connections as there are threads; greenlets may need more than the
-   server has. A connect that is refused for want of a connection slot waits until this worker, or
-   another one of the host, closes a connection.
-3. Connections are shared by threads: :mod:`greenline.postgres.serialize`.
+In green mode libpq ignores ``connect_timeout`` and looks names up by itself, which blocks the hub;
+both are done here. Greenlets may need more connections than the server has, where threads need one
+each: a connect that is refused for lack of a connection slot waits until a worker of the host
+closes a connection. Greenlets share a connection as threads do:
+:mod:`greenline.postgres.serialize`.
 """
 
 import _socket
@@ -38,18 +36,18 @@ from greenline.postgres.resolve import Endpoint, Unresolved, endpoints, has_name
 from greenline.postgres.serialize import SerializedConnection, adopt, connection_class
 from greenline.telemetry import counters
 
-# How long a greenlet waits for a connection slot, without a connect_timeout.
+# Seconds to wait for a connection slot, without a connect_timeout.
 SLOT_TIMEOUT_S = 30.0
 SLOT_PAUSE_S, MAX_SLOT_PAUSE_S = 0.01, 0.2
-# How long the server may still count a backend after its client's close.
+# Seconds for which the server may still count a backend after its client's close.
 SLOT_LINGER_S = 6.0
 # psycopg2 keeps no SQLSTATE of a failed connect, and the text is in the server's language. So the
-# SQLSTATE is looked for in the server's answer, where that is not encrypted.
+# SQLSTATE is searched for in the server's answer, if that is not encrypted.
 TOO_MANY_CONNECTIONS = "53300"
 SQLSTATE_FIELD = f"\0C{TOO_MANY_CONNECTIONS}\0".encode()
 MAX_ANSWER_BYTES = 8192
 ANSWERING = (4, 5)  # libpq's CONNECTION_AWAITING_RESPONSE and CONNECTION_AUTH_OK
-# Where it is: the texts in English.
+# If it is encrypted: the texts in English.
 NO_SLOT = (
     "too many clients already",
     "remaining connection slots are reserved",
@@ -58,27 +56,30 @@ NO_SLOT = (
 )
 UNTOUCHED = (LogicalReplicationConnection, PhysicalReplicationConnection, PooledConnection)
 
-# Shared by the workers: whether one has, or just had, connections that it may close; and how many
-# of its greenlets wait for a slot.
+# Counters shared by the workers: whether one has connections that it may close, or has just closed
+# one; and the number of its greenlets that wait for a slot.
 HOLDING, WAITING = ("psycopg2", "holding"), ("psycopg2", "waiting")
 
-# How many greenlets of this process wait for a connection slot of a server.
+# The number of greenlets of this process that wait for a connection slot of a server.
 waiting = 0
 
 
 def install() -> None:
-    """Put :func:`connect` under every name by which an application may know psycopg2's."""
+    """Replace psycopg2's connect by :func:`connect`, and register the gauge ``psycopg2``."""
+    # psycopg2.connect() looks this name up at each call, so applications that imported the function
+    # earlier are covered, too.
     psycopg2._connect = connect  # type: ignore[attr-defined]  # psycopg2.connect() calls it
     counters.gauges["psycopg2"] = _stats
 
 
 def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
     """
-    Connect as ``psycopg2.connect`` does, and wait in the hub only.
+    Connect as ``psycopg2.connect`` does, and block one greenlet only.
 
-    Asynchronous and replication connections, and those of our own pool, are psycopg2's own.
+    Asynchronous and replication connections, and those of greenline's own pool, are left to
+    psycopg2.
 
-    :param dsn: the connection string, put together from all arguments of the application.
+    :param dsn: the connection string, made from all arguments of the application.
     :param connection_factory: the application's, None for psycopg2's class.
     :returns: a connection of that class which greenlets may share.
     :raises psycopg2.OperationalError: as libpq words it.
@@ -134,7 +135,7 @@ def _connect(
         try:
             return attempt.connect(target, factory)
         except _Expired:
-            # libpq offers no way to go on with the next address: connect again without this one.
+            # libpq cannot continue with the next address: connect again without this one.
             late += _describe(servers.pop(attempt.current))
             if not servers:
                 raise psycopg2.OperationalError(late) from None
@@ -166,7 +167,7 @@ class _Attempt:
     """One call of libpq, which tries *servers* in turn, each for *timeout_s* seconds."""
 
     def __init__(self, servers: Sequence[Endpoint], timeout_s: float) -> None:
-        self.current = 0  # the index of the server that it tries now
+        self.current = 0  # the index of the server that libpq tries now
         self._families = [_family(server) for server in servers]
         self._timeout_s = timeout_s
         self._inode = 0
@@ -189,8 +190,11 @@ class _Attempt:
             self._timer.close()
 
     def _poll(self, conn: PsycopgConnection, poll: Callable[[], int]) -> int:
-        """Poll; begin to count anew when libpq goes on to the next address."""
+        """Poll; restart the timer when libpq continues with the next address."""
         state = _poll(conn, poll)
+        # libpq does not report the address. A new one is a new socket, which may have the same
+        # descriptor but has another inode. A socket of another family than the next server's: libpq
+        # skipped that server.
         inode = os.fstat(conn.fileno()).st_ino
         if inode != self._inode:
             with socket.socket(fileno=os.dup(conn.fileno())) as same:
@@ -205,7 +209,7 @@ class _Attempt:
 
 
 def _poll(conn: PsycopgConnection, poll: Callable[[], int]) -> int:
-    """Poll; give the error of a server that has no connection slot its SQLSTATE."""
+    """Poll; set the SQLSTATE in the error of a server that has no connection slot."""
     has_no_slot = SQLSTATE_FIELD in _received(conn)  # before libpq reads it
     try:
         return poll()
@@ -216,12 +220,14 @@ def _poll(conn: PsycopgConnection, poll: Callable[[], int]) -> int:
 
 
 def _received(conn: PsycopgConnection) -> bytes:
-    """Return what the server has sent and libpq has not read, as far as it is here."""
-    # Not before: to ask a socket that has failed to connect takes the reason away from libpq.
+    """Return the server's data that has arrived and that libpq has not read."""
+    # Not earlier: a recv() on a socket whose connect failed clears the error, which libpq then
+    # cannot report.
     if conn.info.status not in ANSWERING:
         return b""
     with suppress(OSError, psycopg2.Error):
-        # Not gevent's socket, which would wait. The kind is not looked up where all is given.
+        # Not gevent's socket, which would wait. With all arguments given, the family is not looked
+        # up; it has no effect on recv().
         same = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, conn.fileno())
         try:
             same.setblocking(False)
@@ -233,15 +239,18 @@ def _received(conn: PsycopgConnection) -> bytes:
 
 def _make(factory: Any, dsn: str, *, poll: Callable[..., int] = _poll) -> Any:
     """
-    Return the connection that *factory* makes, of a class that greenlets may share.
+    Return a connection made by *factory*, of a class that greenlets may share.
 
-    :param poll: is called instead of its method ``poll``, and with that, until it is connected.
+    :param factory: a class of connections, or a function.
+    :param dsn: the connection string, str.
+    :param poll: is called with the connection and its method ``poll``, in place of that method,
+        until it is connected.
     """
     if not isinstance(factory, type):
         return adopt(factory(dsn), connection_class, ForeignConnection)
     made: Any = connection_class(factory, ForeignConnection)
     conn = made.__new__(made, dsn)
-    conn.poll = partial(poll, conn, conn.poll)  # every wait callback polls
+    conn.poll = partial(poll, conn, conn.poll)  # called by every wait callback
     try:
         conn.__init__(dsn)
     finally:
@@ -256,7 +265,7 @@ def _family(server: Endpoint) -> int:
 
 
 def _describe(server: Endpoint) -> str:
-    """Return the error text of libpq for a server that did not answer in time."""
+    """Return libpq's error text for a server that did not answer in time."""
     if not server.hostaddr:
         where = (
             f'on socket "{server.host}/.s.PGSQL.{server.port}"' if server.host else "on its socket"
@@ -271,7 +280,7 @@ def _describe(server: Endpoint) -> str:
 # ---- The wait for a connection slot of the server
 
 _open: set["weakref.ref[PsycopgConnection]"] = set()
-_closed_s = float("-inf")  # when the last one was closed
+_closed_s = float("-inf")  # the time of the last close
 _queues: dict[str, "_SlotQueue"] = {}
 
 
@@ -294,7 +303,7 @@ def _note_open(conn: PsycopgConnection) -> None:
 
 
 def _note_closed(reference: Any) -> None:
-    """Note once that a connection was closed, or collected without a close."""
+    """Record once that a connection was closed, or collected without a close."""
     global _closed_s
     if reference in _open:
         _open.discard(reference)
@@ -304,12 +313,13 @@ def _note_closed(reference: Any) -> None:
 
 
 def _may_get_a_slot() -> bool:
-    """Return whether a worker of the host has connections that it may close, or just closed one."""
+    """Return whether a worker of the host may close a connection, or has just closed one."""
+    # Else other clients hold all the slots, and the error is the application's, as under threads.
     return _holds_a_slot() or counters.value(HOLDING) > 0
 
 
 def _holds_a_slot() -> bool:
-    """Return whether this process has connections that it may close, or just closed one."""
+    """Return whether this process has connections that it may close, or has just closed one."""
     if monotonic() - _closed_s < SLOT_LINGER_S:
         return True
     return any(conn is not None and not conn.closed for conn in (each() for each in list(_open)))
@@ -321,9 +331,9 @@ def _has_no_slot(error: psycopg2.OperationalError) -> bool:
 
 
 def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> Any:
-    """Return what *attempt* connects; if there is no slot for it, wait for one until *until_s*."""
+    """Return *attempt*'s connection; if there is no slot, wait for one until *until_s*."""
     refused = None
-    if dsn not in _queues:  # else it would overtake those that wait
+    if dsn not in _queues:  # else it would overtake waiting greenlets
         try:
             return attempt()
         except psycopg2.OperationalError as error:
@@ -341,7 +351,7 @@ def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> An
 
 
 def _without_frames(error: psycopg2.OperationalError) -> psycopg2.OperationalError:
-    """Drop the traceback, whose frames keep the refused connection open, and refer to *error*."""
+    """Return *error* without its traceback, whose frames keep the refused connection open."""
     return error.with_traceback(None)
 
 
@@ -350,21 +360,23 @@ class _SlotQueue:
 
     def __init__(self) -> None:
         self._line: deque[_QueuedConnect] = deque()
-        self._free = 0  # connections closed since, for which no waiter may try yet
+        self._free = 0  # closed connections that no waiter has been woken for
 
     def is_empty(self) -> bool:
         return not self._line
 
     def free(self) -> None:
-        """Let one more try: this process has closed a connection."""
+        """Let one more waiter try: this process has closed a connection."""
         self._free += 1
         self._give()
 
     def connect(self, attempt: Callable[[], Any], until_s: float, refused: Exception | None) -> Any:
         """
-        Return what *attempt* connects.
+        Return the connection that *attempt* makes.
 
-        :param refused: the error of an attempt of the same greenlet before this.
+        :param attempt: makes a connection.
+        :param until_s: the ``time.monotonic()`` of the last attempt, float.
+        :param refused: the error of an earlier attempt of this greenlet, None if there was none.
         :raises psycopg2.OperationalError: *attempt* failed, the last time by *until_s*.
         :raises DeadlineExceeded: the request's deadline has passed.
         """
@@ -375,18 +387,19 @@ class _SlotQueue:
         try:
             with deadline.spending("queued"), LockWait():
                 conn = self._connect(waiter, attempt, until_s, refused)
-                waiter.may_try = False  # it is used
+                waiter.may_try = False  # the slot is used
                 return conn
         finally:
             self._line.remove(waiter)
             _count(-1)
+            # A slot that this waiter did not use is the next one's.
             self._free += waiter.may_try
             self._give()
             if self._line:
-                self._line[0].wake_up.set()  # the first one tries in any case
+                self._line[0].wake_up.set()  # the first one always tries
 
     def _give(self) -> None:
-        """Let a waiter try for each connection that was closed."""
+        """Let one waiter try for each closed connection."""
         for waiter in self._line:
             if not self._free:
                 break
@@ -406,11 +419,13 @@ class _SlotQueue:
         is_refused = refused is not None
         while (left_s := until_s - monotonic()) > 0:
             waiter.wake_up.clear()
+            # The first in the queue tries at intervals: another process may have closed a
+            # connection, of which this one gets no notice.
             if not waiter.may_try and self._line[0] is not waiter:
                 deadline.wait_in(waiter.wake_up.wait, left_s)
                 continue
             if is_refused or not waiter.may_try:
-                # The backend of a closed connection lives on for a moment: not at once.
+                # Not at once: the backend of a closed connection lives on for a moment.
                 jitter_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311
                 deadline.wait_in(waiter.wake_up.wait, min(left_s, jitter_s))
                 if waiter.wake_up.is_set():
@@ -418,8 +433,8 @@ class _SlotQueue:
                 elif pause_s < MAX_SLOT_PAUSE_S:
                     pause_s = min(2 * pause_s, MAX_SLOT_PAUSE_S)
                 else:
-                    # Another process has the slot. Each attempt costs the server a process, so
-                    # only the first in line goes on with them.
+                    # Another process has got the slot. Each attempt costs the server a process, so
+                    # only the first in the queue continues.
                     waiter.may_try = False
             try:
                 return attempt()
@@ -436,7 +451,7 @@ class _QueuedConnect:
     """A greenlet in a :class:`_SlotQueue`."""
 
     def __init__(self) -> None:
-        self.may_try = False  # a connection was closed for it
+        self.may_try = False  # a closed connection is reserved for it
         self.wake_up = Event()
 
 

@@ -1,14 +1,8 @@
 """
-Share what a server allows between hosts that are counted: ``GREENLINE_HOSTS=auto``.
+Share a server's connections between hosts that are counted at run time: ``GREENLINE_HOSTS=auto``.
 
-1. A host begins with one connection, its registrar's. Some are set aside for those that come.
-2. All shrink as soon as one more is there: nothing is taken beyond the new share, what is idle
-   beyond it goes at once, what is lent as it comes back. A claim shrinks with what is held.
-3. A newcomer waits for ``SETTLE_S``, and grows into what the others do not claim any more.
-4. A host that is gone counts for ``GONE_S``, and after that with what backends it left.
-5. Who cannot ask the server lets its host not grow, after ``LEASE_S`` at most.
-6. Whose registration was lost takes up what it had, within ``RETURN_S`` and at the same server.
-   After a restart of the server all are newcomers: there may be less to share.
+Each host registers itself at the server and claims a number of connections. All hosts shrink when
+one more registers, and grow when one is gone. :mod:`greenline.postgres.registry` has the claims.
 """
 
 import logging
@@ -41,10 +35,13 @@ log = logging.getLogger(__name__)
 
 class Hosts:
     """
-    One worker's part: it registers its host if no sibling does, and follows the number of hosts.
+    One worker's part: it registers its host if no other worker does, and follows the number of
+    hosts.
 
-    *slot_table* is the host's. *plan_for* computes what a host may hold beside so many others, of
-    which *floor* is the least; *follow* is called with each plan that is another one.
+    :param slot_table: the host's slot table.
+    :param floor: the smallest number of connections for a host, int.
+    :param plan_for: computes the plan of a host from the server's limits and the number of hosts.
+    :param follow: is called with each plan that differs from the one before.
     """
 
     def __init__(
@@ -75,9 +72,11 @@ class Hosts:
         return f"<Hosts {mine.hosts} number={mine.number} allowed={mine.allowed} {self._registry}>"
 
     def named(self, connect: Callable[..., Connection]) -> Connect:
-        """Return *connect* with a name for each connection that tells others whose it is."""
+        """Return *connect* with an application name that identifies the host of each connection."""
 
         def connect_named(*, abandon: Callable[[Connection], None]) -> Connection:
+            # The first connection needs the number before it can ask for those in use: a random
+            # one, and _register() refuses it if another host has it.
             if not self._slot_table.number and self._slot_table.leads():
                 self._slot_table.number = random.randint(1, registry.MAX_HOST)  # noqa: S311
             return connect(
@@ -88,10 +87,9 @@ class Hosts:
 
     def read(self, conn: Connection) -> None:
         """
-        Read what the server allows, over a new control connection.
+        Read the server's limits over a new control connection.
 
-        Raises:
-            ConfigError: it does not fit on one host, or a pooler is in between.
+        :raises ConfigError: they do not fit even one host, or a pooler is in between.
         """
         facts = self._facts = self._last_facts = read_facts(conn)
         require_sessions(facts)
@@ -99,45 +97,41 @@ class Hosts:
         self._replan(max(self._slot_table.hosts, 1))
 
     def read_again(self, conn: Connection) -> None:
-        """
-        Follow what others hold by now, but what one look alone shows of them.
-
-        A backend of ours that has just begun has no name yet, and looks like another's.
-        """
+        """Read the connections of other applications again, about every ``READ_S``."""
         if monotonic() < self._read_due:
             return
         self._read_due = monotonic() + READ_S
+        # The smaller of two readings: a backend of this application that has just begun has no name
+        # yet, and is counted as another application's.
         before, self._last_facts = self._last_facts, read_facts(conn)
         self._facts = min(before or self._last_facts, self._last_facts, key=_others)
 
     def check(self) -> None:
         """
-        Prove that the hosts that there are fit.
+        Check that the registered hosts fit.
 
-        Raises:
-            ConfigError: they do not, with the sum.
+        :raises ConfigError: they do not; the text contains the sum.
         """
         if self._problem is not None:
             raise self._problem
 
     def start(self, control: Control) -> None:
-        """Look every ``REGISTRY_CHECK_S``, in the background, asking over *control*."""
+        """Call :meth:`look` every ``REGISTRY_CHECK_S`` in the background, asking over *control*."""
         self._looking = keep_doing(
             partial(self.look, control), lambda: REGISTRY_CHECK_S, "looking for other hosts"
         )
 
     def close(self) -> None:
-        """Look no more; the registration ends with the control connection."""
+        """Stop looking; the registration ends with the control connection."""
         if self._looking is not None:
             self._looking.kill()
 
     def look(self, control: Control) -> None:
         """
-        Look once: the registrar at the server, its siblings at what it has told.
+        Look once: the registrar at the server, the other workers at the slot table.
 
-        Raises:
-            StoreDown: the server cannot be asked.
-            ConfigError: as :meth:`read`.
+        :raises StoreDown: the server cannot be asked.
+        :raises ConfigError: as :meth:`read`.
         """
         if not self._slot_table.leads():
             if self._facts is not None and monotonic() >= self._read_due:
@@ -148,10 +142,13 @@ class Hosts:
             with deadline.limit(ASK_TIMEOUT_S):
                 control.ask(self._ask)
         except BaseException:
+            # Without the server's answer there may be more hosts now: this one must not grow. If
+            # this process cannot run at all, the lease ends by itself after LEASE_S.
             self._slot_table.end_lease()
             raise
 
     def _ask(self, conn: Connection) -> None:
+        # Before the question: the lease counts from here, however long the answer takes.
         seen_ns = monotonic_ns()
         view = registry.look(conn)
         if not view.is_registered:
@@ -169,6 +166,9 @@ class Hosts:
         slot_table = self._slot_table
         slot_table.end_lease()
         server = registry.started(conn)
+        # Within RETURN_S and at the same server, the host resumes with the capacity that it had.
+        # Else it begins with one connection, the registrar's; some are set aside for new hosts.
+        # After a restart of the server all hosts are new, because there may be less to share.
         if not slot_table.may_return(server):
             if slot_table.number in view.claims:
                 slot_table.number = 0
@@ -182,29 +182,37 @@ class Hosts:
         log.info("registered as host %d, with %d connections", slot_table.number, self._claimed)
 
     def _shrink(self, conn: Connection) -> None:
-        """Let there be no more than our share, and claim what that needs."""
+        """
+        Reduce the capacity to the host's share, and the claim to the connections that it still
+        holds.
+        """
         slot_table = self._slot_table
         most = self._floor if self._plan is None else self._plan.host
         if slot_table.allowed > most:
             slot_table.allow(most)
+        # Connections beyond the share are closed when they are returned or idle: until then they
+        # are part of the claim.
         self._claim(conn, slot_table.needed(slot_table.allowed))
 
     def _grow(self, conn: Connection, view: View) -> None:
-        """Claim what is missing to our share, as far as nobody else does."""
+        """Claim the rest of the host's share, as far as the other hosts do not claim it."""
         slot_table, plan = self._slot_table, self._plan
         if plan is None or slot_table.allowed >= plan.host:
             return
+        # The other hosts need this time to notice a new one and to shrink.
         if monotonic() - self._registered_s < SETTLE_S:
             return
         beyond = slot_table.needed(slot_table.allowed) - slot_table.allowed
         allowed = min(self._room(view, plan) - beyond, plan.host)
         if allowed <= slot_table.allowed:
             return
+        # Claim first, then look whether all claims fit: of two hosts that claim at the same time
+        # the later one sees both.
         before = self._claimed
         registry.claim(conn, slot_table.number, allowed + beyond)
         view = registry.look(conn)
         self._registry.note(view.claims, monotonic())
-        if self._room(view, plan) < allowed + beyond:  # another one claimed it in this moment
+        if self._room(view, plan) < allowed + beyond:  # another host claimed it at the same time
             registry.unclaim(conn, slot_table.number, allowed + beyond)
             return
         registry.unclaim(conn, slot_table.number, before)
@@ -218,12 +226,13 @@ class Hosts:
 
     def _claim(self, conn: Connection, number: int) -> None:
         if number != self._claimed:
+            # The new claim before the end of the old one: the host is never without a claim.
             registry.claim(conn, self._slot_table.number, number)
             registry.unclaim(conn, self._slot_table.number, self._claimed)
             self._claimed = number
 
     def _replan(self, hosts: int) -> None:
-        """Compute the plan for *hosts*; where they do not fit, ours keeps to its floor."""
+        """Compute the plan for *hosts*; if they do not fit, this host keeps to its floor."""
         if self._facts is None or not hosts:
             return
         try:
@@ -248,10 +257,9 @@ def _others(facts: PostgresFacts) -> int:
 
 def require_sessions(facts: PostgresFacts) -> None:
     """
-    Prove that a session is ours for as long as we hold its connection.
+    Check that a session at the server belongs to one connection for as long as that is open.
 
-    Raises:
-        ConfigError: there is a pgbouncer.
+    :raises ConfigError: there is a pgbouncer in between.
     """
     if facts.behind_pgbouncer:
         raise ConfigError(

@@ -1,8 +1,8 @@
 """
-See a closed connection off: its slot is free when its backend is gone, and not before.
+Close a connection and wait until its backend has ended.
 
-After a close the server still counts the backend for a moment; one in mid-statement works on.
-A duplicate of the descriptor stays open, and shows the server's end of file.
+After a close the server still counts the backend for a moment, and one in mid-statement works on.
+So a duplicate of the descriptor stays open, on which the server's end of file can be read.
 """
 
 import os
@@ -17,21 +17,23 @@ from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE
 
 from greenline.postgres.connection import Connection
 
-# A backend that a cancel does not reach (an uninterruptible write) is given up after this.
+# Seconds to wait for a backend, which may be in a write that a cancel does not interrupt.
 GONE_TIMEOUT_S = 5.0
 BACKEND_CHECK_S = 0.1
-TCP_CLOSE = 7  # of the kernel's states: nothing is known of the peer
+TCP_CLOSE = 7  # the kernel's state of a connection that was reset or timed out
 
 
 def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None:
     """
-    Close *conn*, stop what its backend does, and return whether that is gone in time.
+    Close *conn*, cancel its statement, and wait for the end of its backend.
 
-    None is not to be seen: the network was cut. *cancel* takes the backend's process id and returns
-    whether it was there.
+    :param conn: the connection.
+    :param cancel: is called with the backend's process id and returns whether that exists; None to
+        wait only.
+    :returns: whether the backend ended in time; None: unknown, because the network was interrupted.
     """
     if not conn.settled and conn.farewell is None:
-        # libpq ended the connect by itself: if there was a backend, it was told, or told us.
+        # libpq ended the connect itself, after an error from the server or a message to it.
         conn.close()
         gevent.sleep(BACKEND_CHECK_S)
         return True
@@ -43,7 +45,8 @@ def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None
         until = monotonic() + GONE_TIMEOUT_S
         gone = _gone(goodbye, 0.0)
         if busy and cancel is not None:
-            # Where the network was cut nothing is seen: it is gone when there is nobody to cancel.
+            # Without the network, the answer to a cancel is the only sign: the backend has ended
+            # when there is none to cancel.
             while gone is not True and monotonic() < until and cancel(conn.pid):
                 gone = _gone(goodbye, BACKEND_CHECK_S)
         if gone is False:
@@ -52,7 +55,7 @@ def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None
 
 
 def _goodbye(conn: Connection) -> "green_socket.socket | None":
-    """Close *conn* and return a duplicate of its socket, None when that is gone."""
+    """Close *conn* and return a duplicate of its socket, None if there is none."""
     descriptor, conn.farewell = conn.farewell, None
     if descriptor is None and conn.settled and not conn.closed:
         descriptor = os.dup(conn.fileno())
@@ -60,13 +63,14 @@ def _goodbye(conn: Connection) -> "green_socket.socket | None":
     if descriptor is None:
         return None
     goodbye = green_socket.socket(fileno=descriptor)
+    # The duplicate keeps the connection open: without this the backend sees no end of its input.
     with suppress(OSError):
         goodbye.shutdown(socket.SHUT_WR)
     return goodbye
 
 
 def _gone(goodbye: "green_socket.socket | None", timeout_s: float) -> bool | None:
-    """Read until the server's end of file; None when the network was cut before it."""
+    """Read until the server's end of file; return None if the network was cut before it."""
     if goodbye is None:
         gevent.sleep(timeout_s)
         return None
@@ -76,21 +80,22 @@ def _gone(goodbye: "green_socket.socket | None", timeout_s: float) -> bool | Non
             left_s = max(until - monotonic(), 0.0)
             goodbye.settimeout(left_s)
             if not goodbye.recv(65_536):
-                # At a loss libpq has taken the error away: the end that was told is another state.
+                # After a loss libpq has already read the socket's error, and an end of file
+                # follows; the TCP state still distinguishes the two.
                 return None if _was_cut(goodbye) else True
             if left_s == 0.0:
                 return False
     except (TimeoutError, BlockingIOError):
         return False
     except OSError:
-        if goodbye.family == socket.AF_UNIX:  # no network in between: its end is closed
+        if goodbye.family == socket.AF_UNIX:  # no network in between: the server closed its end
             return True
         gevent.sleep(timeout_s)
         return None
 
 
 def _was_cut(goodbye: "green_socket.socket") -> bool:
-    """Return whether the connection ended without the server's end of file: reset, or timed out."""
+    """Return whether the connection was reset or timed out, before the server's end of file."""
     if goodbye.family == socket.AF_UNIX:
         return False
     state = goodbye.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]

@@ -1,4 +1,4 @@
-"""Read from a Postgres server what it allows our role, and what others hold of it."""
+"""Read a Postgres server's connection limits for our role, and how many of them others use."""
 
 from psycopg2.extensions import connection as Connection
 
@@ -7,10 +7,10 @@ from greenline.errors import StoreDown
 from greenline.postgres.errors import translated
 
 APPLICATION = "greenline"
-# Ours are the backends whose application is called like this connection's, which the URL may name.
-# The kind of a backend is hidden from who is no member of its role: what then has a database and a
-# role is counted, which takes a parallel worker or a walsender for a client, and never too few.
-# reserved_connections and its role exist since PostgreSQL 16.
+# A backend is ours if it has the application name of this connection, which the URL may set. The
+# type of a backend is hidden from roles without membership in its role: a backend with a database
+# and a role is then counted as a client, also a parallel worker or a walsender, so the count is
+# never too low. reserved_connections and its role exist since PostgreSQL 16.
 FACTS = """
 with us as (
     select r.oid as role, d.oid as database, r.rolsuper, r.rolconnlimit, d.datconnlimit,
@@ -46,12 +46,11 @@ from us
 
 def read_facts(conn: Connection) -> PostgresFacts:
     """
-    Ask the server, in one statement, as any role may.
+    Read the limits in one statement, which any role may run.
 
-    Within a transaction it repeats what it told of others at first: *conn* should not be in one.
-
-    Raises:
-        StoreDown: no answer, or none that makes sense.
+    :param conn: a connection outside of a transaction: inside one, the server repeats its first
+        answer.
+    :raises StoreDown: there was no answer, or an invalid one.
     """
     with translated(), conn.cursor() as cursor:
         cursor.execute(FACTS, {"application": APPLICATION, "pid": conn.info.backend_pid})

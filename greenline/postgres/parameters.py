@@ -1,7 +1,8 @@
 """
-What libpq connects with: the connection string, a service file, the environment.
+Read the parameters that libpq would use, from the connection string, a service file and the
+environment.
 
-Only what must be known before libpq connects: where to, and how long that may take.
+Only those that must be known before libpq connects: the address, and the timeout of the connect.
 """
 
 import os
@@ -25,11 +26,11 @@ SECONDS_EXACT_SINCE = 170_000
 
 def parameters(dsn: str) -> dict[str, str]:
     """
-    Return host, hostaddr, port and connect_timeout as libpq takes them for *dsn*.
+    Return host, hostaddr, port and connect_timeout as libpq uses them for *dsn*.
 
-    The connection string comes first, then its service, then the environment. Folders that were
-    compiled into libpq are unknown here: a service file lies in the home, or where
-    ``PGSERVICEFILE`` or ``PGSYSCONFDIR`` says.
+    The connection string has precedence, then its service, then the environment. Folders compiled
+    into libpq are not known here: a service file must be in the home folder, or be named by
+    ``PGSERVICEFILE`` or ``PGSYSCONFDIR``.
 
     :raises psycopg2.ProgrammingError: *dsn* is malformed.
     """
@@ -47,7 +48,7 @@ def parameters(dsn: str) -> dict[str, str]:
 
 def connect_timeout_s(given: Mapping[str, str]) -> float | None:
     """
-    Return for how many seconds libpq may try one address, None for ever.
+    Return the number of seconds for which libpq may try one address, None for no limit.
 
     :raises psycopg2.OperationalError: it is not a number.
     """
@@ -55,6 +56,7 @@ def connect_timeout_s(given: Mapping[str, str]) -> float | None:
     try:
         seconds = int(text or 0)
     except ValueError:
+        # libpq's own text, which an application may look for.
         raise psycopg2.OperationalError(
             f'invalid integer value "{text}" for connection option "connect_timeout"\n'
         ) from None
@@ -64,12 +66,13 @@ def connect_timeout_s(given: Mapping[str, str]) -> float | None:
 
 
 def _service(name: str) -> dict[str, str]:
-    """Return the parameters of the service *name*; libpq itself says that there is none."""
+    """Return the parameters of the service *name*, {} if it is not found."""
     for path in _service_files():
         with suppress(OSError):
             lines = path.read_text(errors="replace").splitlines()
             if found := _section(lines, name):
                 return found
+    # Not an error here: libpq reports an unknown service itself.
     return {}
 
 
@@ -83,7 +86,9 @@ def _service_files() -> Iterator[Path]:
 
 
 def _section(lines: list[str], name: str) -> dict[str, str]:
-    """Return what stands under ``[name]``, as libpq reads it: ``key=value``, without blanks."""
+    """
+    Return the parameters under ``[name]``, as libpq reads them: ``key=value``, without blanks.
+    """
     found: dict[str, str] = {}
     is_in = False
     for line in map(str.strip, lines):

@@ -1,12 +1,8 @@
 """
 Lend Postgres connections, never more than ``max_size`` at once, in the manner of psycopg_pool.
 
-1. Who finds nothing idle joins the queue; nobody connects for itself: ``backends`` has the rules.
-2. Between two waits for I/O no other greenlet runs, so the lists need no lock: each method
-   changes them in one go and connects, cleans or closes before or after.
-3. A connection comes back clean or not at all: idle is kept, in a transaction is rolled back,
-   anything else is closed. What a borrower may have set is reset.
-4. Nobody but its borrower touches a connection that is lent.
+No other greenlet runs between two waits for I/O, so the lists need no lock: each method changes
+them without a wait, and connects, resets or closes before or after.
 """
 
 import logging
@@ -42,13 +38,15 @@ from greenline.postgres.errors import evicts, first_line, is_lost, translate
 from greenline.postgres.queue import Queue
 from greenline.slots import SlotTable
 
-# What is left when close() has waited in vain gets this long to end.
+# Seconds for the greenlets that close() has interrupted.
 POOL_CLOSE_S = 1.0
-# Of an average: the last 20 or so count.
+# The weight of a new value in an average: about the last 20 count.
 SMOOTHING = 0.05
-# Whose turn comes when less than so many average loans fit into its time is not served any more.
+# A waiter is not served if, when its turn comes, fewer than so many average checkouts fit into its
+# time.
 LOANS = 2
-# Lifetimes differ by up to this part, so that connections made together do not end together.
+# Lifetimes are shortened by a random part up to this, so that connections made together do not end
+# together.
 JITTER = 0.1
 
 log = logging.getLogger(__name__)
@@ -56,12 +54,16 @@ log = logging.getLogger(__name__)
 
 class Checkout:
     """
-    What :meth:`ConnectionPool.connection` returns, to be entered once.
+    The context manager of :meth:`ConnectionPool.connection`, for one use.
 
-    A class, because every request pays for it: ``contextmanager`` costs twice as much.
+    :param pool: the pool.
+    :param autocommit: as for :meth:`ConnectionPool.connection`.
+    :param reset: as for :meth:`ConnectionPool.connection`.
     """
 
     def __init__(self, pool: "ConnectionPool", autocommit: bool, reset: bool) -> None:
+        # A class, because every request uses one: a generator with contextmanager costs twice as
+        # much.
         self._pool = pool
         self._autocommit = autocommit
         self._reset = reset
@@ -87,7 +89,7 @@ class Checkout:
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        """Give the connection back; psycopg2's errors leave the block as ours."""
+        """Return the connection to the pool, and raise psycopg2's errors as greenline's."""
         try:
             if isinstance(error, psycopg2.Error):
                 raise self._judged(error) from error
@@ -101,10 +103,10 @@ class Checkout:
         if isinstance(error, psycopg2.InterfaceError) and not conn.closed:
             return StoreError(f"psycopg2: {first_line(error)}")  # a closed cursor, for instance
         is_over = bool(conn.closed) and is_lost(error)
-        # A connection that was closed on our side says nothing of the others.
+        # One that was closed on this side (InterfaceError) is no sign that others are lost.
         if evicts(error) or (is_over and not isinstance(error, psycopg2.InterfaceError)):
             self._pool.invalidate(conn)
-        if is_over and self._autocommit:  # each statement stood alone: the last one may be done
+        if is_over and self._autocommit:  # the last statement may have been committed
             return OutcomeUnknown()
         if is_over:
             return ConnectionLost(f"Postgres: {first_line(error)}")
@@ -113,21 +115,26 @@ class Checkout:
 
 class ConnectionPool:
     """
-    A pool of at most *max_size* connections made by *connect*.
-
-    *timeout_s* bounds the wait for one, besides the request's deadline; at most *max_waiting*
-    may wait. A connection is retired after *max_lifetime_s* (less up to a tenth), or when it was
-    idle for *max_idle_s* and there are more than *min_size*. *control* stops statements that
-    nobody waits for any more: without one such a statement works on, and its slot is free after
-    five seconds all the same. With *slot_table* each connection takes one of the host's slots, and
-    *max_size* is what the pool may hold while nobody else on the host wants them. psycopg2's errors
-    leave the block as ours. Call from greenlets of one thread.
+    A pool of connections. Use it in the greenlets of one thread.
 
     ``ConnectionPool(partial(connect, url, 5.0), max_size=20)`` with
     :func:`greenline.postgres.connect.connect`.
 
-    Raises:
-        LatePatching: psycopg2 would block the hub.
+    :param connect: makes a connection.
+    :param max_size: the largest number of connections, int; with *slot_table*, as long as no other
+        pool of the host waits for one.
+    :param min_size: the number of connections to keep open, int. Default 0.
+    :param timeout_s: seconds to wait for a connection, float, within the request's deadline.
+        Default None: the deadline only.
+    :param max_waiting: the largest number of greenlets that wait, int. Default 1000.
+    :param max_lifetime_s: seconds after which a connection is retired, less up to a tenth, float.
+        Default 3600.
+    :param max_idle_s: seconds of idleness after which a connection beyond *min_size* is retired,
+        float. Default 600.
+    :param control: cancels statements that are still in progress when their connection is closed.
+        Default None: such a statement works on, and its slot is free after five seconds.
+    :param slot_table: the host's slot table, in which each connection holds a slot. Default None.
+    :raises LatePatching: psycopg2 would block the hub.
     """
 
     def __init__(
@@ -149,7 +156,7 @@ class ConnectionPool:
         self._max_waiting = max_waiting
         self._max_lifetime_s = max_lifetime_s
         self._max_idle_s = max_idle_s
-        self._held_s = 0.0  # for how long a connection is lent, on average
+        self._held_s = 0.0  # the average duration of a checkout
         self._idle: deque[Connection] = deque()  # the longest idle first
         self._queue = Queue(self._pass_on)
         self._backends = Backends(
@@ -164,7 +171,7 @@ class ConnectionPool:
         self._close_and_wait = self._backends.close_and_wait
         self._holders: set[greenlet] = set()
         self._closing = Event()
-        self._evicted_s = 0.0  # connections made before this are not to be trusted
+        self._evicted_s = 0.0  # connections made before this are closed on return
         self._housekeeper: gevent.Greenlet[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -172,7 +179,10 @@ class ConnectionPool:
         return f"<ConnectionPool {stats}>"
 
     def stats(self) -> dict[str, int]:
-        """Return max; size, of which active, idle and leaving; and waiting (greenlets)."""
+        """
+        Return ``max``; ``size``, of which ``active``, ``idle`` and ``leaving``; and ``waiting``
+        greenlets.
+        """
         backends, idle = self._backends, len(self._idle)
         return {
             "max": backends.max_size,
@@ -185,31 +195,35 @@ class ConnectionPool:
 
     def connection(self, *, autocommit: bool = False, reset: bool = True) -> Checkout:
         """
-        Lend a connection for the length of the block, which is one transaction.
+        Lend a connection for the length of a ``with`` block, which is one transaction.
 
-        It is committed at the end and rolled back on an error; with *autocommit* each statement
-        stands alone, which saves the two round trips of BEGIN and COMMIT. Afterwards the session
-        is reset, one round trip more, unless *reset* is off: for code that only runs statements
-        of ours, which leave nothing in it.
+        It is committed at the end of the block and rolled back on an error. psycopg2's errors leave
+        the block as greenline's.
 
-        Raises:
-            OutcomeUnknown: the connection was lost while it committed, or with *autocommit* at
-                any time: it may have happened.
-            PoolTimeout: none became free within ``timeout_s``.
-            DeadlineExceeded: none became free within the request's time.
-            TooManyWaiting: ``max_waiting`` wait already.
-            PoolClosed: the pool is closed.
-            NestedConnection: this greenlet holds one of this pool already.
-            ClientGone: the request's client hung up while it waited.
-            StoreDown: no connection could be made.
-            ConnectionLost: it was lost before anything was committed.
+        :param autocommit: each statement is a transaction of its own, which saves the round trips
+            of BEGIN and COMMIT, bool. Default False.
+        :param reset: reset the session afterwards, which costs a round trip, bool; not needed for
+            statements that change nothing in the session. Default True.
+        :returns: a context manager that gives a :class:`Connection`.
+        :raises OutcomeUnknown: the connection was lost in the commit, or with *autocommit* at any
+            time: the change may have been made.
+        :raises PoolTimeout: none became free within ``timeout_s``.
+        :raises DeadlineExceeded: none became free within the request's time.
+        :raises TooManyWaiting: ``max_waiting`` greenlets wait already.
+        :raises PoolClosed: the pool is closed.
+        :raises NestedConnection: this greenlet holds a connection of this pool already.
+        :raises ClientGone: the request's client disconnected while it waited.
+        :raises StoreDown: no connection could be made.
+        :raises ConnectionLost: the connection was lost before the commit.
         """
         return Checkout(self, autocommit, reset)
 
     def checkout(self) -> Connection:
-        """Give the current greenlet a connection, for a :class:`Checkout`."""
+        """Return a connection for the current greenlet; used by :class:`Checkout`."""
         me = gevent.getcurrent()
         if me in self._holders:
+            # Greenlets that each hold one connection and wait for a second one would wait for each
+            # other.
             raise NestedConnection
         conn = self._acquire()
         self._holders.add(me)
@@ -217,14 +231,19 @@ class ConnectionPool:
         return conn
 
     def release(self, conn: Connection, reset: bool) -> None:
-        """Take what was lent: keep it when it is clean."""
+        """
+        Take back a connection, and keep it if it is clean.
+
+        :param conn: the connection, used by the current greenlet.
+        :param reset: whether to reset its session, bool.
+        """
         self._held_s += (monotonic() - conn.lent_s - self._held_s) * SMOOTHING
         kept = False
         try:
             kept = clean(conn, reset)
         finally:
             self._holders.discard(gevent.getcurrent())
-            # One at a time: while another is leaving, an old one is lent once more.
+            # One at a time: while another is being closed, an old one is lent once more.
             is_due = self._is_old(conn) and not self._backends.leaving
             if kept and not is_due and not self._is_evicted(conn):
                 self._pass_on(conn)
@@ -232,49 +251,47 @@ class ConnectionPool:
                 self._close_and_wait(conn)
 
     def invalidate(self, conn: Connection) -> None:
-        """
-        Evict what was made before now, after a failover, a shutdown or a loss.
-
-        In green mode psycopg2 does not tell one from the other. A loss that was to be expected,
-        of a connection that is evicted already, costs no others.
-        """
+        """Evict all connections made before now, unless *conn* was evicted already."""
+        # In green mode psycopg2 reports a failover, a shutdown and a loss alike. The loss of a
+        # connection that was evicted already is expected, and is no sign that newer ones are lost.
         if not self._is_evicted(conn):
             self.evict()
 
     def resize(self, max_size: int) -> None:
-        """Let the pool hold *max_size* connections; too many now are closed as they come back."""
+        """
+        Set the largest number of connections; those beyond it are closed when idle or returned.
+        """
         for _ in range(min(self._backends.resize(max_size), len(self._idle))):
             self._close_and_wait(self._idle.popleft())
 
     def fill(self) -> None:
         """
-        Connect until there are ``min_size`` connections, and keep so many from now on.
+        Connect until there are ``min_size`` connections, and keep as many from now on.
 
-        Raises:
-            StoreDown: the server cannot be reached.
+        :raises StoreDown: the server cannot be reached.
         """
         self._start_housekeeper()
         self._backends.fill(self._min_size)
 
     def check(self) -> None:
-        """Look at each idle connection once and see off those that the server has ended."""
+        """Close each idle connection that the server has ended."""
         for conn in [conn for conn in self._idle if is_dead(conn)]:
             self._idle.remove(conn)
             self._close_and_wait(conn)
 
     def evict(self) -> None:
-        """Trust no connection that exists now: idle ones go at once, lent ones on their return."""
+        """Close all connections that exist now: idle ones at once, lent ones on their return."""
         self._evicted_s = monotonic()
         while self._idle:
             self._close_and_wait(self._idle.popleft())
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """
-        Refuse further borrowers, send the waiting ones away, close what is idle.
+        Refuse further checkouts, fail all waiting ones, and close idle connections.
 
-        Wait up to *timeout_s* seconds for the borrowers; who is not done then is interrupted with
-        PoolClosed, because nobody may close a connection that another greenlet is using. Return
-        whether every backend is gone.
+        :param timeout_s: seconds to wait for the greenlets that hold a connection, float. Those not
+            done then are interrupted with PoolClosed. Default 5.
+        :returns: whether every backend has ended.
         """
         self._closing.set()
         self._queue.fail_all(PoolClosed())
@@ -282,6 +299,8 @@ class ConnectionPool:
             self._close_and_wait(self._idle.popleft())
         self._backends.stop()
         if not self._backends.wait_until_gone(timeout_s):
+            # A lent connection is closed by its borrower only, which may be waiting inside of
+            # psycopg2.
             for holder in self._holders - {gevent.getcurrent()}:
                 gevent.kill(holder, PoolClosed())
         return self._backends.wait_until_gone(POOL_CLOSE_S)
@@ -290,6 +309,8 @@ class ConnectionPool:
         if self._closing.is_set():
             raise PoolClosed
         while self._idle:
+            # The most recently used first, so that the others become idle for long enough to be
+            # retired.
             conn = self._idle.pop()
             if not is_dead(conn):
                 return conn
@@ -299,6 +320,8 @@ class ConnectionPool:
     def _wait(self) -> Connection:
         backends, queued = self._backends, self._backends.queued()
         places = 0 if self._slots.is_waiting else max(backends.max_size - backends.size, 0)
+        # Greenlets that will get a new connection do not count. No greenlet switch from the count
+        # to join().
         if queued - places >= self._max_waiting:
             raise TooManyWaiting(f"{queued} wait for a connection already, as many as may")
         started, connecting = monotonic(), backends.connecting
@@ -315,7 +338,7 @@ class ConnectionPool:
         raise PoolTimeout(f"no connection became free {waited}")
 
     def _admit(self, conn: Connection) -> None:
-        """Take a new connection."""
+        """Add a new connection."""
         conn.expires_s = conn.made_s + self._max_lifetime_s * (1 - JITTER * random.random())  # noqa: S311
         self._start_housekeeper()
         self._pass_on(conn)
@@ -325,6 +348,8 @@ class ConnectionPool:
             self._housekeeper = gevent.spawn(self._keep)
 
     def _pass_on(self, conn: Connection) -> None:
+        # No greenlet switch in here: a connection is closed, handed to a waiter or idle, never two
+        # of them.
         backends = self._backends
         is_beyond = backends.size - backends.leaving > backends.max_size
         if self._closing.is_set() or is_beyond or self._slots.must_go(conn):
@@ -342,7 +367,7 @@ class ConnectionPool:
         return monotonic() >= conn.expires_s
 
     def _keep(self) -> None:
-        """Retire what is too old or unused, one at a time, and keep ``min_size`` open."""
+        """Retire old and unused connections, one at a time, and keep ``min_size`` open."""
         pause_s = max(min(self._max_idle_s, self._max_lifetime_s) / 20, 0.01)
         while not self._closing.wait(pause_s):
             self.check()
@@ -352,7 +377,7 @@ class ConnectionPool:
             try:
                 self.fill()
             except GreenlineError:
-                pass  # whoever asks is told
+                pass  # the next checkout raises it
             except Exception:
                 log.exception("filling the pool failed")
 

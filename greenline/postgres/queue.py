@@ -1,12 +1,8 @@
 """
-Those who wait for a connection: first come, first served.
+Queue the greenlets that wait for a connection, first come, first served.
 
-1. What is handed over goes to the one who waited longest, an error as well as a connection.
-2. Whose time is as good as over when its turn comes is told so, and the next one is served.
-3. Who gave up, was killed or lost its client leaves the queue, and passes on what was handed to it
-   in the same moment.
-4. In an overload most requests come by here: who waits has no watcher and no timer of its own. The
-   request's timer ends its wait, and one look every ``DISCONNECT_CHECK_S`` finds all who hung up.
+In an overload most requests wait here, so a waiter has no watcher and no timer of its own: the
+request's timer ends its wait, and one greenlet looks for all disconnected clients.
 """
 
 from collections import deque
@@ -26,7 +22,7 @@ DISCONNECT_CHECK_S = 0.05
 
 
 class Waiter:
-    """One who waits, and until when it is worth while to serve it."""
+    """One waiting greenlet, and the time until which it can use a connection."""
 
     def __init__(self) -> None:
         self.sock = disconnect.client()
@@ -44,19 +40,26 @@ class Waiter:
         return self._until - monotonic() < min(need_s, self._left_s / 2)
 
     def serve(self, conn: Connection | None, error: Exception | None = None) -> None:
-        """Hand over *conn* or *error*; the greenlet goes on in the next turn of the loop."""
+        """
+        Hand over a connection or an error; the greenlet continues in the next round of the loop.
+
+        :param conn: the connection, or None.
+        :param error: the exception to raise in the greenlet. Default None.
+        """
         self.is_served, self.conn, self.error = True, conn, error
+        # Not switched to here: the caller goes on without a greenlet switch, and may change lists
+        # further.
         gevent.get_hub().loop.run_callback(self._switch.switch, None)
 
     def wait(self, timeout_s: float | None) -> None:
         """
-        Return when it is served, or after *timeout_s* seconds.
+        Return when the waiter has been served, or after *timeout_s* seconds.
 
-        Raises:
-            DeadlineExceeded: the request's time is over.
+        :raises DeadlineExceeded: the request's deadline has passed.
         """
         if self.is_served:
             return
+        # The deadline comes first: its timer exists already, and another one would cost more.
         if timeout_s is None or timeout_s >= (self._left_s or inf):
             deadline.wait_in(self._switch.get)
             return
@@ -65,7 +68,11 @@ class Waiter:
 
 
 class Queue:
-    """Greenlets that wait; *pass_on* takes what was handed to one that is no longer there."""
+    """
+    Waiting greenlets.
+
+    :param pass_on: takes a connection that was handed to a greenlet which no longer waits.
+    """
 
     def __init__(self, pass_on: Callable[[Connection], object]) -> None:
         self._pass_on = pass_on
@@ -76,7 +83,7 @@ class Queue:
         return len(self._waiters)
 
     def join(self) -> Waiter:
-        """Stand at the end."""
+        """Add the current greenlet at the end."""
         waiter = Waiter()
         self._waiters.append(waiter)
         if not self._is_looking:
@@ -86,12 +93,14 @@ class Queue:
 
     def wait(self, waiter: Waiter, timeout_s: float | None) -> Connection | None:
         """
-        Return what *waiter* is handed within *timeout_s* seconds, else None.
+        Return the connection that *waiter* is handed, or None after *timeout_s* seconds.
 
-        Raises:
-            ClientGone: nobody wants the answer any more.
-            DeadlineExceeded: its time is over, or its turn came when there was too little left.
-            what :meth:`fail` and :meth:`fail_all` are given.
+        :param waiter: the current greenlet's, from :meth:`join`.
+        :param timeout_s: seconds, float; None for no limit but the deadline.
+        :raises ClientGone: the request's client has disconnected.
+        :raises DeadlineExceeded: the deadline passed, or too little time was left when its turn
+            came.
+        :raises Error: as given to :meth:`fail` or :meth:`fail_all`.
         """
         try:
             with LockWait():
@@ -101,6 +110,8 @@ class Queue:
             if disconnect.is_disconnected(waiter.sock):
                 raise ClientGone
         except BaseException:
+            # A connection may have been handed over at the same time as the timeout or the kill: it
+            # is passed on.
             self._leave(waiter)
             raise
         if not waiter.is_served:
@@ -109,26 +120,29 @@ class Queue:
 
     def hand(self, conn: Connection, need_s: float) -> bool:
         """
-        Give *conn* to the first who has the time to use it; return whether there is one.
+        Hand a connection to the first waiter that has the time to use it.
 
-        Work takes *need_s* seconds. Served in turn but too late, each would take a connection for
-        nothing: in an overload that lasts nobody would be answered any more.
+        :param conn: the connection.
+        :param need_s: the average duration of a checkout in seconds, float.
+        :returns: whether there was such a waiter.
         """
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.is_late(need_s):
                 waiter.serve(conn)
                 return True
+            # Served in turn but too late, each waiter would take a connection for nothing: in a
+            # lasting overload no request would be answered any more.
             waiter.serve(None, DeadlineExceeded())
         return False
 
     def fail(self, error: Exception) -> None:
-        """Raise *error* in the first, if there is one."""
+        """Raise *error* in the first waiter, if there is one."""
         if self._waiters:
             self._waiters.popleft().serve(None, error)
 
     def fail_all(self, error: Exception) -> None:
-        """Raise *error* in all of them."""
+        """Raise *error* in all waiters."""
         while self._waiters:
             self.fail(error)
 
@@ -139,7 +153,7 @@ class Queue:
             self._pass_on(waiter.conn)
 
     def _look_for_the_gone(self) -> None:
-        """Send away those whose clients hung up, as long as anybody waits."""
+        """Raise ClientGone in waiters whose clients disconnected, as long as there are waiters."""
         while self._waiters:
             gevent.sleep(DISCONNECT_CHECK_S)
             waiting = {waiter.sock: waiter for waiter in self._waiters if waiter.sock is not None}

@@ -1,13 +1,5 @@
 """
-Look after slots whose holder is gone while its backend may live on, and after the budget itself.
-
-1. A worker that was killed leaves its slots locked by nobody. Each stays closed until its backend
-   has left ``pg_stat_activity``.
-2. What was killed while it connected has no process id to ask for; its backend sees the end of its
-   socket, and its slot is closed for ``UNKNOWN_S``.
-3. Only who can ask the server takes such slots into care; who cannot any more leaves them.
-4. A control connection that the server ended is made anew, and the budget read with it; what a
-   sibling has read anew is followed.
+Free the slots of killed processes once their backends have ended, and keep the budget up to date.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,15 +16,19 @@ from greenline.slots import Slot, SlotTable
 
 ORPHAN_CHECK_S = 0.5
 ASK_TIMEOUT_S = 5.0
-# The server asks every second whether a client is still there, and a connect takes five at most.
+# Seconds after which a backend without a known pid has ended: the server checks every second
+# whether its client is there, and a connect takes at most five.
 UNKNOWN_S = 6.0
 
 
 class Reaper:
     """
-    Looks after the slots of *slot_table*, asking over *control*.
+    The background task of one worker that frees orphaned slots.
 
-    *follow* is called at each look, to follow what the siblings tell of the budget.
+    :param slot_table: the host's slot table.
+    :param control: the control connection over which the server is asked.
+    :param follow: is called at each look, to follow a budget read by another worker. Default: does
+        nothing.
     """
 
     def __init__(
@@ -44,11 +40,11 @@ class Reaper:
         self._looking: gevent.Greenlet[..., None] | None = None
 
     def start(self) -> None:
-        """Look every ``ORPHAN_CHECK_S``, in the background."""
+        """Call :meth:`look` every ``ORPHAN_CHECK_S`` in the background."""
         self._looking = keep_doing(self.look, lambda: ORPHAN_CHECK_S, "looking after the slots")
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._looking is not None:
             self._looking.kill()
 
@@ -56,15 +52,16 @@ class Reaper:
         """
         Look once.
 
-        Raises:
-            StoreDown: the server cannot be asked.
+        :raises StoreDown: the server cannot be asked.
         """
         try:
             with deadline.limit(ASK_TIMEOUT_S):
+                # A new control connection reads the budget as well.
                 self._control.renew()
                 self._follow()
                 self._settle()
         except BaseException:
+            # Only a process that can ask the server keeps orphans: another one may be able to.
             self._slot_table.abandon_orphans()
             raise
 
@@ -73,6 +70,8 @@ class Reaper:
         pids = [orphan.pid for orphan in orphans if orphan.pid]
         alive = self._control.ask(partial(_alive, pids)) if pids else set()
         for orphan in orphans:
+            # A process killed while it connected left no pid to ask for: its backend notices the
+            # end of the socket, and the slot stays closed for UNKNOWN_S.
             if orphan.pid not in alive and (orphan.pid or _is_old(orphan)):
                 self._slot_table.give(orphan)
 

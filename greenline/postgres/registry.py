@@ -1,13 +1,9 @@
 """
-What hosts tell each other in ``pg_locks``: who is there, and how many connections each claims.
+Register hosts at the server, as advisory locks in ``pg_locks``, with the connections each claims.
 
-1. A host holds one session-level advisory lock, which dies with its session. The lock's class
-   stands for the application; its number tells the host and what it claims. It is shared: two
-   sessions of one host, when the registrar changes, are in nobody's way.
-2. A host holds no more than it claims. It claims more first and then looks whether all claims
-   fit together, so of two that claim the same the later one sees both. It claims less when it
-   holds less.
-3. ``pg_locks`` shows those of all databases; ``max_connections`` is for all of them, too.
+The lock is held by a session and ends with it. Its class stands for the application, its number for
+the host and its claim. ``pg_locks`` shows the locks of all databases, which is right:
+``max_connections`` is for all of them, too.
 """
 
 import re
@@ -21,8 +17,8 @@ from greenline.postgres.limits import APPLICATION
 
 CLAIM_BITS, HOST_BITS = 12, 19
 MAX_CLAIM, MAX_HOST = 2**CLAIM_BITS - 1, 2**HOST_BITS - 1
-# A host that is gone counts for so long, with what it claimed: it may be back, and its backends
-# are not gone at once.
+# Seconds for which a host that is gone counts, with its claim: it may return, and its backends do
+# not end at once.
 GONE_S = 5.0
 
 CLAIMS = f"""
@@ -43,7 +39,10 @@ SERVER_STARTED = "select (extract(epoch from pg_postmaster_start_time()) * 1e6):
 
 
 class View(NamedTuple):
-    """What the server tells: the claim of each host, backends that nobody claims, our lock."""
+    """
+    The server's answer: the claim of each host, the number of backends of hosts without a claim,
+    and whether this session holds a lock.
+    """
 
     claims: Mapping[int, int]
     unclaimed: int
@@ -51,12 +50,12 @@ class View(NamedTuple):
 
 
 def application(host: int) -> str:
-    """Return the application's name for the connections of *host*."""
+    """Return the application name for the connections of *host*."""
     return f"{APPLICATION}/{host}"
 
 
 def look(conn: Connection) -> View:
-    """Ask who is there; psycopg2's errors are the caller's."""
+    """Ask for the hosts and their claims; raises psycopg2's errors."""
     name = _name(conn)
     with conn.cursor() as cursor:
         cursor.execute(CLAIMS, (_class(name),))
@@ -66,32 +65,45 @@ def look(conn: Connection) -> View:
     claims = {host: claim for host, claim, _ in rows}
     if name == APPLICATION:
         unclaimed = sum(n for who, n in backends.items() if _host(who) not in claims)
-    else:  # the URL names the application: no backend tells its host
+    else:  # the URL sets the application name: it does not contain the host
         unclaimed = max(sum(backends.values()) - sum(claims.values()), 0)
     return View(claims, unclaimed, any(is_ours for *_, is_ours in rows))
 
 
 def count_hosts(conn: Connection) -> int:
-    """Return how many hosts are registered now; psycopg2's errors are the caller's."""
+    """Return the number of registered hosts; raises psycopg2's errors."""
     with conn.cursor() as cursor:
         cursor.execute(CLAIMS, (_class(_name(conn)),))
         return len(cursor.fetchall())
 
 
 def started(conn: Connection) -> int:
-    """Return when the server was started, in microseconds: another server is another number."""
+    """Return the server's start in microseconds, which identifies the server."""
     with conn.cursor() as cursor:
         cursor.execute(SERVER_STARTED)
         return int(cursor.fetchall()[0][0])
 
 
 def claim(conn: Connection, host: int, number: int) -> None:
-    """Say that *host* claims *number* connections, beside what it says already."""
+    """
+    Claim connections, in addition to the claims that the session already has.
+
+    :param conn: the registrar's control connection.
+    :param host: the number of the host, int.
+    :param number: the number of connections, int.
+    """
+    # Shared: when the registrar changes, two sessions of one host hold its lock for a moment.
     _call(conn, "pg_advisory_lock_shared", host, number)
 
 
 def unclaim(conn: Connection, host: int, number: int) -> None:
-    """Take back what :func:`claim` said."""
+    """
+    End a claim.
+
+    :param conn: as for :func:`claim`.
+    :param host: as for :func:`claim`.
+    :param number: as for :func:`claim`.
+    """
     _call(conn, "pg_advisory_unlock_shared", host, number)
 
 
@@ -102,7 +114,7 @@ def _call(conn: Connection, function: str, host: int, number: int) -> None:
 
 
 def _name(conn: Connection) -> str:
-    """Return what the backends of our application are called, without the host."""
+    """Return the application name of our backends, without the host's number."""
     name = conn.info.parameter_status("application_name") or APPLICATION
     return APPLICATION if name.startswith(APPLICATION) else name
 
@@ -117,7 +129,7 @@ def _host(name: str) -> int | None:
 
 
 class Registry:
-    """The hosts that were there within the last ``GONE_S``, and what each claimed last."""
+    """The hosts that were seen within the last ``GONE_S``, and the last claim of each."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, float]] = {}
@@ -129,10 +141,15 @@ class Registry:
         return len(self._seen)
 
     def note(self, claims: Mapping[int, int], now: float) -> None:
-        """Note what was seen *now*."""
+        """
+        Record claims, and drop hosts that are gone.
+
+        :param claims: the claim of each host that is there.
+        :param now: the time in seconds, float.
+        """
         self._seen |= {host: (number, now) for host, number in claims.items()}
         self._seen = {host: seen for host, seen in self._seen.items() if now - seen[1] < GONE_S}
 
     def claimed_beside(self, host: int) -> int:
-        """Return what all but *host* claim."""
+        """Return the sum of the claims of all hosts but *host*."""
         return sum(number for other, (number, _) in self._seen.items() if other != host)

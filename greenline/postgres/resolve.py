@@ -13,7 +13,7 @@ from greenline.hub import deadline
 
 
 class Endpoint(NamedTuple):
-    """One of the servers that libpq tries in turn; an empty field is libpq's default."""
+    """One of the servers that libpq tries in turn; an empty field stands for libpq's default."""
 
     host: str
     hostaddr: str
@@ -21,7 +21,11 @@ class Endpoint(NamedTuple):
 
 
 class Unresolved(Exception):
-    """No name of a connection string resolves: its names, each with the resolver's reason."""
+    """
+    No name of a connection string resolves.
+
+    :param reasons: pairs of a name and the resolver's error text.
+    """
 
     def __init__(self, reasons: Sequence[tuple[str, str]]) -> None:
         super().__init__(reasons)
@@ -30,14 +34,12 @@ class Unresolved(Exception):
 
 def resolve(url: str) -> str:
     """
-    Return *url* as a connection string with the address of every host.
+    Return *url* as a connection string with the address of each host.
 
-    ``host`` stays beside ``hostaddr``: TLS checks the certificate against the name. A name with
-    several addresses stands once for each, in the order in which they are to be tried; one of
-    several names that does not resolve is left out.
+    A name with several addresses is repeated for each, in the order in which they are to be tried.
+    A name that does not resolve is left out, if another one does.
 
-    Raises:
-        StoreDown: no name resolves.
+    :raises StoreDown: no name resolves.
     """
     given = parse_dsn(url)
     try:
@@ -48,13 +50,13 @@ def resolve(url: str) -> str:
 
 
 def has_names(given: Mapping[str, str]) -> bool:
-    """Return whether libpq would have to ask for an address that *given* names."""
+    """Return whether *given* has a host name that libpq would have to look up."""
     return not given.get("hostaddr") and any(map(_is_name, given.get("host", "").split(",")))
 
 
 def endpoints(given: Mapping[str, str]) -> list[Endpoint]:
     """
-    Return what libpq would try for the parameters *given*, with the addresses of all names.
+    Return the servers that libpq would try for the parameters *given*, with all addresses.
 
     :raises Unresolved: no name resolves.
     """
@@ -80,13 +82,20 @@ def endpoints(given: Mapping[str, str]) -> list[Endpoint]:
 
 
 def with_endpoints(url: str, these: Sequence[Endpoint]) -> str:
-    """Return *url* as a connection string that names *these* servers."""
+    """
+    Return a connection string that names other servers.
+
+    :param url: the connection string, str.
+    :param these: the servers.
+    """
     hosts, addresses, ports = (",".join(column) for column in zip(*these, strict=True))
+    # host stays in addition to hostaddr: TLS compares the certificate with the name.
     return str(make_dsn(url, host=hosts, hostaddr=addresses, port=ports))
 
 
 def _addresses(host: str) -> list[str]:
-    ascii_host = host.encode("idna").decode()  # here, not in gevent's thread: that logs a failure
+    # Encoded here, because gevent's thread would log a failure.
+    ascii_host = host.encode("idna").decode()
     answers = deadline.wait_in(gevent.socket.getaddrinfo, ascii_host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in answers))
 
@@ -96,7 +105,7 @@ def _reason(error: OSError | UnicodeError) -> str:
 
 
 def _is_name(host: str) -> bool:
-    """Return whether libpq would have to ask for the address."""
+    """Return whether libpq would have to look *host* up."""
     if not host or _is_path(host):
         return False
     try:

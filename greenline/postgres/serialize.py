@@ -1,10 +1,11 @@
 """
-Serialize what greenlets do on one psycopg2 connection, as psycopg2 does it for threads.
+Serialize the use of one psycopg2 connection by greenlets, as psycopg2 does for threads.
 
 psycopg2 holds a mutex of the connection while it talks to the server. In green mode it holds the
 mutex through the wait callback: a second greenlet gets "execute cannot be used while an
 asynchronous query is underway", or, in ``commit()``, blocks the hub in which the first one waits.
-The methods that take the mutex take the greenlets in turn here, first come, first served.
+Here a greenlet waits until the connection is free before it calls a method that takes the mutex;
+first come, first served.
 
 The classes are mixed in below an application's own: :func:`connection_class`, :func:`cursor_class`.
 """
@@ -33,7 +34,9 @@ _close = PsycopgConnection.close
 
 
 def _in_turn(method: Any, of_cursor: bool = False) -> Any:
-    """Return *method* of a connection, or of a cursor, which waits for the connection's turn."""
+    """
+    Return *method* of a connection or a cursor, preceded by a wait until the connection is free.
+    """
 
     @wraps(method)
     def in_turn(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -49,15 +52,15 @@ def _in_turn(method: Any, of_cursor: bool = False) -> Any:
 
 
 def _property_in_turn(name: str) -> Any:
-    """Return the connection's property *name*, which waits for its turn to be set."""
+    """Return the connection's property *name*, whose setter waits until the connection is free."""
     attribute: Any = getattr(PsycopgConnection, name)
     return property(attribute.__get__, _in_turn(attribute.__set__), doc=attribute.__doc__)
 
 
 class SerializedConnection(WatchedConnection):
-    """A connection that may be shared by greenlets."""
+    """A connection that greenlets may share."""
 
-    # Both are instance attributes once they are set; without a second greenlet there is no deque.
+    # Class attributes, so that a connection used by one greenlet needs no deque.
     _owner: Any = None
     _waiters: Any = ()
 
@@ -68,7 +71,11 @@ class SerializedConnection(WatchedConnection):
         withhold: Any = False,
         scrollable: Any = None,
     ) -> Any:
-        """Return a cursor of the class asked for, which may be used together with others."""
+        """
+        Return a cursor of the class asked for, which greenlets may use together with others.
+
+        The parameters and their defaults are psycopg2's.
+        """
         factory: Any = cursor_factory or self.cursor_factory
         if factory is None:
             factory = cursor
@@ -89,7 +96,7 @@ class SerializedConnection(WatchedConnection):
         finally:
             if is_outer:
                 self._release()
-        # Threads change over here, because psycopg2 releases the interpreter's lock.
+        # Threads switch here, because psycopg2 releases the interpreter's lock.
         if not is_sent and getcurrent() is not gevent.get_hub():
             yield_to_hub()
 
@@ -126,19 +133,19 @@ class SerializedConnection(WatchedConnection):
         """
         me = getcurrent()
         owner = self._owner
-        # No call stands between the look and the store: native threads do not change over there.
+        # No call between the test and the store: native threads switch at calls only.
         if owner is None:
             self._owner = me
             return True
-        if owner is me:  # an adapter that asks the database on its part
+        if owner is me:  # an adapter that queries the database itself
             return False
         self._wait(me)
         return True
 
     def _wait(self, me: Any) -> None:
-        """Wait for the turn of *me*, the current greenlet."""
+        """Wait until *me*, the current greenlet, owns the connection."""
         hub = gevent.get_hub()
-        # A native thread's hub has nothing else to wait for: it would raise LoopExit.
+        # A hub of a native thread that waits for nothing else would raise LoopExit without this.
         alarm = None if hub.main_hub else hub.loop.async_()
         waiter: Waiter[None] = Waiter()
         if alarm is not None:
@@ -155,7 +162,7 @@ class SerializedConnection(WatchedConnection):
             with deadline.spending("queued"), LockWait():
                 deadline.wait_in(waiter.get)
         except BaseException:
-            if self._owner is me:  # its turn came in the same moment
+            if self._owner is me:  # it was handed over at the same time
                 self._release()
             else:
                 self._waiters.remove(entry)
@@ -169,8 +176,8 @@ class SerializedConnection(WatchedConnection):
         if not self._waiters:
             self._owner = None
             return
-        # The owner is set here and not by the woken greenlet: the current one, which may go on
-        # with its next statement at once, stands at the end of the queue then.
+        # The owner is set here and not by the woken greenlet: the current one may continue with its
+        # next statement at once, and must then wait behind it.
         self._owner, waiter, alarm = self._waiters.popleft()
         if alarm is None:
             wake(waiter)
@@ -179,11 +186,17 @@ class SerializedConnection(WatchedConnection):
 
 
 class SerializedCursor(cursor):
-    """A cursor of a :class:`SerializedConnection`. Its rows are here after ``execute``."""
+    """A cursor of a :class:`SerializedConnection`, which has all rows after ``execute``."""
 
     def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002  (psycopg2's name)
-        """Execute a statement, when the connection is free."""
-        # What _acquire() and _release() do, without two calls: every statement passes here.
+        """
+        Execute a statement when the connection is free.
+
+        :param query: as for psycopg2's ``execute``.
+        :param vars: as for psycopg2's ``execute``. Default None.
+        """
+        # The same as _acquire() and _release() without two calls, because every statement comes
+        # here.
         conn: Any = self.connection
         me = getcurrent()
         owner = conn._owner
@@ -206,7 +219,7 @@ class SerializedCursor(cursor):
 
 
 class SerializedNamedCursor(SerializedCursor):
-    """A cursor on the server's side: each fetch asks the server."""
+    """A server-side cursor, each fetch of which asks the server."""
 
     fetchone = _in_turn(cursor.fetchone, of_cursor=True)
     fetchmany = _in_turn(cursor.fetchmany, of_cursor=True)
@@ -217,12 +230,23 @@ class SerializedNamedCursor(SerializedCursor):
 
 
 def connection_class(base: type, mixin: type = SerializedConnection) -> type:
-    """Return *base*, a class of connections, with the methods of *mixin* under its own."""
+    """
+    Return a class of connections that greenlets may share.
+
+    :param base: the application's class of connections.
+    :param mixin: the class whose methods are used below those of *base*. Default
+        :class:`SerializedConnection`.
+    """
     return mixin if base is PsycopgConnection else _mixed(base, mixin)
 
 
 def cursor_class(base: type, is_named: bool) -> type:
-    """Return *base*, a class of cursors, whose cursors of one connection take turns."""
+    """
+    Return a class of cursors that wait until their connection is free.
+
+    :param base: the application's class of cursors.
+    :param is_named: whether the cursors are on the server's side, bool.
+    """
     mixin = SerializedNamedCursor if is_named else SerializedCursor
     return mixin if base is cursor else _mixed(base, mixin)
 
@@ -231,18 +255,25 @@ def cursor_class(base: type, is_named: bool) -> type:
 def _mixed(base: type, mixin: type) -> type:
     if issubclass(base, mixin):
         return base
-    # Logs, for instance, show the class under the name that the application knows.
+    # Under the name that the application knows, which logs show for instance.
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
     try:
         return types.new_class(
             base.__name__, (base, mixin), exec_body=lambda body: body.update(names)
         )
-    except TypeError:  # it cannot be subclassed, or not in this way: one greenlet alone may use it
+    except TypeError:  # it cannot be subclassed in this way: one greenlet alone may use it
         return base
 
 
 def adopt(made: Any, to_class: Callable[..., type], *args: Any) -> Any:
-    """Give *made*, which an application's function returned, the class that takes turns."""
+    """
+    Change the class of an object that an application's function returned to a serialized one.
+
+    :param made: a connection or a cursor.
+    :param to_class: returns the class for the present one and *args*.
+    :param args: the further arguments of *to_class*.
+    :returns: *made*.
+    """
     base = type(made)
     if base not in (PsycopgConnection, cursor):  # the class of these two cannot be replaced
         made.__class__ = to_class(base, *args)

@@ -1,11 +1,9 @@
 """
-A pool's places among the connections of the host: one is taken before each connect.
+Acquire and release the slots of one pool in the host's slot table.
 
-1. A place is free again when the backend is gone, or was never asked for.
-2. Where no place is free, the pool says every ``SLOT_RETRY_S`` that it waits for one.
-3. What the others wait for is given: as it comes back when they have fewer, and when it was idle
-   for ``SPARE_S`` in any case. The slot table says which process has to give, and its sharers which
-   pool of a process.
+A slot is acquired before each connect, and free again when the backend has ended, or was never
+requested. The slot table decides which process gives a slot to a waiting one, and its ``sharers``
+which pool of a process.
 """
 
 from collections import deque
@@ -24,16 +22,20 @@ Cancel = Callable[[int], bool]
 CloseAndWait = Callable[[Connection], "gevent.Greenlet[..., None]"]
 GiveUp = Callable[[Slot | None, Connection | None], object]
 
+# How often a waiting pool renews its request, and tries to acquire a slot.
 SLOT_RETRY_S = 0.005
+# An idle connection's time until its slot is given to a waiting pool.
 SPARE_S = 0.1
 
 
 class Slots:
     """
-    The slots of one pool, of the host's *slot_table*; without one there are as many as it asks for.
+    The slots of one pool.
 
-    *grow* is called while there are too few, until it returns false: it needs no more.
-    ``is_giving`` tells that nobody needs to begin with :meth:`give_spare`.
+    ``is_giving`` is true while :meth:`give_spare` runs, or need not be called.
+
+    :param slot_table: the host's slot table; None for any number of slots.
+    :param grow: is called while there are too few slots, until it returns False: none is needed.
     """
 
     def __init__(self, slot_table: SlotTable | None, grow: Callable[[], bool]) -> None:
@@ -44,9 +46,10 @@ class Slots:
         self.is_giving = slot_table is None
 
     def take(self) -> tuple[bool, Slot | None]:
-        """Return whether there is a slot, and which; without one *grow* will be called."""
+        """Return whether a slot is free, and the slot; if none is, *grow* will be called."""
         if self._slot_table is None:
             return True, None
+        # First between the pools of this process, then between the processes.
         slot = None if self._sharer.is_anothers() else self._slot_table.take()
         if slot is not None:
             self._sharer.take()
@@ -56,7 +59,7 @@ class Slots:
         return slot is not None, slot
 
     def give(self, slot: Slot | None) -> None:
-        """Give back a slot in which no backend was asked for."""
+        """Release a slot in which no backend was requested."""
         if self._slot_table is None or slot is None:
             return
         if not _is_closed(slot):
@@ -64,11 +67,17 @@ class Slots:
         self._sharer.give()
 
     def is_over(self, slot: Slot | None) -> bool:
-        """Return whether there are fewer slots by now, so that nobody may connect in *slot*."""
+        """Return whether *slot* is beyond the capacity now, so that no connect may begin in it."""
         return self._slot_table is not None and slot is not None and self._slot_table.is_over(slot)
 
     def close_and_wait(self, conn: Connection, cancel: Cancel | None) -> None:
-        """Close *conn*; its slot is free when its backend is gone, and looked after until then."""
+        """
+        Close a connection; its slot is free when the backend has ended.
+
+        :param conn: the connection.
+        :param cancel: cancels the statement of a backend, given its process id, or None.
+        """
+        # Read before the close, which sets the slot of the connection to None.
         is_counted = self._slot_table is not None and conn.slot is not None
         try:
             close_and_wait(conn, cancel, self._slot_table)
@@ -77,15 +86,24 @@ class Slots:
                 self._sharer.give()
 
     def must_go(self, conn: Connection) -> bool:
-        """Return whether *conn*, which comes back, is beyond the budget or another's turn."""
+        """
+        Return whether *conn*, just returned, is beyond the budget or for another pool or process.
+        """
         if self._slot_table is None or conn.slot is None:
             return False
+        # True reserves the slot for a waiter in promise() or should_give(): the caller must close
+        # it then.
         if self._slot_table.is_over(conn.slot) or self._sharer.promise():
             return True
         return self._slot_table.should_give(conn.slot)
 
     def give_spare(self, idle: deque[Connection], close_and_wait: CloseAndWait) -> None:
-        """Give the host's other pools what lies *idle*, in the background, as long as any does."""
+        """
+        Give idle connections to waiting pools of the host, in the background, until none is idle.
+
+        :param idle: the pool's idle connections.
+        :param close_and_wait: closes one of them.
+        """
         self.is_giving = True
         gevent.spawn(self._give_spare, idle, close_and_wait)
 
@@ -94,11 +112,11 @@ class Slots:
             gevent.sleep(SPARE_S / 2)
             while (conn := next(filter(self._is_spare, idle), None)) is not None:
                 idle.remove(conn)
-                close_and_wait(conn).join()  # one at a time: then it may be the last
+                close_and_wait(conn).join()  # one at a time: _is_spare() may change
         self.is_giving = False
 
     def _is_spare(self, conn: Connection) -> bool:
-        """Return whether the idle *conn* is beyond the budget, or of more use to another."""
+        """Return whether the idle *conn* is beyond the budget, or for a waiting pool."""
         if self._slot_table is None or conn.slot is None:
             return False
         if self._slot_table.is_over(conn.slot):
@@ -109,6 +127,8 @@ class Slots:
     def _wait(self) -> None:
         try:
             with self._sharer.wait():
+                # The request ends by itself after a tenth of a second, so it is renewed as long as
+                # it is needed.
                 while self._grow() and self._slot_table is not None:
                     self._slot_table.want()
                     gevent.sleep(SLOT_RETRY_S)
@@ -120,16 +140,18 @@ def connect_in(slot: Slot | None, connect: Connect, give_up: GiveUp) -> Connecti
     """
     Return a new connection in *slot*.
 
-    When there is none *give_up* is called, with what was connected half-way, if anything was.
-
-    Raises:
-        PoolClosed: the slot table was closed meanwhile.
-        what *connect* raises.
+    :param slot: the slot, or None without a slot table.
+    :param connect: makes the connection.
+    :param give_up: is called if that fails, with the slot, and with the connection that failed
+        half-way, or None.
+    :raises PoolClosed: the slot table was closed meanwhile.
+    :raises Error: as *connect*.
     """
     halves: list[Connection] = []
     try:
         conn = connect(abandon=halves.append)
     except BaseException as error:
+        # Tested before give_up(): a slot that it has released has no file, either.
         is_closed = _is_closed(slot)
         give_up(slot, halves[0] if halves else None)
         if is_closed and isinstance(error, Exception):
@@ -139,13 +161,20 @@ def connect_in(slot: Slot | None, connect: Connect, give_up: GiveUp) -> Connecti
         give_up(slot, conn)
         raise PoolClosed
     if slot is not None:
+        # From here on, if this process is killed, another one can ask for the backend by its pid.
         slot.hold(conn.pid)
         conn.slot = slot
     return conn
 
 
 def release_slot(slot_table: SlotTable, slot: Slot | None, half: Connection | None) -> None:
-    """Give *slot* back, when *half* of a connection in it is gone."""
+    """
+    Release a slot after a failed connect.
+
+    :param slot_table: the host's slot table.
+    :param slot: the slot, or None.
+    :param half: the connection that failed half-way, whose backend must have ended first, or None.
+    """
     if half is not None:
         half.slot = slot
         gevent.spawn(close_and_wait, half, None, slot_table)
@@ -154,7 +183,13 @@ def release_slot(slot_table: SlotTable, slot: Slot | None, half: Connection | No
 
 
 def close_and_wait(conn: Connection, cancel: Cancel | None, slot_table: SlotTable | None) -> None:
-    """Close *conn*; its slot is free when its backend is gone, and looked after until then."""
+    """
+    Close a connection; its slot is free when the backend has ended.
+
+    :param conn: the connection.
+    :param cancel: cancels the statement of a backend, given its process id, or None.
+    :param slot_table: the host's slot table, or None.
+    """
     is_disconnected: bool | None = None
     try:
         is_disconnected = leave(conn, cancel)
@@ -164,9 +199,10 @@ def close_and_wait(conn: Connection, cancel: Cancel | None, slot_table: SlotTabl
             if is_disconnected:
                 slot_table.give(slot)
             else:
+                # An orphan: the reaper frees it when the server shows the backend no more.
                 slot_table.abandon(slot)
 
 
 def _is_closed(slot: Slot | None) -> bool:
-    """Return whether the slot table of *slot*, which was not given back, is closed."""
+    """Return whether the slot table of *slot*, which was not released, is closed."""
     return slot is not None and slot.file is None

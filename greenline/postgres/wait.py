@@ -1,14 +1,9 @@
 """
-psycopg2's wait callback: wait in the hub, and no longer than the request may.
+Wait for psycopg2 in the hub, within the request's deadline.
 
-1. psycogreen's callback makes a watcher for each wait and knows no deadline. This one keeps a
-   watcher for each direction of a connection, and the request's own timer ends the wait: with a
-   deadline it costs no more than psycogreen's (``bench.callbacks``).
-2. While connecting there is a new watcher for each wait: libpq's next address is another socket
-   under the same number, and an old watcher would wait for the first one for ever.
-3. Whatever is raised here, the deadline or a kill, makes psycopg2 close the connection. Its
-   socket is kept for the pool, which waits for the backend's end. The statement of a connection
-   that no pool has made is cancelled.
+psycogreen's callback makes a watcher for each wait and has no deadline. This one keeps a watcher
+for each direction of a connection, and the request's own timer ends the wait: with a deadline it
+costs no more than psycogreen's (``bench.callbacks``).
 """
 
 from collections.abc import Callable
@@ -29,30 +24,37 @@ EVENTS = {POLL_READ: READ_EVENT, POLL_WRITE: WRITE}
 
 def wait(conn: PsycopgConnection) -> None:
     """
-    Return when the operation of *conn* is complete.
+    Return when the operation of *conn* is complete; psycopg2's wait callback.
 
-    Raises:
-        DeadlineExceeded: the request's deadline has passed.
+    :raises DeadlineExceeded: the request's deadline has passed.
     """
     try:
         with deadline.spending("postgres"):
-            # Native threads have loops of their own, which end before the connection does.
+            # Watchers of a native thread's loop would outlive it: that loop ends before the
+            # connection.
             is_main = gevent.get_hub().main_hub
             watched = conn if isinstance(conn, WatchedConnection) and is_main else None
             while (state := conn.poll()) != POLL_OK:
                 if state not in EVENTS:
                     raise psycopg2.OperationalError(f"psycopg2 polls {state}")
+                # While connecting there is a new watcher for each wait: libpq's next address is
+                # another socket with the same descriptor, and a kept watcher would wait for the
+                # first one for ever.
                 if watched is not None and watched.settled:
                     deadline.wait_for(watched.watcher(EVENTS[state]))
                 else:
                     _wait_once(conn, EVENTS[state])
     except BaseException:
+        # psycopg2 closes the connection after any exception, a deadline's or a kill's.
         _break_off(conn)
         raise
 
 
 def keeping_promises(callback: Callback) -> Callback:
-    """Return another's *callback*, after which the pool can see a backend off as after ours."""
+    """
+    Return a wait callback that calls *callback* and keeps an interrupted connection's socket, as
+    :func:`wait` does.
+    """
 
     @wraps(callback)
     def wait(conn: PsycopgConnection) -> None:
@@ -67,6 +69,10 @@ def keeping_promises(callback: Callback) -> Callback:
 
 
 def _break_off(conn: PsycopgConnection) -> None:
+    """
+    Keep the socket of a pool's connection, to wait for its backend; cancel the statement of
+    another.
+    """
     if isinstance(conn, Connection):
         conn.break_off()
         return

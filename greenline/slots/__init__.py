@@ -1,4 +1,4 @@
-"""The host's connections to one server, shared by all of its processes and never exceeded."""
+"""Share a host's connections to one server among its processes, never more than the capacity."""
 
 from greenline.slots.location import path
 from greenline.slots.sharers import Sharers

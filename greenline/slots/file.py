@@ -1,14 +1,8 @@
 """
-The file of a slot table: what is in it, its locks, and whether its content can be trusted.
+Map the file of a slot table: its layout, its locks, and the check and repair of its content.
 
-1. Who uses it holds a seat, and takes it before looking at the content. What is damaged is made
-   anew in place by who has a lock on the whole: then nobody uses it, and nobody can begin to.
-2. The locks are those of an open file description (``F_OFD_SETLK``): the kernel gives them back
-   when the last descriptor of it is closed, however its process ends, and no pid says who holds
-   them. A fork shares the description, so a forked child closes its copy at once; and a mapping
-   would keep it open, so the memory is mapped from another one.
-3. Each number is one store of eight bytes, each state one byte, and only the holder of a slot's or
-   a seat's lock writes what belongs to it, hints excepted.
+The locks are those of an open file description (``F_OFD_SETLK``): the kernel releases them when its
+last descriptor is closed, however the process ends.
 """
 
 import fcntl
@@ -26,7 +20,10 @@ from greenline.slots.location import HEADER, fill, open_file, refused
 SLOTS, SEATS = 4096, 256
 FREE, CONNECTING, HELD = range(3)  # states of a slot
 
-# The cells of eight bytes, by number: the header's, one a seat each, then the pids of the slots.
+# The numbers of the cells, of eight bytes each: the header, three for each process row (a "seat"),
+# then the backend's pid of each slot. A cell is written by one store of eight bytes, so that a
+# reader never sees half of a number. Only the holder of a row's or a slot's lock writes its cells,
+# hints excepted.
 WANTED, SEATS_USED = 2, 3
 SPARE, SPARE_CELLS = 8, 8
 WANTS_UNTIL = SPARE + SPARE_CELLS
@@ -34,25 +31,25 @@ HOLDS = WANTS_UNTIL + SEATS
 PROMISED_UNTIL = HOLDS + SEATS
 PIDS = PROMISED_UNTIL + SEATS
 CELLS = PIDS + SLOTS
-# Then a byte a slot: its state, and its lock. A seat's byte is locked only, so it need not exist.
+# Then one byte for each slot: its state, and the byte that is locked. The byte of a process row is
+# locked only, so it may lie behind the end of the file.
 STATES = 8 * CELLS
 SIZE = STATES + SLOTS
 SEAT_LOCKS = SIZE
 
 LOCK_RETRY_S, LOCK_TIMEOUT_S = 0.01, 1.0
-RANGE = struct.Struct("hhqqi4x")  # struct flock: kind, whence, start, length, pid
+RANGE = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, len, pid
 
 _files: "WeakSet[SlotFile]" = WeakSet()
 
 
 class SlotFile:
     """
-    The slot table at *path*, made when there is none, and a seat in it.
+    The slot table's file, created if it does not exist, and a process row in it.
 
-    Waits up to *patience_s* for one who repairs it.
-
-    Raises:
-        ConfigError: names the file, and what is wrong with it.
+    :param path: the location of the file, Path.
+    :param patience_s: seconds to wait for a free row or for a repair, float. Default 1.
+    :raises ConfigError: the file cannot be used; the text names the file and the reason.
     """
 
     def __init__(self, path: Path, patience_s: float = LOCK_TIMEOUT_S) -> None:
@@ -62,6 +59,7 @@ class SlotFile:
             if time.monotonic() >= until:
                 raise refused(path, trouble)
             time.sleep(LOCK_RETRY_S)
+        # The row may still have the hints of a process that was killed.
         self.cells[HOLDS + self.seat] = 0
         self.times[WANTS_UNTIL + self.seat] = self.times[PROMISED_UNTIL + self.seat] = 0.0
         _files.add(self)
@@ -70,24 +68,26 @@ class SlotFile:
         return f"<SlotFile {self.path} seat={self.seat}>"
 
     def close(self) -> None:
-        """Let all locks go; close it twice and nothing happens."""
+        """Release all locks; a second call has no effect."""
         self.locks.close()
 
     def remove_unused(self) -> None:
-        """Remove the file when nobody else uses it and nothing is held; before ``close()``."""
+        """
+        Remove the file if no other process uses it and no slot is held. Call it before ``close()``.
+        """
         if self.locks.closed or any(self.states(0, SLOTS)):
             return
-        # Who opens it in this moment finds it replaced, and opens the next one.
+        # A process that has just opened this file finds another one at the path when it maps it,
+        # and tries again.
         if _lock(self.locks.fileno(), 0, 0) and self.is_in_place():
             with suppress(OSError):
                 os.unlink(self.path)
 
     def require_open(self) -> None:
         """
-        Prove that this process opened the file.
+        Check that this process opened the file.
 
-        Raises:
-            RuntimeError: it is closed, here or because this process was forked.
+        :raises RuntimeError: the file is closed, by ``close()`` or because this process was forked.
         """
         if self.locks.closed:
             raise RuntimeError(
@@ -102,52 +102,85 @@ class SlotFile:
             return False
 
     def lock(self, slot: int) -> bool:
-        """Lock *slot* and return whether nobody else had: this description may have, already."""
+        """
+        Lock *slot*; return False if another process holds the lock, True also if this one already
+        does.
+        """
         return _lock(self.locks.fileno(), STATES + slot)
 
     def unlock(self, slot: int) -> None:
-        """Let the lock of *slot* go."""
+        """Release the lock of *slot*."""
         _unlock(self.locks.fileno(), STATES + slot)
 
     def unlocked(self, first: int, mine: Container[int], most: int) -> Iterator[tuple[int, bool]]:
         """
-        Ask, from *first* on, about the slots that are not free and not *mine*, *most* times.
+        Find slots that are in use but not locked, and lock them.
 
-        Yield where to go on after each, and whether the one before that was not locked and is now.
+        :param first: the number of the slot to begin at, int.
+        :param mine: the numbers of the slots that this process has locked, which are skipped.
+        :param most: the largest number of questions to the kernel, int.
+        :returns: an iterator over pairs: the number of the slot to continue at, and whether the
+            slot before that was unlocked and is locked by this process now.
         """
         states = self.states(0, SLOTS).rstrip(b"\0")
         number = first
         while number < len(states) and most:
+            # The kernel reports no conflict with locks of the same description, so this process's
+            # own slots would seem to be unlocked.
             if states[number] == FREE or number in mine:
                 number += 1
                 continue
             most -= 1
             behind = self._locked_until(number)
             is_unlocked = behind == number and self.lock(number)
+            # Adjacent locks of one process are merged by the kernel: one answer may cover many
+            # slots.
             number = max(behind, number + 1)
             yield number, is_unlocked
         yield number if number < len(states) else 0, False
 
     def state(self, slot: int) -> int:
-        """Return the state of *slot*: true for whoever has locked it, else a hint."""
+        """
+        Return the state of *slot*, which is reliable under the slot's lock and a hint without it.
+        """
         return self.memory[STATES + slot]
 
     def states(self, first: int, behind: int) -> bytes:
-        """Return the states of the slots from *first* on."""
+        """
+        Return the states of a range of slots, one byte each; a hint for slots that are not locked.
+
+        :param first: the number of the first slot, int.
+        :param behind: the number after the last slot, int.
+        """
         return self.memory[STATES + first : STATES + behind]
 
     def pid(self, slot: int) -> int:
-        """Return the backend's pid of a slot in state HELD, 0 when it is not known."""
+        """Return the backend's pid of a slot in state HELD, 0 if it is not known."""
         return self.cells[PIDS + slot] if self.state(slot) == HELD else 0
 
     def write(self, slot: int, state: int, pid: int = 0) -> None:
-        """Say what became of *slot*, which is locked; pid first, it counts with its state only."""
+        """
+        Set the state of *slot*, whose lock this process holds.
+
+        :param slot: the number of the slot, int.
+        :param state: FREE, CONNECTING or HELD.
+        :param pid: the backend's process id, int; 0 if unknown. Default 0.
+        :raises RuntimeError: as :meth:`require_open`.
+        """
         self.require_open()
+        # The pid first: it is read in state HELD only, so a process that is killed between the two
+        # stores leaves no state HELD with an old pid.
         self.cells[PIDS + slot] = pid
         self.memory[STATES + slot] = state
 
     def find_free(self, first: int, behind: int) -> int:
-        """Return the first slot from *first* on that seems to be free, -1 when none does."""
+        """
+        Return the first slot of a range whose state is FREE, -1 if there is none. The state is a
+        hint.
+
+        :param first: the number of the first slot, int.
+        :param behind: the number after the last slot, int.
+        """
         found = self.memory.find(b"\0", STATES + first, STATES + behind)
         return found - STATES if found >= 0 else -1
 
@@ -156,16 +189,20 @@ class SlotFile:
         return self._locked_until(0, behind) > 0
 
     def _locked_until(self, slot: int, count: int = 1) -> int:
-        """Return the number behind another's lock on *slot*, or *count* from there, else *slot*."""
+        """
+        Return the number after another process's lock within *count* slots from *slot* on, else
+        *slot*.
+        """
         asked = RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, STATES + slot, count, 0)
         answer = fcntl.fcntl(self.locks.fileno(), fcntl.F_OFD_GETLK, asked)
         kind, _, start, length, _ = RANGE.unpack(answer)
         if kind == fcntl.F_UNLCK:
             return slot
+        # Length 0 is a lock up to the end of the file: of the whole, by a repair.
         return int(start + length - STATES) if length else SLOTS
 
     def _try(self) -> str | None:
-        """Open it; return what is wrong with it when that may pass."""
+        """Open the file; return None, or the problem if a further attempt may succeed."""
         self.locks = open_file(self.path, SIZE)
         try:
             trouble = self._sit_down()
@@ -177,8 +214,11 @@ class SlotFile:
         return trouble
 
     def _sit_down(self) -> str | None:
+        """Lock a free process row and map the file; return None, or a temporary problem."""
         fd = self.locks.fileno()
         try:
+            # The row's lock comes before the first look at the content: it keeps others from
+            # repairing the file meanwhile.
             free = (seat for seat in range(SEATS) if _lock(fd, SEAT_LOCKS + seat))
             self.seat = next(free, -1)
         except OSError as error:
@@ -187,8 +227,12 @@ class SlotFile:
             return f"{SEATS} processes use it already"
         if _is_sound(fd):
             return self._map()
+        # A damaged file is rebuilt in place, under a lock on the whole file: no other process has a
+        # row then, and none can lock one. Its own row is unlocked first, so that of two processes
+        # that both found the damage one can get the whole.
         _unlock(fd, SEAT_LOCKS + self.seat)
         if _lock(fd, 0, 0):
+            # Another process may have repaired it between the two locks.
             if not _is_sound(fd):
                 fill(self.path, fd, SIZE)
             _unlock(fd, 0, 0)
@@ -196,6 +240,8 @@ class SlotFile:
         return "it is damaged, or of another version of greenline, and in use"
 
     def _map(self) -> str | None:
+        # A mapping keeps its description open, and with it the locks, also in a forked child. So
+        # the memory is mapped from another description than the one of the locks.
         with open_file(self.path, SIZE) as other:
             self._status = os.fstat(other.fileno())
             if not os.path.samestat(self._status, os.fstat(self.locks.fileno())):
@@ -211,7 +257,9 @@ def _is_sound(fd: int) -> bool:
 
 
 def _lock(fd: int, start: int, length: int = 1) -> bool:
-    """Lock *length* bytes, 0 for all, and return whether no other description had any of them."""
+    """
+    Lock *length* bytes, 0 for all; return whether no other description holds a lock on any of them.
+    """
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0))
     except (BlockingIOError, PermissionError):
@@ -224,7 +272,8 @@ def _unlock(fd: int, start: int, length: int = 1) -> None:
 
 
 def _release() -> None:
-    """In a forked child: hold nothing for a parent that may die."""
+    """Close every file in a forked child, which shares the descriptions of its parent."""
+    # Else the parent's slots would stay locked after its death, as long as the child lives.
     for file in list(_files):
         file.close()
 

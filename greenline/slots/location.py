@@ -1,9 +1,4 @@
-"""
-Where the file of a slot table lies, and whether what lies there can be ours.
-
-1. It is made complete under another name and then linked: nobody ever opens a half of it.
-2. What belongs to somebody else, or may be written by others, is refused and left as it is.
-"""
+"""Choose where the file of a slot table lies, create it, and refuse one that is not safe to use."""
 
 import hashlib
 import io
@@ -18,16 +13,20 @@ from stat import S_IMODE, S_ISREG
 from greenline.errors import ConfigError
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-# What a file begins with: who made it, and how its content is laid out.
+# The first bytes of a file: a mark of greenline, and the version of the layout.
 HEADER = struct.pack("=qq", int.from_bytes(b"grnledgr", sys.byteorder), 1)
 
 
 def path(key: str, folder: Path | None = None) -> Path:
     """
-    Return the path of the slot table of the server that *key* names, as in ``"db.example:5432"``.
+    Return the path of the slot table of the server *key*, for instance ``"db.example:5432"``.
 
-    In shared memory, else in the temporary folder, one for each user: call it as the user that
-    works. One server needs one key: a socket and a host name of it would be two slot tables.
+    The file lies in shared memory if that is writable, else in the temporary folder, one for each
+    user: call the function as the user of the workers. Use one key for one server: a socket and a
+    host name of the same server would give two slot tables.
+
+    :param key: the name of the server, str.
+    :param folder: the folder of the file, Path. Default: as above.
     """
     if folder is None:
         has_memory = os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
@@ -37,7 +36,18 @@ def path(key: str, folder: Path | None = None) -> Path:
 
 
 def open_file(path: Path, size: int) -> io.FileIO:
-    """Open our file at *path*, made if need be; a file object: gevent closes descriptors late."""
+    """
+    Open the file at *path* for reading and writing; create it if it does not exist.
+
+    :param path: the location of the file, Path.
+    :param size: the size of a new file in bytes, int.
+    :returns: a file object, because gevent closes bare descriptors late.
+    :raises ConfigError: the file cannot be opened, is not a regular file, belongs to another user,
+        or may be read or written by others. It is left as it is.
+    """
+    # The folder is writable by other users: a symbolic link is not followed, and a FIFO or a
+    # terminal at the path neither blocks nor becomes the controlling terminal. The rest is checked
+    # on the open file, which cannot be replaced between the check and the use.
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
         while True:
@@ -62,7 +72,9 @@ def open_file(path: Path, size: int) -> io.FileIO:
 
 
 def _create(path: Path, size: int) -> None:
-    """Make the file, or let another be the first; a power cut in between leaves a stray file."""
+    """Create the file, unless another process does first; a power cut may leave a stray file."""
+    # The file is completed under another name and then linked, so that no process opens half of it.
+    # os.link() fails if the path exists, where os.rename() would replace a file in use.
     fd, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     try:
         with io.FileIO(fd, "r+"):
@@ -74,15 +86,30 @@ def _create(path: Path, size: int) -> None:
 
 
 def fill(path: Path, fd: int, size: int) -> None:
-    """Write it anew, header last; its room is taken now, since a store without any is a SIGBUS."""
+    """
+    Write an empty table into an open file, of which nothing is kept.
+
+    :param path: the location, for the error's text, Path.
+    :param fd: the descriptor of the file, int.
+    :param size: its size in bytes, int.
+    :raises ConfigError: the file cannot be written.
+    """
     try:
         os.ftruncate(fd, 0)
+        # Allocated now: a store into a mapped page for which there is no memory left ends the
+        # process with SIGBUS.
         os.posix_fallocate(fd, 0, size)
+        # Last: a process that is killed before this leaves a file that is seen to be damaged.
         os.pwrite(fd, HEADER, 0)
     except OSError as error:
         raise refused(path, f"it cannot be written ({error.strerror})") from error
 
 
 def refused(path: Path, trouble: str) -> ConfigError:
-    """Return the error that names the file and what is wrong with it."""
+    """
+    Return the error for a file that cannot be used.
+
+    :param path: the location of the file, Path.
+    :param trouble: the reason, str.
+    """
     return ConfigError(f"{path}: {trouble}; greenline needs a file of its own there")

@@ -1,30 +1,13 @@
 """
-The host's connections to one server as slots that all processes of one user share.
+Share a host's connections to one server, as slots, among all processes of one user.
 
-1. Who wants to connect takes a slot first, and gives it back when the backend is gone. There are
-   ``capacity`` slots; each is a byte that one process has locked. Whatever else is written is a
-   hint: that never more are held than there are rests on the kernel's locks.
-2. A slot that nobody has locked but that was never given back is an orphan: its holder was killed,
-   and its backend may live on. Whoever comes by takes it into care, and gives it back when
-   ``pg_stat_activity`` shows the backend no more. Nobody connects in its place before that. The
-   locks of a stopped process are held, so its slots are no orphans.
-3. The first ``reserved`` slots are kept for those who need them: each process has one of them for
-   its control connection and ``floor`` for its pool, and nobody asks for these back. So with
-   ``1 + floor`` for each process that may live, each has its own; where there are more processes
-   than that, rule 5 lets the last one in.
-4. One slot beside the capacity is for a control connection that finds no other while nobody else
-   holds any: when all processes were killed at once all slots are orphans, and there must be one
-   who can ask the server. (Or for one that finds none for ``RESCUE_S``: those who hold slots may
-   all be stopped.) It moves to another slot as soon as one is free. So there are never more than
-   ``capacity + BESIDE``, or, after a shrinking, ``BESIDE`` more than were held.
-5. The other slots are shared. Who waits for one says so, anew every few ms, and then each gives the
-   others their turn: ``turns`` has the rules.
-6. After a shrinking nobody takes a shared slot as long as more are held than there are now.
-7. When the file was removed by somebody (systemd's RemoveIPC does it at a logout), each process
-   moves to the new one within ``FILE_CHECK_S``, and what finds no place there is over.
+A process acquires a slot before it connects, and releases it when the backend has ended. Each slot
+is a byte that one process has locked; the kernel's locks alone guarantee that no slot is held
+twice, and everything else in the file is a hint. A slot that was neither released nor is locked is
+an orphan: its holder was killed, and its backend may live on.
 
-No method waits for anything, and none may be called from two threads at once. A forked child has no
-part in the slot table of its parent, and holds nothing of it: it opens its own.
+No method waits, and none may be called from two threads at once. A forked child does not use the
+slot table of its parent, but opens its own.
 """
 
 import logging
@@ -39,13 +22,15 @@ from greenline.slots.sharers import Sharers
 from greenline.slots.slot import Slot
 from greenline.slots.turns import Turns
 
+# One slot beyond the capacity, for a control connection that finds no other: so never more than
+# ``capacity + BESIDE`` are held, or, after a decrease, ``BESIDE`` more than were held before it.
 BESIDE, LAST_RESORT = 1, SLOTS - 1
 FILE_CHECK_S, COMPLAIN_S = 1.0, 60.0
-TOLD_CAPACITY = 0  # of the numbers that all see: the capacity that who begins goes by
-# When its client was killed, the backend of a control connection is gone in this time: it is idle.
+TOLD_CAPACITY = 0  # index in ``spare``: the capacity that a starting process uses at first
+# Within this time the backend of a control connection, which is idle, ends after its client.
 DEAD_S = 1.0
 RESCUE_S = 10.0
-# Slots that one look for orphans asks the kernel about: for 0.2 ms, or 2 ms where 4,000 are held.
+# Questions to the kernel in one search for orphans: 0.2 ms, or 2 ms where 4,000 slots are held.
 MAX_ASKED = 128
 
 log = logging.getLogger(__name__)
@@ -53,13 +38,16 @@ log = logging.getLogger(__name__)
 
 class SlotTable:
     """
-    This process's part in the slot table at *path*; open it after the fork.
+    This process's part in a slot table; open it after the fork.
 
-    Nothing can be taken before ``resize()`` says what there is. *floor* slots are kept for the
-    pool beside the one for the control connection. *clock* is one for all processes.
+    No slot can be acquired before ``resize()`` sets the capacity.
 
-    Raises:
-        ConfigError: the file cannot be used; names it.
+    :param path: the location of the file, Path, as from :func:`path`.
+    :param floor: slots that each process keeps for its pools, besides one for its control
+        connection, int. Default 1.
+    :param clock: returns the time in seconds, the same in all processes. Default
+        ``time.monotonic``.
+    :raises ConfigError: the file cannot be used; the text names it.
     """
 
     def __init__(
@@ -72,14 +60,15 @@ class SlotTable:
         self._kept = [0, 0]
         self._slots: set[Slot] = set()
         self._orphans: set[Slot] = set()
-        self._asked = 0  # where the last look for orphans ended
+        self._asked = 0  # where the last search for orphans ended
         self._none_beyond = b""  # the states of the slots beyond the capacity, when none is held
         self._paused_until = 0.0
         self._without_control_since: float | None = None
-        # The last resort as an orphan, however often it was abandoned: since when, and last seen.
+        # Since when the last resort is an orphan, however often it was abandoned, and when it was
+        # last seen.
         self._last_resort_since, self._last_resort_seen = 0.0, -inf
         self._look_at = clock() + FILE_CHECK_S
-        self._left: list[SlotFile] = []  # files that were removed and hold what is over
+        self._left: list[SlotFile] = []  # removed files with slots that could not be moved
         self._file = SlotFile(path)
         self._turns = Turns(self._file)
         self.sharers = Sharers(clock)
@@ -91,8 +80,9 @@ class SlotTable:
 
     def stats(self) -> dict[str, int]:
         """
-        Return capacity; held by this process and by all; free; orphans in this process's care;
-        wanting (other processes). What others do are hints.
+        Return counts of slots: ``capacity``; ``held`` by this process; ``held_by_all``; ``free``;
+        ``orphans`` in this process's care; and ``wanting``, the number of other processes that
+        wait. Counts of other processes are hints.
         """
         return {
             "capacity": self.capacity,
@@ -105,11 +95,20 @@ class SlotTable:
 
     @property
     def spare(self) -> memoryview:
-        """Eight numbers of 64 bits that all processes see, for whoever has something to tell."""
+        """Eight numbers of 64 bits that all processes may read and write."""
         return self._file.cells[SPARE : SPARE + SPARE_CELLS]
 
     def resize(self, capacity: int, reserved: int = 0) -> None:
-        """Let there be *capacity* slots, the first *reserved* of them kept; ask ``is_over()``."""
+        """
+        Set the capacity. Call ``is_over()`` for each held slot afterwards.
+
+        With ``reserved`` at ``1 + floor`` for each process that may live, each process has slots of
+        its own; a further process depends on the shared slots.
+
+        :param capacity: the number of slots, int.
+        :param reserved: how many of them, from the first on, are kept for control connections and
+            for the *floor* of each process, int. Default 0.
+        """
         self.capacity = min(max(capacity, 0), LAST_RESORT)
         self.reserved = min(max(reserved, 0), self.capacity)
         self._none_beyond = bytes(LAST_RESORT - self.capacity)
@@ -119,9 +118,13 @@ class SlotTable:
 
     def take(self, *, for_control: bool = False) -> Slot | None:
         """
-        Take a slot to connect in, None when there is none for this process now.
+        Acquire a slot to connect in.
 
-        One *for_control* waits for nobody's turn. With None, ``want()`` and ask again in some ms.
+        :param for_control: whether it is for a control connection, which does not wait for its
+            turn, bool. Default False.
+        :returns: the slot, or None if this process may have none now; then call ``want()`` and try
+            again after some milliseconds.
+        :raises RuntimeError: the table was opened by the parent of this process, or is closed.
         """
         self._file.require_open()
         now = self._clock()
@@ -129,16 +132,21 @@ class SlotTable:
         if now < self._paused_until:
             return None
         number = -1
+        # Reserved slots first: they are not asked back, and the shared ones stay free for others.
         if self._kept[for_control] < self._most_kept[for_control]:
             number = self._lock_free(0, self.reserved)
         if number < 0 and not self._is_full() and (for_control or not self._turns.is_anothers(now)):
             number = self._lock_free(self.reserved, self.capacity)
+        # When all processes were killed at once all slots are orphans, and one control connection
+        # must be able to ask the server for their backends.
         if number < 0 and for_control and self._is_alone(now) and self._lock_last_resort(now):
             number = LAST_RESORT
         if number < 0:
             return None
         if for_control:
             self._without_control_since = None
+        # Written before the connect: if this process is killed meanwhile, the slot is an orphan and
+        # not free.
         self._file.write(number, CONNECTING)
         slot = Slot(self._file, number, for_control)
         self._slots.add(slot)
@@ -148,55 +156,61 @@ class SlotTable:
         return slot
 
     def give(self, slot: Slot) -> None:
-        """Give back *slot*, or an orphan, whose backend is gone, or was never asked for."""
+        """Release *slot*, or an orphan, whose backend has ended or was never requested."""
         self._drop(slot, FREE)
 
     def abandon(self, slot: Slot) -> None:
-        """Leave *slot*, or an orphan, whose backend may still be there, to whoever comes by."""
+        """Leave *slot*, or an orphan, whose backend may still live, to another process's care."""
         self._drop(slot, None)
 
     def is_over(self, slot: Slot) -> bool:
-        """Return whether there are fewer slots by now, so that *slot*'s connection has to go."""
+        """
+        Return whether *slot* is beyond the capacity now, so that its connection must be closed.
+        """
         return self.capacity <= slot.number < LAST_RESORT or slot.file is not self._file
 
     def orphans(self) -> list[Slot]:
         """
-        Look for orphans and return those in this process's care: each with its pid, if known, and
-        ``since_s``. Call it about once a second; it takes microseconds for each slot held.
+        Search for orphans and return those in this process's care. Call it about once a second.
 
-        Only for whoever can ask the server: nobody else sees what is in its care. Who cannot any
-        more abandons them.
+        Each has its backend's ``pid``, if known, and ``since_s``. The search takes microseconds for
+        each slot held. Call it only if this process can ask the server, since no other process sees
+        the orphans in its care; call :meth:`abandon_orphans` when it no longer can.
         """
         now = self._clock()
         self._look(now)
         self._find_orphans(now, MAX_ASKED)
         for slot in [slot for slot in self._slots if slot.for_control and not slot.is_kept]:
-            # Into one that is kept for it, so that the pools may have its place.
+            # Into a reserved one, so that the pools may have this one.
             self._move(slot, self.reserved if slot.number < self.capacity else self.capacity)
             self._keep(slot)
         return sorted(self._orphans, key=lambda slot: slot.number)
 
     def abandon_orphans(self) -> None:
-        """Leave all orphans in this process's care to whoever comes by."""
+        """Leave all orphans in this process's care to another process."""
         for orphan in tuple(self._orphans):
             self.abandon(orphan)
 
     def want(self) -> None:
-        """Say that this process waits for a slot; it counts for a tenth of a second."""
+        """Record that this process waits for a slot; the record lasts for a tenth of a second."""
         self._file.require_open()
         self._turns.want(self._clock())
 
     def should_give(self, slot: Slot) -> bool:
         """
-        Return whether *slot*, which comes back, is for a process that waits and holds fewer.
+        Return whether *slot*, which was just returned, is for a process that waits and holds fewer.
 
-        True is a promise to close its connection now: nobody else gives one for that need.
+        True reserves it: close its connection now, because no other process gives one for that
+        request.
         """
         now = self._clock()
         return not (self._turns.is_calm(now) or slot.is_kept) and self._turns.promise(now)
 
     def is_wanted(self, slot: Slot) -> bool:
-        """Return whether anybody waits who could use *slot*, idle here and not the last one."""
+        """
+        Return whether a process waits that could use *slot*, which is idle here and not the last
+        one.
+        """
         now = self._clock()
         if self._turns.is_calm(now) or slot.is_kept or self._turns.holds < 2:
             return False
@@ -204,10 +218,11 @@ class SlotTable:
 
     def close(self) -> None:
         """
-        End this process's part; what it holds is left to whoever comes by.
+        End this process's part; slots that it still holds become orphans.
 
-        The last one removes the file, if nothing is held.
+        The last process removes the file, if no slot is held.
         """
+        # A slot without a file: a connection that is closed later does not release it again.
         for slot in self._slots | self._orphans:
             slot.file = None
         self._slots.clear()
@@ -217,18 +232,22 @@ class SlotTable:
             file.close()
 
     def _is_full(self) -> bool:
-        """Return whether, since slots beyond the capacity are held, no more may be."""
+        """Return whether, after a decrease, at least as many are held as the capacity allows."""
+        # Slots beyond the capacity are held until their connections are closed. Each counts against
+        # a free slot within the capacity. The usual case, none beyond, is one comparison of bytes.
         beyond = self._file.states(self.capacity, LAST_RESORT)
         if beyond == self._none_beyond:
             return False
         return len(beyond) - beyond.count(FREE) >= self._file.states(0, self.capacity).count(FREE)
 
     def _lock_free(self, first: int, behind: int) -> int:
-        """Lock a free slot and return its number, -1 when there is none."""
+        """Lock a free slot of a range and return its number, -1 if there is none."""
         file = self._file
         number = file.find_free(first, behind)
         while number >= 0:
             if file.lock(number):
+                # The state was a hint before the lock: another process may have taken the slot and
+                # died since.
                 if file.state(number) == FREE:
                     return number
                 self._adopt(number)
@@ -236,20 +255,24 @@ class SlotTable:
         return -1
 
     def _is_alone(self, now: float) -> bool:
-        """Return whether nobody else may look after orphans, as far as this process knows."""
+        """Return whether no other process may look after orphans, as far as this one knows."""
         if self._without_control_since is None:
             self._without_control_since = now
+        # After RESCUE_S without a control slot, locks of other processes do not count: all of them
+        # may be stopped processes, which hold their locks and ask nothing.
         is_patient = now < self._without_control_since + RESCUE_S
         return not (is_patient and self._file.is_held_by_others(LAST_RESORT))
 
     def _lock_last_resort(self, now: float) -> bool:
-        """Lock it, an old orphan too: there may be nobody left who could look after it."""
+        """Lock the last resort, also as an orphan that is old enough."""
         if not any(self._is_last_resort(slot) for slot in self._slots | self._orphans):
             if not self._file.lock(LAST_RESORT):
                 return False
             if self._file.state(LAST_RESORT) == FREE:
                 return True
             self._adopt(LAST_RESORT, now)
+        # Other orphans are compared with pg_stat_activity, but no process may be left to ask. The
+        # backend of this one was idle, and has ended within DEAD_S.
         for slot in filter(self._is_last_resort, self._orphans):
             if slot.since_s is not None and now >= slot.since_s + DEAD_S:
                 self._orphans.discard(slot)
@@ -262,6 +285,7 @@ class SlotTable:
         return slot.number == LAST_RESORT and slot.file is self._file
 
     def _find_orphans(self, now: float, most: int) -> None:
+        # The slots of a removed file have numbers of their own.
         mine = {slot.number for slot in self._slots | self._orphans if slot.file is self._file}
         for behind, is_found in self._file.unlocked(self._asked, mine, most):
             self._asked = behind
@@ -269,11 +293,14 @@ class SlotTable:
                 self._adopt(behind - 1, now)
 
     def _adopt(self, number: int, now: float | None = None) -> None:
-        """Take a slot that this process has just locked into care, unless it is free after all."""
+        """
+        Take a slot that this process has just locked into its care, unless it is free after all.
+        """
         if self._file.state(number) == FREE:
             self._file.unlock(number)
             return
         since_s = self._clock() if now is None else now
+        # Adopted and abandoned again and again, while no process can connect, it ages all the same.
         if number == LAST_RESORT:
             if self._last_resort_seen < since_s - 2 * DEAD_S:
                 self._last_resort_since = since_s
@@ -285,6 +312,8 @@ class SlotTable:
         if slot.file is None or not (is_orphan or slot in self._slots):
             raise ValueError(f"slot {slot.number} is not held here")
         if state is not None:
+            # Abandoned, it keeps its state: unlocked and not FREE it is an orphan, in which no
+            # process connects. The state is written under the lock.
             slot.file.write(slot.number, state)
         slot.file.unlock(slot.number)
         slot.file = None
@@ -297,14 +326,16 @@ class SlotTable:
 
     def _keep(self, slot: Slot) -> None:
         kind = slot.for_control
+        # Each process keeps a reserved slot for its control connection, and *floor* for its pools.
         slot.is_kept = slot.number < self.reserved and self._kept[kind] < self._most_kept[kind]
         self._kept[kind] += slot.is_kept
 
     def _look(self, now: float) -> None:
-        """See whether the path still names our file, and move when it does not."""
+        """Check whether the path still names the file, and move to the new one if not."""
         if now < self._look_at:
             return
         self._look_at = now + FILE_CHECK_S
+        # systemd's RemoveIPC, for instance, removes the files of a user at the logout.
         if self._file.is_in_place():
             return
         try:
@@ -315,10 +346,12 @@ class SlotTable:
             return
         log.error("%s was removed while in use: moving to a new one", self._path)
         self._asked = 0
+        # New processes do not open the old file: one search adopts all of its orphans.
         self._find_orphans(now, SLOTS)
         self._left.append(self._file)
         self._file, self._turns = new, Turns(new, self._turns.holds)
-        # Others move within a second, too: what is free until then may be theirs.
+        # The other processes move within FILE_CHECK_S: until then a slot that is free in the new
+        # file may be held in the old one.
         self._paused_until = now + 2 * FILE_CHECK_S
         for slot in tuple(self._slots | self._orphans):
             self._move(slot, self.capacity)
@@ -326,17 +359,19 @@ class SlotTable:
 
     def _move(self, slot: Slot, behind: int) -> None:
         """
-        Take another place for *slot*, before the one *behind*; in a new file the same if it can.
-
-        Without one it stays.
+        Exchange *slot* for a free one before *behind*, in a new file for the same number if
+        possible.
         """
         old, number = slot.file, -1
         if old is not self._file:
             number = self._lock_free(slot.number, slot.number + 1)
         if number < 0:
             number = self._lock_free(0, behind)
+        # Without a free slot it stays; in a removed file is_over() is true for it.
         if number < 0 or old is None:
             return
+        # The new slot is written before the old one is freed: a process that is killed in between
+        # leaves its backend in two slots, not in none.
         self._file.write(number, old.state(slot.number), old.pid(slot.number))
         old.write(slot.number, FREE)
         old.unlock(slot.number)

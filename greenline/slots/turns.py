@@ -1,14 +1,8 @@
 """
-Whose turn it is to take a slot, and who should give one: no locks, no waiting, hints only.
+Decide which process may take a slot, and which one should give one.
 
-1. Each process writes at its seat how many slots it holds for its pool, and until when it wants
-   one: a want that is not renewed ends by itself, so a dead or a stopped process wants nothing.
-2. A free slot goes to the waiting process that holds the fewest. Who holds at least two more than a
-   waiting one gives one. So all come within one of each other and stay there: with a difference of
-   one nobody gives.
-3. One slot is given for one need at a time. A promise says that it is on its way; it ends when the
-   waiting one has taken a slot, or by itself.
-4. The header has the latest want of all, so that one look is enough while nobody waits.
+All of it are hints in the shared memory, without locks and without waiting. The processes come
+within one slot of each other and stay there.
 """
 
 from collections.abc import Iterator
@@ -20,7 +14,12 @@ PROMISE_S = 0.1
 
 
 class Turns:
-    """The turns of the processes that share *file*, seen by one of them; times are its clock's."""
+    """
+    The hints of the processes that share a file, as one of them sees them.
+
+    :param file: the file of the slot table.
+    :param holds: the number of slots that this process holds for its pools, int. Default 0.
+    """
 
     def __init__(self, file: SlotFile, holds: int = 0) -> None:
         self._file = file
@@ -31,29 +30,35 @@ class Turns:
         return f"<Turns seat={self._file.seat} holds={self.holds}>"
 
     def count(self, more: int) -> None:
-        """Say that this process holds *more* slots than before."""
+        """Add *more*, which may be negative, to the number of slots that this process holds."""
         self.holds += more
         self._file.cells[HOLDS + self._file.seat] = self.holds
 
     def want(self, now: float) -> None:
-        """Say that this process waits."""
+        """Record that this process waits for a slot, from *now* (seconds) on for ``WANT_S``."""
         file = self._file
+        # A request ends by itself unless it is renewed: a process that died or was stopped requests
+        # nothing.
         file.times[WANTS_UNTIL + file.seat] = now + WANT_S
-        if file.cells[SEATS_USED] <= file.seat:  # two may write at once: the next want repairs it
+        # Two processes may write this at once and lose a store: the next request repairs it.
+        if file.cells[SEATS_USED] <= file.seat:
             file.cells[SEATS_USED] = file.seat + 1
+        # The latest request of all processes: is_calm() then needs one look only.
         file.times[WANTED] = now + WANT_S
 
     def end_want(self) -> None:
-        """Say that this process has got a slot; if it still waits it says so again."""
+        """End the request of this process, which has got a slot; it may request another one."""
         file = self._file
         file.times[WANTS_UNTIL + file.seat] = file.times[PROMISED_UNTIL + file.seat] = 0.0
 
     def is_calm(self, now: float) -> bool:
-        """Return whether nobody waits: one look, for those who ask at each request."""
+        """Return whether no process waits; cheap enough for every request."""
         return self._file.times[WANTED] <= now
 
     def wanting(self, now: float) -> Iterator[tuple[int, int]]:
-        """Yield the seat of each other process that waits, and how many slots it holds."""
+        """
+        Yield, for each other process that waits, its row and the number of slots that it holds.
+        """
         file = self._file
         if not _lasts(file.times[WANTED], now, WANT_S):
             return
@@ -63,13 +68,19 @@ class Turns:
                 yield seat, file.cells[HOLDS + seat]
 
     def is_anothers(self, now: float) -> bool:
-        """Return whether a free slot is for a process that waits and holds fewer."""
+        """Return whether a free slot is for another process, which waits and holds fewer."""
         return any(holds < self.holds for _, holds in self.wanting(now))
 
     def promise(self, now: float) -> bool:
-        """Return whether this process should give one to another, and then say that it does."""
+        """
+        Return whether this process should give a slot to another one; if so, reserve it for that
+        one.
+        """
         for seat, holds in self.wanting(now):
+            # The reservation says that a slot is on its way, so that others do not give one for the
+            # same request. It ends when the waiting process has taken a slot, or by itself.
             cell = PROMISED_UNTIL + seat
+            # With a difference of one no process gives: the slot would go back and forth.
             if holds + 1 < self.holds and not _lasts(self._file.times[cell], now, PROMISE_S):
                 self._file.times[cell] = now + PROMISE_S
                 return True
@@ -77,5 +88,5 @@ class Turns:
 
 
 def _lasts(until: float, now: float, at_most_s: float) -> bool:
-    """Return whether *until* is to come; a time far off is one of before the last boot."""
+    """Return whether *until* lies ahead, and not so far that it is of before the last boot."""
     return now < until <= now + 2 * at_most_s

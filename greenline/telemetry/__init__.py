@@ -1,1 +1,1 @@
-"""What a worker reports: the access log, the error log and the counters of all workers."""
+"""Report on a worker: the access log, the error log and the counters of all workers."""

@@ -1,10 +1,9 @@
 """
-The access log: one line for each answer, made in the hub, written by somebody else.
+The access log: format one line of JSON for each response.
 
-``environ`` tells what the server cannot know: ``greenline.request_id`` and ``greenline.spent``,
-seconds by name (queued, postgres, mongodb) as ``deadline`` counts them. ``proxy_ms`` is the time
-from the proxy to here, null when none told; it is in none of the others.
-The query is left out: it is where secrets and personal data are.
+The application may set ``greenline.request_id`` and ``greenline.spent`` in the environ: seconds by
+name (queued, postgres, mongodb), as ``deadline`` counts them. ``proxy_ms`` is the time from the
+proxy to here, null if the proxy sent none; no other field includes it.
 """
 
 import logging
@@ -17,14 +16,14 @@ import msgspec
 
 from greenline.telemetry.log_writer import LineWriter
 
-SHORT = 100
-PROXY_MS = "greenline.proxy_ms"  # where the environ has the time from the proxy to here
+SHORT = 100  # characters of each text in a line that was too long
+PROXY_MS = "greenline.proxy_ms"  # in the environ: the time from the proxy to here
 NOTHING: Mapping[str, float] = {}
 MILLISECONDS = [f".{ms:03d}Z" for ms in range(1000)]
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A line."""
+    """The fields of a line."""
 
     time: str
     request_id: str
@@ -42,7 +41,11 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class AccessLog:
-    """Lines of JSON for *writer*."""
+    """
+    Write the access log as lines of JSON.
+
+    :param writer: writes the lines without blocking the hub.
+    """
 
     def __init__(self, writer: LineWriter) -> None:
         self._write = writer.write
@@ -53,10 +56,16 @@ class AccessLog:
         self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, total_s: float
     ) -> None:
         """
-        Log an answer of *size_bytes*, its head not counted, that is sent now.
+        Log a response that has just been sent.
 
-        Of a request that could not be read *environ* is empty.
+        :param environ: of the request; empty if that could not be read.
+        :param route: the rule that matched, str.
+        :param status: the status code, int.
+        :param size_bytes: size of the body, int.
+        :param total_s: seconds that the request took, float.
         """
+        # The date is formatted once in a second. Without the query of the URL: it often contains
+        # secrets and personal data.
         now = time()
         second = int(now)
         if second != self._second:
@@ -82,6 +91,7 @@ class AccessLog:
             int(total_s * 10_000 + 0.5) / 10,
         )
         line = self._encoder.encode(entry)
+        # A longer line would not be written to a pipe in one piece.
         if len(line) >= select.PIPE_BUF:
             _shorten(entry)
             line = self._encoder.encode(entry)
@@ -89,16 +99,16 @@ class AccessLog:
 
 
 def lost(count: int) -> bytes:
-    """Return the line that stands for *count* lines that were lost."""
+    """Return a line that reports *count* lost lines."""
     now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
     return msgspec.json.encode({"time": now, "lost": count}) + b"\n"
 
 
 def route(environ: Mapping[str, Any]) -> str:
     """
-    Return the rule that matched, as ``greenline.flask`` or any Flask tells it, else ``-``.
+    Return the rule that matched, from ``greenline.flask`` or any Flask application, else ``-``.
 
-    Ask it when the response starts: Flask forgets the request at its end.
+    Call it when the response starts: Flask forgets the request at its end.
     """
     known: str | None = environ.get("greenline.route")
     if known is None:
@@ -108,14 +118,19 @@ def route(environ: Mapping[str, Any]) -> str:
 
 
 class LineHandler(logging.Handler):
-    """Gives a logger's lines to a :class:`LineWriter`: for gunicorn's own format."""
+    """
+    Pass the records of a logger to a LineWriter, in gunicorn's own format.
+
+    :param writer: writes the lines without blocking the hub.
+    """
 
     def __init__(self, writer: LineWriter) -> None:
         super().__init__()
         self._writer = writer
 
     def createLock(self) -> None:  # noqa: N802
-        """Need none: nothing here waits."""
+        """Create no lock."""
+        # emit() never waits, so no greenlet can be in the middle of it.
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -123,6 +138,6 @@ class LineHandler(logging.Handler):
 
 
 def _shorten(entry: Entry) -> None:
-    """Make the line fit into one piece of a pipe, however long the path is."""
+    """Shorten the texts of a line so that it fits into one piece of a pipe."""
     for field in ("request_id", "client", "method", "path", "route"):
         setattr(entry, field, getattr(entry, field)[:SHORT])

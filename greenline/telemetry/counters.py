@@ -1,18 +1,12 @@
 """
-Count for all workers of one master, in shared memory that outlives each of them.
+Count events of all workers of an arbiter in shared memory.
 
-1. The master makes the memory before the fork; it needs no name, so nothing is left over.
-2. It has rows. A worker takes the first one that nobody holds, by a record lock, which the
-   kernel gives back with the process, however that dies; it goes on from the counts it finds.
-   So nothing is lost or counted twice, and there are no more rows than workers at once.
-3. Only its holder writes a row, each count in one store of eight bytes: no lock, nothing to
-   repair after a kill.
-4. A row has room for ``ENTRIES`` keys. What comes later is counted as ``other``.
-5. Counts are summed over all rows; values, which are true only now, over those that are held.
+Each worker locks one row of the memory and continues from the counts in it, so counts survive a
+worker and there are at most as many rows as workers at once. Counts are summed over all rows;
+values (gauges) over the rows of running workers.
 
-prometheus_client's multiprocess mode would do, too: at 1.3 microseconds a count, with files that
-become more with every worker that is replaced, and by a variable that the application may be
-using for itself.
+prometheus_client's multiprocess mode takes 1.3 microseconds for a count, leaves files behind with
+each worker that is replaced, and is set by a variable that the application may use itself.
 """
 
 import fcntl
@@ -27,10 +21,10 @@ import msgspec
 
 ROWS = 256
 ENTRIES = 1024
-SPARE = 64  # entries that only ``other`` keys get
+SPARE = 64  # entries reserved for keys with ``other``
 ENTRY_BYTES = 256
 ROW_BYTES = ENTRIES * ENTRY_BYTES
-KIND = 8  # where an entry's kind is, behind its number; written last, it makes the entry valid
+KIND = 8  # offset of an entry's kind, behind its number; 0: no entry here yet
 KEY_BYTES = ENTRY_BYTES - KIND - 1
 COUNT, VALUE = ord("c"), ord("v")
 OTHER = "other"
@@ -40,30 +34,36 @@ log = logging.getLogger(__name__)
 Key = tuple[str | int, ...]
 Stats = Callable[[], Mapping[str, int]]
 
-# What the application of this worker can tell about itself, by name: its pools, for instance.
+# Functions that return the statistics of this worker's parts, such as a pool, by the part's name.
 gauges: dict[str, Stats] = {}
 
 
 def share() -> int:
-    """Return a descriptor of new shared memory: call it in the master, before the fork."""
+    """Return a descriptor of new shared memory; call it in the arbiter, before the fork."""
+    # Without a name, so that nothing has to be removed after a crash.
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("greenline-counters")
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, ROWS * ROW_BYTES)  # none of it is used before it is written
+    os.ftruncate(fd, ROWS * ROW_BYTES)  # pages are allocated on the first write
     return fd
 
 
 class Counters:
-    """This worker's row of the memory behind *fd*, to write; all rows, to read."""
+    """
+    Write this worker's row of the shared memory, and read all rows.
+
+    :param fd: descriptor of the memory, int.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._memory = mmap.mmap(fd, ROWS * ROW_BYTES)
         self._cells = memoryview(self._memory).cast("q")
         self._row = self._take_row()
-        # The highest values of all workers, ended ones included, read before this row is cleared.
+        # The highest values of all workers, including those that have ended. Read before the values
+        # of this row are cleared below.
         self.inherited = self._highest_values()
         self._cell_of: dict[Key, int] = {}
         self._used = 0
@@ -72,54 +72,68 @@ class Counters:
             self._used += 1
             if kind == VALUE:
                 self._cells[cell] = 0
-        if not self._used:
+        if not self._used:  # no row that was taken is empty: totals() relies on it
             self.count(("workers",), 0)
 
     def __repr__(self) -> str:
         return f"<Counters row={self._row} entries={self._used}>"
 
     def count(self, key: Key, by: int = 1) -> None:
-        """Add to the count of *key*: a name and labels, as in ``("requests", route, status)``."""
+        """
+        Add to a count.
+
+        :param key: a name and labels, tuple, as in ``("requests", route, status)``.
+        :param by: int, default 1.
+        """
+        # Only this worker writes the row, in one store of eight bytes: no lock is needed, and a
+        # kill leaves no half-written number.
         try:
             self._cells[self._cell_of[key]] += by
         except KeyError:
             self._cells[self._new(key, COUNT)] += by
 
     def set(self, key: Key, value: int) -> None:
-        """Say what *key* is in this worker now, as in ``("pool", "postgres", "active")``."""
+        """
+        Set a value of this worker.
+
+        :param key: a name and labels, tuple, as in ``("pool", "postgres", "active")``.
+        :param value: int.
+        """
         try:
             self._cells[self._cell_of[key]] = value
         except KeyError:
             self._cells[self._new(key, VALUE)] = value
 
     def read_gauges(self) -> None:
-        """Set what each of ``gauges`` tells now."""
+        """Set the values of all ``gauges``."""
         for name, stats in gauges.items():
             try:
                 told = stats()
-            except Exception:  # it is the worker's main loop that asks
+            except Exception:  # must not end the worker's main loop
                 log.exception("the gauge %s failed", name)
                 continue
             for what, value in told.items():
                 self.set((name, what), value)
 
     def totals(self) -> dict[Key, int]:
-        """Return the sums over all workers, those before these included for counts."""
+        """Return the sums over all workers; for counts, also over those that have ended."""
         totals: dict[Key, int] = {}
         for row in range(ROWS):
             is_held: bool | None = None
             cell = None
             for cell, kind, key in self._entries(row):
+                # A system call, so only for a row with values, and once.
                 if kind == VALUE and is_held is None:
                     is_held = self._is_held(row)
                 if kind == COUNT or is_held:
                     totals[key] = totals.get(key, 0) + self._cells[cell]
             if cell is None:
-                break  # rows are taken in order, and none is empty once it was taken
+                break  # rows are taken in order, so the following ones are empty, too
         return totals
 
     def value(self, key: Key) -> int:
-        """Return the value of *key*, summed over all workers, without the work of totals()."""
+        """Return the value of *key*, summed over all workers."""
+        # Compares the encoded key in place: totals() would decode every entry.
         text = msgspec.json.encode(key) + b"\0"
         total = 0
         for row in range(ROWS):
@@ -146,12 +160,14 @@ class Counters:
         return highest
 
     def _take_row(self) -> int:
+        # The kernel releases the lock when the process ends, in any way.
         for row in range(ROWS):
             if self._lock(row):
                 return row
         raise RuntimeError(f"more than {ROWS} workers count at once")
 
     def _is_held(self, row: int) -> bool:
+        # A process does not conflict with its own record locks: unlocking would lose this one.
         if row == self._row:
             return True
         if self._lock(row):
@@ -160,7 +176,8 @@ class Counters:
         return True
 
     def _lock(self, row: int) -> bool:
-        """Lock the byte of *row* and return whether nobody else had; byte locks need no bytes."""
+        """Lock *row*; return False if another process holds it."""
+        # The byte's offset is only a number for the kernel, unrelated to the row's contents.
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
         except OSError:
@@ -168,7 +185,8 @@ class Counters:
         return True
 
     def _new(self, key: Key, kind: int) -> int:
-        """Return the cell of a key without one, which may be one that it shares with others."""
+        """Add an entry for *key* and return its cell."""
+        # In a full row its keys share entries, such as ("requests", "other", 200).
         wider = (key[0], OTHER, *key[2:])
         for key, spare in ((key, SPARE), (wider, 1), ((OTHER,), 0)):  # noqa: B020
             if key in self._cell_of:
@@ -178,13 +196,13 @@ class Counters:
                 break
         start = self._row * ROW_BYTES + self._used * ENTRY_BYTES
         self._memory[start + KIND + 1 : start + ENTRY_BYTES] = text.ljust(KEY_BYTES, b"\0")
-        self._memory[start + KIND] = kind
+        self._memory[start + KIND] = kind  # last: it makes the entry valid for the other workers
         self._used += 1
         self._cell_of[key] = start // 8
         return start // 8
 
     def _starts(self, row: int) -> Iterator[tuple[int, int]]:
-        """Yield where each entry of *row* starts, and its kind."""
+        """Yield the offset and the kind of each entry of *row*."""
         for start in range(row * ROW_BYTES, (row + 1) * ROW_BYTES, ENTRY_BYTES):
             kind = self._memory[start + KIND]
             if not kind:
@@ -192,7 +210,7 @@ class Counters:
             yield start, kind
 
     def _entries(self, row: int) -> list[tuple[int, int, Key]]:
-        """Return cell, kind and key of each entry of *row*."""
+        """Return the cell, kind and key of each entry of *row*."""
         found = []
         for start, kind in self._starts(row):
             text: Any = self._memory[start + KIND + 1 : start + ENTRY_BYTES].rstrip(b"\0")
@@ -204,23 +222,28 @@ _own: Counters | None = None
 
 
 def join(fd: int) -> Counters:
-    """Take a row of the memory behind *fd* for this worker."""
+    """Return this worker's Counters on the memory behind *fd*."""
     global _own
     _own = Counters(fd)
     return _own
 
 
 def totals() -> dict[Key, int]:
-    """Return the sums over all workers of this master; nothing outside of one."""
+    """Return the sums over all workers of this arbiter; an empty dict outside of a worker."""
     return {} if _own is None else _own.totals()
 
 
 def set_value(key: Key, value: int) -> None:
-    """Say what *key* is in this worker now; nothing outside of one."""
+    """
+    Set a value of this worker; without effect outside of a worker.
+
+    :param key: a name and labels, tuple.
+    :param value: int.
+    """
     if _own is not None:
         _own.set(key, value)
 
 
 def value(key: Key) -> int:
-    """Return the value of *key*, summed over all workers of this master; 0 outside of one."""
+    """Return the value of *key*, summed over all workers of this arbiter; 0 outside of a worker."""
     return 0 if _own is None else _own.value(key)

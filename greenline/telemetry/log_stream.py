@@ -1,10 +1,4 @@
-"""
-A stream of text that never waits for whoever reads it: for ``logging``, and as ``sys.stderr``.
-
-1. What is written goes to a LineWriter, whose thread waits in place of the hub.
-2. Where there is no such thread, in a forked child and at the very end of the process, it goes
-   where it went before.
-"""
+"""A text stream that never blocks the hub, for handlers of ``logging`` and as ``sys.stderr``."""
 
 from collections.abc import Iterable
 from typing import Any, TextIO
@@ -15,18 +9,25 @@ from greenline.telemetry.log_writer import LineWriter
 
 
 class LineStream:
-    """Stands for *stream*, with all that it has, and writes to *writer*."""
+    """
+    Replace a text stream: same attributes, but writes go to a LineWriter.
+
+    :param stream: the stream to replace.
+    :param writer: its thread waits for the reader of the stream, instead of the hub.
+    """
 
     def __init__(self, stream: TextIO, writer: LineWriter) -> None:
         self._stream = stream
         self._writer = writer
-        # A thread of the application may log, and a signal's handler in the middle of a line.
+        # Native threads of the application write, too, and a signal handler in the middle of a
+        # write: hence a native lock, and a reentrant one.
         self._lock = get_original("_thread", "RLock")()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
+        # In a forked child and at the end of the process there is no writer thread.
         if self._writer.has_ended():
             return self._stream.write(text)
         with self._lock:
@@ -38,6 +39,6 @@ class LineStream:
             self.write(line)
 
     def flush(self) -> None:
-        """Leave that to the writer, unless it has ended."""
+        """Flush the stream if the writer has ended; else do not wait for it."""
         if self._writer.has_ended():
             self._stream.flush()

@@ -1,13 +1,8 @@
 """
-Write lines to a descriptor that may be slow or stuck, without ever stopping the hub.
+Write lines to a file descriptor from a native thread, so that a slow reader never blocks the hub.
 
-1. The hub only appends; a native thread writes. ``O_NONBLOCK`` would not do: it belongs to the
-   open file, which the master, the other workers and whoever started them share; and a file on
-   a slow disk blocks in spite of it.
-2. At most *max_bytes* wait to be written. What comes on top of that is dropped and counted, and
-   the next line that is taken is preceded by one that tells how many are missing.
-3. Lines stay whole among those of other processes: a pipe takes up to ``PIPE_BUF`` bytes in one
-   piece, a file opened for appending takes any number.
+``O_NONBLOCK`` is no alternative: it is a property of the open file, which the arbiter, the other
+workers and the process that started them share, and a file on a slow disk blocks in spite of it.
 """
 
 import fcntl
@@ -26,9 +21,12 @@ FILE_BYTES = 65_536
 
 class LineWriter:
     """
-    Lines on their way to *fd*, which is the writer's own from now on.
+    A bounded queue of lines, and the thread that writes them.
 
-    *lost* makes the line that tells how many were dropped. Lines are gathered for *gather_s*.
+    :param fd: the descriptor to write to, int; the writer owns it and closes it.
+    :param lost: returns a line that reports a number of lost lines.
+    :param max_bytes: size of the queue, int, default 4 MiB. Further lines are dropped and counted.
+    :param gather_s: seconds to gather lines for one write, float, default 0.05.
     """
 
     def __init__(
@@ -43,10 +41,13 @@ class LineWriter:
         self._lost = lost
         self._max_bytes = max_bytes
         self._gather_s = gather_s
+        # Lines of several processes must not be mixed. A pipe takes up to PIPE_BUF bytes in one
+        # piece, a file opened for appending any number.
         is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
         self._piece_bytes = select.PIPE_BUF if is_pipe else FILE_BYTES
         self._lines: Any = get_original("queue", "SimpleQueue")()
-        # Each number is changed by one of the two only, the hub or the thread.
+        # Each number has one writer, so no lock is needed: the hub those of the first line, the
+        # thread those of the second.
         self._taken = self._taken_bytes = self._dropped = self._told = 0
         self._written = self._done_bytes = self._failed = 0
         self._closed = self._ended = False
@@ -58,7 +59,7 @@ class LineWriter:
         return f"<LineWriter {stats}>"
 
     def stats(self) -> dict[str, int]:
-        """Return how many lines were written and lost, and the bytes that wait."""
+        """Return the lines written and lost so far, and the bytes that wait."""
         return {
             "written": self._written,
             "lost": self._dropped + self._failed,
@@ -70,25 +71,28 @@ class LineWriter:
         if self._taken_bytes - self._done_bytes + len(line) > self._max_bytes or self._closed:
             self._dropped += 1
             return
+        # The report of lost lines stands where they are missing.
         if self._dropped + self._failed != self._told:
             self._tell()
         self._take(line)
 
     def has_ended(self) -> bool:
-        """Return whether all was written and nothing more is taken; so it is in a forked child."""
+        """Return whether all was written and no more is accepted; always so in a forked child."""
         return self._ended
 
     def reopen(self, path: str | int) -> None:
-        """Go on in a new file at *path*: the old one was moved away."""
+        """Continue in a new file at *path*, after the old one was moved away."""
+        # dup2() replaces the file under the descriptor, while the thread may be writing to it.
         fd = open_log(path)
         os.dup2(fd, self._fd, inheritable=False)
         os.close(fd)
 
     def close(self, timeout_s: float = 1.0) -> bool:
         """
-        Write what waits, for *timeout_s* seconds at most; return whether all was written.
+        Write the lines that wait; call it at the end of the process, because it blocks the hub.
 
-        It is for the end of the process: no greenlet runs meanwhile.
+        :param timeout_s: seconds for that, float, default 1.
+        :returns: whether all was written.
         """
         if not self._closed:
             if self._dropped + self._failed != self._told:
@@ -101,7 +105,8 @@ class LineWriter:
         return self._ended
 
     def _forget(self) -> None:
-        """Run in a child: the thread, and what waits for it, are the parent's."""
+        # Runs in a forked child. The thread exists only in the parent, which writes the lines that
+        # wait.
         self._closed = self._ended = True
 
     def _take(self, line: bytes) -> None:
@@ -114,7 +119,7 @@ class LineWriter:
         self._told = lost
 
     def _work(self) -> None:
-        """Run in the thread."""
+        # Runs in the thread. A write for each line would cost more than the line: gather some.
         sleep, lines = get_original("time", "sleep"), self._lines
         going = True
         while going:
@@ -145,11 +150,11 @@ class LineWriter:
             start = end
 
     def _write_piece(self, piece: bytes) -> bool:
-        """Return whether the other end took it; wait for as long as that takes."""
+        """Write all of *piece*, however long that takes; return whether it succeeded."""
         while piece:
             try:
                 piece = piece[os.write(self._fd, piece) :]
-            except BlockingIOError:  # somebody else made the open file non-blocking
+            except BlockingIOError:  # another process has made the open file non-blocking
                 poller = get_original("select", "poll")()
                 poller.register(self._fd, select.POLLOUT)
                 poller.poll()
@@ -159,7 +164,7 @@ class LineWriter:
 
 
 def open_log(path: str | int) -> int:
-    """Return a descriptor for the file at *path*, for standard output (``-``), or another one."""
+    """Return a new descriptor for a path, for standard output (``-``), or for a descriptor."""
     if path == "-":
         path = 1
     if isinstance(path, int):

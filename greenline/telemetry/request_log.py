@@ -1,12 +1,10 @@
 """
-Tell of each answer: a line in the access log, and a count for all workers.
+Log and count each response.
 
-1. ``GREENLINE_ACCESS_LOG=json`` writes lines of ours where gunicorn's ``accesslog`` says, to
-   stdout where it says nothing. Else the access log is gunicorn's, in its format and where it says.
-2. Whoever reads it, or does not, never holds up the hub. So it is with gunicorn's error log, with
-   all that ``logging`` writes to standard output or error, and with ``sys.stderr``; but files of
-   the application, and what it prints to standard output, are its own business.
-3. What was counted and what was logged are the same answers.
+``GREENLINE_ACCESS_LOG=json`` writes lines of JSON to the file that gunicorn's ``accesslog`` names,
+by default to stdout; otherwise gunicorn formats the access log. No log blocks the hub: neither
+these nor gunicorn's error log, ``logging`` to standard output or error, or ``sys.stderr``. Files
+that the application opens, and its prints to standard output, are not covered.
 """
 
 import logging
@@ -25,24 +23,35 @@ from greenline.telemetry.log_stream import LineStream
 from greenline.telemetry.log_writer import GATHER_S, LineWriter, open_log
 
 CLOSE_S = 1.0
-ERROR_GATHER_S = 0.005  # so much is lost of what was said before a kill
+ERROR_GATHER_S = 0.005  # short: lines that wait are lost when the process is killed
 
 
 class ErrorLogHandler(logging.Handler):
-    """Write to gunicorn's *error_log*, as long as the application has configured no logging."""
+    """
+    Write to gunicorn's error log, unless the application has configured logging.
+
+    :param error_log: gunicorn's logger.
+    """
 
     def __init__(self, error_log: logging.Logger) -> None:
         super().__init__()
         self._error_log = error_log
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Python would write the bare message to stderr: without time, process and level.
+        # Without a handler Python writes the bare message to stderr, without time and level.
         if not logging.root.handlers:
             self._error_log.handle(record)
 
 
 class RequestLog:
-    """What one worker tells; *log* is gunicorn's."""
+    """
+    The logs of one worker.
+
+    :param cfg: gunicorn's settings.
+    :param log: gunicorn's logger object.
+    :param counters: counts the responses.
+    :param as_json: whether to write the access log as JSON, bool.
+    """
 
     def __init__(self, cfg: Any, log: Any, counters: Counters, *, as_json: bool) -> None:
         self._log = log
@@ -63,18 +72,31 @@ class RequestLog:
         logging.getLogger("greenline").addHandler(ErrorLogHandler(log.error_log))
         for stream in (sys.__stdout__, sys.__stderr__):
             self._relieve_standard(stream)
-        # A logger of another class tells others too: statsd, for instance.
+        # A logger of another class may also report elsewhere, such as to statsd.
         is_other = type(log).access is not Logger.access
         self._by_gunicorn = is_other or (log.access_log_enabled and not as_json)
 
     def tell(self, environ: Mapping[str, Any], request: Any, response: Any, took_s: float) -> None:
-        """Tell of the answer that was sent, or of as much of it as was."""
+        """
+        Log and count a response that was sent, even if only a part of it was.
+
+        :param environ: of the request.
+        :param request: the request.
+        :param response: the response, with ``route``, ``status_code`` and ``sent``.
+        :param took_s: seconds that the request took, float.
+        """
         if self._by_gunicorn:
             self._log.access(response, request, environ, timedelta(seconds=took_s))
         self._tell(environ, response.route, response.status_code or 500, response.sent, took_s)
 
     def tell_refusal(self, environ: Mapping[str, Any], status: int, took_s: float = 0.0) -> None:
-        """Tell of an answer without the application; gunicorn logs its own."""
+        """
+        Log and count an error response that gunicorn or the worker has sent.
+
+        :param environ: of the request, or the part of it that is known.
+        :param status: the status code, int.
+        :param took_s: seconds that the request took, float, default 0.
+        """
         self._tell(environ, access_log.route(environ), status, 0, took_s)
 
     def _tell(
@@ -87,15 +109,15 @@ class RequestLog:
             self._counters.count(("deadlines",))
 
     def reopen(self) -> None:
-        """Go on in new files, after a rotation; gunicorn has opened its own again."""
+        """Continue in new files after a rotation; call it after gunicorn has opened its own."""
         for writer, path in self._writers:
             writer.reopen(path)
         self._relieve_error_files()
 
     def close(self) -> None:
-        """Write what waits, for a second at most."""
+        """Write the lines that wait, for ``CLOSE_S`` at most."""
         until = monotonic() + CLOSE_S
-        for timeout_s in (0.0, CLOSE_S):  # all begin to end before one of them is waited for
+        for timeout_s in (0.0, CLOSE_S):  # first let all begin to end, then wait for each
             for writer, _ in self._writers:
                 writer.close(min(timeout_s, until - monotonic()))
 
@@ -105,7 +127,7 @@ class RequestLog:
         return writer
 
     def _relieve(self, logger: logging.Logger) -> None:
-        """Let gunicorn's own handlers write through us: a full pipe would stop the hub."""
+        """Replace gunicorn's own handlers, whose writes block the hub when a pipe is full."""
         for handler in _taken_away(logger):
             ours = LineHandler(self._writer(getattr(handler, "baseFilename", "-")))
             ours.setFormatter(handler.formatter)
@@ -113,11 +135,11 @@ class RequestLog:
 
     def _relieve_error_files(self) -> None:
         for handler, writer in self._error_files:
-            # An application that configures logging has closed the file: it is opened again.
+            # An application that configures logging closes the files of all handlers.
             handler.setStream(LineStream(handler.stream or handler._open(), writer))
 
     def _relieve_standard(self, stream: Any) -> None:
-        """Do it for all handlers of *stream*, standard output or error, and for ``sys.stderr``."""
+        """Replace *stream* (standard output or error) in all handlers, and as ``sys.stderr``."""
         handlers = [
             handler
             for logger in (logging.root, *loggers())
@@ -129,12 +151,13 @@ class RequestLog:
         ours: Any = LineStream(stream, self._writer(stream.fileno(), ERROR_GATHER_S))
         for handler in handlers:
             handler.setStream(ours)
+        # Not sys.stdout: prints are the application's own output.
         if stream is sys.stderr:
             sys.stderr = ours
 
 
 def _taken_away(logger: logging.Logger) -> list[logging.Handler]:
-    """Return, and take away, those that ``accesslog`` made; a logconfig's and syslog's stay."""
+    """Remove and return the handlers of ``accesslog``; those of a logconfig and syslog stay."""
     own = [handler for handler in logger.handlers if _is_gunicorns_own(handler)]
     for handler in own:
         logger.removeHandler(handler)

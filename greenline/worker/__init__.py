@@ -1,4 +1,4 @@
-"""gunicorn's side: the worker class, and what runs in gunicorn's arbiter."""
+"""Extend gunicorn: the worker class, and the functions that run in gunicorn's arbiter."""
 
 from greenline.worker.worker import GreenWorker
 

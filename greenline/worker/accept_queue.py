@@ -1,4 +1,4 @@
-"""How many connections of a listening socket wait to be accepted, as the kernel counts them."""
+"""Read from the kernel how many connections of a listening socket wait to be accepted."""
 
 import os
 import socket
@@ -21,8 +21,8 @@ def length(sock: socket.socket) -> float:
     """
     Return how many connections wait to be accepted.
 
-    :param sock: listens, over TCP or a unix socket.
-    :returns: their number; infinite where the queue is full, or the kernel does not say it.
+    :param sock: a listening TCP or unix socket.
+    :returns: their number; infinite if the queue is full or the kernel does not report it.
     """
     try:
         found = _unix(sock) if sock.family == socket.AF_UNIX else _tcp(sock)
@@ -35,13 +35,14 @@ def length(sock: socket.socket) -> float:
 
 
 def _tcp(sock: socket.socket) -> tuple[int, int]:
-    # Of a listening socket, tcpi_unacked and tcpi_sacked are the queue's length and its limit.
+    # For a listening socket, tcpi_unacked and tcpi_sacked are the queue's length and its limit.
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     waiting, most = struct.unpack_from("II", info, TCPI_UNACKED)
     return waiting, most
 
 
 def _unix(sock: socket.socket) -> tuple[int, int] | None:
+    # getsockopt() has nothing like it for unix sockets; sock_diag finds them by their inode.
     inode = os.fstat(sock.fileno()).st_ino
     request = UNIX_DIAG_REQUEST.pack(
         socket.AF_UNIX, 0, 0, ALL_STATES, inode, UDIAG_SHOW_RQLEN, NO_COOKIE, NO_COOKIE
@@ -49,10 +50,11 @@ def _unix(sock: socket.socket) -> tuple[int, int] | None:
     size = MESSAGE.size + len(request)
     head = MESSAGE.pack(size, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG) as diag:
-        diag.settimeout(0)  # the kernel has answered when it has taken the request
+        diag.settimeout(0)  # the kernel answers during send(): recv() never waits
         diag.send(head + request)
         answer = diag.recv(ANSWER_BYTES)
     start = MESSAGE.size + UNIX_DIAG_ANSWER_BYTES
+    # A kernel without unix_diag answers with an error message.
     if (
         MESSAGE.unpack_from(answer)[1] != SOCK_DIAG_BY_FAMILY
         or len(answer) < start + ATTRIBUTE.size

@@ -1,18 +1,9 @@
 """
-What gunicorn's master does for green workers.
+Patch gunicorn's arbiter so that a release that cannot be loaded does not stop the service.
 
-1. On HUP it tries the new release in a process of its own, and goes on with its work meanwhile. A
-   release that cannot be loaded is refused in one line, and the workers go on with the old one:
-   gunicorn alone would stop everything. Another HUP tries anew; a stop ends the trial.
-2. It says when it stops. A worker that is only replaced (HUP, USR2, max_requests, TTOU) gets the
-   same SIGTERM, and must not call the service unready for it.
-3. A setting of ours that is wrong stops it before a fork: its workers would boot and die for ever.
-4. What is on the disk may be a release that was refused, or one that is being written. A worker
-   that cannot boot from it does not end a service that served, as gunicorn would have it: it is
-   tried again later. Meanwhile max_requests replaces nobody.
-5. After a reload it does not wait for the old workers, as gunicorn does, deaf to signals: a stop
-   would begin when they have ended. They may get their SIGTERM more than once.
-6. It is met in the ``pre_fork`` hook: the one place where a worker class sees it.
+On HUP a child loads the new release first; if that fails, the workers continue with the old one.
+A worker that fails to boot later is started again after ``BOOT_RETRY_S``. The arbiter also shares
+with its workers whether the service stops.
 """
 
 import sys
@@ -29,28 +20,37 @@ from greenline.worker.dry_run import DryRun
 
 BOOT_RETRY_S = 5.0
 
-# Shared with the workers, which are forked off later.
+# Memory shared with the workers, which are forked later; one byte for each flag.
 _shared = mmap(-1, 3)
 _STOPPING, _SERVED, _UNLOADABLE = range(3)
 
 
 def is_stopping() -> bool:
-    """Return whether the service ends with this master, and no other takes its place."""
+    """Return whether the service stops, with no other arbiter to take its place."""
+    # A worker that is only replaced (HUP, USR2, max_requests, TTOU) gets the same SIGTERM, and must
+    # not report the service as not ready.
     return _shared[_STOPPING] != 0
 
 
 def note_boot() -> None:
-    """Note, in a worker, that it has loaded what is on the disk, and serves."""
+    """Note that this worker has loaded the release on the disk and serves."""
     _shared[_SERVED], _shared[_UNLOADABLE] = 1, 0
 
 
 def has_successors() -> bool:
-    """Return whether a worker that ends now is replaced, as far as is known."""
+    """Return whether a worker that ends now can be replaced."""
+    # The release on the disk may have been refused, or may be incomplete: then max_requests ends no
+    # worker.
     return _shared[_UNLOADABLE] == 0
 
 
 def attend(cfg: Any) -> None:
-    """Have the master whose workers *cfg* describes do the above; once is enough."""
+    """
+    Patch the arbiter of the workers that *cfg* describes, before it forks the first of them.
+
+    :param cfg: gunicorn's settings, which are changed; a second call changes nothing.
+    """
+    # pre_fork is the only hook that a worker class can set and that gets the arbiter.
     hook = cfg.pre_fork
     if not (isinstance(hook, partial) and hook.func is _pre_fork):
         cfg.set("pre_fork", partial(_pre_fork, hook))
@@ -58,23 +58,28 @@ def attend(cfg: Any) -> None:
 
 def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
     try:
-        # Only now gunicorn has put `raw_env` into the environment.
+        # Checked in the arbiter: workers would boot and exit in an endless loop. Not earlier:
+        # gunicorn has just put `raw_env` into the environment.
         settings.check()
     except ConfigError as error:
         raise HaltServer(f"greenline: {error}", 1) from error
     if "handle_hup" not in vars(server):
         Reloads(server)
-    # Until it sets its own handlers, a worker that boots gets its signals in a copy of this.
+    # Until a booting worker sets its own handlers, signals go to its copy of this queue.
     worker.early_signals = server.SIG_QUEUE
     hook(server, worker)
 
 
 class _Waiting(Exception):
-    """All of a reload is done, but for waiting for the old workers."""
+    """A reload is complete, except for the wait for the old workers."""
 
 
 class Reloads:
-    """Take the place of *server*'s methods that deal with releases, and with those that fail."""
+    """
+    Replace the methods of an arbiter that load releases and reap workers.
+
+    :param server: gunicorn's Arbiter.
+    """
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -86,23 +91,25 @@ class Reloads:
         self._reap, server.reap_workers = server.reap_workers, self.reap
         self._stop, server.stop = server.stop, self.stop
         if sys.modules["__main__"].__spec__ is not None:
-            # Started by `python -m`: USR2 would execute the module's file, and its folder, first in
-            # sys.path, would hide the standard library's http.
+            # Started by `python -m`. USR2 would execute the module's file instead: that puts its
+            # folder first in sys.path, where our http hides the standard library's.
             server.START_CTX["args"] = [sys.executable, *sys.orig_argv[1:]]
 
     def begin(self) -> None:
-        """Try what is on the disk now, in place of what is being tried."""
+        """Handle SIGHUP: start a dry run of the release on the disk, and end an earlier one."""
         self._end()
+        # With --reload, a worker with a syntax error waits for the next change of the code.
         if self._server.cfg.reload:
             self._take()
         else:
             self._dry_run = DryRun(self._server, again=True)
 
     def go_round(self) -> None:
-        """Look at the trial: gunicorn comes here once a second, and when a child has ended."""
+        """Manage the workers: gunicorn calls this each second, and when a child has ended."""
         if self._dry_run is not None and (status := self._dry_run.status()) is not None:
             self._dry_run = None
             if status == 0:
+                # This release can boot: a pause after an earlier failure does not apply to it.
                 self._not_before_s = 0.0
                 self._take()
             else:
@@ -115,7 +122,9 @@ class Reloads:
             self._manage()
 
     def _take(self) -> None:
-        """Reload, without the wait at the end."""
+        """Reload, without gunicorn's wait for the old workers."""
+        # During that wait gunicorn handles no signals, so a stop would be delayed until they have
+        # ended. Without it the old workers may get SIGTERM more than once.
         self._is_reloading = True
         try:
             self._reload()
@@ -125,15 +134,17 @@ class Reloads:
             self._is_reloading = False
 
     def reap(self) -> None:
-        """Note which children have ended; one that could not boot ends no service that served."""
+        """Reap children; a worker that could not boot does not end a service that has served."""
+        # gunicorn's reload() calls this only in the wait at its end.
         if self._is_reloading:
             raise _Waiting
+        # After an error there may be more children to reap.
         while True:
             try:
                 self._reap()
             except HaltServer as error:
                 if not _shared[_SERVED]:
-                    raise
+                    raise  # a first start that fails is reported at once
                 _shared[_UNLOADABLE] = 1
                 self._not_before_s = monotonic() + BOOT_RETRY_S
                 self._server.log.error(
@@ -146,8 +157,9 @@ class Reloads:
                 return
 
     def stop(self, graceful: bool = True) -> None:
-        """Say that the service ends, unless another master serves on the same sockets."""
+        """Stop the workers; note that the service ends, unless another arbiter continues it."""
         self._end()
+        # After USR2 the parent, or the child, serves on the same sockets.
         if not self._server.reexec_pid and not self._server.master_pid:
             _shared[_STOPPING] = 1
         self._stop(graceful)

@@ -1,17 +1,10 @@
 """
-Load a release once, in a child, before the workers do.
+Load a release in a child process, before the workers do, and report whether that failed.
 
-gunicorn's master stops everything when a worker refuses to boot, when an address is taken or when
-its configuration cannot be read; and it stumbles when two workers refuse at once. A trial finds it
-out first, and tells it once.
-
-1. The child does what the master and a worker would: it reads the configuration anew, binds what
-   it would bind (without listening), takes the worker's environment and user, checks our settings
-   and the certificates, and loads the application, which may refuse a start.
-2. Its answer comes by a pipe, because gunicorn's master may reap it first. Nobody waits for it but
-   a start.
-3. Not tried is what has effects outside of the child: gunicorn's hooks (``post_fork``,
-   ``post_worker_init``, ``on_reload``...), the pid file, and the making of a unix socket.
+gunicorn's arbiter stops the service when a worker fails to boot, an address is in use or its
+configuration cannot be read, and it handles two workers that fail at once badly. Steps with effects
+outside of the child are not tried: gunicorn's hooks (``post_fork``, ``post_worker_init``,
+``on_reload``...), the pid file, and the creation of a unix socket.
 """
 
 import os
@@ -30,20 +23,19 @@ from gunicorn.errors import AppImportError
 from greenline.errors import ConfigError
 from greenline.worker import hooks
 
-REFUSED = 4  # what gunicorn's own workers exit with when the application cannot be loaded
-# A release that takes longer to load than this is taken for one that hangs.
+REFUSED = 4  # gunicorn's APP_LOAD_ERROR
+# A release that takes longer to load is assumed to hang.
 LOAD_TIMEOUT_S = 60.0
 POLL_S = 0.02
 
 
 def try_application(server: Any) -> None:
     """
-    Load *server*'s application (a gunicorn Arbiter's) as one of its workers would.
+    Load an application as a worker would, and exit with the child's status if that fails.
 
-    Exit with the child's status when it cannot be loaded; a reloading server goes on, because
-    its workers wait for the next change of the code.
+    :param server: gunicorn's Arbiter.
     """
-    if server.cfg.reload:
+    if server.cfg.reload:  # its workers wait for the next change of the code
         return
     trial = DryRun(server)
     while (status := trial.status()) is None:
@@ -53,21 +45,27 @@ def try_application(server: Any) -> None:
 
 
 class DryRun:
-    """A child that loads *server*'s application; *again* reads the configuration anew as well."""
+    """
+    A child process that loads an application.
+
+    :param server: gunicorn's Arbiter.
+    :param again: read the configuration again, as a reload does, bool. Default False.
+    """
 
     def __init__(self, server: Any, *, again: bool = False) -> None:
+        # The status comes by a pipe, not by waitpid(): the arbiter may reap the child first.
         self._answer, told = os.pipe()
         self._child = os.fork()
         if self._child == 0:
             status = _load(server, again)
             os.write(told, bytes([status]))
-            os._exit(status)
+            os._exit(status)  # never return into the arbiter's code
         os.close(told)
         os.set_blocking(self._answer, False)
         self._until = time.monotonic() + LOAD_TIMEOUT_S
 
     def status(self) -> int | None:
-        """Return 0 when it has loaded, another number when it cannot be, None while it loads."""
+        """Return 0 if the application was loaded, another number if not, None while it loads."""
         try:
             answer = os.read(self._answer, 1)
         except BlockingIOError:
@@ -76,12 +74,13 @@ class DryRun:
             self.end()
             _tell(f"the application did not load within {LOAD_TIMEOUT_S:.0f} s")
             return REFUSED
-        # Without an answer it has crashed; or it lives on without the pipe, which is its affair.
+        # Without an answer the child has crashed, or closed the pipe and still runs: do not wait.
         self._forget(0 if answer else os.WNOHANG)
         return answer[0] if answer else REFUSED
 
     def end(self) -> None:
-        """Kill it. Its pipe was open a moment ago, so that the number is still its own."""
+        """Kill the child."""
+        # status() has just found the pipe open, so the process id is still the child's.
         os.kill(self._child, signal.SIGKILL)
         self._forget(0)
 
@@ -108,7 +107,8 @@ def _load(server: Any, again: bool) -> int:
 
 
 def _boot(server: Any, again: bool) -> None:
-    """Do in the order of Arbiter.reload and Worker.init_process what can be done here."""
+    """Repeat the steps of Arbiter.reload() and Worker.init_process(), in their order."""
+    # Imported in the child only: the arbiter stays without gevent's hub.
     from gevent import monkey
     from gunicorn.workers.ggevent import GeventWorker
 
@@ -120,6 +120,7 @@ def _boot(server: Any, again: bool) -> None:
         _read_anew(server)
     cfg = server.app.cfg
     os.environ.update(cfg.env)
+    # The environment is complete: setup() reads it.
     worker_class = cfg.worker_class  # gunicorn calls its setup(), which checks our settings
     if issubclass(worker_class, GeventWorker):
         with entry_points_read_once():
@@ -131,7 +132,8 @@ def _boot(server: Any, again: bool) -> None:
         except (OSError, ValueError) as error:
             raise ConfigError(f"TLS: {cfg.certfile}, {cfg.keyfile}: {error}") from error
     application = server.app.wsgi()
-    if not again:  # a reload is no start: who serves now goes on to
+    # It may refuse a start, such as one without a key. A service that runs is not stopped for that.
+    if not again:
         hooks.on_dry_run(application)
 
 
@@ -143,9 +145,9 @@ def _read_anew(server: Any) -> None:
             os.environ[name] = old.env_orig[name]
     server.app.reload()
     cfg = server.app.cfg
-    # Then gunicorn makes all of them anew, while the old workers still listen on the old ones.
+    # If an address changed, gunicorn opens all of them again, while the old workers still listen.
     if cfg.address != old.address:
-        if server.systemd:  # it would leave that socket, and all who wait there
+        if server.systemd:  # gunicorn would close that socket and its backlog
             raise ConfigError("bind: it changed, and the socket is systemd's: restart instead")
         with ExitStack() as bound:
             for address in cfg.address:
@@ -157,6 +159,7 @@ def _read_anew(server: Any) -> None:
 
 def _bind(address: Any, cfg: Any, bound: ExitStack) -> None:
     if isinstance(address, str) and not address.startswith("\0"):
+        # A bind would replace the socket of the running arbiter: only check that it can succeed.
         folder = os.path.dirname(address) or "."
         if not os.access(folder, os.W_OK | os.X_OK):
             raise ValueError(f"no folder to write to: {folder!r}")
@@ -164,6 +167,7 @@ def _bind(address: Any, cfg: Any, bound: ExitStack) -> None:
             if not stat.S_ISSOCK(os.stat(address).st_mode):
                 raise ValueError("it is there, and no socket")
     elif not isinstance(address, int):
+        # Bound, but without listen(): no client can connect to the child.
         one = bound.enter_context(socket.socket(_family(address), socket.SOCK_STREAM))
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if cfg.reuse_port and hasattr(socket, "SO_REUSEPORT"):

@@ -1,11 +1,9 @@
 """
-Tell the master that the worker lives while its hub computes.
+Notify gunicorn's arbiter that a worker is alive, even while a view computes.
 
-gunicorn ends a worker that does not notify it for ``timeout`` seconds. With threads one of them
-notifies, so a view may compute for longer. Here the hub notifies, and cannot while a view computes.
-So a native thread does it, as long as the hub's thread uses the CPU or waits for it: one that waits
-for something else may wait for ever, and is ended. One that computes for ``MAX_TIMEOUTS`` is taken
-to be in an endless loop.
+gunicorn kills a worker that has not notified it for ``timeout`` seconds. The hub notifies, but not
+while a view computes; then a native thread does, as long as the hub's thread uses the CPU or waits
+for it. A thread that waits for anything else may be stuck and is not covered.
 """
 
 import os
@@ -19,17 +17,17 @@ from gevent.monkey import get_original
 from greenline.hub.watchdog import without_collection
 
 PERIOD_S = 1.0
-COMPUTES = 0.1  # of the period
-MAX_TIMEOUTS = 10
-SCHEDSTAT_BYTES = 128  # three numbers
+COMPUTES = 0.1  # part of the period in which a thread that computes is active
+MAX_TIMEOUTS = 10  # after so many a computation is assumed to be an endless loop
+SCHEDSTAT_BYTES = 128  # enough for its three numbers
 
 
 class Heartbeat:
     """
-    Notify the master from the hub, and while that computes from a native thread.
+    Notify the arbiter from the hub, and from a native thread while the hub is blocked.
 
-    :param notify: tells the master that the worker lives.
-    :param timeout_s: gunicorn's, in seconds; 0: it ends no worker.
+    :param notify: notifies the arbiter.
+    :param timeout_s: gunicorn's ``timeout``, float, in seconds; 0 disables it.
     """
 
     def __init__(self, notify: Callable[[], object], timeout_s: float) -> None:
@@ -40,18 +38,19 @@ class Heartbeat:
         self._now: bytes | float = 0.0
 
     def beat(self) -> None:
-        """Notify the master; call it in the hub, in each period at least."""
+        """Notify the arbiter; call it from a greenlet, at least once in ``PERIOD_S``."""
         self._beat_s = monotonic()
         self._notify()
 
     def start(self) -> None:
-        """Watch the thread that calls this, from now on."""
+        """Start to watch the calling thread, which must be the hub's."""
         look = _look_at(get_original("_thread", "get_native_id")())
         sleep = get_original("time", "sleep")
         get_original("_thread", "start_new_thread")(self._watch, (look, sleep))
 
     def _watch(self, look: Callable[[], bytes | float], sleep: Any) -> None:
-        # Made once: no look may make anything that the garbage collector counts.
+        # A garbage collection in this thread would run destructors of the hub's objects. So the
+        # loop allocates nothing that the collector counts: the bound methods are made once.
         notify, computes = self._notify, self._computes
         self._now = look()
         while True:
@@ -67,16 +66,16 @@ class Heartbeat:
 
 
 def _look_at(thread: int) -> Callable[[], bytes | float]:
-    """Return what reads for how long *thread*, the caller's, was active; see ``_active_s``."""
+    """Return a function that reads the activity of *thread*, the caller's, for ``_active_s``."""
     try:
         fd = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
-    except OSError:  # a kernel without it; the CPU time is all that there is
+    except OSError:  # a kernel without it: the CPU time alone, without the wait for a CPU
         return partial(clock_gettime, pthread_getcpuclockid(get_original("_thread", "get_ident")()))
     return partial(os.pread, fd, SCHEDSTAT_BYTES, 0)
 
 
 def _active_s(looked: bytes | float) -> float:
-    """Return for how long the thread has used a CPU or waited for one, in seconds."""
+    """Return the seconds for which the thread has used a CPU or waited for one."""
     if isinstance(looked, float):
         return looked
     runs_ns, waits_ns, _ = looked.split()

@@ -1,22 +1,19 @@
-"""
-What gunicorn's hooks call in a worker, and the trial of a start before there is one.
-
-A worker whose application could not be loaded has none: a reloading one answers with the stack
-and waits for the next change of the code.
-"""
+"""Start and close the application's resources in gunicorn's hooks, and check it in a dry run."""
 
 from typing import Any
 
 
 def start(worker: Any) -> None:
-    """Let the application of *worker* connect, in the background."""
+    """Start the resources of the worker's application, in the background."""
+    # Without an application there are none: with --reload, a worker whose code has a syntax error
+    # answers with the traceback and waits for the next change.
     resources = _resources(getattr(worker, "wsgi", None))
     if resources is not None:
         resources.start()
 
 
 def close(worker: Any) -> None:
-    """Close what the application of *worker* opened."""
+    """Close the resources of the worker's application."""
     resources = _resources(getattr(worker, "wsgi", None))
     if resources is not None:
         resources.close()
@@ -24,10 +21,9 @@ def close(worker: Any) -> None:
 
 def on_dry_run(application: Any) -> None:
     """
-    Let *application*, which was loaded before the workers are started, say whether they may be.
+    Ask *application*, loaded in a dry run, whether the workers may start.
 
-    Raises:
-        ConfigError: it says why not.
+    :raises ConfigError: the reason why not.
     """
     resources = _resources(application)
     if resources is not None:

@@ -1,4 +1,4 @@
-"""Accept clients; when there are no descriptors left, pause, say so, and go on."""
+"""Accept clients; pause when the process has no file descriptors left."""
 
 import errno
 import logging
@@ -10,18 +10,22 @@ from gevent.server import StreamServer
 
 from greenline.worker import accept_queue
 
-# This process, or the whole machine, can open no more.
+# This process, or the whole host, can open no more descriptors.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 TELL_EVERY_S = 60.0
-ROOM = 0.1  # the part of worker_connections that is kept free of idle connections
-PAUSE_S = 0.2  # somebody has to leave first
+ROOM = 0.1  # part of worker_connections that is kept free of idle connections
+PAUSE_S = 0.2  # until a descriptor may be free
 
 log = logging.getLogger(__name__)
 
 
 class Name:
-    """What a listening socket is called, also after it was closed."""
+    """
+    The name of a listening socket, also after that was closed.
+
+    :param name: the result of its ``getsockname()``.
+    """
 
     def __init__(self, name: Any) -> None:
         self._name = name
@@ -42,6 +46,7 @@ class Listener(StreamServer):
         except OSError as error:
             if error.errno not in EXHAUSTED:
                 raise
+            # gevent would write a traceback for each attempt.
             if monotonic() - self._told_s >= TELL_EVERY_S:
                 log.error("no client can be accepted: %s; see ulimit -n", error.strerror)
                 self._told_s = monotonic()
@@ -51,7 +56,7 @@ class Listener(StreamServer):
             return None
 
     def missing(self) -> int:
-        """Return how many connections should be closed so that new ones find room at once."""
+        """Return how many idle connections to close so that there is room for new ones."""
         sockets: Any = self.pool
         return int(math.ceil(sockets.size * ROOM) - sockets.free_count())
 
@@ -61,9 +66,10 @@ class Listener(StreamServer):
         return int(sockets.size - sockets.free_count())
 
     def unaccepted(self) -> float:
-        """Return how many clients wait to be accepted; infinite: more than can be counted."""
+        """Return how many clients wait to be accepted; infinite if they cannot be counted."""
         if not self.started:
             return 0
+        # Infinite: full, or unknown. While this worker accepts clients the queue soon empties.
         length = accept_queue.length(self.socket)
         return length if length < math.inf or self.full() else 0
 
@@ -72,12 +78,15 @@ class Listener(StreamServer):
             self.start_accepting()
 
     def start_accepting(self) -> None:
-        """Begin, or go on: gevent's pool asks for it when it has room again, even after the end."""
+        """Start or continue to accept."""
+        # gevent's pool calls this when it has room again, even after leave().
         if not self._has_left:
             super().start_accepting()
 
     def leave(self) -> None:
-        """Accept who waits in the backlog, and close before another comes and is reset."""
+        """Accept the clients in the backlog, then close the socket."""
+        # A close resets the clients in the backlog, so no greenlet switch between the last accept
+        # and the close.
         while not self.full() and (accepted := self.do_read()):
             self.do_handle(*accepted)
         self._has_left = True

@@ -1,8 +1,7 @@
 """
-Show the connection budget once, before gunicorn's master forks, and stop where it does not fit.
+Log the connection budget before gunicorn's arbiter forks, and exit if the server allows less.
 
-It is computed in a process of its own: the master opens nothing and imports no driver. A server
-that is away stops nobody, because the workers wait for it.
+A database that cannot be reached does not prevent the start, because the workers wait for it.
 """
 
 import os
@@ -22,7 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def budget_shown(server: Any) -> Iterator[None]:
-    """Ask ``greenline budget`` beside the block, and log what it answered, or exit with it."""
+    """
+    Run ``greenline budget`` during the block, then log its output, or exit with its error.
+
+    :param server: gunicorn's Arbiter.
+    """
     asked = _ask(server)
     try:
         yield
@@ -33,10 +36,11 @@ def budget_shown(server: Any) -> Iterator[None]:
 
 
 def _ask(server: Any) -> "subprocess.Popen[str]":
+    # A process of its own: the arbiter must open no connection and import no driver before a fork.
     cfg = server.cfg
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     mine = {"WEB_CONCURRENCY": str(cfg.workers), "PYTHONPATH": path}
-    other = cfg.uid != os.geteuid()  # a socket's peer may be asked for by its name
+    other = cfg.uid != os.geteuid()  # peer authentication is by the user's name
     return subprocess.Popen(
         [sys.executable, "-m", "greenline", "budget"],
         env={**os.environ, **cfg.env, **mine},
@@ -59,7 +63,7 @@ def _show(server: Any, asked: "subprocess.Popen[str]") -> None:
         server.log.info("connection budget\n%s", answer.rstrip())
     said = complaint.strip().splitlines()
     problems = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
-    # A crash of the command says none: it is no reason not to start.
+    # A crash of the command reports no problem, and must not prevent the start.
     if problems and asked.returncode not in (FITS, UNREACHABLE):
         sys.exit(f"greenline: {'; '.join(problems)}")
     for line in problems or said[-1:]:

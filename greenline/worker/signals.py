@@ -1,9 +1,10 @@
 """
-Keep ``signal.signal`` and ``set_wakeup_fd`` to the main greenlet, as Python to the main thread.
+Restrict ``signal.signal`` and ``set_wakeup_fd`` to the main greenlet, as Python does to the main
+thread.
 
-A request that runs in a thread cannot set a handler: ``ValueError``. All greenlets run in the main
-thread, so there it could. A handler that raises would then interrupt whatever greenlet runs, or the
-hub, which ends the worker; and one for SIGTERM would take the place of gunicorn's.
+All greenlets run in the main thread, so any request could set a handler. One that raises would
+interrupt an arbitrary greenlet, or the hub, which ends the worker; one for SIGTERM would replace
+gunicorn's.
 """
 
 import os
@@ -18,15 +19,17 @@ set_handler = signal.signal  # for the worker's own handlers, which any greenlet
 
 
 def keep_to_main_greenlet() -> None:
-    """Let both fail in any other greenlet: in a worker, after gevent's patches."""
+    """Let both raise ValueError in other greenlets; call it in a worker, after gevent's patches."""
     signal.signal = _kept(signal.signal, "signal")
-    # asyncio sets this one first: signal numbers would be written to whatever has its number next.
+    # asyncio calls this first. Signal numbers would be written to the descriptor even after it was
+    # closed and its number reused.
     signal.set_wakeup_fd = _kept(signal.set_wakeup_fd, "set_wakeup_fd")
 
 
 def _kept(patched: Any, name: str) -> Any:
     pid = os.getpid()
 
+    # The error is Python's own: libraries that set handlers catch it outside of the main thread.
     @wraps(patched)
     def kept(*args: Any, **kwargs: Any) -> Any:
         current = getcurrent()

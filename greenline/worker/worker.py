@@ -1,12 +1,8 @@
 """
-The gunicorn worker: accept, read, call, answer, and let the others run.
+The gunicorn worker: accept clients, read their requests, call the application, send its responses.
 
-``gunicorn -k greenline.worker.GreenWorker any.wsgi:app`` hosts an unmodified application.
-
-1. Settings of gunicorn keep their meaning; what a client may do to the worker has limits.
-2. Every request of HTTP/1 passes ``answer``, by whichever lane it came; ``ErrorResponses`` answers
-   what went wrong.
-3. gunicorn reads a connection that may speak HTTP/2, and each stream is answered as a request.
+``gunicorn -k greenline.worker.GreenWorker any.wsgi:app`` hosts an unmodified application. The
+settings of gunicorn keep their meaning. gunicorn itself reads connections that may use HTTP/2.
 """
 
 import atexit
@@ -68,28 +64,33 @@ from greenline.worker.heartbeat import Heartbeat
 from greenline.worker.listener import Listener, Name
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
-STUCK_S = 15.0  # where gunicorn's heartbeat is off
-TAKEN_OVER = 101  # the status of a request whose socket the application has used by itself
+STUCK_S = 15.0  # if gunicorn's timeout is off
+TAKEN_OVER = 101  # the status logged if the application has taken over the socket
 
 
 class GreenWorker(GeventWorker):  # type: ignore[misc]
-    """Serve HTTP/1 with a fast lane, and with limits for the client."""
+    """
+    gunicorn's gevent worker, with admission, time limits for clients and a drain at its end.
+
+    :param args: gunicorn's, as for its GeventWorker.
+    :param kwargs: the same.
+    """
 
     alive: bool
     is_over = False
-    early_signals: Any  # a queue
+    early_signals: Any  # the arbiter's queue of signals, as the fork has copied it
     _servers: Sequence[Listener] = ()
     _retired_s, _retire_every_s, _wanted = 0.0, RETIRE_EVERY_S, inf
-    shared_fd = -1  # of the memory for all workers' counts
+    shared_fd = -1  # of the memory that holds the counters of all workers
 
     @classmethod
     def setup(cls) -> None:
-        """Called by the master, which a setting of ours that is wrong stops."""
+        """Check the settings and create the shared counters; gunicorn's arbiter calls it."""
         try:
             settings.check()
         except ConfigError as error:
             sys.exit(f"greenline: {error}")
-        if cls.shared_fd < 0:
+        if cls.shared_fd < 0:  # a reload calls this again, and old workers still count
             cls.shared_fd = counters.share()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -108,11 +109,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         os.environ.setdefault(settings.WORKERS.name, str(self.cfg.workers))
 
     def run(self) -> None:
-        if fork.is_child:  # forked by the application while it was loaded
+        if fork.is_child:  # the application has forked while it was loaded
             fork.end(None)
         self.prepare()
         servers = self._servers = [self._listen(listener) for listener in self.sockets]
-        arbiter.note_boot()
+        arbiter.note_boot()  # not before: the release may still fail to listen
         heartbeat = Heartbeat(self.notify, self.cfg.timeout)
         heartbeat.start()
         if self._was_told_to_stop():
@@ -124,19 +125,22 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             try:
                 self._free_slots()
                 gevent.sleep(TICK_S)
-            except SystemError:  # of the event loop
+            except SystemError:  # the event loop cannot continue
                 raise
             except Exception:
-                # gevent raises here what a handler raises while no greenlet runs.
+                # gevent raises here the errors of signal handlers that ran while no greenlet did.
                 self.log.exception("a signal handler raised an exception")
         self.alive = False
+        # From now on each response says "Connection: close".
         Response.is_ending = True
         drain = Drain(self.cfg.graceful_timeout, heartbeat.beat)
+        # Keep accepting for a moment: /readyz fails by now, and the load balancer needs time to
+        # notice. A worker that is replaced need not wait.
         if arbiter.is_stopping():
             drain.go_on(settings.drain_delay_s())
         for server in servers:
             server.leave()
-        gevent.sleep(0)  # who was just accepted begins
+        gevent.sleep(0)  # the clients just accepted enter self.conversations
         for server in servers:
             server.close()
         drain.finish(self.conversations, self.proxy_s)
@@ -146,18 +150,21 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.is_over = True
 
     def _was_told_to_stop(self) -> bool:
-        """Return whether SIGTERM came while it booted: gunicorn alone would lose it."""
+        """Return whether SIGTERM arrived while this worker booted."""
+        # Until then gunicorn's handler of the arbiter runs here, and puts it into a queue that is
+        # never read.
         while not self.early_signals.empty():
             if self.early_signals.get_nowait() == signal.SIGTERM:
                 return True
         return False
 
     def prepare(self) -> None:
-        """Decide what is the same for all requests."""
+        """Create the objects that all requests share; runs after the application was loaded."""
         cfg = self.cfg
         proxy_headers.ignore_default_names(cfg)
         self.limits = settings.limits()
-        # An idle connection is never closed before the proxy gives it up.
+        # An idle connection must not be closed before the proxy closes it: a request that the proxy
+        # is about to send on it would end as a 502.
         told_s = settings.proxy_keepalive_s()
         self.proxy_s = cfg.keepalive if told_s is None else told_s
         self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
@@ -166,7 +173,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._request_log = RequestLog(cfg, self.log, self._counters, as_json=settings.logs_json())
         atexit.register(self._request_log.close)  # after gunicorn's last line
         self._error_responses = ErrorResponses(cfg, self.log, self._request_log, self.handle_error)
-        self.base = base_environ(cfg)  # with what the journal made of standard error
+        self.base = base_environ(cfg)  # after RequestLog has replaced sys.stderr
         self.rules = Rules(cfg)
         self._handlers = Handlers()
         counters.gauges["handlers"] = self._handlers.stats
@@ -175,6 +182,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.conversations: set[ClientConnection | Guest] = set()
         self._pre_request = self._hook("pre_request")
         self._post_request = self._hook("post_request")
+        # A new worker starts with the limit that the others have found.
         learnt = self._counters.inherited.get(("limiter", "limit"), 0)
         self._limiter = limiter(
             settings.admission(),
@@ -188,21 +196,27 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._limit_requests()
         has_hooks = self._pre_request is not None or self._post_request is not None
         self._run = self._respond_with_hooks if has_hooks else self._respond
-        # What is there now stays: no collection needs to look at it again.
+        # The objects of the loaded application are permanent: exclude them from collections.
         gc.collect()
         gc.freeze()
-        self._watch_hub()  # not before: that collection takes its time
-        if self.age == 1:  # the others have the same application
+        self._watch_hub()  # not before: that collection would be reported as a blocked hub
+        if self.age == 1:  # the first worker only: the others have the same application
             for name, why in blocking.found():
                 self.log.warning("%s: %s", name, why)
-            if negotiation.upgrade_allowed(self.cfg, ""):  # by a trusted peer
+            if negotiation.upgrade_allowed(self.cfg, ""):  # for a trusted peer
                 self.log.warning(
                     "http2_cleartext: HTTP/1 requests of trusted peers are served by gunicorn, "
                     "without a limit, a queue and REQUEST_TIMEOUT"
                 )
 
     def handle(self, listener: Any, sock: Any, addr: Any) -> None:
-        """Serve one client until one of the two is done."""
+        """
+        Serve one client until either side closes the connection.
+
+        :param listener: the :class:`Name` of the listener.
+        :param sock: the client's socket.
+        :param addr: the client's address.
+        """
         sock.setblocking(1)
         if isinstance(sock, ssl.SSLSocket) and not self._shakes_hands(sock):
             return
@@ -220,30 +234,33 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         try:
             self._converse(connection)
         except (StopIteration, NoMoreData) as error:
+            # The application took over the socket, or the client closed it in a request.
             self.log.debug("Closing connection. %r", error)
         except ClientGone:
             self._counters.count(("gone",))
         except GreenletExit:
-            if not self.alive:
+            if not self.alive:  # else _close_idle() has closed it
                 self._error_responses.cut(connection)
         except BaseException as error:
             self._error_responses.give_up(connection, addr, error)
         finally:
             client.close()
-            client.error = None
+            client.error = None  # its traceback refers to the client: leave no cycle
             self.conversations.discard(connection)
 
     def answer(self, connection: ClientConnection, request: Any, in_handler: bool = False) -> bool:
         """
-        Call the application and send what it returns; return whether the connection stays.
+        Call the application and send its response. All HTTP/1 requests pass here.
 
-        The application runs in a handler; *in_handler* says that this greenlet is one.
-
-        Raises:
-            ClientGone: it hung up while it waited.
-            RequestTimeout: it was not answered in time.
-            OSError: the client is gone, or too slow.
-            Exception: the application's.
+        :param connection: the client's.
+        :param request: the request.
+        :param in_handler: whether this greenlet is a handler, in which the application may run.
+            Default False: it runs in another one.
+        :returns: whether the connection stays open.
+        :raises ClientGone: the client disconnected while the request waited for admission.
+        :raises RequestTimeout: the request was not answered in time.
+        :raises OSError: the client is gone, or too slow.
+        :raises Exception: the application's.
         """
         started = connection.started_s = monotonic()
         environ: dict[str, Any] = {}
@@ -261,13 +278,15 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 admitted = self._limiter.acquire(environ, connection.client.sock)
             except Overloaded:
                 self._counters.count(("refused",))
-                if connection.withholds_body():  # nobody can tell whether it comes after all
+                if connection.withholds_body():
+                    # After this response the client may send the body or not (RFC 9110, 10.1.1).
                     response.force_close()
                 self._run(refuse, environ, response, started, request)
                 return not response.should_close()
             except RequestTimeout as error:
                 self._log_timeout_in_queue(request, error)
                 raise
+            # Reads and writes that wait suspend it. An exempt request is not counted.
             connection.client.limiter = self._limiter if admitted is not None else None
             try:
                 if in_handler:
@@ -276,21 +295,26 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     connection.ask_for_body()
                     self._handlers.run(self._run, self.wsgi, environ, response, started, request)
             finally:
-                connection.client.limiter = None
+                connection.client.limiter = None  # it must not be suspended by the rest of the body
                 self._limiter.release(admitted, (response.status_code or 500) < 500)
-            # Without a head the application has handled the socket by itself.
+            # Without a head the application has taken over the socket, and may have closed it.
             return not response.headers_sent or not response.should_close()
         finally:
-            # It holds the response, which holds the environ: the collector would have to find them.
+            # It refers to the response, which refers to the environ: leave no cycle.
             environ.pop("wsgi.early_hints", None)
 
     def handle_http2_request(
         self, listener_name: Any, req: Any, sock: Any, addr: Any, h2_conn: Any
     ) -> None:
         """
-        Answer one stream of a connection, which gunicorn reads, as :meth:`answer` does.
+        Answer one stream of an HTTP/2 connection, as :meth:`answer` does for HTTP/1.
 
-        :raises HTTP2ConnectionError: the client hung up while it waited.
+        :param listener_name: the address of the listener.
+        :param req: gunicorn's request.
+        :param sock: the client's socket.
+        :param addr: the client's address.
+        :param h2_conn: gunicorn's connection.
+        :raises HTTP2ConnectionError: the client disconnected while the request waited.
         :raises Exception: the application's, which gunicorn logs and answers with a 500.
         """
         started = monotonic()
@@ -307,7 +331,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             raise
         except RequestTimeout as error:
             self._tell_failed_stream(environ, req, response, REASON, started)
-            h2_conn.send_error(req.stream.stream_id, 504, str(error))  # or it cuts the stream
+            # gunicorn sends the 504, or resets the stream if its response has begun.
+            h2_conn.send_error(req.stream.stream_id, 504, str(error))
         except Exception:
             self._tell_failed_stream(environ, req, response, "500 Internal Server Error", started)
             raise
@@ -332,7 +357,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def _tell_failed_stream(
         self, environ: dict[str, Any], request: Any, response: Any, status: str, started: float
     ) -> None:
-        """Log the answer that gunicorn sends in place of the application, which sent none."""
+        """Log the error response that gunicorn sends, unless the application has sent its own."""
         if not response.headers_sent:
             response.status, response.status_code = status, int(status[:3])
             self._request_log.tell(environ, request, response, monotonic() - started)
@@ -343,7 +368,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def _respond_with_hooks(
         self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
     ) -> None:
-        """Answer with gunicorn's hooks around it; what they keep per thread is the request's."""
+        """Call the application between gunicorn's hooks ``pre_request`` and ``post_request``."""
+        # In the same handler: data that they keep per thread belongs to this request.
         if self._pre_request is not None:
             self._pre_request(self, request)
         try:
@@ -359,6 +385,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
     ) -> None:
         result: Any = None
+        # The databases' waits watch this socket, to end when the client disconnects.
         disconnect.serve(environ["gunicorn.socket"])
         try:
             result = application(environ, response.start_response)
@@ -370,32 +397,36 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 response.close()
             else:
                 response.write_all(result)
-        except StopIteration:  # flask-sock, for instance, raises it where others return a marker
+        except StopIteration:  # flask-sock raises it in place of returning ALREADY_HANDLED
             response.status_code = TAKEN_OVER
             raise
         finally:
+            # A child that the application forked in this request must not return to the worker.
             if fork.is_child:
                 error = sys.exception()
                 fork.end(None if error is getattr(response.sock, "error", None) else error)
-            if response.headers_sent:  # else nothing was answered yet, and who does it tells
+            if response.headers_sent:  # else an error response is sent and logged
                 self._request_log.tell(environ, request, response, monotonic() - started)
             if hasattr(result, "close"):
                 result.close()
 
     def handle_quit(self, sig: Any, frame: Any) -> None:
-        """End at once, and once: a Ctrl-C comes from the terminal and from the master."""
+        """Exit without waiting for the requests in progress."""
+        # Ctrl-C arrives twice: from the terminal, and as SIGQUIT from the arbiter.
         for each in (signal.SIGINT, signal.SIGQUIT):
-            signals.set_handler(each, _do_nothing)  # Python complains where it is SIG_IGN by now
+            signals.set_handler(each, _do_nothing)  # SIG_IGN: an error if one is pending
+        # In a greenlet: the signal may have interrupted any other, and SystemExit in a spawned one
+        # ends the main one.
         gevent.spawn(self._quit)
 
     def _quit(self) -> None:
-        """Exit from the main greenlet, wherever it is, unless it is ending by itself."""
+        """Exit from the main greenlet, unless it is ending already."""
         if not self.is_over:
             self.cfg.worker_int(self)
             sys.exit(0)
 
     def handle_usr1(self, sig: Any, frame: Any) -> None:
-        """Open the logs again, and what ``wsgi.errors`` writes to."""
+        """Open the log files again, including the stream of ``wsgi.errors``."""
         gevent.spawn(self._reopen)
 
     def _reopen(self) -> None:
@@ -411,22 +442,23 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if not self.answer(connection, request) or not connection.finish():
                 break
             idle_s = self.keepalive_s
-        # Closing with something unread is a reset, which cuts the answer that is on its way.
+        # Closing with unread bytes sends a reset, which discards the response on its way.
         if connection.is_unread() or connection.client.has_input():
             connection.client.linger()
 
     def _server_at_once(self, connection: ClientConnection) -> Callable[[bytes], bool]:
         """
-        Return what serves a request that begins with the bytes it is given, in a handler.
+        Return the connection's ``on_request``, which starts a handler from the hub.
 
-        It runs in the hub, so it never waits. Most requests take this way, which saves a switch to
-        the connection's own greenlet and back. It returns False where that one is needed: the
-        request is not an ordinary one, or has to wait for its turn.
+        Most requests are served so, without a switch to the connection's own greenlet and back. It
+        returns False if that is needed: the request must be read by gunicorn, or wait.
         """
         has_room, read, handle = self._limiter.has_room, connection.read_whole, self._handle
         start = self._handlers.start
 
         def serve(data: bytes) -> bool:
+            # Runs in the hub, so nothing here may wait. No switch between has_room() and acquire()
+            # in the handler, so the request is admitted at once.
             if not has_room() or (request := read(data)) is None:
                 return False
             start(handle, connection, request)
@@ -435,14 +467,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         return serve
 
     def _handle(self, connection: ClientConnection, request: Any) -> None:
-        """Answer *request* in a handler; after the last one the connection's greenlet goes on."""
+        """Answer *request* in a handler; resume the connection's greenlet if it must go on."""
         connection.handler = getcurrent()
         try:
             stays = self.answer(connection, request, True)
             if stays and connection.wait_for_next(self.keepalive_s):
                 return
             outcome = HandlerOutcome(stays)
-        except BaseException as error:
+        except BaseException as error:  # the connection's greenlet raises it
             outcome = HandlerOutcome(error=error)
         finally:
             connection.handler = None
@@ -480,7 +512,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         )
 
     def _close_idle(self) -> None:
-        """Close the connections that are idle longest where few sockets are left for new ones."""
+        """Close the longest idle connections of a listener that has little room for new ones."""
         for server in self._servers:
             if (missing := server.missing()) <= 0:
                 continue
@@ -490,7 +522,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 if isinstance(each, ClientConnection)
                 and each.server == server.address
                 and (idle_s := each.idle_s()) is not None
-                # A proxy may be about to use its connection: closing that would be a 502.
+                # A proxy may be about to send a request, which would end as a 502.
                 and (idle_s > self.proxy_s or not each.is_trusted())
             ]
             idle.sort(key=itemgetter(0), reverse=True)
@@ -499,11 +531,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _free_slots(self) -> None:
         """
-        End handlers that are not needed.
+        End idle handlers, which may hold connections to Postgres.
 
-        An idle handler may keep a connection of Postgres, as a thread of Django's does. After a
-        burst it ends with the handler, and its slot is free: for a request that waits for one, here
-        or in another worker, or for another process.
+        Django keeps one for each thread, so for each handler. It is closed with its handler, and
+        its slot is free for another request, worker or process.
         """
         now = monotonic()
         self._handlers.note_idle()
@@ -514,15 +545,17 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         elif now - self._retired_s >= self._retire_every_s and (wanted := _slots_wanted()):
             self._retired_s = now
             ended = self._handlers.retire_idle(wanted)
-            if ended:  # less often where it frees none: a pool may hold them
+            if ended:
+                # If fewer requests wait than at the last attempt, that has freed slots. Else a pool
+                # may hold them: try less often.
                 has_helped = wanted < self._wanted
                 longer_s = min(2 * self._retire_every_s, RETIRE_UNUSED_S)
                 self._retire_every_s = RETIRE_EVERY_S if has_helped else longer_s
                 self._wanted = wanted
         if ended:
             gevent.sleep(0)  # they end
-            gevent.sleep(0)  # the loop calls what was to be called at their end: it refers to them
-            gc.collect()  # what they kept may be in reference cycles, as Django's connections are
+            gevent.sleep(0)  # the loop runs, and drops, their callbacks, which refer to them
+            gc.collect()  # connections in reference cycles, such as Django's, are closed now
 
     def _has_fast_lane(self) -> bool:
         if split_head is None and self.cfg.http_parser == "auto":
@@ -534,13 +567,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         )
 
     def _hook(self, name: str) -> Any:
-        """Return a hook of gunicorn's, None where it would do nothing."""
+        """Return a hook of gunicorn, None if it would do nothing."""
+        # The default hooks log at the level debug at most.
         hook = getattr(self.cfg, name)
         is_own = hook is not self.cfg.settings[name].default
         return hook if is_own or self.log.error_log.isEnabledFor(logging.DEBUG) else None
 
     def _limit_requests(self) -> None:
-        """Give each request REQUEST_TIMEOUT, unless the application does it by itself."""
+        """Apply REQUEST_TIMEOUT to each request, unless the application does so itself."""
         timeout_s = settings.request_timeout_s()
         if timeout_s is None or getattr(self.wsgi, "limits_requests", False):
             return
@@ -567,12 +601,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         """Accept clients, at most worker_connections of them."""
         tls = {}
         if self.cfg.is_ssl:
-            # The handshake is the client's to make, within limits.
+            # The handshake is made in handle(), with a time limit.
             tls = {"ssl_context": ssl_context(self.cfg), "do_handshake_on_connect": False}
         listener.setblocking(1)
         pool = Pool(self.worker_connections)
         handle = partial(self.handle, Name(listener.getsockname()))
         server = Listener(listener, handle, spawn=pool, **tls)
+        # Accept one at a time: the workers share the socket, and a burst must spread over them.
         if self.cfg.workers > 1:
             server.max_accept = 1
         server.start()
@@ -581,15 +616,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
 def _slot_waits() -> int:
     """Return how many requests wait for a connection slot of Postgres; 0 without psycopg2."""
+    # Not imported here: an application without psycopg2 must not need it.
     foreign = sys.modules.get("greenline.postgres.foreign")
     return 0 if foreign is None else int(foreign.waiting)
 
 
 def _slots_wanted() -> int:
-    """Return how many requests of the host wait for a connection slot that this worker may hold."""
+    """Return how many requests on the host wait for a slot that this worker may hold."""
     foreign = sys.modules.get("greenline.postgres.foreign")
     return 0 if foreign is None else int(foreign.slots_wanted())
 
 
 def _do_nothing(sig: int, frame: Any) -> None:
-    """Handle a signal that has been obeyed already."""
+    """Ignore a signal that was handled already."""

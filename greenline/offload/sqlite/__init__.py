@@ -1,15 +1,15 @@
 """
-sqlite3 for greenlets: its work is done in native threads, and its locks are waited for in the hub.
+Run sqlite3 in native threads, and wait for its locks in the hub.
 
-sqlite's own wait for a lock would block the hub, and with it the greenlet that is to release the
-lock. Here sqlite does not wait: a statement that finds the database locked is tried again from the
-hub until the timeout of its connection.
+sqlite's own wait for a lock would block the hub, and with it the greenlet that holds the lock. So
+sqlite does not wait here: a statement that finds the database locked is tried again from the hub,
+until the timeout of its connection.
 
-Each connection has a thread for its calls. Rows are read there, some ahead, and row factories run
-in the caller's greenlet; the application's other callbacks (functions, adapters, converters) run in
-the thread, with the caller's context variables. A hand-over costs more than a quick query, so a
-query that took little time in the thread is run in the caller's greenlet the next time, with a
-limit: beyond it, it is begun again in the thread.
+Each connection has a thread for its calls. The thread also reads some rows ahead. Row factories
+run in the caller's greenlet; other callbacks of the application (functions, adapters, converters)
+run in the thread, with the caller's context variables. A hand-over costs more than a quick query,
+so a query that was quick in the thread runs in the caller's greenlet the next time, with a limit;
+beyond the limit it is begun again in the thread.
 """
 
 import sys
@@ -19,7 +19,7 @@ from typing import Any
 from greenline.offload.sqlite.connection import Connection
 from greenline.offload.sqlite.cursor import Cursor
 
-# The originals: this package is imported before sqlite3's names are replaced.
+# The originals: this package is imported before the names of sqlite3 are replaced.
 _ORIGINALS: Any = (sqlite3.connect, sqlite3.Connection, sqlite3.Cursor)
 
 FACTORY_POSITION = 5
@@ -34,13 +34,13 @@ def connect(*args: Any, **kwargs: Any) -> Any:
 
 
 def patch() -> None:
-    """Replace the names of sqlite3, wherever a module has taken them already."""
+    """Replace the names of sqlite3, also in modules that have imported them already."""
     replaced = {
         id(one): ours for one, ours in zip(_ORIGINALS, (connect, Connection, Cursor), strict=True)
     }
     for path, module in list(sys.modules.items()):
         if path.startswith(__name__):
-            continue
+            continue  # this package keeps the originals
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if id(value) in replaced:
                 setattr(module, name, replaced[id(value)])

@@ -1,7 +1,7 @@
 """
 Wait in the hub for the locks of a database, where sqlite itself would wait in C.
 
-A statement that finds the database locked is tried again: when a connection of this process has
+A statement that finds the database locked is tried again when a connection of this process has
 released a lock, or after a pause.
 """
 
@@ -14,14 +14,14 @@ from greenline.hub.deadline import wait_in
 from greenline.offload.threads import can_wait, native
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05
-RETRIES_PER_S = 400  # of all connections that wait for one database
+RETRIES_PER_S = 400  # by all connections that wait for one database
 
 SQLITE_BUSY = 5
 SQLITE_BUSY_SNAPSHOT = 517
-# These take no lock for reading that would have to become one for writing.
+# Statements that do not turn a read lock into a write lock.
 LOCKLESS = {"BEGIN", "SAVEPOINT", "RELEASE", "COMMIT", "END", "PRAGMA", "ATTACH", "DETACH"}
 
-# The connections that wait for a lock, by database, the first one first.
+# The connections that wait for a lock, by database, in the order of arrival.
 waiting: dict[str, list["Retries"]] = {}
 
 
@@ -29,22 +29,27 @@ def would_wait(error: sqlite3.OperationalError, keyword: str, has_read: bool) ->
     """
     Return whether sqlite itself would have waited for the lock.
 
-    :param error: of a statement.
-    :param keyword: that the statement begins with.
-    :param has_read: whether its transaction has read something.
+    :param error: the error of a statement.
+    :param keyword: the first word of the statement, str, in upper case.
+    :param has_read: whether the transaction has read something.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     if code & 0xFF != SQLITE_BUSY or code == SQLITE_BUSY_SNAPSHOT:
         return False
-    if str(error) != "database is locked":  # a statement of its own is not finished
+    if str(error) != "database is locked":  # an unfinished statement of the same connection
         return False
-    # A reader that wants to write and a writer that waits for readers would wait for each
-    # other: sqlite refuses the reader at once.
+    # A reader that begins to write and a writer that waits for readers would wait for each other,
+    # so sqlite refuses the reader at once.
     return not has_read or keyword in LOCKLESS
 
 
 class Retries:
-    """The place of a connection among those that wait for the locks of a database."""
+    """
+    Queue a connection, during a block, for the locks of a database.
+
+    :param database: the name of the database, str.
+    :param keyword: the first word of the statement, str, in upper case.
+    """
 
     def __init__(self, database: str, keyword: str) -> None:
         self.commits = keyword == "COMMIT"
@@ -56,7 +61,7 @@ class Retries:
     def __enter__(self) -> "Retries":
         queue = waiting.setdefault(self._database, [])
         if self.is_writer:
-            # Those before it are woken first: it may try less often.
+            # The connections ahead of this one are woken first, so it may try less often.
             self._delay_s = max(FIRST_RETRY_S, len(queue) / RETRIES_PER_S)
         queue.append(self)
         return self
@@ -68,7 +73,7 @@ class Retries:
             del waiting[self._database]
 
     def wait(self, until_s: float) -> None:
-        """Wait until the next attempt: a lock was released in this process, or some time passed."""
+        """Wait for the release of a lock in this process or the end of a pause, until *until_s*."""
         delay_s = min(self._delay_s, max(until_s - monotonic(), 0.0))
         others = len(waiting[self._database])
         self._delay_s = min(self._delay_s * 2, max(LAST_RETRY_S, others / RETRIES_PER_S))
@@ -79,15 +84,20 @@ class Retries:
             native.sleep(delay_s)
 
     def wake(self) -> None:
-        """End the wait, or the next one."""
+        """End the present wait or, between two waits, the next one."""
         self._event.set()
 
 
 def wake(database: str, was_reader: bool) -> None:
-    """Wake those that may have what was released."""
+    """
+    Wake the connections that may get a lock that was released.
+
+    :param database: the name of the database, str.
+    :param was_reader: whether the released lock was a read lock.
+    """
     has_writer = False
     for retries in waiting.get(database, ()):
-        # A reader is in the way of a commit alone. Of those that want to write only one may.
+        # A read lock blocks only commits. Of several writers only one can get the lock.
         if retries.commits or not (was_reader or (retries.is_writer and has_writer)):
             retries.wake()
         has_writer |= retries.is_writer

@@ -1,4 +1,4 @@
-"""A connection whose calls run in a thread of its own."""
+"""Replace ``sqlite3.Connection`` by a class whose calls run in a native thread of its own."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from greenline.offload.sqlite.quick import (
 )
 from greenline.offload.threads import OwnThread, can_wait, get_ident
 
-# The originals: their names are replaced later.
+# The originals: the names in sqlite3 are replaced later.
 _Connection: Any = sqlite3.Connection
 _Cursor: Any = sqlite3.Cursor
 
@@ -34,16 +34,20 @@ PARAMETERS = (
 
 
 class Connection(_Connection):  # type: ignore[misc]
-    """A connection whose calls run in a thread of its own."""
+    """
+    Open a database, and run the calls of the connection in a native thread.
 
-    __module__ = "sqlite3"  # some libraries look at it
+    :param database: as in :func:`sqlite3.connect`, like all further parameters.
+    """
+
+    __module__ = "sqlite3"  # some libraries compare it
     _own: OwnThread | None = None
     _row_factory: Any = None
     _is_closed = False
-    _has_read = False  # in this transaction, so that sqlite does not wait for the lock to write
+    _has_read = False  # in this transaction: then sqlite does not wait for the write lock
     _checks_thread = True
     _owner = 0
-    _may_run_here = True  # no callback of the application's that might wait
+    _may_run_here = True  # in the greenlet: no callback of the application might wait
     _is_guarded = False
     _trace: Any = None
     _yielded_s = 0.0
@@ -52,17 +56,18 @@ class Connection(_Connection):  # type: ignore[misc]
         kwargs.update(zip(PARAMETERS, args, strict=False))
         timeout_s = max(fabs(kwargs.get("timeout", 5.0)), 0.0)
         checks_thread = bool(kwargs.get("check_same_thread", True))
+        # sqlite must not wait itself, and the calls come from several threads.
         kwargs.update(timeout=0, check_same_thread=False)
         own = OwnThread()
         name = _name(database)
         run_or_hand_over(own, name, CONNECT, _initialize, self, database, kwargs)
-        # Not before: a second call of sqlite3's __init__ clears the attributes.
+        # Not earlier: a second call of sqlite3's __init__ clears the attributes.
         self._own = own
         self._timeout_s = timeout_s
         self._checks_thread = checks_thread
         self._owner = get_ident()
         self._database = name
-        # Databases in memory have no name of their own.
+        # All databases in memory have the same name, so each has paces of its own.
         self._paces = {} if "memory" in name else paces.setdefault(name, {})
         self._guard = Guard()
 
@@ -70,7 +75,7 @@ class Connection(_Connection):  # type: ignore[misc]
 
     @property
     def isolation_level(self) -> Any:
-        """How a transaction begins; None is autocommit. Setting None commits."""
+        """The statement that begins a transaction; None is autocommit. Setting None commits."""
         return _Connection.isolation_level.__get__(self)
 
     @isolation_level.setter
@@ -111,7 +116,7 @@ class Connection(_Connection):  # type: ignore[misc]
         return Connection.cursor(self).executescript(*args)
 
     def commit(self) -> None:
-        """Commit the transaction; a reader that is in the way is waited for."""
+        """Commit the transaction; wait for readers whose locks prevent it."""
         self._run(_Connection.commit, self)
         self._has_read = False
 
@@ -129,12 +134,13 @@ class Connection(_Connection):  # type: ignore[misc]
             return
         try:
             if can_wait():
-                # Another request may open the database meanwhile: to close the last connection of
-                # a database with a write-ahead log, and to open the first one, costs the most.
+                # Another request may open the database meanwhile, so that this connection is not
+                # the last: with a write-ahead log, closing the last connection and opening the
+                # first cost the most.
                 yield_to_hub()
         finally:
             if self._is_closed or self.total_changes:
-                # It may move what was written from the log into the database, or raise an error.
+                # In the thread: this may copy the write-ahead log into the database, or raise.
                 own.call(_Connection.close, self, is_cleanup=True)
             else:
                 run_or_hand_over(own, self._database, CLOSE, _Connection.close, self)
@@ -153,32 +159,33 @@ class Connection(_Connection):  # type: ignore[misc]
             Connection.rollback(self)
 
     def backup(self, *args: Any, **kwargs: Any) -> None:
-        """Copy the database into another connection's."""
+        """Copy the database into that of another connection; parameters as in sqlite3."""
         self._run(self._waiting_in_sqlite, partial(_Connection.backup, self, *args, **kwargs))
 
     def blobopen(self, *args: Any, **kwargs: Any) -> Any:
-        """Open a blob."""
+        """Open a blob; parameters as in sqlite3."""
         opened = partial(_Connection.blobopen, self, *args, **kwargs)
         return self._run(self._waiting_in_sqlite, opened)
 
     def create_function(self, name: Any, narg: Any, func: Any, **kwargs: Any) -> None:
-        """Create a function; what is neither built in nor deterministic might wait."""
+        """Create a function; parameters as in sqlite3."""
+        # A Python function might wait, unless it is built in or said to be deterministic.
         if not (kwargs.get("deterministic") or isinstance(func, BuiltinFunctionType)):
             self._run_in_thread_only()
         self._briefly(lambda: _Connection.create_function(self, name, narg, func, **kwargs))
 
     def set_authorizer(self, *args: Any, **kwargs: Any) -> None:
-        """Set the function that allows or denies access."""
+        """Set the callback that allows or denies access; parameters as in sqlite3."""
         self._run_in_thread_only()
         self._briefly(lambda: _Connection.set_authorizer(self, *args, **kwargs))
 
     def set_progress_handler(self, *args: Any, **kwargs: Any) -> None:
-        """Set the function that is called while a statement runs."""
+        """Set the callback of running statements; parameters as in sqlite3."""
         self._run_in_thread_only()
         self._briefly(lambda: _Connection.set_progress_handler(self, *args, **kwargs))
 
     def set_trace_callback(self, *args: Any, **kwargs: Any) -> None:
-        """Set the function that is called with each statement."""
+        """Set the callback that gets each statement; parameters as in sqlite3."""
         self._run_in_thread_only()
         self._briefly(lambda: _Connection.set_trace_callback(self, *args, **kwargs))
         self._trace = next(iter((*args, *kwargs.values())), None)
@@ -193,7 +200,7 @@ class Connection(_Connection):  # type: ignore[misc]
         self._is_guarded = guard is not None
 
     def _check_thread(self) -> None:
-        """Refuse a foreign native thread, as sqlite3 does; all greenlets of one are the same."""
+        """Refuse calls of another native thread, as sqlite3 does; greenlets do not count."""
         if not self._checks_thread or self._own is None:
             return
         ident = get_ident()
@@ -204,7 +211,8 @@ class Connection(_Connection):  # type: ignore[misc]
             )
 
     def _briefly(self, func: Callable[..., Any], *args: Any) -> Any:
-        """Call a function that neither waits nor takes long; in the thread if that is at work."""
+        """Call a function that neither waits nor takes long."""
+        # In the thread if that is busy: sqlite's lock would block the hub until the statement ends.
         self._check_thread()
         own = self._own
         if own is None or own.is_idle:
@@ -213,18 +221,18 @@ class Connection(_Connection):  # type: ignore[misc]
 
     def _run(self, func: Callable[..., Any], *args: Any, keyword: str = "COMMIT") -> Any:
         """
-        Call *func* in the thread, again and again while another connection holds the lock.
+        Call *func* in the thread, repeatedly while another connection holds the lock.
 
-        :param keyword: that its statement begins with.
+        :param keyword: the first word of its statement, str, in upper case. Default COMMIT.
         """
         self._check_thread()
         own = self._own
         if own is None or self._is_closed:
-            return func(*args)  # it raises what is wrong
+            return func(*args)  # raises the error of sqlite3
         if self._is_guarded and own.is_idle:
-            self._set_guard(None)  # in the thread it would only wait for the interpreter
+            self._set_guard(None)  # each call of it in the thread needs the interpreter's lock
         self._yielded_s = monotonic()
-        # The end of a transaction is short and its result matters: it is waited for.
+        # Not interrupted: the end of a transaction is short, and its result matters.
         interrupt = None if keyword in ("COMMIT", "ROLLBACK") else self._interrupt
         is_cleanup = keyword == "ROLLBACK"
         try:
@@ -250,7 +258,7 @@ class Connection(_Connection):  # type: ignore[misc]
         return result
 
     def _let_next_try(self, keyword: str) -> None:
-        """Wake a connection that waits for a lock of this one, if it may have been released."""
+        """Wake connections that wait for a lock, if this one may have released its own."""
         if waiting and (self._is_closed or not self.in_transaction):
             wake(self._database, was_reader=keyword == "SELECT")
 
@@ -258,23 +266,20 @@ class Connection(_Connection):  # type: ignore[misc]
         _Connection.interrupt(self)
 
     def _waiting_in_sqlite(self, func: Callable[..., Any], *args: Any) -> Any:
-        """
-        Call what cannot be tried again, in the thread, with sqlite's own wait for locks.
-
-        It occupies a thread that nothing else needs: the holder of the lock has its own.
-        """
+        """Call a function that cannot be tried again, in the thread; sqlite waits for locks."""
+        # This blocks only the thread of this connection: the holder of the lock has another one.
         _pragma(self, f"busy_timeout={self._timeout_s * 1000:.0f}")
         try:
             return func(*args)
         finally:
             with suppress(sqlite3.Error):
-                # The application's statement may have set another one.
+                # The application's own PRAGMA may have set another timeout.
                 self._timeout_s = _pragma(self, "busy_timeout") / 1000
                 _pragma(self, "busy_timeout=0")
 
 
 def _pragma(conn: Any, text: str) -> Any:
-    """Execute a statement of ours, which the application's trace callback does not see."""
+    """Execute a PRAGMA of this module, without the application's trace callback."""
     if conn._trace is not None:
         _Connection.set_trace_callback(conn, None)
     try:
@@ -289,7 +294,7 @@ def _initialize(conn: Connection, database: Any, kwargs: dict[str, Any]) -> None
 
 
 def _brief(name: str) -> Any:
-    """Return a method of a connection that only notes something."""
+    """Return a method that calls the original, which neither waits nor takes long."""
     original = getattr(_Connection, name)
 
     def method(self: Connection, *args: Any, **kwargs: Any) -> Any:
@@ -310,8 +315,8 @@ for _method in (
 
 
 def _name(database: Any) -> str:
-    """Return what connections to the same database have in common."""
+    """Return a name that all connections to the same database share."""
     try:
         return os.path.abspath(os.fsdecode(database))
-    except (TypeError, ValueError):  # sqlite3 raises an error itself
+    except (TypeError, ValueError):  # sqlite3 raises the error
         return ""

@@ -1,4 +1,4 @@
-"""A cursor whose statements run in the thread of its connection, and which reads rows ahead."""
+"""Replace ``sqlite3.Cursor`` by one that runs in its connection's thread and reads rows ahead."""
 
 import re
 from collections import deque
@@ -13,7 +13,7 @@ from greenline.offload.sqlite.busy import LOCKLESS, SQLITE_BUSY
 from greenline.offload.sqlite.quick import MIN_QUICK_RUNS, measured
 from greenline.offload.threads import can_wait
 
-_Cursor: Any = sqlite3.Cursor  # the original: its name is replaced later
+_Cursor: Any = sqlite3.Cursor  # the original: the name in sqlite3 is replaced later
 
 AHEAD_ROWS = 100
 AHEAD_S = 0.001
@@ -25,16 +25,16 @@ READING = {"SELECT", "VALUES", "WITH", "PRAGMA", "EXPLAIN"}
 
 
 class Cursor(_Cursor):  # type: ignore[misc]
-    """A cursor of :class:`Connection`, which reads some rows ahead."""
+    """Execute statements in the thread of a connection, and read some rows ahead."""
 
     __module__ = "sqlite3"
     _row_factory: Any = None
     _ahead: deque[Any]
-    _error: BaseException | None = None  # of the row after those that were read ahead
+    _error: BaseException | None = None  # raised by the row after those read ahead
     _is_closed = False
-    _is_finished = True  # no row is left but those read ahead
+    _is_finished = True  # no rows are left except those read ahead
     _writes = False
-    _earlier_rows = 0  # counted by the chunks before the last one
+    _earlier_rows = 0  # rowcount of the chunks before the last one
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -42,7 +42,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
 
     @property
     def row_factory(self) -> Any:
-        """Makes a row of a tuple: called in the caller's greenlet."""
+        """The function that makes a row of a tuple; called in the caller's greenlet."""
         return self._row_factory
 
     @row_factory.setter
@@ -51,12 +51,12 @@ class Cursor(_Cursor):  # type: ignore[misc]
 
     @property
     def rowcount(self) -> int:
-        """How many rows the last statement changed, -1 where that is unknown."""
+        """The number of rows that the last statement changed, -1 where it is unknown."""
         count: int = _Cursor.rowcount.__get__(self)
         return count + self._earlier_rows
 
     def execute(self, sql: Any, parameters: Any = (), /) -> "Cursor":
-        """Execute a statement."""
+        """Execute a statement; parameters as in sqlite3."""
         keyword = _keyword(sql)
         conn = self._connection()
         if keyword != "SELECT":
@@ -66,13 +66,13 @@ class Cursor(_Cursor):  # type: ignore[misc]
         return self
 
     def executemany(self, sql: Any, parameters: Any, /) -> "Cursor":
-        """Execute a statement for each set of parameters."""
+        """Execute a statement for each set of parameters; parameters as in sqlite3."""
         conn = self._connection()
         keyword = _keyword(sql)
         if not hasattr(parameters, "__next__"):
             conn._run(self._executemany, sql, parameters, keyword, keyword=keyword)
             return self
-        # An iterator is the application's code: it runs in its own greenlet.
+        # An iterator is code of the application, so it runs in the caller's greenlet.
         total = 0
         for chunk in _chunks(parameters):
             conn._run(self._executemany, sql, chunk, keyword, keyword=keyword)
@@ -124,7 +124,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
     def _connection(self) -> Any:
         conn = self.connection
         if conn is None:
-            _Cursor.fetchone(self)  # it raises what is wrong
+            _Cursor.fetchone(self)  # raises the error of sqlite3
         return conn
 
     def _made(self, rows: list[Any]) -> list[Any]:
@@ -138,12 +138,16 @@ class Cursor(_Cursor):  # type: ignore[misc]
         self._earlier_rows = 0
 
     def _has(self, count: int) -> bool:
-        """Read until *count* rows are ahead, all if it is not above 0; return whether one is."""
+        """
+        Read until *count* rows are ahead, or all rows for a count of 0 or less.
+
+        :returns: whether a row is ahead.
+        """
         conn = self._connection()
         conn._check_thread()
         ahead = self._ahead
         if self._is_closed or conn._is_closed:
-            _Cursor.fetchone(self)  # it raises what is wrong
+            _Cursor.fetchone(self)  # raises the error of sqlite3
         if len(ahead) < count or count <= 0:
             if not self._is_finished and self._error is None:
                 conn._run(self._read, count, keyword="")
@@ -158,7 +162,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
         return bool(ahead)
 
     def _execute_here(self, conn: Any, sql: str, parameters: Any) -> bool:
-        """Execute a query in the caller's greenlet; return False if the thread is to do it."""
+        """Execute a query in the caller's greenlet; return False if the thread must do it."""
         own = conn._own
         if (
             conn._paces.get(sql, 0) < MIN_QUICK_RUNS
@@ -172,11 +176,13 @@ class Cursor(_Cursor):  # type: ignore[misc]
         conn._check_thread()
         started_s = monotonic()
         if started_s - conn._yielded_s > YIELD_EVERY_S and can_wait():
+            # Quick queries in a row never wait, and would keep the other greenlets from running.
             yield_to_hub()
             conn._yielded_s = monotonic()
             if not own.is_idle:
                 return False
-        # No switch of greenlets from here on.
+        # Critical section: no greenlet switch between here and the end of the query, in which
+        # another greenlet could give the thread a call.
         if not conn._is_guarded:
             conn._set_guard(conn._guard)
         guard = conn._guard
@@ -189,16 +195,16 @@ class Cursor(_Cursor):  # type: ignore[misc]
             return False
         finally:
             if guard.has_tripped or guard.is_late():
-                conn._paces[sql] = 0  # something else may have delayed it: the thread measures it
+                conn._paces[sql] = 0  # the thread measures it again: the machine may have been busy
         conn._let_next_try("SELECT")
         return not guard.has_tripped
 
     def _execute_measured(self, sql: Any, parameters: Any) -> None:
-        """Run in the thread: execute a query, and note whether it was quick."""
+        """Execute a query, in the thread, and note whether it was quick."""
         measured(self._connection()._paces, sql, self._execute, sql, parameters, "SELECT")
 
     def _execute(self, sql: Any, parameters: Any, keyword: str) -> None:
-        """Execute, and read the first rows."""
+        """Execute a statement and read its first rows."""
         self._forget_rows()
         conn = self._connection()
         was_in_transaction = conn.in_transaction
@@ -208,7 +214,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
             _Cursor.execute(self, sql, parameters)
         self._note_read(conn, was_in_transaction, keyword)
         self._is_finished = self.description is None
-        # What writes is finished with its last row, which may find the database locked.
+        # A statement that writes ends with its last row, and may find the database locked then.
         self._writes = keyword not in READING or (keyword == "WITH" and "RETURNING" in sql.upper())
         if not self._is_finished and not self._writes:
             self._read_ahead(1)
@@ -220,7 +226,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
         if was_in_transaction or self._connection().isolation_level is not None:
             _Cursor.executemany(self, sql, parameters)
         else:
-            # Each row is a transaction: not all of them could be tried again.
+            # In autocommit each row is a transaction, so a repetition would write some rows twice.
             conn._waiting_in_sqlite(_Cursor.executemany, self, sql, parameters)
         self._note_read(conn, was_in_transaction, keyword)
 
@@ -231,7 +237,7 @@ class Cursor(_Cursor):  # type: ignore[misc]
             conn._has_read = True
 
     def _read(self, count: int) -> None:
-        """Run in the thread: read at least *count* rows, all if it is not above 0."""
+        """Read at least *count* rows, in the thread; all rows for a count of 0 or less."""
         conn = self._connection()
         if self._writes and not conn.in_transaction:
             conn._waiting_in_sqlite(self._read_ahead, count)
@@ -247,12 +253,13 @@ class Cursor(_Cursor):  # type: ignore[misc]
                 ahead.extend(_Cursor.fetchall(self))
                 self._is_finished = True
                 return
+            # Some more than needed: a hand-over to the thread for each row would cost more.
             while len(ahead) < count or (len(ahead) < AHEAD_ROWS and monotonic() < until_s):
                 ahead.append(read(self))
         except StopIteration:
             self._is_finished = True
         except Exception as error:
-            self._error = error  # raised where the application reads this row
+            self._error = error  # raised when the application reads this row
             self._is_finished = True
 
 
@@ -264,7 +271,7 @@ def _keyword(sql: Any) -> str:
 
 
 def _chunks(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    """Yield *rows* in lists; an error of theirs is raised after those before it."""
+    """Yield *rows* in lists; an error of the iterator is raised after the rows before it."""
     chunk: list[Any] = []
     while True:
         try:

@@ -1,8 +1,8 @@
 """
-Queries that take so little time that they need no thread.
+Run queries without a thread if they take little time.
 
-A hand-over costs more than a quick query. A query that took little time in the thread is run in the
-caller's greenlet the next time, with a limit; opening and closing a connection likewise.
+A hand-over to a thread costs more than a quick query. So a query that was quick in the thread runs
+in the caller's greenlet the next time, with a limit. Opening and closing a connection likewise.
 """
 
 from collections.abc import Callable
@@ -12,26 +12,26 @@ from typing import Any
 
 from greenline.offload.threads import OwnThread
 
-QUICK_S = 0.0005  # of the CPU, without reading from the disk
-MIN_QUICK_RUNS = 2  # in the thread, one after the other, before a query runs in the greenlet
-SLOW_RUNS = 100  # in the thread, after a slow one
-MAX_HERE_S = 0.002  # of a query in the greenlet
-OPERATIONS = 1000  # of sqlite's machine between two looks at the time
-MAX_QUERIES = 1000  # whose pace is known, for each database
+QUICK_S = 0.0005  # CPU time of a quick query, which does not read from the disk either
+MIN_QUICK_RUNS = 2  # quick runs in the thread, in a row, before a query runs in the greenlet
+SLOW_RUNS = 100  # runs in the thread after a slow one
+MAX_HERE_S = 0.002  # limit of a query in the greenlet
+OPERATIONS = 1000  # instructions of sqlite's virtual machine between two checks of the time
+MAX_QUERIES = 1000  # queries in paces, for each database
 
-CONNECT, CLOSE = "connect", "close"  # keys of paces, as queries are
+CONNECT, CLOSE = "connect", "close"  # keys of paces, besides the queries
 
-# By database and query: how often it was quick, or below 0 how often it is to run in the thread.
+# By database and query: the number of quick runs in a row or, below 0, of runs due in the thread.
 paces: dict[str, dict[str, int]] = {}
 
 
 class Guard:
-    """Called by sqlite now and then while a query runs in a greenlet: ends one that is slow."""
+    """End a slow query in a greenlet: the progress handler, which sqlite calls at intervals."""
 
-    # Without a reference to its connection: only the garbage collector would end such a cycle.
+    # Has no reference to its connection: only the garbage collector could free such a cycle.
 
     def begin(self) -> None:
-        """Watch from now on."""
+        """Start the time of a query."""
         self.has_tripped = False
         self._until_s = monotonic() + MAX_HERE_S
         self._before = getrusage(RUSAGE_THREAD)
@@ -41,19 +41,27 @@ class Guard:
         return self.has_tripped
 
     def is_late(self) -> bool:
-        """Return whether the query has taken too long; not if only the machine was busy."""
+        """Return whether the query takes too long; False if only the machine was busy."""
         if monotonic() < self._until_s:
             return False
         before, now = self._before, getrusage(RUSAGE_THREAD)
         used_s = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
-        # A thread that gave the processor away by itself waited for the disk or a lock.
+        # A voluntary context switch: the thread waited for the disk or a lock.
         return used_s > MAX_HERE_S or now.ru_nvcsw != before.ru_nvcsw
 
 
 def run_or_hand_over(
     own: OwnThread, database: str, what: str, func: Callable[..., Any], *args: Any
 ) -> None:
-    """Open or close a connection: in the caller's greenlet if it was quick before."""
+    """
+    Open or close a connection, in the caller's greenlet if that was quick before.
+
+    :param own: the thread of the connection.
+    :param database: the name of the database, str.
+    :param what: :data:`CONNECT` or :data:`CLOSE`.
+    :param func: the function to call.
+    :param args: its arguments.
+    """
     known = paces.setdefault(database, {})
     if known.get(what, 0) < MIN_QUICK_RUNS or not own.is_idle:
         own.call(measured, known, what, func, *args, is_cleanup=what == CLOSE)
@@ -65,7 +73,15 @@ def run_or_hand_over(
 
 
 def measured(known: dict[str, int], what: str, func: Callable[..., Any], *args: Any) -> None:
-    """Run in a thread: call *func*, and note whether it was quick."""
+    """
+    Call *func*, in a thread, and note whether it was quick.
+
+    :param known: the entry of the database in :data:`paces`.
+    :param what: the key of the call: a query, :data:`CONNECT` or :data:`CLOSE`.
+    :param func: the function to call.
+    :param args: its arguments.
+    """
+    # CPU time, because a busy machine says nothing of the query. ru_inblock: reads from the disk.
     read = getrusage(RUSAGE_THREAD).ru_inblock
     started_s = thread_time()
     func(*args)
@@ -75,4 +91,5 @@ def measured(known: dict[str, int], what: str, func: Callable[..., Any], *args: 
     elif len(known) < MAX_QUERIES:
         known[what] = known.get(what, 0) + 1
     else:
+        # Bounds the memory: queries with values in their text are rarely repeated.
         known.clear()
