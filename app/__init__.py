@@ -1,1 +1,1 @@
-"""The service on the runtime: an API over Postgres and MongoDB in plain blocking code."""
+"""The service: an HTTP API over Postgres and MongoDB, in blocking code, on the runtime."""

@@ -37,7 +37,8 @@ def plans(opened: Mapping[str, OpenPostgres | OpenMongo]) -> dict[str, Plan | No
 
 
 def statement_limit_s(request_timeout_s: float) -> float:
-    """Return after how many seconds Postgres itself ends a statement."""
+    """Return the statement timeout of Postgres, in seconds, for a request timeout."""
+    # At most a tenth: a short request timeout must leave the statement most of its time.
     return request_timeout_s - min(STATEMENT_MARGIN_S, request_timeout_s / 10)
 
 
@@ -78,11 +79,12 @@ def add_mongo(uri: str, settings: Settings, resources: Resources) -> OpenMongo:
             resources=resources,
             check=lambda: check(),
         )
+    # Repeatable: creating an index that exists changes nothing, so a lost answer is an outage.
     indexes = Indexes(partial(opened.database, repeatable=True), DECLARED, opened.capabilities)
 
     def check() -> None:
         opened.check()
-        opened.capabilities()  # tells the log, once
+        opened.capabilities()  # unlike a ping it fails without the right to read; logs once
         indexes.check()
 
     resources.add("indexes", start=indexes.start, close=indexes.close)
@@ -90,7 +92,7 @@ def add_mongo(uri: str, settings: Settings, resources: Resources) -> OpenMongo:
 
 
 def _required(settings: Settings) -> Callable[[Connection], None]:
-    """Return what Postgres has to hold: the schema and, until one was seen, a key."""
+    """Return the readiness check of Postgres: the schema is current and an API key exists."""
     is_open = not settings.auth
 
     def require(conn: Connection) -> None:
@@ -98,6 +100,7 @@ def _required(settings: Settings) -> Callable[[Connection], None]:
         schema.require_current(conn)
         if not is_open:
             require_one(conn)
+            # Checked until a key was seen once: revoking the last key must not stop the service.
             is_open = True
 
     return require
@@ -105,17 +108,17 @@ def _required(settings: Settings) -> Callable[[Connection], None]:
 
 def refuse_without_key(settings: Settings) -> None:
     """
-    Try a start: nobody could use a service that has no key yet.
+    Refuse the start of a service that requires a key and has none.
 
-    One whose Postgres cannot tell comes up, is not ready, and says so.
+    If Postgres cannot be asked, the service starts, is not ready, and logs the reason.
 
-    Raises:
-        ConfigError: there is no key, and this is no service that is open to everybody.
+    :raises ConfigError: there is no API key, and ``AUTH`` is on.
     """
     if not settings.auth:
-        log.warning("AUTH=off: whoever reaches this service may do everything")
+        log.warning("AUTH=off: requests are not authenticated")
         return
     try:
+        # A connection of its own: a dry run starts none of the resources.
         with (
             deadline.limit(DRY_RUN_S),
             closing(connect(settings.database_url, DRY_RUN_S, None)) as conn,

@@ -1,4 +1,8 @@
-"""The service's branch of the error tree: what a client did."""
+"""
+The errors of the service, which a request causes.
+
+The docstring of an error class is its default message, which clients see.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +24,13 @@ class MalformedRequest(AppError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong in a request: at *pointer* (RFC 6901), or in a query's *name*."""
+    """
+    One fault of a request.
+
+    :param detail: a description for people, str.
+    :param pointer: JSON pointer (RFC 6901) into the body, str. Default None.
+    :param name: of a query parameter, str. Default None.
+    """
 
     detail: str
     pointer: str | None = None
@@ -33,6 +43,7 @@ class InvalidRequest(AppError):
     code = "invalid_request"
 
     def __init__(self, message: str | None = None, faults: Sequence[Fault] = ()) -> None:
+        # Without a message: the details of all faults, as they also appear in the log.
         super().__init__(message or "; ".join(fault.detail for fault in faults) or None)
         self.faults = tuple(faults)
 

@@ -1,4 +1,4 @@
-"""The composition root: build the resources, hand them to the repositories, wire the routes."""
+"""The composition root: build the resources, pass them to the repositories, add the routes."""
 
 from functools import partial
 from pathlib import Path
@@ -56,8 +56,9 @@ def create_app(settings: Settings) -> Flask:
     """
     Build the service. Nothing is connected until ``extensions["greenline"].start()``.
 
-    Raises:
-        ConfigError: a setting is wrong.
+    :param settings: as :func:`config.load` returns them.
+    :returns: the Flask application.
+    :raises ConfigError: a setting is wrong.
     """
     resources = Resources()
     postgres = add_postgres(settings, resources)
@@ -70,9 +71,12 @@ def create_app(settings: Settings) -> Flask:
     app.url_map.converters["id"] = IdConverter
     app.url_map.converters["name"] = NameConverter
     app.url_map.converters["objectid"] = ObjectIdConverter
-    app.url_map.merge_slashes = False  # a name may have two of them
+    app.url_map.merge_slashes = False  # a name in a path may contain //
     app.extensions["greenline"] = resources
+    # A dry run of a release starts no resources; this is its only check of a database.
     resources.on_dry_run = partial(refuse_without_key, settings)
+    # Each wraps the WSGI application of those before it, so a later one is further outside: CORS
+    # answers a preflight request before Flask sees it.
     forwarded.register(app)
     request_id.register(app)
     security_headers.register(app)
@@ -100,6 +104,7 @@ def create_app(settings: Settings) -> Flask:
         states.add_get_by_pair(routes, of_states)
         resource.add(routes, messages.resource(Messages(mongo)))
         resource.add(routes, products.resource(Products(mongo)))
+    # Without a token /readyz shows no errors, which name addresses, and there is no /ops/budget.
     ops.add_health(routes, resources.health, arbiter.is_stopping, settings.ops_token)
     if settings.ops_token:
         opened: dict[str, OpenPostgres | OpenMongo] = {"postgres": postgres}
@@ -108,6 +113,7 @@ def create_app(settings: Settings) -> Flask:
         ops.add_budget(routes, partial(plans, opened), settings.ops_token)
     if settings.diagnostics:
         ops.add_diagnostics(routes, Diagnostics(postgres))
+    # The document is made at its first request, of all routes that exist by then.
     openapi.add(routes)
     docs.add(app)
     return app
@@ -115,19 +121,19 @@ def create_app(settings: Settings) -> Flask:
 
 def counts_path(database_url: str) -> Path:
     """
-    Return the path of a host's counts of requests: one file for all services on one database.
+    Return the path of a host's request counts: one file for all services on one database.
 
-    :param database_url: the address of the database, which holds the keys.
+    :param database_url: URL of the database that holds the API keys, str.
     """
     return host_path(f"rate limit of {server_of(database_url)}{urlsplit(database_url).path}")
 
 
 def _access(settings: Settings, app: Flask, keys_store: Keys, resources: Resources) -> Access:
-    """Return the guard of the views, which counts what each client asks where that is limited."""
+    """Return the guard of the views, which also counts requests if ``RATE_LIMIT`` is set."""
     find = keys_store.find if settings.auth else None
     if settings.rate_limit is None:
         return Access(find)
-    # The library takes a third of a second to import.
+    # Imported here: the library limits takes a third of a second to import.
     from app.api import rate_limit
     from app.api.host_counts import HostCounts
 

@@ -1,4 +1,4 @@
-"""Plain records passed between the layers; the types say what is allowed in them."""
+"""The records that are passed between the layers; their types define the allowed values."""
 
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal
@@ -6,17 +6,17 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import force_setattr
 
-# Postgres stores no NUL, and half a surrogate pair is no character.
+# Postgres cannot store NUL. Half a surrogate pair is refused by JSON decoding.
 NO_NUL = r"^[^\x00]*$"
 MAX_ID = 2**63 - 1
 
-MAX_DEPTH = 100  # of objects and arrays in each other, where any are allowed
+MAX_DEPTH = 100  # levels of nested objects and arrays, where any JSON is allowed
 
 Title = Annotated[str, Meta(min_length=1, max_length=500, pattern=NO_NUL)]
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=NO_NUL)]
 Names = Annotated[list[Name], Meta(max_length=50)]
 Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
-# An id in MongoDB. The length keeps out a newline, before which $ matches too.
+# An id in MongoDB. The length excludes a trailing newline, before which $ also matches.
 DocumentId = Annotated[
     str,
     Meta(min_length=24, max_length=24, pattern=r"^[0-9a-f]{24}$", examples=["6aeb" + "0" * 20]),
@@ -71,9 +71,9 @@ def require_shallow(value: Any) -> None:
     """
     Refuse objects and arrays that are nested more than ``MAX_DEPTH`` levels deep.
 
-    Raises:
-        ValueError: they are.
+    :raises ValueError: *value* is nested more deeply.
     """
+    # Level by level, without recursion: the value may be nested more deeply than Python's stack.
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -88,10 +88,11 @@ def require_shallow(value: Any) -> None:
 
 
 def in_utc(time: datetime) -> datetime:
-    """Return *time* in UTC, for Postgres has no offset of 16 hours; at the end of time, that."""
+    """Return *time* in UTC, because Postgres accepts no offset of 16 hours or more."""
     try:
         return time.astimezone(UTC)
     except OverflowError:
+        # Beyond Python's first or last year once the offset is applied: the nearest time it has.
         end = datetime.min if time.year == datetime.min.year else datetime.max
         return end.replace(tzinfo=UTC)
 

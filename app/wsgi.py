@@ -1,4 +1,4 @@
-"""Entry: gunicorn's worker imports ``app`` from here, after the fork."""
+"""The entry point: gunicorn's worker imports ``app`` from here, after the fork."""
 
 from gunicorn.errors import AppImportError
 
@@ -8,10 +8,16 @@ from greenline.hub.patching import require_patched
 
 
 class Refused(AppImportError, RuntimeError):
-    """gunicorn's workers print the first, its master the second, as one line; and they stop."""
+    """
+    Stop the start with one line in the log.
+
+    gunicorn's workers print an AppImportError as one line, and its arbiter a RuntimeError.
+    """
 
 
 try:
+    # Before the imports of the application. An unpatched module, or psycopg2 without the hook,
+    # blocks all greenlets of the worker at each wait.
     require_patched()
     patch.hook_psycopg2()
 

@@ -1,4 +1,4 @@
-"""Every setting of the service, as one frozen record."""
+"""All settings of the service, as one frozen record."""
 
 import os
 from collections.abc import Mapping
@@ -12,15 +12,19 @@ A_DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Settings:
-    """What the README's table lists; seconds end in ``_s``, None means computed or unlimited."""
+    """
+    The settings that the README lists.
+
+    Seconds end in ``_s``. None means computed or unlimited where a comment says nothing else.
+    """
 
     database_url: str
-    mongodb_uri: str | None  # None does without MongoDB
+    mongodb_uri: str | None  # None: no MongoDB
     port: int
     workers: int
     postgres_pool_size: int | None
     mongodb_max_pool_size: int | None
-    hosts: int | None  # None has them counted
+    hosts: int | None  # None: GREENLINE_HOSTS=auto, the hosts are counted
     surge_hosts: int
     pgbouncer_pool_size: int | None
     mongodb_max_connections: int | None
@@ -42,8 +46,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     """
     Read the settings.
 
-    Raises:
-        ConfigError: names the variable and what it should be.
+    :param environ: the environment. Default ``os.environ``.
+    :raises ConfigError: a variable is missing or wrong; the message names it.
     """
     mongodb_uri, mongodb_documentdb = load_mongodb(environ)
     return Settings(
@@ -84,10 +88,11 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
 
 def load_mongodb(environ: Mapping[str, str] = os.environ) -> tuple[str | None, bool]:
     """
-    Read the URI of MongoDB, and whether it is Amazon DocumentDB: all that a command needs.
+    Read the settings of MongoDB alone, for commands that use no other.
 
-    Raises:
-        ConfigError: names the variable and what it should be.
+    :param environ: the environment. Default ``os.environ``.
+    :returns: the URI, None for no MongoDB; and whether the server is Amazon DocumentDB.
+    :raises ConfigError: a variable is missing or wrong; the message names it.
     """
     uri = env.url_or_off(environ, "MONGODB_URI", ("mongodb", "mongodb+srv"))
     return uri, env.flag(environ, "MONGODB_DOCUMENTDB")

@@ -104,8 +104,8 @@ def _sizing(given: Mapping[str, int | None]) -> Sizing:
     """Return the sizing of the environment, with the options in *given* instead of its values."""
     # --mongodb-max-connections describes a supposed server, not the variable of that name.
     names = set(Sizing._fields) - {"mongodb_max_connections"}
-    told = {name: given[name] for name in names if given[name] is not None}
-    return settings.sizing()._replace(**told)  # type: ignore[arg-type]
+    chosen = {name: given[name] for name in names if given[name] is not None}
+    return settings.sizing()._replace(**chosen)  # type: ignore[arg-type]
 
 
 def _suppose(given: Mapping[str, int | None], sizing: Sizing) -> dict[str, BudgetOutcome]:
@@ -120,8 +120,8 @@ def _suppose(given: Mapping[str, int | None], sizing: Sizing) -> dict[str, Budge
     elif supposed:
         raise click.UsageError("what is supposed of a Postgres needs --max-connections")
     if given["mongodb_max_connections"] is not None:
-        told = given["mongodb_max_connections"]
-        outcomes[MONGODB] = _outcome(partial(_mongodb_plan, told, sizing))
+        of_mongodb = partial(_mongodb_plan, given["mongodb_max_connections"], sizing)
+        outcomes[MONGODB] = _outcome(of_mongodb)
     return outcomes
 
 
@@ -226,9 +226,9 @@ def _postgres_plan(facts: PostgresFacts, sizing: Sizing, hosts: int = 1) -> Plan
     )
 
 
-def _mongodb_plan(told: int | None, sizing: Sizing) -> Plan:
+def _mongodb_plan(server_limit: int | None, sizing: Sizing) -> Plan:
     return mongodb_plan(
-        told,
+        server_limit,
         _deployment(sizing),
         pool_size=sizing.mongodb_max_pool_size,
         max_connections=sizing.mongodb_max_connections,

@@ -320,7 +320,7 @@ def request_timeout_s() -> float | None:
     return _seconds(REQUEST_TIMEOUT) if _text(REQUEST_TIMEOUT) else None
 
 
-def is_told(variable: Variable) -> bool:
+def is_set(variable: Variable) -> bool:
     """Return whether the environment sets the variable; a blank value does not count."""
     return bool(os.environ.get(variable.name, "").strip())
 

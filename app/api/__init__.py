@@ -1,1 +1,1 @@
-"""HTTP: one blueprint per resource, the operations' routes, and errors as problem documents."""
+"""The HTTP interface: resources, the routes of their operations, and problem documents."""

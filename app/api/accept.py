@@ -1,4 +1,4 @@
-"""``Accept`` (RFC 9110): refuse what is not served, before anything is done; choose for a list."""
+"""Negotiate the media type (``Accept``, RFC 9110) before a request has any effect."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
@@ -12,17 +12,19 @@ from werkzeug.http import parse_accept_header
 from app.api import http
 
 JSON, PROBLEM, LINES = "application/json", "application/problem+json", "application/x-ndjson"
-MAX_REMEMBERED_ACCEPTS = 100  # clients say the same again and again
+MAX_REMEMBERED_ACCEPTS = 100  # parsed headers; clients send few different ones
 
 
 def requiring_json(
     view: Callable[..., Response], *, is_list: bool = False
 ) -> Callable[..., Response]:
     """
-    Return *view*, but 406 for a request whose Accept has nothing of what we answer with.
+    Return *view*, which then answers 406 if Accept allows none of its media types.
 
-    :param is_list: whether it answers with lines of JSON as well, bool, default False.
+    :param view: returns the response.
+    :param is_list: whether the view also answers with lines of JSON, bool. Default False.
     """
+    # Problem documents count: a client that accepts only those can be answered at least an error.
     ours = (JSON, LINES, PROBLEM) if is_list else (JSON, PROBLEM)
 
     @wraps(view)
@@ -37,15 +39,16 @@ def requiring_json(
 
 def prefers_lines() -> bool:
     """
-    Return whether the request asks for a list as lines of JSON (NDJSON) rather than as a page.
+    Return whether the request prefers a list as lines of JSON (NDJSON) to a page.
 
-    :raises NotAcceptable: it does, over HTTP/1.0.
+    :raises NotAcceptable: it does, in an HTTP/1.0 request.
     """
     environ = http.environ()
     accept = environ.get("HTTP_ACCEPT")
     if accept is None or not _prefers_lines(accept):
         return False
-    # There the end of the connection is the end of the answer: a cut would look like the end.
+    # HTTP/1.0 has no chunks: the end of the connection is the end of the answer, so a client could
+    # not tell a complete list from one that an error cut off.
     if environ["SERVER_PROTOCOL"] == "HTTP/1.0":
         raise NotAcceptable(f"{LINES} needs HTTP/1.1: see proxy_http_version of nginx")
     return True
@@ -63,6 +66,6 @@ def _has_any(accept: str, ours: tuple[str, ...]) -> bool:
 
 
 def _kinds(accept: str) -> MIMEAccept:
-    """Return what *accept* has, without parameters: a charset is no reason to refuse JSON."""
+    """Parse an Accept header, without parameters: a charset is no reason to refuse JSON."""
     asked = parse_accept_header(accept, MIMEAccept)
     return MIMEAccept([(kind.partition(";")[0].strip(), quality) for kind, quality in asked])

@@ -1,13 +1,8 @@
 """
-Who may do what: ``Authorization: Bearer`` with an API key, asked of the store once a second.
+Check API keys (``Authorization: Bearer``), with a cache of the store's answers.
 
-1. An answer is remembered for ``REMEMBERED_S`` from when its question was asked, so that a key that
-   is revoked, over or narrowed is refused everywhere within that time. That there is no such key is
-   remembered as well; that the store could not tell is not.
-2. Who comes while the same is being asked waits for that answer, as long as its request may.
-3. What has not the form of a key costs no question, and no place among what is remembered.
-4. At most ``MAX_REMEMBERED_KEYS`` keys are remembered, by their hashes.
-5. An answer that comes in parts is cut within that time, too: it is asked again before each part.
+The store is asked at most once in ``REMEMBERED_S`` for each key, so a key that is revoked, expired
+or narrowed is refused within that time by all workers.
 """
 
 import threading
@@ -40,10 +35,11 @@ Take = Callable[[str, MutableMapping[str, Any]], None]
 
 class Access:
     """
-    The guard of the views: with *find* they need a key, and *take* counts what it asks.
+    The guard of the views: it requires a key and counts requests.
 
-    Where no key is asked for, *take* counts what a client's address asks, and so where the key is
-    none: who tries keys is told to wait.
+    :param find: returns the grant of a token, None for an unknown one; None requires no key.
+    :param take: counts a request of a client, and raises TooManyRequests; None counts nothing.
+        Default None.
     """
 
     def __init__(self, find: Find | None, take: Take | None = None) -> None:
@@ -51,7 +47,12 @@ class Access:
         self._take = take
 
     def guard(self, scope: Scope, view: View) -> View:
-        """Return *view* for those who have *scope*."""
+        """
+        Return *view*, guarded.
+
+        :param scope: the key must have it; ignored if no key is required.
+        :param view: returns the response.
+        """
         known, take = self._known, self._take
         if known is None:
             return view if take is None else _limited(take, view)
@@ -63,9 +64,11 @@ class Access:
             try:
                 grant = known.grant(header)
             except InvalidToken:
+                # Counted by address: a client that tries keys reaches the rate limit.
                 if take is not None:
                     take(_address(environ), environ)
                 raise
+            # Idempotency keys of one API key are apart from those of another.
             environ[OWNER] = grant.key_id
             if take is not None:
                 take(f"key {grant.key_id}", environ)
@@ -73,6 +76,7 @@ class Access:
                 raise Forbidden(scope)
             response = view(**values)
             if response.is_streamed:
+                # A whole list may take minutes: the key may be revoked meanwhile.
                 response.response = known.guarded(response.response, header, scope)  # type: ignore[arg-type]
             return response
 
@@ -94,7 +98,7 @@ def _address(environ: Mapping[str, Any]) -> str:
 
 
 class _Question:
-    """What a token allows: asked, and answered some time later, with a grant or with an error."""
+    """A lookup of a token: pending, then answered with a grant (None: unknown) or an error."""
 
     __slots__ = ("answered", "error", "grant", "until", "waited_for")
 
@@ -107,7 +111,15 @@ class _Question:
 
 
 class Known:
-    """The keys that were asked for in the last second."""
+    """
+    A cache of grants, by the hash of the token.
+
+    Unknown tokens are cached as well; errors of the store are not. Concurrent requests for one
+    token share a lookup.
+
+    :param find: returns the grant of a token, None for an unknown one.
+    :param clock: returns monotonic seconds. Default ``time.monotonic``.
+    """
 
     def __init__(self, find: Find, clock: Callable[[], float] = monotonic) -> None:
         self._find = find
@@ -120,20 +132,22 @@ class Known:
 
     def grant(self, header: str | None) -> Grant:
         """
-        Return what the Authorization *header* allows.
+        Return the grant of the key in an Authorization header.
 
-        Raises:
-            Unauthorized: it has no bearer token.
-            InvalidToken: the token is nobody's, or over.
-            Unavailable: the store cannot be asked.
-            DeadlineExceeded: the request's time was over first.
+        :raises Unauthorized: there is no bearer token.
+        :raises InvalidToken: the token is unknown or expired.
+        :raises Unavailable: the store cannot be asked.
+        :raises DeadlineExceeded: the request's deadline passed first.
         """
         if header is None:
             raise Unauthorized
+        # The usual form skips the parser: this runs at each request.
         if not header.startswith(USUAL):
             header = SCHEME + bearer(header)
         token = header[len(SCHEME) :]
+        # By hash: the cache holds no usable token.
         digest = sha256(token.encode("latin-1", "replace")).digest()
+        # Read without the lock: a dict lookup is atomic, and an answered lookup never changes.
         question = self._questions.get(digest)
         if question is not None and question.answered and self._clock() < question.until:
             grant = question.grant
@@ -145,10 +159,13 @@ class Known:
 
     def guarded(self, parts: Iterable[bytes], header: str | None, scope: Scope) -> Iterator[bytes]:
         """
-        Yield the *parts* of an answer for as long as the key in *header* has *scope*.
+        Yield the parts of an answer as long as the key has the scope.
 
-        :raises Forbidden: it has it no more.
-        :raises GreenlineError: what :meth:`grant` raises.
+        :param parts: the answer's body.
+        :param header: the request's Authorization header.
+        :param scope: checked again after each part.
+        :raises Forbidden: the key has lost the scope.
+        :raises GreenlineError: as :meth:`grant`.
         """
         for part in parts:
             yield part
@@ -156,10 +173,12 @@ class Known:
                 raise Forbidden(scope)
 
     def _ask(self, token: str, digest: bytes) -> Grant | None:
-        """Ask, or wait for the answer of who has asked already."""
+        """Ask the store, or wait for the answer of a lookup in progress."""
+        # Text without the form of a key costs no query and no entry of the cache.
         if tokens.prefix_of(token) is None:
             return None
         while True:
+            # Critical section: exactly one request begins a lookup. The store is asked outside.
             with self._lock:
                 known = self._questions.get(digest)
                 if known is None or self._clock() >= known.until:
@@ -174,9 +193,12 @@ class Known:
                 return question.grant
             if isinstance(question.error, StoreError | Unavailable):
                 raise type(question.error)(str(question.error)) from question.error
-            # Who asked was interrupted, by a deadline of its own: another one asks.
+            # The request that asked was interrupted, by its own deadline for example. That says
+            # nothing about the token, so one of the waiting requests asks again.
 
     def _begin(self, digest: bytes) -> _Question:
+        # The time counts from the question, not from the answer: a slow store must not prolong the
+        # life of a revoked key.
         question = self._questions[digest] = _Question(self._clock() + REMEMBERED_S)
         self._questions.move_to_end(digest)
         if len(self._questions) > MAX_REMEMBERED_KEYS:
@@ -189,6 +211,7 @@ class Known:
             question.answered = True
             return question.grant
         except BaseException as error:
+            # An outage is not cached: the next request asks again. The entry may be a newer one.
             question.error = error
             with self._lock:
                 if self._questions.get(digest) is question:
@@ -200,11 +223,11 @@ class Known:
 
 def bearer(header: str) -> str:
     """
-    Return the token of the Authorization *header*; the scheme is the same in any case.
+    Return the bearer token of an Authorization header.
 
-    Raises:
-        Unauthorized: it has none.
+    :raises Unauthorized: it has none.
     """
+    # RFC 9110: the scheme is case-insensitive.
     scheme, _, token = header.partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:

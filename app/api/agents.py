@@ -1,4 +1,4 @@
-"""``/agents``: who does tasks; each has a name of its own."""
+"""``/agents``: the agents that do tasks. Their names are unique."""
 
 from datetime import datetime
 
@@ -10,13 +10,13 @@ from app.store.agents import Agents
 
 
 class AgentFilters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What agents can be asked for by."""
+    """The fields by which agents can be filtered."""
 
     name: Name | None = None
 
 
 def resource(agents: Agents) -> Resource[AgentInput]:
-    """Return what is served of *agents*."""
+    """Describe the resource; *agents* is its repository."""
     return Resource(
         name="agents",
         noun="agent",

@@ -1,4 +1,4 @@
-"""``/authors``: what books show; each has a name of its own."""
+"""``/authors``: the authors of books. Their names are unique."""
 
 from datetime import datetime
 
@@ -10,13 +10,13 @@ from app.store.authors import Authors
 
 
 class AuthorFilters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What authors can be asked for by."""
+    """The fields by which authors can be filtered."""
 
     name: Name | None = None
 
 
 def resource(authors: Authors) -> Resource[AuthorInput]:
-    """Return what is served of *authors*."""
+    """Describe the resource; *authors* is its repository."""
     return Resource(
         name="authors",
         noun="author",

@@ -1,4 +1,4 @@
-"""``/books``: books with their authors and genres, which come in and are asked for by name."""
+"""``/books``: books with their authors and genres, which are given and filtered by name."""
 
 from datetime import date, datetime
 
@@ -11,7 +11,7 @@ from app.store.ports import Document
 
 
 class BookFilters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What books can be asked for by."""
+    """The fields by which books can be filtered."""
 
     title: Title | None = None
     published: date | None = None
@@ -20,7 +20,7 @@ class BookFilters(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def resource(books: Books) -> Resource[BookInput]:
-    """Return what is served of *books*."""
+    """Describe the resource; *books* is its repository."""
     return Resource(
         name="books",
         noun="book",
@@ -43,7 +43,7 @@ def resource(books: Books) -> Resource[BookInput]:
 
 
 def _as_input(book: Document) -> Document:
-    """Return *book* as a client would send it."""
+    """Return *book* as a client would send it, which a merge patch applies to."""
     return {
         "title": book["title"],
         "published": book["published"],

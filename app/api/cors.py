@@ -1,8 +1,8 @@
 """
-Which pages may read our answers (the Fetch standard's CORS protocol), where any may.
+The CORS protocol of the Fetch standard: let pages of other origins read the answers.
 
-Flask-CORS would do, but its hook costs every request more than all of Flask does: these lines cost
-those that are asked from a page.
+Flask-CORS is not used because its hook costs each request more than all of Flask. This wrapper
+costs only requests that have an Origin header.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,23 +23,31 @@ VARY = ("Vary", "Origin")
 
 
 def register(app: Flask, origins: Sequence[str]) -> None:
-    """Let pages of *origins* read what *app* answers; ``*`` is any page."""
+    """
+    Let web pages read the answers of an application.
+
+    :param app: the application.
+    :param origins: origins of the pages, sequence of str; ``*`` allows any.
+    """
     app.wsgi_app = _Shared(app.wsgi_app, frozenset(origins))  # type: ignore[method-assign]
 
 
 class _Shared:
-    """A WSGI application around *application*. No cookie counts: ``*`` gives nothing away."""
+    """A WSGI application around *application*."""
 
     def __init__(self, application: Any, origins: frozenset[str]) -> None:
         self._application = application
         self._origins = origins
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        # Vary also without an Origin: a cache may serve the answer to a page later.
         more = [] if "*" in self._origins else [VARY]
         origin = environ.get("HTTP_ORIGIN")
         if origin is not None and ("*" in self._origins or origin in self._origins):
+            # "*" reveals nothing: keys come in a header that a page sets, never in a cookie.
             more.append(("Access-Control-Allow-Origin", origin if more else "*"))
             is_preflight = "HTTP_ACCESS_CONTROL_REQUEST_METHOD" in environ
+            # Answered here: a preflight request has no key, and no route takes OPTIONS.
             if is_preflight and environ["REQUEST_METHOD"] == "OPTIONS":
                 start_response("204 No Content", [*more, *PREFLIGHT])
                 return []

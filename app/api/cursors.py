@@ -1,10 +1,9 @@
 """
-Opaque cursors: a place in one order of one resource's list, in letters for a URL.
+Opaque cursors: a position in one order of one resource's list, as text for a URL.
 
-A cursor names an item by the value that it had in that order and by its id, so that it stays
-where it is while others come and go, and even when its item goes. Its checksum tells a garbled one
-from a good one; it is no secret, and grants nothing. So a client can make one: what no item could
-have had is refused here, before a database does it with an error of its own.
+A cursor holds an item's value in that order and its id, so it stays valid while items are added
+and deleted, including its own. The checksum detects damage; it is not a signature and grants
+nothing.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -21,31 +20,45 @@ CHECK_BYTES = 4
 
 
 def encode(context: str, value: Any, item_id: int | str) -> str:
-    """Return the cursor of an item in the order that *context* names."""
+    """
+    Return the cursor of an item.
+
+    :param context: names the resource and the order with its sign, str.
+    :param value: the item's value in that order.
+    :param item_id: the item's id.
+    """
     place = msgspec.json.encode([value, item_id])
     return _letters(_check(context, place) + place)
 
 
 def edge(context: str) -> str:
-    """Return the cursor that no item has: what is before it ends the list, what is after begins."""
+    """
+    Return the cursor of the list's edge, which no item has.
+
+    ``before`` it is the last page, ``after`` it the first.
+    """
     return encode(f"{context} edge", None, 0)
 
 
 def decode(context: str, text: str, name: str, kind: Any) -> Any:
     """
-    Return (value, id), of the types that the tuple *kind* has, of the cursor *text*.
+    Return the value and the id that a cursor holds.
 
-    Raises:
-        InvalidRequest: it is garbled, or of another list or order; *name* is its parameter's.
+    :param context: as given to :func:`encode`.
+    :param text: the cursor.
+    :param name: of the query parameter, for the error.
+    :param kind: the type of the pair, a ``tuple[...]``.
+    :raises InvalidRequest: the cursor is damaged, or of another list or order.
     """
     try:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         check, place = data[:CHECK_BYTES], data[CHECK_BYTES:]
-        # Base64 is read with whatever is strewn in it: only what encode() writes is a cursor.
+        # Python's base64 decoder skips foreign characters, so the text is compared as well: one
+        # position has exactly one cursor. The checksum covers the context.
         if check == _check(context, place) and _letters(data) == text:
             value, item_id = msgspec.json.decode(place, type=kind)
             return _possible(value), item_id
-    except (Error, ValueError, OverflowError, RecursionError):  # msgspec's are ValueErrors
+    except (Error, ValueError, OverflowError, RecursionError):  # msgspec's errors are ValueErrors
         pass
     raise InvalidRequest(
         faults=[Fault(f"{name} is no cursor of this list in this order", name=name)]
@@ -54,11 +67,13 @@ def decode(context: str, text: str, name: str, kind: Any) -> Any:
 
 def _possible(value: Any) -> Any:
     """
-    Return *value*, a time in UTC.
+    Return *value*, with a time in UTC.
 
-    Raises:
-        ValueError, OverflowError: no item could have it.
+    :raises ValueError: no item can have it.
+    :raises OverflowError: as a time in UTC it is beyond Python's years.
     """
+    # A client can make a cursor with a valid checksum. A value that the database cannot compare
+    # would be an error of the database, and 500.
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError

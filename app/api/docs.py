@@ -1,9 +1,4 @@
-"""
-``/docs``: Swagger UI over ``/openapi.json``, all of it served from here.
-
-1. There are the files of a table and no others: no path that comes in is looked up on the disk.
-2. No script or style stands in the page, so that the browser can be told to run none that does.
-"""
+"""``/docs``: Swagger UI for ``/openapi.json``, served without any other host."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -13,17 +8,18 @@ from flask import Flask, Response, send_file
 from app.errors import NotFound
 
 A_DAY_S = 86_400
+# No inline script or style is allowed, so the page has none.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# Ours are asked for each time, as they change when we do.
+# These change with each release, so browsers ask for them each time.
 OURS = {"docs.html", "docs.js"}
 PACKAGED = {"favicon-32x32.png", "swagger-ui-bundle.js", "swagger-ui.css"}
 
 
 def add(app: Flask) -> None:
-    """Serve the page and what it loads."""
+    """Add the page and the files that it loads."""
     here, packaged = Path(__file__).parent, Path(str(files("flask_swagger_ui"))) / "dist"
     paths = {name: here / name for name in OURS} | {name: packaged / name for name in PACKAGED}
 
@@ -33,6 +29,7 @@ def add(app: Flask) -> None:
         return response
 
     def file(name: str) -> Response:
+        # A path of the request never reaches the disk: only the files of the table exist.
         if name not in paths:
             raise NotFound
         return send_file(paths[name], max_age=A_DAY_S if name in PACKAGED else 0)

@@ -1,8 +1,8 @@
 """
-What is wrong with a value: every fault, each with its place, for those whose request is refused.
+Find every fault of a refused value, each with its position.
 
-msgspec stops at the first fault, which is what makes it fast. Here, where a request has failed
-already, it is asked again about each part, down to the smallest that fails.
+msgspec stops at the first fault. After a request has failed, it is called again for each part of
+the value, down to the smallest that fails.
 """
 
 import types
@@ -20,12 +20,25 @@ MAX_FAULTS = 100  # in one answer
 
 
 def found(value: Any, type_: Any, prefix: str = "") -> list[Fault]:
-    """Return what keeps *value*, decoded JSON, from being *type_*, by JSON pointers (RFC 6901)."""
+    """
+    Return the faults of a value, by JSON pointer (RFC 6901).
+
+    :param value: decoded JSON.
+    :param type_: the type that it should have.
+    :param prefix: pointer to the value itself, str. Default "".
+    :returns: at most ``MAX_FAULTS``; none if the value has the type.
+    """
     return list(islice(_faults(value, type_, prefix), MAX_FAULTS))
 
 
 def found_in_query(given: dict[str, str], type_: type[Struct]) -> list[Fault]:
-    """Return what keeps the names and texts of a query string from being *type_*."""
+    """
+    Return the faults of a query string.
+
+    :param given: texts by name.
+    :param type_: the Struct that it should be.
+    :returns: at most ``MAX_FAULTS``; none if it has the type.
+    """
     fields = {field.encode_name: field for field in msgspec.structs.fields(type_)}
     wrong = [
         Fault(f"there is no parameter {name}", name=name) for name in given if name not in fields
@@ -40,6 +53,7 @@ def found_in_query(given: dict[str, str], type_: type[Struct]) -> list[Fault]:
 
 
 def _faults(value: Any, type_: Any, pointer: str) -> Iterator[Fault]:
+    # Most parts are valid, and one conversion shows it for all parts inside.
     reason = _refused(value, type_)
     if reason is None:
         return
@@ -50,6 +64,7 @@ def _faults(value: Any, type_: Any, pointer: str) -> Iterator[Fault]:
         parts = _of_list(value, get_args(bare)[0], metas, pointer)
     else:
         parts = iter(())
+    # No part is at fault: the value itself is, by its own type, length or __post_init__.
     first = next(parts, None)
     if first is None:
         yield Fault(reason, pointer=pointer)
@@ -74,6 +89,7 @@ def _of_struct(value: dict[str, Any], type_: type[Struct], pointer: str) -> Iter
 
 
 def _of_list(value: list[Any], item: Any, metas: list[Meta], pointer: str) -> Iterator[Fault]:
+    # The number of elements is a fault of its own: the elements are checked all the same.
     for meta in metas:
         least, most = meta.min_length or 0, meta.max_length
         if len(value) < least or (most is not None and len(value) > most):
@@ -84,10 +100,11 @@ def _of_list(value: list[Any], item: Any, metas: list[Meta], pointer: str) -> It
 
 
 def _refused(value: Any, type_: Any, *, strict: bool = True) -> str | None:
-    """Return why *value* is no *type_*."""
+    """Return the reason why *value* has not the type, None if it has."""
     try:
         msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as error:
+        # msgspec appends the path, which the pointer gives already, and quotes the pattern.
         reason = str(error).partition(" - at `$")[0]
         return "there may be no NUL in it" if repr(NO_NUL) in reason else reason
     except RecursionError:
@@ -96,7 +113,7 @@ def _refused(value: Any, type_: Any, *, strict: bool = True) -> str | None:
 
 
 def _bare(type_: Any) -> tuple[Any, list[Meta]]:
-    """Return *type_* without its annotations and without None, and the annotations."""
+    """Return *type_* without annotations, None and Unset, and its constraints."""
     metas: list[Meta] = []
     while True:
         if get_origin(type_) is Annotated:
@@ -104,6 +121,7 @@ def _bare(type_: Any) -> tuple[Any, list[Meta]]:
             metas += [meta for meta in more if isinstance(meta, Meta)]
         elif get_origin(type_) in (Union, types.UnionType):
             others = [one for one in get_args(type_) if one not in (type(None), msgspec.UnsetType)]
+            # A union of several types: msgspec's own reason is the best there is.
             if len(others) != 1:
                 return type_, metas
             [type_] = others
@@ -112,4 +130,5 @@ def _bare(type_: Any) -> tuple[Any, list[Meta]]:
 
 
 def _escaped(name: str) -> str:
+    # RFC 6901: "~" before "/", or the escape's own "~" would be escaped again.
     return name.replace("~", "~0").replace("/", "~1")

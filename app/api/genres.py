@@ -1,4 +1,4 @@
-"""``/genres``: what books show; each has a name of its own."""
+"""``/genres``: the genres of books. Their names are unique."""
 
 from datetime import datetime
 
@@ -10,13 +10,13 @@ from app.store.genres import Genres
 
 
 class GenreFilters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What genres can be asked for by."""
+    """The fields by which genres can be filtered."""
 
     name: Name | None = None
 
 
 def resource(genres: Genres) -> Resource[GenreInput]:
-    """Return what is served of *genres*."""
+    """Describe the resource; *genres* is its repository."""
     return Resource(
         name="genres",
         noun="genre",

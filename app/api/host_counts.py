@@ -1,10 +1,9 @@
 """
-Counts of requests in windows of time, exact over all processes of a host: a storage of ``limits``.
+A storage of the library ``limits``: request counts by time window, exact for a host's processes.
 
-The counts are in a file in shared memory, so a worker that is replaced, a reload and an upgrade of
-gunicorn change none. The file has a fixed size: ``GROUPS`` groups of ``WAYS`` counts each. A key
-belongs to one group. In a full group a new key replaces a window that has ended, else the smallest
-count, so a client that sends from many addresses does not remove its own large counts.
+The counts are in a shared memory file, so they survive a replaced worker, a reload and an upgrade
+of gunicorn. The file has a fixed size: ``GROUPS`` groups of ``WAYS`` counts. A key belongs to one
+group.
 """
 
 import fcntl
@@ -22,20 +21,20 @@ from limits.storage import Storage
 from greenline.slots.location import HEADER, open_file
 
 GROUPS, WAYS = 2048, 16
-# The cells of eight bytes of a group: WAYS digests of keys, WAYS ends of windows, WAYS counts.
+# A group's cells of eight bytes: WAYS digests of keys, WAYS ends of windows, WAYS counts.
 GROUP_ENDS, COUNTS, GROUP_CELLS = WAYS, 2 * WAYS, 3 * WAYS
 HEADER_BYTES = 64
 FILE_SIZE = HEADER_BYTES + 8 * GROUPS * GROUP_CELLS
 COUNTS_RETRY_S, COUNTS_TIMEOUT_S = 0.001, 1.0
 CHECK_FILE_S = 1.0
 
-# Record locks belong to the process: this one excludes its other threads.
+# Record locks belong to the process, so they do not exclude its own threads: this lock does.
 _threads = Lock()
 
 
 class HostCounts(Storage):
     """
-    The counts in a file, which is made if it does not exist.
+    The counts in a file, which is created if it does not exist.
 
     :param path: of the file, Path.
     :raises ConfigError: the file cannot be used.
@@ -71,12 +70,14 @@ class HostCounts(Storage):
         while True:
             with _threads:
                 self._reopen_if_removed()
-                # Not for ever: a process may have been stopped (SIGSTOP) inside.
+                # After COUNTS_TIMEOUT_S it counts without the lock: a process may have been stopped
+                # (SIGSTOP) while it holds it, and an inexact count is better than no service.
                 if self._try_lock(group) or (until and monotonic() >= until):
                     try:
                         return self._add(group * GROUP_CELLS, digest, expiry, amount)
                     finally:
                         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, FILE_SIZE + group)
+            # Outside of the thread lock: the other greenlets of this worker run meanwhile.
             until = until or monotonic() + COUNTS_TIMEOUT_S
             sleep(COUNTS_RETRY_S)
 
@@ -100,11 +101,11 @@ class HostCounts(Storage):
         self._memory[HEADER_BYTES:] = bytes(FILE_SIZE - HEADER_BYTES)
 
     def check(self) -> bool:
-        """Return True: the file is there while this object is."""
+        """Return True: the file exists as long as this object."""
         return True
 
     def close(self) -> None:
-        """Close the file, whose counts stay for the other processes."""
+        """Close the file; the counts stay for the other processes."""
         self._file.close()
 
     # A critical section: no greenlet switches in it, and each store is of eight bytes, so that a
@@ -128,6 +129,8 @@ class HostCounts(Storage):
         return cells[cell + COUNTS]
 
     def _way_to_replace(self, group: int, now: float) -> int:
+        # The smallest count goes if no window has ended: a client that sends from many addresses
+        # must not remove the large counts of its own.
         ends = self._times[group + GROUP_ENDS : group + GROUP_ENDS + WAYS].tolist()
         counts = self._cells[group + COUNTS : group + COUNTS + WAYS].tolist()
         return min(range(WAYS), key=lambda way: (counts[way] if ends[way] > now else -1, ends[way]))
@@ -143,7 +146,8 @@ class HostCounts(Storage):
         return cell, self._times[cell + GROUP_ENDS]
 
     def _try_lock(self, group: int) -> bool:
-        """Lock *group*; return False if another process has. The kernel unlocks a killed one's."""
+        """Lock *group*; return False if another process holds the lock."""
+        # The kernel releases the lock of a process that is killed.
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, FILE_SIZE + group)
         except (BlockingIOError, PermissionError):
@@ -152,6 +156,7 @@ class HostCounts(Storage):
 
     def _reopen_if_removed(self) -> None:
         """Open the file anew if it was removed, as systemd's RemoveIPC does at a logout."""
+        # Once a second: a count costs no system call for this.
         if monotonic() < self._check_file_at:
             return
         self._check_file_at = monotonic() + CHECK_FILE_S
@@ -166,7 +171,7 @@ class HostCounts(Storage):
     def _open(self) -> None:
         file = open_file(self._path, FILE_SIZE)
         if not _is_sound(file.fileno()):
-            # The counts are lost: a damaged file must not stop the service.
+            # A damaged file is replaced, with the loss of its counts: it must not stop the service.
             file.close()
             with suppress(FileNotFoundError):
                 self._path.unlink()
@@ -185,5 +190,6 @@ def _is_sound(fd: int) -> bool:
 @lru_cache(1024)
 def _located(key: str) -> tuple[int, int]:
     """Return the number of the group of *key*, and the digest that identifies it there."""
+    # Not hash(): its seed differs between processes.
     digest = blake2b(key.encode(), digest_size=16).digest()
     return int.from_bytes(digest[:8]) % GROUPS, int.from_bytes(digest[8:], signed=True)

@@ -1,4 +1,4 @@
-"""What comes in and goes out as JSON, checked against the records' types."""
+"""Read bodies and query strings as the records' types, and write JSON responses."""
 
 from collections import Counter
 from typing import Any, TypeVar
@@ -22,23 +22,24 @@ S = TypeVar("S", bound=Struct)
 
 def body(type_: type[T]) -> T:
     """
-    Return the request's body as *type_*.
+    Return the request's JSON body as *type_*.
 
-    Raises:
-        MalformedRequest: it is not JSON.
-        InvalidRequest: it is JSON of another shape; lists every fault.
+    :raises MalformedRequest: it is not JSON.
+    :raises InvalidRequest: it does not have the type; the error lists every fault.
     """
     if not request.is_json:
         raise UnsupportedMediaType("the body must be application/json")
     sent = _sent()
     try:
         return msgspec.json.decode(sent, type=type_)
-    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise _refusal(sent, type_) from error
 
 
 def _refusal(sent: bytes, type_: Any) -> InvalidRequest | MalformedRequest:
-    """Return what is wrong with *sent*: a type may be refused before its text turns out broken."""
+    """Return the error for a body that is no *type_*."""
+    # Decoded again, as any JSON: msgspec reports a wrong type before it reaches a syntax error, and
+    # a body that is not JSON is 400, not 422.
     try:
         return InvalidRequest(faults=faults.found(msgspec.json.decode(sent), type_))
     except RecursionError:
@@ -50,11 +51,17 @@ def _refusal(sent: bytes, type_: Any) -> InvalidRequest | MalformedRequest:
 
 
 def _sent() -> bytes:
-    """Return the body; Werkzeug cuts a chunked one at the limit without a word."""
+    """
+    Return the request's body.
+
+    :raises MalformedRequest: its framing is broken.
+    :raises RequestEntityTooLarge: it is longer than MAX_CONTENT_LENGTH.
+    """
     try:
         sent = request.get_data(cache=False)
     except ParseException as error:
         raise MalformedRequest(f"the body cannot be read: {error}") from error
+    # Werkzeug truncates a chunked body at the limit without an error.
     most = request.max_content_length
     if request.content_length is None and most is not None and len(sent) >= most:
         raise RequestEntityTooLarge
@@ -63,16 +70,21 @@ def _sent() -> bytes:
 
 def query(type_: type[S]) -> S:
     """
-    Return the request's query string as *type_*; each name may stand once.
+    Return the request's query string as *type_*.
 
-    Raises:
-        InvalidRequest: unknown names, repeated ones, values of another type: every one of them.
+    :raises InvalidRequest: unknown or repeated names, or wrong values; it lists every fault.
     """
     return parsed(environ()["QUERY_STRING"], type_)
 
 
 def parsed(text: str, type_: type[S]) -> S:
-    """Return the query string *text* as *type_*, as :func:`query` does."""
+    """
+    Return a query string as a Struct, as :func:`query` does.
+
+    :param text: the query string.
+    :param type_: the Struct.
+    :raises InvalidRequest: as :func:`query`.
+    """
     if not text:
         return msgspec.convert({}, type_)
     try:
@@ -86,7 +98,8 @@ def parsed(text: str, type_: type[S]) -> S:
         except msgspec.ValidationError:
             pass
         else:
-            # msgspec takes "null" for None, which would be a filter that is not there.
+            # msgspec reads "null" as None, which would drop the filter: a DELETE would then delete
+            # more than was asked for.
             fields = zip(type_.__struct_encode_fields__, type_.__struct_fields__, strict=True)
             nulls = [
                 name for name, field in fields if name in given and getattr(asked, field) is None
@@ -103,14 +116,20 @@ def parsed(text: str, type_: type[S]) -> S:
 
 
 def json(value: Any, status: int = 200) -> Response:
-    """Answer with *value*; bytes are JSON already and are passed on as they are."""
+    """
+    Return a JSON response.
+
+    :param value: anything that msgspec encodes; bytes are JSON already and are not changed.
+    :param status: HTTP status, int. Default 200.
+    """
     if isinstance(value, bytes):
         return json_response(value, status)
     return json_response(msgspec.json.encode(value), status)
 
 
 def nothing() -> Response:
-    """Answer 204."""
+    """Return a 204 response."""
     response = Response(status=204)
+    # Flask adds text/html; there is no content to describe.
     del response.headers["Content-Type"]
     return response

@@ -1,4 +1,4 @@
-"""``/keys``: API keys, which only an admin's key may see; each is shown once, when it is made."""
+"""``/keys``: API keys, for admins. A key's token is shown once, when it is created or rotated."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -15,13 +15,13 @@ from app.store.keys import Keys
 
 
 class KeyFilters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What keys can be asked for by."""
+    """The fields by which keys can be filtered."""
 
     name: Name | None = None
 
 
 def resource(keys: Keys) -> Resource[KeyInput]:
-    """Return what is served of *keys*."""
+    """Describe the resource; *keys* is its repository."""
     return Resource(
         name="keys",
         noun="key",
@@ -36,14 +36,20 @@ def resource(keys: Keys) -> Resource[KeyInput]:
         by_name=keys,
         read=Scope.ADMIN,
         write=Scope.ADMIN,
-        is_once=False,
+        is_once=False,  # a stored answer would contain the token
     )
 
 
 def add_rotate(routes: Routes, keys: Keys) -> None:
-    """Serve ``POST /keys/{id}/rotate``, which no other resource has."""
+    """
+    Add ``POST /keys/{id}/rotate``, an operation that only keys have.
+
+    :param routes: receives it.
+    :param keys: the repository.
+    """
 
     def rotate(item_id: int) -> Response:
+        # The first answer would have to be stored with the token, of which only a hash is kept.
         if "HTTP_IDEMPOTENCY_KEY" in http.environ():
             raise InvalidRequest("a key is shown once: it cannot be made with an Idempotency-Key")
         return versions.answer(keys.rotate(item_id, http.body(Rotation).overlap_s))

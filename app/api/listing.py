@@ -1,9 +1,9 @@
 """
-Lists: from a query string to what the repository is asked for, and from its page to an answer.
+Lists: parse a query string into a Listing, and answer with a page or with the whole list.
 
-A list is read forth and back by cursors, which keep their place while items come and go, or by
-the number of the page, which does not. The answer has both neighbours as cursors, and as links
-(RFC 8288). Or it comes whole, as lines of JSON.
+A page is requested by a cursor, which keeps its position while items are added and deleted, or by
+a number, which does not. The answer has the cursors of both neighbours, also as links (RFC 8288).
+A whole list is sent as lines of JSON.
 """
 
 import types
@@ -25,18 +25,18 @@ from app.store.ports import Listing, Page, Position, Stored
 MAX_LIMIT = 100
 MAX_PAGE = 100_000
 PLACES = ("page", "before", "after")
-# What has no meaning for a whole list.
+# Parameters that have no meaning for a whole list.
 OF_PAGES = ("limit", "page", "before", "total")
 
 TOTAL = "Say in the answer how many there are in all."
 Cursor = Annotated[str, Meta(min_length=1, max_length=6_000)]  # a title of control characters
-# Query strings of each resource whose meaning is remembered: clients ask the same again and again.
+# Parsed query strings that each resource caches: clients repeat the same ones.
 MAX_REMEMBERED_CURSORS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a query string asks for: an order with its sign, and where its neighbours are."""
+    """A parsed query string: the order with its sign, the listing, and the base of its links."""
 
     order: str
     listing: Listing
@@ -45,7 +45,16 @@ class Asked:
 
 
 class Lists:
-    """The lists of one resource: *orders* gives each field that it can be ordered by its type."""
+    """
+    The lists of one resource.
+
+    :param name: of the resource, str.
+    :param filters: the Struct of its filters, all optional.
+    :param orders: type by the name of each field that it can be ordered by; the first is the
+        default.
+    :param limit: items in a page by default, int.
+    :param id_type: type of an item's id.
+    """
 
     def __init__(
         self, name: str, filters: type[Struct], orders: Mapping[str, Any], limit: int, id_type: Any
@@ -73,6 +82,7 @@ class Lists:
             order: types.GenericAlias(tuple, (kind, id_type)) for order, kind in orders.items()
         }
         self._remembered = lru_cache(maxsize=MAX_REMEMBERED_CURSORS)(self._asked)
+        # They decode only the two fields that a cursor needs, of a document that is JSON already.
         self._places = {
             order: msgspec.json.Decoder(msgspec.defstruct("Place", [("id", id_type), (order, Any)]))
             if order != "id"
@@ -82,10 +92,9 @@ class Lists:
 
     def asked(self) -> Asked:
         """
-        Return what the request's query string asks for.
+        Parse the request's query string.
 
-        Raises:
-            InvalidRequest: lists every fault.
+        :raises InvalidRequest: it lists every fault.
         """
         return self._remembered(http.environ()["QUERY_STRING"])
 
@@ -100,6 +109,8 @@ class Lists:
         position = None
         cursor = query.before or query.after
         context = f"{self._name} {query.order}"
+        # "before" the edge is the last page: it is read in the opposite direction, from the end,
+        # and reversed for the answer. "after" the edge is the first page: no position.
         is_edge = cursor == cursors.edge(context)
         is_last = is_edge and query.before is not None
         if cursor is not None and not is_edge:
@@ -116,20 +127,28 @@ class Lists:
             position,
             query.total,
         )
+        # Links keep the filters, the order and the limit as the client wrote them.
         pairs = parse_qsl(text, keep_blank_values=True)
         kept = urlencode([pair for pair in pairs if pair[0] not in PLACES])
         return Asked(query.order, listing, f"/{self._name}?{kept}{'&' if kept else ''}", is_last)
 
     def answer(self, asked: Asked, read: Callable[[Listing], Page]) -> Response:
-        """Answer with the page that *read* finds, its neighbours, and the total if asked for."""
+        """
+        Answer with a page, the cursors of its neighbours, and the total if it was requested.
+
+        :param asked: the parsed query string.
+        :param read: returns the page of a listing.
+        """
         page = read(asked.listing)
         items = page.items[::-1] if asked.is_last else page.items
         before, after = self._neighbours(asked, page.more, items)
         if not items and (before is not None or after is not None):
+            # An empty page has neighbours only if the list itself is not empty.
             listing = asked.listing
             first = Listing(listing.order, listing.descending, 1, listing.filters)
             if not read(first).items:
                 before = after = None
+        # The items are JSON already: joining them is cheaper than decoding and encoding.
         body = b'{"items":[%b],"next":%b,"previous":%b' % (
             b",".join(item.json for item in items),
             _text(after),
@@ -151,11 +170,14 @@ class Lists:
         """
         Answer with a line of JSON for each item of the list, from ``after`` on.
 
-        An error before the first page is answered as ever. A later one cuts the connection: the
-        client misses the end of the chunked body, and knows that the list is not whole.
+        An error before the first page has its usual answer. A later one cuts the connection: the
+        client misses the end of the chunked body, so it knows that the list is incomplete.
 
-        :raises InvalidRequest: the query asks for a page.
+        :param asked: the parsed query string.
+        :param read: returns the page of a listing.
+        :raises InvalidRequest: the query has a parameter that only pages have.
         """
+        # The names as sent: limit and total have defaults, so the parsed query cannot show them.
         names = {name for name, _ in parse_qsl(http.environ()["QUERY_STRING"])}
         wrong = [
             Fault(f"{name} is for pages; {LINES} has the whole list", name=name)
@@ -168,10 +190,10 @@ class Lists:
         return Response(self._lines(whole, read), mimetype=LINES)
 
     def _lines(self, listing: Listing, read: Callable[[Listing], Page]) -> Iterator[bytes]:
-        # Pages, each from where the one before it ended, and no cursor of the server: that would
-        # hold a connection (Postgres) or a session (MongoDB) for as long as the client takes, and
-        # would not outlive a failover. Each page is read in memory, time and queue as a list's is,
-        # and the next one only when the client has taken it.
+        # Page by page, each from the end of the one before. A server-side cursor would hold a
+        # connection (Postgres) or a session (MongoDB) as long as the client reads, and would not
+        # survive a failover. The next page is read only after the client has taken the last one,
+        # so memory is bounded by a page.
         while True:
             page = read(listing)
             yield b"".join([item.json + b"\n" for item in page.items])
@@ -181,16 +203,19 @@ class Lists:
 
     def _position(self, order: str, item: Stored) -> Position:
         place = self._places[order].decode(item.json)
+        # As from a client's cursor: dates and times become Python's again.
         kind = self._cursor_kinds[order]
         return Position(*msgspec.convert((getattr(place, order), item.id), kind))
 
     def _neighbours(
         self, asked: Asked, more: bool, items: Sequence[Stored]
     ) -> tuple[str | None, str | None]:
-        """Return the cursors of the pages before and after; of an empty one, of the edge."""
+        """Return the cursors of the previous and the next page; an empty page has the edge's."""
         signed, position = asked.order, asked.listing.position
         is_back = position is not None and position.before
         is_forth = position is not None or asked.listing.page > 1
+        # A page says whether more items follow in the direction in which it was read. In the other
+        # direction there are some if the page was reached by a cursor or a number.
         has_next = is_back or (more and not asked.is_last)
         has_previous = more if is_back or asked.is_last else is_forth
         if not items:
@@ -208,7 +233,12 @@ class Lists:
 
 
 def given(query: Struct, names: Iterable[str]) -> dict[str, Any]:
-    """Return the filters of these *names* that *query* has."""
+    """
+    Return the filters that a query sets.
+
+    :param query: the parsed query string.
+    :param names: of the filters.
+    """
     return {name: value for name in names if (value := getattr(query, name)) is not None}
 
 

@@ -1,4 +1,4 @@
-"""JSON merge patch (RFC 7396) of what has a type."""
+"""JSON merge patch (RFC 7396) for typed values."""
 
 import types
 from functools import cache
@@ -12,7 +12,9 @@ def merged(target: Any, patch: Any, type_: type[Struct] | None = None) -> Any:
     """
     Return *target* with *patch* applied; neither is changed.
 
-    A null for what a *type_* has not is kept, so that it is refused like any other unknown field.
+    :param target: decoded JSON.
+    :param patch: decoded JSON.
+    :param type_: the Struct of the result, None for any. Default None.
     """
     if not isinstance(patch, dict):
         return patch
@@ -23,6 +25,8 @@ def merged(target: Any, patch: Any, type_: type[Struct] | None = None) -> Any:
             inner = None if fields is None else fields.get(name)
             result[name] = merged(result.get(name), value, inner)
         elif fields is not None and name not in fields:
+            # RFC 7396 would ignore a null for a missing field. Kept, it is refused later, like any
+            # other unknown field.
             result[name] = None
         else:
             result.pop(name, None)
@@ -31,7 +35,7 @@ def merged(target: Any, patch: Any, type_: type[Struct] | None = None) -> Any:
 
 @cache
 def _fields(type_: type[Struct]) -> dict[str, type[Struct] | None]:
-    """Return the names of the fields of *type_*, and the Structs that are in them."""
+    """Return the fields of *type_* by name, each with the Struct that it contains, if any."""
     return {field.encode_name: _struct_in(field.type) for field in msgspec.structs.fields(type_)}
 
 

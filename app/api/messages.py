@@ -1,4 +1,4 @@
-"""``/messages``: what was said in tasks, in the order in which it was sent."""
+"""``/messages``: the messages of tasks, in the order in which they were sent."""
 
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from app.store.messages import Messages
 
 
 class MessageFilters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What messages can be asked for by."""
+    """The fields by which messages can be filtered."""
 
     task_id: Id | None = None
     agent_id: Id | None = None
@@ -18,7 +18,7 @@ class MessageFilters(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def resource(messages: Messages) -> Resource[MessageInput]:
-    """Return what is served of *messages*."""
+    """Describe the resource; *messages* is its repository."""
     return Resource(
         name="messages",
         noun="message",

@@ -1,9 +1,8 @@
 """
 ``/openapi.json`` (OpenAPI 3.1), made of the operations that are served and the types they name.
 
-1. Nothing is described twice: a field's limits are those of its type, which also checks it.
-2. What can go wrong is told for each operation: the statuses that it can answer, and no others.
-3. It is made at the first request for it, and kept.
+The types that describe the fields are those that check them. Each operation lists the error
+statuses that it can answer, and no others.
 """
 
 from collections.abc import Sequence
@@ -62,16 +61,18 @@ SECURITY = {
 
 
 def add(routes: Routes) -> None:
-    """Serve the document of all that *routes* has by the time of the first request."""
+    """Add the route; the document has the operations that exist at its first request."""
 
+    # Made once: it is the same for every request.
     @cache
     def made() -> tuple[bytes, str]:
-        told = msgspec.json.encode(document(routes.operations, is_open=routes.is_open))
-        return told, sha256(told).hexdigest()[:32]
+        text = msgspec.json.encode(document(routes.operations, is_open=routes.is_open))
+        return text, sha256(text).hexdigest()[:32]
 
     def answer() -> Response:
-        told, tag = made()
-        response = http.json(told)
+        text, tag = made()
+        # Revalidated with its ETag at each use: the document changes with a release.
+        response = http.json(text)
         response.set_etag(tag)
         response.headers["Cache-Control"] = "no-cache"
         response.make_conditional(request)
@@ -90,8 +91,14 @@ def add(routes: Routes) -> None:
 
 
 def document(operations: Sequence[Operation], *, is_open: bool = False) -> Document:
-    """Return the document of *operations*; of an open service no key is asked for."""
+    """
+    Return the OpenAPI document.
+
+    :param operations: those that are served.
+    :param is_open: no key is required, bool. Default False.
+    """
     known = Schemas()
+    # The errors refer to this component by name.
     known.of(refusals.Problem)
     paths: dict[str, Document] = {}
     statuses: set[HTTPStatus] = set()
@@ -99,8 +106,8 @@ def document(operations: Sequence[Operation], *, is_open: bool = False) -> Docum
     for operation in operations:
         errors = refusals.of(operation, is_open=is_open)
         statuses |= errors
-        told = paths.setdefault(operation.template, {})
-        one = told[operation.method.lower()] = _operation(operation, known, errors)
+        methods = paths.setdefault(operation.template, {})
+        one = methods[operation.method.lower()] = _operation(operation, known, errors)
         if operation.scope is not None and not is_open:
             one["security"] = [{"key": [operation.scope]}]
             schemes.add("key")
@@ -123,7 +130,7 @@ def document(operations: Sequence[Operation], *, is_open: bool = False) -> Docum
 
 
 def _operation(operation: Operation, known: Schemas, errors: set[HTTPStatus]) -> Document:
-    told: Document = {
+    described: Document = {
         "operationId": operation.id,
         "summary": operation.summary,
         "tags": [operation.tag],
@@ -132,14 +139,15 @@ def _operation(operation: Operation, known: Schemas, errors: set[HTTPStatus]) ->
         | {str(int(status)): _to("responses", _name(status)) for status in sorted(errors)},
     }
     if operation.description:
-        told["description"] = operation.description
+        described["description"] = operation.description
+    # RFC 7396 has a media type of its own; plain JSON is accepted as well.
     if operation.takes_patch:
         patch = {"schema": known.patch_of(operation.body)}
-        told["requestBody"] = {"required": True, "content": {MERGE_PATCH: patch, JSON: patch}}
+        described["requestBody"] = {"required": True, "content": {MERGE_PATCH: patch, JSON: patch}}
     elif operation.body is not None:
         sent = {"schema": known.of(operation.body)}
-        told["requestBody"] = {"required": True, "content": {JSON: sent}}
-    return told
+        described["requestBody"] = {"required": True, "content": {JSON: sent}}
+    return described
 
 
 def _parameters(operation: Operation, known: Schemas) -> list[Document]:
@@ -156,6 +164,7 @@ def _parameters(operation: Operation, known: Schemas) -> list[Document]:
         )
     if operation.has_version and operation.method == "GET":
         headers.append(("If-None-Match", TAG, "Answer 304 when this ETag is still right."))
+    # A new item has no version yet that a condition could name.
     elif operation.has_version and operation.method != "POST":
         headers.append(("If-Match", TAG, "Do it only when this ETag is still right."))
     for name, schema, description in headers:
@@ -173,6 +182,7 @@ def _answers(operation: Operation, known: Schemas) -> Document:
         names.append("Link")
     answers: Document = {}
     for status, type_ in operation.answers.items():
+        # Only one new item has a location, and those have an ETag; a batch has neither.
         more = ["Location"] if status == HTTPStatus.CREATED and operation.has_version else []
         answer: Document = {"description": status.phrase}
         if type_ is not None:
@@ -192,12 +202,14 @@ def _answers(operation: Operation, known: Schemas) -> Document:
 
 
 def _refusal(status: HTTPStatus) -> Document:
-    told: Document = {"description": refusals.WHY[status]}
+    described: Document = {"description": refusals.WHY[status]}
     if status not in refusals.BEFORE_US:
-        told["content"] = {PROBLEM: {"schema": reference(refusals.Problem.__name__)}}
+        described["content"] = {PROBLEM: {"schema": reference(refusals.Problem.__name__)}}
     if status in refusals.KEPT_HEADERS:
-        told["headers"] = {name: _to("headers", name) for name in refusals.KEPT_HEADERS[status]}
-    return told
+        described["headers"] = {
+            name: _to("headers", name) for name in refusals.KEPT_HEADERS[status]
+        }
+    return described
 
 
 def _name(status: HTTPStatus) -> str:

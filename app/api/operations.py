@@ -1,8 +1,8 @@
 """
-Routes with their description: what is served is what ``/openapi.json`` tells, by construction.
+Add routes together with their description, from which ``/openapi.json`` is made.
 
-A view takes what its route's variables are called, and reads its body and query as the types that
-its operation names.
+A view takes the variables of its route by name, and reads its body and its query string as the
+types that its operation names.
 """
 
 import re
@@ -23,7 +23,7 @@ VARIABLE = re.compile(r"<\w+:(\w+)>")
 
 
 class Scope(StrEnum):
-    """What a key may do."""
+    """The right that an operation requires of a key."""
 
     READ = "read"
     WRITE = "write"
@@ -32,35 +32,35 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, as a client sees it."""
+    """The description of one method of one path."""
 
     id: str
     method: str
     path: str  # with Flask's variables: /books/<id:item_id>
     summary: str
     tag: str
-    answers: Mapping[HTTPStatus, Any]  # the type of the body, None without one
-    scope: Scope | None = None  # None: no key is asked for
+    answers: Mapping[HTTPStatus, Any]  # the type of the body, None for no body
+    scope: Scope | None = None  # None: no key is required
     description: str = ""
-    id_name: str = "id"  # what the path's item_id is called in the document
-    id_type: Any = Id  # of all variables
+    id_name: str = "id"  # the name of the path's item_id in the document
+    id_type: Any = Id  # type of all variables of the path
     query: Any = None
     body: Any = None
     takes_patch: bool = False  # a merge patch of the body's type
-    takes_token: bool = False  # of the operators, who have no key
+    takes_token: bool = False  # requires OPS_TOKEN
     is_once: bool = False  # takes Idempotency-Key
     has_version: bool = False  # answers ETag, takes If-Match or If-None-Match
     is_list: bool = False  # answers Link, or lines of JSON
-    errors: frozenset[HTTPStatus] = field(default_factory=frozenset)  # beside those of all
+    errors: frozenset[HTTPStatus] = field(default_factory=frozenset)  # besides refusals.of()
 
     @property
     def variables(self) -> list[str]:
-        """What the path's variables are called in the document."""
+        """The names of the path's variables in the document."""
         return [self._called(name) for name in VARIABLE.findall(self.path)]
 
     @property
     def template(self) -> str:
-        """The path as the document has it: /books/{id}."""
+        """The path as in the document: /books/{id}."""
         return VARIABLE.sub(lambda found: f"{{{self._called(found[1])}}}", self.path)
 
     def _called(self, variable: str) -> str:
@@ -69,9 +69,11 @@ class Operation:
 
 class Routes:
     """
-    Adds operations to an application, each guarded by what its scope asks for.
+    Add operations to an application, each with the guard that its scope requires.
 
-    An application that *is_open* asks nobody for a key, and its document says so.
+    :param app: the application.
+    :param guard: returns a view that requires a scope.
+    :param is_open: no key is required, which the document says, bool. Default False.
     """
 
     def __init__(
@@ -83,9 +85,15 @@ class Routes:
         self.operations: list[Operation] = []
 
     def add(self, operation: Operation, view: View) -> None:
-        """Serve *operation* by *view*."""
+        """
+        Add a route.
+
+        :param operation: its description.
+        :param view: returns the response.
+        """
         if operation.scope is not None:
             view = self._guard(operation.scope, view)
+        # Outside of the guard: Accept is checked before a key is looked up.
         if any(operation.answers.values()):
             view = accept.requiring_json(view, is_list=operation.is_list)
         self._app.add_url_rule(operation.path, operation.id, view, methods=[operation.method])

@@ -1,4 +1,4 @@
-"""What a supervisor, a proxy and an engineer ask: alive, ready, the budget, a query that sleeps."""
+"""Operations for operators: liveness, readiness, the connection budget, and a sleeping query."""
 
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
@@ -40,7 +40,7 @@ class Readiness(Struct, frozen=True):
 
 
 class Sleep(Struct, frozen=True, forbid_unknown_fields=True):
-    """The query string of the sleeping route."""
+    """The query string of ``/diagnostics/sleep``."""
 
     seconds: Annotated[float, Meta(ge=0, le=3_600)] = 1.0
 
@@ -55,10 +55,12 @@ def add_health(
     routes: Routes, health: Health, is_stopping: Callable[[], bool], token: str | None
 ) -> None:
     """
-    Serve ``/healthz``, which touches nothing, and ``/readyz``, which asks both servers.
+    Add ``/healthz``, which asks no server, and ``/readyz``, which asks each of them.
 
-    A service that *is_stopping* is not ready, at once, whatever the servers say. The reason
-    of a failure names addresses: it is in the log, and in the answer to a request with *token*.
+    :param routes: receives the operations.
+    :param health: the checks.
+    :param is_stopping: returns whether the service shuts down.
+    :param token: requests that have it see the errors of the checks; None shows them to none.
     """
 
     def healthz() -> Response:
@@ -66,8 +68,10 @@ def add_health(
 
     def readyz() -> Response:
         report = health.report()
+        # An error names addresses of servers; without the token it is only in the log.
         shows_errors = token is not None and _is_sent(token)
         checks = {name: _found(problem, shows_errors) for name, problem in report.checks.items()}
+        # A stopping service is not ready at once, so that a proxy sends its requests elsewhere.
         is_ready = report.ready and not is_stopping()
         status = "ready" if is_ready else "stopping" if is_stopping() else "not ready"
         response = http.json({"status": status, "checks": checks}, 200 if is_ready else 503)
@@ -79,9 +83,11 @@ def add_health(
         healthz,
     )
     for name in ("readyz", "healthcheck"):
-        told = {OK: Readiness, UNAVAILABLE: Readiness}
+        answers = {OK: Readiness, UNAVAILABLE: Readiness}
         routes.add(
-            Operation(f"health.{name}", "GET", f"/{name}", "Ask whether it can work", "ops", told),
+            Operation(
+                f"health.{name}", "GET", f"/{name}", "Ask whether it can work", "ops", answers
+            ),
             readyz,
         )
 
@@ -98,18 +104,21 @@ def _is_sent(token: str) -> bool:
         given = bearer(request.headers.get("Authorization", ""))
     except Unauthorized:
         return False
-    # WSGI hands over a header's bytes as latin-1.
+    # WSGI decodes a header's bytes as latin-1. The comparison takes constant time.
     return compare_digest(given.encode("latin-1", "replace"), token.encode())
 
 
 def add_budget(routes: Routes, plans: Callable[[], Mapping[str, Plan | None]], token: str) -> None:
     """
-    Serve ``/ops/budget``, for whoever has *token*: where a call comes from proves nothing.
+    Add ``/ops/budget``, for requests with a token.
 
-    *plans* are this worker's, by server; None is a server that has not been asked yet.
+    :param routes: receives the operation.
+    :param plans: returns this worker's plans by server; None until the server was asked.
+    :param token: the operators' token.
     """
 
     def budget() -> Response:
+        # A token and no check of the address: behind a proxy all requests come from one.
         if not _is_sent(token):
             raise Unauthorized
         response = http.json(plans())
@@ -131,7 +140,12 @@ def add_budget(routes: Routes, plans: Callable[[], Mapping[str, Plan | None]], t
 
 
 def add_diagnostics(routes: Routes, diagnostics: Diagnostics) -> None:
-    """Serve ``/diagnostics/sleep``, which holds a connection for as long as it is told."""
+    """
+    Add ``/diagnostics/sleep``, which holds a connection for the requested time.
+
+    :param routes: receives the operation.
+    :param diagnostics: runs the query.
+    """
 
     def sleep() -> Response:
         seconds = http.query(Sleep).seconds

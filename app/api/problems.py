@@ -1,8 +1,7 @@
 """
-Errors as problem documents (RFC 9457), from one table.
+Answer errors with problem documents (RFC 9457), by one table of HTTP statuses.
 
-1. HTTP status lives here and nowhere else.
-2. An error that is not in the table is ours: 500, logged with its stack, told without details.
+The status of an error is defined here and in no other module.
 """
 
 import logging
@@ -40,7 +39,7 @@ STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
     errors.StoreDown: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ConnectionLost: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
-    errors.ClientGone: HTTPStatus.REQUEST_TIMEOUT,  # for the log: nobody reads it
+    errors.ClientGone: HTTPStatus.REQUEST_TIMEOUT,  # only seen in the log
     errors.NestedConnection: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.OutcomeUnknown: HTTPStatus.INTERNAL_SERVER_ERROR,
     errors.StoreError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -51,6 +50,7 @@ STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
 
 def register(app: Flask) -> None:
     """Answer every error of *app* with a problem document."""
+    # Flask chooses the handler of the closest base class of an error.
     app.register_error_handler(errors.GreenlineError, _ours)
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(Exception, _unexpected)
@@ -58,9 +58,11 @@ def register(app: Flask) -> None:
 
 def _ours(error: errors.GreenlineError) -> Response:
     status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+    # The stack of a lost answer is kept: an operator may have to find out what was written.
     if isinstance(error, errors.OutcomeUnknown):
         log.error("request %s", request_id.current(), exc_info=error)
     elif status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        # Also for an error class that the table lacks.
         return _unexpected(error)
     more: dict[str, object] = {}
     if isinstance(error, errors.Conflict) and error.constraint:
@@ -73,7 +75,7 @@ def _ours(error: errors.GreenlineError) -> Response:
         more["spent_ms"] = {what: round(s * 1000) for what, s in error.spent_s.items()}
     detail = str(error)
     if isinstance(error, errors.StoreDown):
-        # Its reason names hosts and roles: for the log, not for whoever asks.
+        # The reason names hosts and roles, which are for the log and not for clients.
         log.warning("request %s: %s", request_id.current(), error)
         detail = str(errors.StoreDown())
     response = problem(status, detail, error.code, **more)
@@ -88,7 +90,7 @@ def _ours(error: errors.GreenlineError) -> Response:
 
 
 def _challenge(error: errors.GreenlineError) -> str | None:
-    """Return what a client is told of the key that is needed (RFC 6750)."""
+    """Return the WWW-Authenticate header of *error* (RFC 6750), None if it has none."""
     if isinstance(error, app_errors.Unauthorized):
         return "Bearer"
     if isinstance(error, app_errors.InvalidToken):
@@ -99,15 +101,15 @@ def _challenge(error: errors.GreenlineError) -> str | None:
 
 
 def _fault(fault: app_errors.Fault) -> dict[str, str]:
-    """Return *fault* without what it does not have."""
+    """Return *fault* without its empty fields."""
     place = {"pointer": fault.pointer, "name": fault.name}
     return {"detail": fault.detail} | {k: v for k, v in place.items() if v is not None}
 
 
 def _http(error: HTTPException) -> Response | HTTPException:
-    """Werkzeug's own: 404 for no route, 405 with Allow, 413, redirects as they are."""
+    """Answer an error of Werkzeug: no route, another method, a body that is too large."""
     if error.code is None or error.code < 400:
-        return error  # a redirect is an answer of its own
+        return error  # a redirect is a complete response
     status = HTTPStatus(error.code)
     detail = error.description or status.description
     if status == HTTPStatus.NOT_FOUND:
@@ -115,6 +117,7 @@ def _http(error: HTTPException) -> Response | HTTPException:
     elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         detail = f"a body has {request.max_content_length} bytes at most"
     response = problem(status, detail, status.name.lower())
+    # Allow of a 405, for example.
     for name, value in error.get_headers(request.environ):
         if name.lower() not in ("content-type", "content-length"):
             response.headers[name] = value
@@ -122,13 +125,21 @@ def _http(error: HTTPException) -> Response | HTTPException:
 
 
 def _unexpected(error: Exception) -> Response:
+    # No detail for the client: the message of an unexpected error may contain data.
     log.error("request %s failed", request_id.current(), exc_info=error)
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     return problem(status, "something failed on our side; the log has it", "internal_error")
 
 
 def problem(status: HTTPStatus, detail: str, code: str, **more: object) -> Response:
-    """Return a problem document: ``detail`` is for people, ``code`` for programs."""
+    """
+    Return a response with a problem document.
+
+    :param status: HTTP status.
+    :param detail: text for people.
+    :param code: stable code for programs.
+    :param more: further fields of the document.
+    """
     document = {
         "type": "about:blank",
         "title": status.phrase,

@@ -1,4 +1,4 @@
-"""``/products``: what is for sale; some lack some fields, which can be asked for."""
+"""``/products``: products, which may lack fields. A filter finds those that lack one."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ Lacking = Annotated[Field, Meta(description="without this field; with an empty o
 
 
 class ProductFilters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What products can be asked for by."""
+    """The fields by which products can be filtered."""
 
     offerId: OfferId | None = None  # noqa: N815
     brand: Value | None = None
@@ -27,7 +27,7 @@ class ProductFilters(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def resource(products: Products) -> Resource[ProductInput]:
-    """Return what is served of *products*."""
+    """Describe the resource; *products* is its repository."""
     return Resource(
         name="products",
         noun="product",

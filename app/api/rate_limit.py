@@ -1,8 +1,8 @@
 """
-Limit how much one client may ask: the library ``limits`` counts, for the host or in a shared store.
+Limit the rate of each client's requests, with counts of the host or of a shared store.
 
-Where the shared store cannot be reached, each host goes on by its own counts: a limit is no reason
-to refuse everything.
+The library ``limits`` counts. While the shared store cannot be reached, each host uses its own
+counts: a missing limit is better than refusing all requests.
 """
 
 import logging
@@ -22,21 +22,24 @@ from app.errors import TooManyRequests
 from greenline.errors import ConfigError
 
 STORE_RETRY_S = 5.0  # after a failure of the shared store
-# redis-py waits for ever by default, and has 100 connections: fewer than requests in progress.
+# By default redis-py waits without a limit and has 100 connections, fewer than a worker may have
+# requests in progress.
 REDIS = {"socket_connect_timeout": 1, "socket_timeout": 1, "max_connections": 10_000}
 
 log = logging.getLogger(__name__)
 
-# Where the answer finds what it is to say of it, as draft-ietf-httpapi-ratelimit-headers has it.
+# In environ: the headers of draft-ietf-httpapi-ratelimit-headers for the response.
 HEADERS_KEY = "greenline.rate_limit"
 
 
 class RateLimit:
     """
-    So many requests in such a time, as *text* says: ``100/minute``, or several with ``;`` between.
+    A limit of requests per time window and client.
 
-    Raises:
-        ConfigError: *text* says no such thing.
+    :param text: ``100/minute``, or several with ``;`` between them.
+    :param own: the counts of this host.
+    :param shared: the counts of several hosts, None for none. Default None.
+    :raises ConfigError: *text* is no limit.
     """
 
     def __init__(self, text: str, own: Storage, shared: Storage | None = None) -> None:
@@ -54,15 +57,17 @@ class RateLimit:
 
     def take(self, who: str, environ: MutableMapping[str, Any]) -> None:
         """
-        Count one request of *who*, and leave the headers about it in *environ*.
+        Count one request, and store its response headers in *environ*.
 
-        Raises:
-            TooManyRequests: it is one too many.
+        :param who: the client, as the key of its counts.
+        :param environ: the request's.
+        :raises TooManyRequests: the limit is exceeded.
         """
         counter = self._own if self._shared is None else self._counter(self._shared)
         try:
             self._take(counter, who, environ)
         except StorageError as error:
+            # Logged once for an outage, not at each request.
             if self._shared_failed_until is None:
                 log.warning("RATE_LIMIT_STORAGE: %s; this host counts by itself meanwhile", error)
             self._shared_failed_until = monotonic() + STORE_RETRY_S
@@ -73,13 +78,17 @@ class RateLimit:
                 log.info("RATE_LIMIT_STORAGE: the store answers again")
 
     def _counter(self, shared: FixedWindowRateLimiter) -> FixedWindowRateLimiter:
+        # Not asked again for STORE_RETRY_S: each attempt may cost a request a second.
         until = self._shared_failed_until
         return self._own if until is not None and monotonic() < until else shared
 
     def _take(
         self, counter: FixedWindowRateLimiter, who: str, environ: MutableMapping[str, Any]
     ) -> None:
+        # Every limit counts the request, also after one that is exceeded.
         over = [limit for limit in self._limits if not counter.hit(limit, who)]
+        # The headers describe one limit: of the exceeded ones, or of all, the one with the fewest
+        # requests left.
         tightest, reset_s, left = min(
             (_state(counter, limit, who) for limit in over or self._limits),
             key=lambda state: (state[2], -state[1]),
@@ -95,16 +104,16 @@ class RateLimit:
 def _state(
     counter: FixedWindowRateLimiter, limit: RateLimitItem, who: str
 ) -> tuple[RateLimitItem, int, int]:
-    """Return *limit*, the seconds until it begins anew, and how many are left until then."""
+    """Return *limit*, the seconds until its window ends, and the requests left until then."""
     window = counter.get_window_stats(limit, who)
     return limit, max(ceil(window.reset_time - time()), 1), window.remaining
 
 
 def shared_storage(url: str) -> Storage:
     """
-    Return the store that several hosts share; it is not asked yet.
+    Return the store that several hosts share, without connecting to it.
 
-    :param url: an address as ``limits`` takes it, like ``redis://cache.example:6379``.
+    :param url: an address that ``limits`` accepts, such as ``redis://cache.example:6379``.
     :raises ConfigError: the kind of store is unknown, or its library is not installed.
     """
     scheme = urlsplit(url).scheme
@@ -112,7 +121,8 @@ def shared_storage(url: str) -> Storage:
     try:
         storage = storage_from_string(url, wrap_exceptions=True, **options)
     except ConfigurationError as error:
-        # The error may have the whole URL in it, with a password.
+        # The error's text may contain the whole URL, with a password: neither it nor the cause is
+        # shown.
         raise ConfigError(f"no store of the library limits: {str(error).split(' : ')[0]}") from None
     if not isinstance(storage, Storage):
         raise ConfigError(f"{scheme}:// is for asyncio")
@@ -120,7 +130,7 @@ def shared_storage(url: str) -> Storage:
 
 
 def register(app: Flask) -> None:
-    """Let the answers of *app* say how much is left."""
+    """Add the headers of the rate limit to the answers of *app*."""
     app.wsgi_app = _Told(app.wsgi_app)  # type: ignore[method-assign]
 
 

@@ -1,6 +1,4 @@
-"""
-What can go wrong with an operation, and how that is told: its part of the OpenAPI document.
-"""
+"""The error responses of an operation, as the OpenAPI document lists them."""
 
 from http import HTTPStatus
 
@@ -31,7 +29,7 @@ KEPT_HEADERS = {
     HTTPStatus.TOO_MANY_REQUESTS: ["Retry-After"],
     HTTPStatus.SERVICE_UNAVAILABLE: ["Retry-After"],
 }
-# The server refuses these before the application runs, in words of its own.
+# The worker refuses these before the application runs, without a problem document.
 BEFORE_US = {HTTPStatus.REQUEST_URI_TOO_LONG}
 
 
@@ -59,7 +57,12 @@ class Problem(Struct, forbid_unknown_fields=True):
 
 
 def of(operation: Operation, *, is_open: bool) -> set[HTTPStatus]:
-    """Return the statuses by which *operation* can refuse; an open service refuses nobody."""
+    """
+    Return the error statuses of an operation.
+
+    :param operation: its description.
+    :param is_open: no key is required, bool.
+    """
     found = set(operation.errors)
     if operation.takes_token or (operation.scope is not None and not is_open):
         found.add(HTTPStatus.UNAUTHORIZED)
@@ -71,7 +74,9 @@ def of(operation: Operation, *, is_open: bool) -> set[HTTPStatus]:
             HTTPStatus.SERVICE_UNAVAILABLE,
             HTTPStatus.GATEWAY_TIMEOUT,
         }
+        # A read by POST (batch-get) is no write.
         if operation.method != "GET" and operation.scope != Scope.READ:
+            # Documented for writes only: the answer of the database may be lost.
             found.add(HTTPStatus.INTERNAL_SERVER_ERROR)
     if any(operation.answers.values()):
         found.add(HTTPStatus.NOT_ACCEPTABLE)

@@ -1,4 +1,4 @@
-"""Give each request an id: the caller's when it is well formed, else one of ours."""
+"""Give each request an id: that of its X-Request-Id if it is well formed, else a new one."""
 
 import re
 from collections.abc import Iterable
@@ -8,17 +8,17 @@ from typing import Any
 from flask import Flask, request
 
 HEADER = "X-Request-Id"
-ENVIRON = "greenline.request_id"  # where the worker's access log looks for it
+ENVIRON = "greenline.request_id"  # read by the worker's access log
 WELL_FORMED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def register(app: Flask) -> None:
-    """Give every answer of *app* the header, which the access log shows."""
+    """Add the header to every answer of *app*."""
     app.wsgi_app = _Identify(app.wsgi_app)  # type: ignore[method-assign]
 
 
 def current() -> str | None:
-    """Return the id of the request that is being worked on."""
+    """Return the id of the current request."""
     return request.environ.get(ENVIRON)
 
 
@@ -29,6 +29,8 @@ class _Identify:
         self._application = application
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        # Text of another form could forge lines of the log. An id must be unique, not secret, so
+        # getrandbits is enough.
         given = environ.get("HTTP_X_REQUEST_ID", "")
         mine = given if WELL_FORMED.fullmatch(given) else f"{getrandbits(128):032x}"
         environ[ENVIRON] = mine

@@ -1,9 +1,8 @@
 """
-The same words and shapes for every resource: its operations, over a repository.
+The operations that every resource has, over a repository of any database.
 
-1. Nothing here knows which database a repository is on, and no resource has a route of its own
-   form: what one can do they all can.
-2. A batch is all or nothing, and has 1 to ``MAX_BATCH`` items.
+All resources have the same operations, paths and shapes. A batch has 1 to ``MAX_BATCH`` items and
+is done completely or not at all.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,23 +35,23 @@ OK, CREATED, NO_CONTENT = HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTE
 
 @dataclass(frozen=True, kw_only=True)
 class Resource(Generic[I]):
-    """What a resource is called, what of it comes in and goes out, and how it can be listed."""
+    """The names, types, orders and rights of a resource."""
 
-    name: str
-    noun: str
+    name: str  # plural, as in the path
+    noun: str  # singular, as in messages
     repository: Repository[I]
-    input: type[I]
-    item: type[Struct]
+    input: type[I]  # an item as clients send it
+    item: type[Struct]  # an item as it is answered
     filters: type[Struct]
     orders: Mapping[str, Any]  # field -> its type; the first is the default
-    limit: int = 50
+    limit: int = 50  # items in a page by default
     id_type: Any
     converter: str  # of the id in a path
     read: Scope = Scope.READ
     write: Scope = Scope.WRITE
-    by_name: NamedRepository | None = None  # where names are unique
-    as_input: Callable[[Document], Document] | None = None  # where a document shows more
-    made: type[Struct] | None = None  # what POST answers, where that shows more than an item
+    by_name: NamedRepository | None = None  # if names are unique
+    as_input: Callable[[Document], Document] | None = None  # if a document differs from the input
+    made: type[Struct] | None = None  # the answer to POST, if it shows more than an item
     is_once: bool = True  # takes Idempotency-Key
 
 
@@ -63,7 +62,12 @@ class Deleted(Struct, frozen=True):
 
 
 def add(routes: Routes, resource: Resource[Any]) -> None:
-    """Serve all of *resource*."""
+    """
+    Add all operations of a resource.
+
+    :param routes: receives them.
+    :param resource: its description.
+    """
     _Api(routes, resource).add()
 
 
@@ -78,11 +82,14 @@ class _Api(Generic[I]):
         self._lists = Lists(
             resource.name, resource.filters, resource.orders, resource.limit, resource.id_type
         )
+        # The types of bodies and answers, named by the resource, as components of the document.
         kind, ids = resource.name.capitalize(), resource.id_type
         many = Meta(min_length=1, max_length=MAX_BATCH)
         self._batch = _struct(f"{kind}Batch", items=Annotated[list[resource.input], many])  # type: ignore[name-defined]
         different = Meta(extra_json_schema={"uniqueItems": True})
         self._ids = _struct(f"{kind}Ids", ids=Annotated[list[ids], many, different])  # type: ignore[valid-type]
+        # A patch is decoded as any object and typed only after it is merged; the document still
+        # describes its fields.
         patch = schemas.reference(schemas.patch_name(resource.input.__name__))
         one = msgspec.defstruct(
             f"{kind}Change",
@@ -192,7 +199,7 @@ class _Api(Generic[I]):
             self._named(one.by_name)
 
     def _named(self, repository: NamedRepository) -> None:
-        """Serve what is done with many items that are found by their names."""
+        """Add the operations on several items that are addressed by their names."""
         name = self._resource.name
 
         def get() -> Response:
@@ -233,7 +240,7 @@ class _Api(Generic[I]):
     def _one(
         self, path: str, called: str, type_: Any, id_of: Callable[[str], Any] | None = None
     ) -> None:
-        """Serve what is done with one item, found by its id or by *id_of* the name."""
+        """Add the operations on one item, addressed by its id, or by a name if *id_of* is given."""
         one = self._resource
         noun, item = _with_article(one.noun), one.item
         by, suffix = (" by name", "_by_name") if called == "name" else ("", "")
@@ -244,6 +251,7 @@ class _Api(Generic[I]):
                 if id_of is None:
                     return view(item_id)
                 named = id_of(item_id)
+                # The id also goes into the ETag: the name may belong to another item later.
                 return view(named, named)
 
             return found
@@ -289,6 +297,7 @@ class _Api(Generic[I]):
         **more: Any,
     ) -> None:
         one = self._resource
+        # Any write may contradict stored items. With an explicit scope it is a read by POST.
         if scope is None and method != "GET":
             more["errors"] = more.get("errors", frozenset()) | {HTTPStatus.CONFLICT}
         scope = scope or (one.read if method == "GET" else one.write)
@@ -311,6 +320,8 @@ class _Api(Generic[I]):
 
     def create(self) -> Response:
         sent = http.body(self._input)
+        # "one" and "many" are part of the request's hash: a key that came with a batch is refused
+        # here as reused, also for a batch of one.
         [stored] = self._repository.create([sent], once.asked(f"{self._resource.name} one", sent))
         response = versions.answer(stored, CREATED)
         response.headers["Location"] = f"/{self._resource.name}/{stored.id}"
@@ -324,6 +335,7 @@ class _Api(Generic[I]):
     def get_many(self) -> Response:
         ids = self._different(http.body(self._ids).ids, "/ids/{}")
         found = self._repository.get_many(ids)
+        # Missing items are no error here, unlike in a batch that writes.
         there = {item.id for item in found}
         return _found(found, [item_id for item_id in ids if item_id not in there])
 
@@ -331,6 +343,7 @@ class _Api(Generic[I]):
         return versions.answer_if_new(self._repository.get(item_id), named)
 
     def replace(self, item_id: Any, named: Any = None) -> Response:
+        # A replacement is an edit that ignores the stored document.
         sent = http.body(self._input)
         change = Change(item_id, lambda _: sent, versions.expected(named))
         [stored] = self._repository.change([change])
@@ -345,6 +358,7 @@ class _Api(Generic[I]):
     def change_many(self) -> Response:
         versions.refuse_conditions()
         asked = http.body(self._patches).items
+        # The version of each item stands in the batch; If-Match has room for one item only.
         self._different([one.id for one in asked], "/items/{}/id")
         changes = [
             Change(
@@ -370,19 +384,23 @@ class _Api(Generic[I]):
         versions.refuse_conditions()
         names = self._resource.filters.__struct_fields__
         filters = given(http.query(self._resource.filters), names)
+        # Without a filter a mistyped request would delete all items.
         if not filters:
             called = ", ".join(self._resource.filters.__struct_encode_fields__)
             raise InvalidRequest(f"say which: at least one of {called} is needed")
         return http.json(Deleted(self._repository.delete_where(filters)))
 
     def _patched(self, patch: Document, pointer: str) -> Callable[[Document], I]:
-        """Return what makes of a document the input that it is with *patch*."""
+        """Return a function that applies *patch* to a document and returns the valid input."""
 
+        # merged() and msgspec recurse into the patch.
         try:
             require_shallow(patch)
         except ValueError as error:
             raise InvalidRequest(faults=[Fault(str(error), pointer=pointer)]) from error
 
+        # Called by the repository with the current document, in its transaction, possibly again
+        # after a conflict.
         def edit(document: Document) -> I:
             as_input = self._resource.as_input or self._fields
             value = merge_patch.merged(as_input(document), patch, self._input)  # type: ignore[arg-type]
@@ -391,6 +409,7 @@ class _Api(Generic[I]):
             except msgspec.ValidationError as error:
                 wrong = faults.found(value, self._input, pointer)
                 raise InvalidRequest(faults=wrong) from error
+            # Patches could otherwise grow an item beyond what one request may send.
             most = request.max_content_length
             if most is not None and len(msgspec.json.encode(item)) > most:
                 detail = f"with this it has more than {most} bytes"
@@ -400,11 +419,12 @@ class _Api(Generic[I]):
         return edit
 
     def _fields(self, document: Document) -> Document:
-        """Return of *document* what a client may send."""
+        """Return the fields of *document* that a client may send."""
         names = self._input.__struct_fields__  # type: ignore[attr-defined]
         return {name: document[name] for name in names if name in document}
 
     def _different(self, ids: list[Any], pointer: str) -> list[Any]:
+        # A repository may then rely on one change for each item of a batch.
         seen: set[Any] = set()
         wrong = []
         for index, item_id in enumerate(ids):
@@ -417,7 +437,7 @@ class _Api(Generic[I]):
 
 
 def _id_of(id_of: Callable[[str], Any], name: str) -> Any:
-    """Return what *id_of* says of *name*; what can be no name is not there either."""
+    """Return the id of the item called *name*; text that can be no name is not found."""
     try:
         return id_of(msgspec.convert(name, Name))
     except msgspec.ValidationError as error:

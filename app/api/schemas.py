@@ -1,11 +1,7 @@
 """
-The types of the API as JSON schemas (2020-12), for the OpenAPI document.
+Make JSON schemas (2020-12) of the API's types, for the OpenAPI document.
 
-1. A Struct is a component of its own name; a query's Struct is parameters instead.
-2. What patches a Struct is a second component: no field is needed, and null puts back the default
-   of those that have one. Objects in it are patched in the same way.
-3. A text that has to match a pattern shows its field's name as an example, which is more to read
-   than what a page would make of the pattern.
+A Struct is a component under its own name; the Struct of a query string becomes parameters.
 """
 
 import re
@@ -20,17 +16,17 @@ NULL = {"type": "null"}
 
 
 def reference(name: str) -> Schema:
-    """Return the reference to the component of this name."""
+    """Return the reference to the component *name*."""
     return {"$ref": PREFIX + name}
 
 
 def patch_name(name: str) -> str:
-    """Return the component that patches the one of this *name*: BookPatch for BookInput."""
+    """Return the name of a component's patch: BookPatch for BookInput."""
     return f"{name.removesuffix('Input')}Patch"
 
 
 class Schemas:
-    """Schemas, and the components that they refer to."""
+    """Make schemas and collect the components that they refer to."""
 
     def __init__(self) -> None:
         self.components: dict[str, Schema] = {}
@@ -39,9 +35,9 @@ class Schemas:
         """
         Return the schema of *type_*.
 
-        Raises:
-            ValueError: another type has the name of one that is in it.
+        :raises ValueError: two different types have one name.
         """
+        # Several types may refer to one component, which msgspec then makes again, equal.
         schema, found = _read(type_)
         for name, component in found.items():
             if self.components.setdefault(name, component) != component:
@@ -49,7 +45,7 @@ class Schemas:
         return schema
 
     def patch_of(self, type_: type[Struct]) -> Schema:
-        """Return the schema of what patches a *type_*."""
+        """Return the schema of a merge patch of *type_*."""
         self.of(type_)
         return self._patch_of(type_.__name__)
 
@@ -69,7 +65,9 @@ class Schemas:
         return reference(patch)
 
     def _changed(self, schema: Schema, *, is_required: bool) -> Schema:
-        """Return the schema of a field in a patch."""
+        """Return the schema of a field in a patch, in which no field is required."""
+        # Null restores the default of an optional field. The default itself is left out: a field
+        # that a patch does not have stays as it is.
         some = schema.get("anyOf", [{k: v for k, v in schema.items() if k != "default"}])
         some = [self._partly(one) for one in some]
         if not is_required and NULL not in some:
@@ -77,6 +75,7 @@ class Schemas:
         return some[0] if len(some) == 1 else {"anyOf": some}
 
     def _partly(self, schema: Schema) -> Schema:
+        # RFC 7396 patches objects inside an object in the same way.
         name = schema.get("$ref", "").removeprefix(PREFIX)
         if "properties" in self.components.get(name, {}):
             return self._patch_of(name)
@@ -87,7 +86,7 @@ class Schemas:
 
 
 def parameters(type_: type[Struct]) -> list[Schema]:
-    """Return the parameters of a query string that is read as *type_*."""
+    """Return the parameters of a query string of type *type_*."""
     _, found = _read(type_)
     fields = found[type_.__name__]
     return [
@@ -97,14 +96,14 @@ def parameters(type_: type[Struct]) -> list[Schema]:
 
 
 def _parameter(name: str, schema: Schema, is_required: bool) -> Schema:
-    """Return one parameter: null stands for one that is not there."""
+    """Return one parameter; None is the default of an optional one, never a value."""
     if NULL in schema.get("anyOf", ()):
         some = [one for one in schema["anyOf"] if one != NULL]
         schema = some[0] if len(some) == 1 else {"anyOf": some}
-    told = {"name": name, "in": "query", "required": is_required, "schema": schema}
+    parameter = {"name": name, "in": "query", "required": is_required, "schema": schema}
     if "description" in schema:
-        told["description"] = schema["description"]
-    return told
+        parameter["description"] = schema["description"]
+    return parameter
 
 
 def _read(type_: Any) -> tuple[Schema, dict[str, Schema]]:
@@ -116,6 +115,8 @@ def _read(type_: Any) -> tuple[Schema, dict[str, Schema]]:
 
 
 def _exemplify(name: str, schema: Schema) -> None:
+    # The field's own name is an example that people can read; pages would generate one from the
+    # pattern.
     if "pattern" in schema and re.search(schema["pattern"], name):
         schema.setdefault("examples", [name])
     for inner in (*schema.get("anyOf", ()), schema.get("items")):

@@ -1,4 +1,4 @@
-"""``/states``: what agents remember of tasks."""
+"""``/states``: the states that agents store for tasks."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -14,14 +14,14 @@ from app.store.states import States
 
 
 class StateFilters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What states can be asked for by."""
+    """The fields by which states can be filtered."""
 
     task_id: Id | None = None
     agent_id: Id | None = None
 
 
 def resource(states: States) -> Resource[StateInput]:
-    """Return what is served of *states*."""
+    """Describe the resource; *states* is its repository."""
     return Resource(
         name="states",
         noun="state",
@@ -36,10 +36,16 @@ def resource(states: States) -> Resource[StateInput]:
 
 
 def add_get_by_pair(routes: Routes, states: States) -> None:
-    """Serve ``GET /states/by-task/{task}/agent/{agent}``: a pair has one state at most."""
+    """
+    Add ``GET /states/by-task/{task}/agent/{agent}``; a unique index allows one state for each pair.
+
+    :param routes: receives the operation.
+    :param states: the repository.
+    """
 
     def get(task: int, agent: int) -> Response:
         state = states.get_by({"task_id": task, "agent_id": agent})
+        # The tag names the state's id: another state may be stored for this pair later.
         return versions.answer_if_new(state, state.id)
 
     operation = Operation(

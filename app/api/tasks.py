@@ -1,4 +1,4 @@
-"""``/tasks``: what agents are to do."""
+"""``/tasks``: the tasks of agents."""
 
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from app.store.tasks import Tasks
 
 
 class TaskFilters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What tasks can be asked for by."""
+    """The fields by which tasks can be filtered."""
 
     agent_id: Id | None = None
     status: Status | None = None
@@ -18,7 +18,7 @@ class TaskFilters(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def resource(tasks: Tasks) -> Resource[TaskInput]:
-    """Return what is served of *tasks*."""
+    """Describe the resource; *tasks* is its repository."""
     return Resource(
         name="tasks",
         noun="task",

@@ -1,11 +1,8 @@
 """
 Versions as entity tags (RFC 9110): ``ETag``, ``If-Match`` and ``If-None-Match``.
 
-Behind a name there may be another item the next time: its tags have the item's id before the
-version, and *named* is that id in what reads them.
-
-A weak tag is as good as a strong one, in If-Match, too: a proxy that compresses an answer makes its
-tag weak, and a version is of the item and not of the bytes.
+An item that is addressed by a name has its id in the tag (*named*), because the name may belong to
+another item later.
 """
 
 import re
@@ -22,13 +19,14 @@ VERSION = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 
 def expected(named: Any = None) -> frozenset[int] | None:
     """
-    Return the versions that the request's conditions allow; None is any.
+    Return the versions that the request's conditions allow; None allows any.
 
-    Raises:
-        InvalidRequest: If-None-Match has tags, which only a GET is asked with.
+    :param named: id of the item if it is addressed by a name. Default None.
+    :raises InvalidRequest: If-None-Match has tags, which have a meaning only for GET.
     """
     if "HTTP_IF_NONE_MATCH" in request.environ:
         if request.if_none_match.star_tag:
+            # The request requires that there is no item: no version is allowed.
             return frozenset()
         raise InvalidRequest("If-None-Match with a tag is for GET; here it can only be *")
     if "HTTP_IF_MATCH" not in request.environ:
@@ -37,7 +35,8 @@ def expected(named: Any = None) -> frozenset[int] | None:
     if tags.star_tag:
         return None
     before = _before(named)
-    # Werkzeug has None for an empty tag.
+    # Weak tags count, against RFC 9110: a proxy that compresses an answer makes its tag weak, and
+    # a version identifies the item, not its bytes. Werkzeug has None for an empty tag.
     found = [
         tag.removeprefix(before) for tag in tags.as_set(True) if tag and tag.startswith(before)
     ]
@@ -46,10 +45,9 @@ def expected(named: Any = None) -> frozenset[int] | None:
 
 def refuse_conditions() -> None:
     """
-    Refuse the conditions of one item where there are many, or none yet.
+    Refuse conditions in a request about several items: ignored, they would give a false safety.
 
-    Raises:
-        InvalidRequest: there are some.
+    :raises InvalidRequest: the request has some.
     """
     for name in ("If-Match", "If-None-Match"):
         if f"HTTP_{name.upper().replace('-', '_')}" in http.environ():
@@ -57,14 +55,25 @@ def refuse_conditions() -> None:
 
 
 def answer(stored: Stored, status: int = 200, named: Any = None) -> Response:
-    """Answer with *stored* and its version."""
+    """
+    Answer with an item and its ETag.
+
+    :param stored: the item.
+    :param status: HTTP status, int. Default 200.
+    :param named: id of the item if it is addressed by a name. Default None.
+    """
     response = http.json(stored.json, status)
     response.headers["ETag"] = f'"{_before(named)}{stored.version}"'
     return response
 
 
 def answer_if_new(stored: Stored, named: Any = None) -> Response:
-    """Answer with *stored*, or 304 when the client has this version."""
+    """
+    Answer with an item, or 304 if the client has this version.
+
+    :param stored: the item.
+    :param named: id of the item if it is addressed by a name. Default None.
+    """
     tag = f"{_before(named)}{stored.version}"
     if "HTTP_IF_NONE_MATCH" in http.environ() and request.if_none_match.contains_weak(tag):
         response = Response(status=304)

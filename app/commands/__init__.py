@@ -1,4 +1,4 @@
-"""The commands of ``flask``: they open what they need themselves and need no worker."""
+"""The commands of ``flask``. They open their own connections and need no worker."""
 
 from flask import Flask
 
@@ -11,7 +11,7 @@ from app.commands.keys import keys
 
 
 def create_app() -> Flask:
-    """Return an application that only carries the commands; ``.flaskenv`` points here."""
+    """Return an application that has only the commands; ``.flaskenv`` names this function."""
     app = Flask(__name__, static_folder=None)
     app.cli.add_command(books)
     app.cli.add_command(db)

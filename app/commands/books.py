@@ -1,4 +1,4 @@
-"""``flask books``: all books with their authors and genres, to a file and from one."""
+"""``flask books``: export and import all books with their authors and genres."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -43,6 +43,7 @@ def import_(path: str, compress: str | None) -> None:
     Each gets a new id; authors and genres that are not there are made.
     """
     compression = files.compression_of(path, compress)
+    # The file first: a wrong path needs no connection.
     with _plainly(path), files.reading(path, compression) as stream, _opened() as conn:
         count = book_copy.import_books(conn, files.read_lines(stream))
     click.echo(f"{path}: {count:,} books imported", err=True)
@@ -52,7 +53,7 @@ def import_(path: str, compress: str | None) -> None:
 def _opened() -> Iterator[Connection]:
     with told_plainly(), closing(postgres(load())) as conn:
         schema.require_current(conn)
-        # The check began a transaction.
+        # The check began a transaction; the command begins its own.
         conn.rollback()
         yield conn
 

@@ -1,4 +1,4 @@
-"""``flask db``: upgrade the schema, add sample data."""
+"""``flask db``: upgrade the schema, and add sample data."""
 
 from contextlib import ExitStack, closing
 
@@ -14,6 +14,7 @@ from greenline.mongo.client import DEFAULT_DATABASE
 @click.pass_context
 def db(context: click.Context) -> None:
     """Work on the databases; several commands may follow each other."""
+    # Once for all commands of the chain.
     with told_plainly():
         context.obj = load()
 
@@ -31,6 +32,7 @@ def upgrade(settings: Settings) -> None:
 @click.pass_obj
 def sample(settings: Settings) -> None:
     """Add sample books, agents, tasks and states, once, where the tables are empty."""
+    # Imported here: an upgrade in production needs no generator of sample data.
     from app.commands.sample import add_sample
 
     with told_plainly(), closing(postgres(settings)) as conn, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""``flask documents export`` and ``import``: a collection to a file, and a file to a collection."""
+"""``flask documents export`` and ``import``: copy a collection to a file, and a file to one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ compress = click.option(
 
 
 def format_option(formats: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Return the option that names one of *formats*."""
+    """Return the option ``--format`` with *formats* as its choices."""
     return click.option(
         "--format",
         "format_",
@@ -53,6 +53,7 @@ def export(
     COLLECTION is one of the service's own, DATABASE.COLLECTION on its server, or
     mongodb://HOST/DATABASE.COLLECTION. NDJSON is a line of Extended JSON a document.
     """
+    # The format is checked before the connection, and the collection before the file is created.
     with _plainly(path):
         to_file = files.writer(files.format_of(path, format_, EXPORTED), canonical=canonical)
         with _opened(source) as endpoint:
@@ -91,6 +92,7 @@ def import_(
     FILE is what export or mongoexport wrote, a .bson file of mongodump, or its archive. An import
     that ended early is completed with --on-duplicate skip.
     """
+    # Filled by the import, so that an error can report what was imported before it.
     done = transfer.Imported()
     with _plainly(path):
         format_ = files.format_of(path, format_, IMPORTED)
@@ -127,8 +129,9 @@ def _opened(address: str, batches_at_once: int = 1) -> Iterator[CollectionEndpoi
 
 @contextmanager
 def _plainly(path: str, done: transfer.Imported | None = None) -> Iterator[None]:
-    """Let errors and signals out as one line, which says what was imported before."""
+    """Turn errors and signals of a ``with`` block into one line, with the progress of an import."""
     so_far = "" if done is None else "; {}"
+    # Defined here as well: a KeyboardInterrupt may come before the handler is installed.
     stop = Stop()
     try:
         with stoppable(raises=True) as stop:
@@ -139,5 +142,5 @@ def _plainly(path: str, done: transfer.Imported | None = None) -> Iterator[None]
         raise click.ClickException(f"{error}{so_far.format(done)}") from error
     except KeyboardInterrupt as error:
         click.echo(f"Error: {path}: stopped{so_far.format(done)}", err=True)
-        # As a process does that the signal ended.
+        # The exit status of a process that a signal has ended.
         raise click.exceptions.Exit(128 + (stop.signal or SIGINT)) from error

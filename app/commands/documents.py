@@ -1,4 +1,4 @@
-"""``flask documents``: fill, copy and compare collections of MongoDB, of any size."""
+"""``flask documents``: fill, copy and compare collections of MongoDB."""
 
 import shlex
 import sys
@@ -41,7 +41,7 @@ DATABASE.COLLECTION or COLLECTION on the service's own server, as MONGODB_URI ha
 
 
 def batches_option(command: F) -> F:
-    """Add ``--batches-at-once``."""
+    """Add the option ``--batches-at-once``."""
     return click.option(
         "--batches-at-once",
         type=click.IntRange(1, 1_000),
@@ -52,14 +52,14 @@ def batches_option(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """Add ``--json``."""
+    """Add the option ``--json``."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Progress and result as lines of JSON on stdout."
     )(command)
 
 
 def recipe_options(command: F) -> F:
-    """Add what becomes of a document on its way."""
+    """Add the options that change documents, ``--new-ids`` and ``--transform``."""
     command = click.option(
         "--transform",
         metavar="MODULE:FUNCTION",
@@ -96,6 +96,7 @@ def populate(target: str, count: int, seed: int, batches_at_once: int, as_json: 
     service's own server. Products that are there from an earlier run are left as they are.
     """
     with reported(), stoppable() as stop:
+        # Before the connection: it fails if Faker is not installed.
         vocabulary = Vocabulary.of(faker(seed))
         with (
             opened(place(target), batches_at_once) as there,
@@ -160,6 +161,7 @@ def copy(
         from_place, to_place = place(source), place(target)
         for each in (from_place, to_place):
             require_not_ours(each)
+        # All arguments are checked, and both sides connected, before the checkpoint is claimed.
         function = None if transform is None else load_transform(transform)
         source_side = stack.enter_context(opened(from_place))
         target_side = stack.enter_context(opened(to_place, batches_at_once))
@@ -200,6 +202,7 @@ def compare(source: str, target: str, new_ids: bool, transform: str | None, as_j
         recipe = Recipe(identity, function, target_side.max_document_bytes)
         shown = stack.enter_context(display("compared", _count(source_side), as_json=as_json))
         result = Comparison(source_side, target_side, recipe, shown.update, stop).run()
+        # An incomplete comparison has no result.
         _exit_if_stopped(stop)
         shown.end(str(result), **_numbers(result))
     if not result.is_equal:
@@ -207,7 +210,12 @@ def compare(source: str, target: str, new_ids: bool, transform: str | None, as_j
 
 
 class CopyRun:
-    """One call of ``copy`` whose checkpoint is its own."""
+    """
+    One run of ``copy`` that has claimed its checkpoint.
+
+    :param job: the copy.
+    :param stop: set by a signal.
+    """
 
     def __init__(self, job: Job, stop: Stop) -> None:
         self._job = job
@@ -216,7 +224,15 @@ class CopyRun:
         self._stop = stop
 
     def run(self, resumed: bool, *, follow: bool, as_json: bool) -> bool:
-        """Copy; return whether all is there, or was until a signal came."""
+        """
+        Copy, and then compare or follow.
+
+        :param resumed: the copy continues another one, bool.
+        :param follow: apply the changes of the source afterwards, bool.
+        :param as_json: show progress as lines of JSON, bool.
+        :returns: False if documents have failed or the sides differ. After a signal True.
+        :raises GreenlineError: the copy cannot continue.
+        """
         if follow:
             self._take_position()
         try:
@@ -229,6 +245,7 @@ class CopyRun:
                     return self._compared(as_json)
                 self._follow(as_json)
         except GreenlineError as error:
+            # Released, so that the next run need not wait until this process counts as dead.
             self._release()
             if error.retryable or (error.__cause__ is not None and passes(error.__cause__)):
                 click.echo(how_to_go_on(), err=True)
@@ -238,13 +255,13 @@ class CopyRun:
         return True
 
     def _take_position(self) -> None:
-        """Keep where the changes are before the first document is read, so as to miss none."""
+        """Store the position of the change stream before the first document is read."""
         done = self._checkpoint.progress
         if done.after is None and done.token is None:
             try:
                 self._checkpoint.start(position_now(self._source))
             except GreenlineError:
-                self._checkpoint.remove()  # nothing was begun
+                self._checkpoint.remove()  # no document was copied
                 raise
         try:
             require_position(self._checkpoint.progress.token)
@@ -253,6 +270,7 @@ class CopyRun:
             raise
 
     def _copy(self, as_json: bool, *, follow: bool) -> None:
+        # The rate is that of this run: documents of an earlier one do not count.
         before = self._checkpoint.progress.copied
         with display("copied", _count(self._source), before, as_json=as_json) as shown:
             Copy(self._job, shown.update, is_followed=follow).run()
@@ -266,6 +284,7 @@ class CopyRun:
             shown.end(text + _speed(shown), **numbers)
 
     def _compared(self, as_json: bool) -> bool:
+        # A comparison may take longer than the time after which a silent copy counts as dead.
         with (
             Keeper(self._checkpoint, lambda _: None, self._stop),
             display("compared", _count(self._source), as_json=as_json) as shown,
@@ -279,6 +298,7 @@ class CopyRun:
             self._checkpoint.release()
             click.echo(how_to_go_on(), err=True)
             return True
+        # Also if the sides differ: all documents were copied, and repeating that would not help.
         self._checkpoint.remove()
         return compared.is_equal and not self._checkpoint.progress.failed
 
@@ -290,14 +310,15 @@ class CopyRun:
             shown.end(f"{shown.done:,} changes applied", changes=shown.done)
 
     def _release(self) -> None:
-        """Release the checkpoint, if it can be: a target that is away shows its silence."""
+        """Release the checkpoint, if the target can be reached."""
+        # If not, the next run waits until this process counts as dead.
         with suppress(GreenlineError):
             self._checkpoint.release()
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """What a person can mend is one line, and no stack."""
+    """Turn errors of a ``with`` block into one line without a stack trace."""
     try:
         yield
     except GreenlineError as error:
@@ -308,7 +329,7 @@ def reported() -> Iterator[None]:
 
 def place(text: str) -> Place:
     """
-    Return the place that *text* names.
+    Return the address of a collection that an argument names.
 
     :raises ConfigError: it names none.
     """
@@ -316,7 +337,8 @@ def place(text: str) -> Place:
 
 
 def how_to_go_on() -> str:
-    """Return the command that was typed, without passwords and without beginning again."""
+    """Return the command line that continues this run, without passwords."""
+    # Without --restart, which would begin again.
     arguments = [_without_password(one) for one in sys.argv[1:] if one != "--restart"]
     return f"to go on: {shlex.join(['flask', *arguments])}"
 
@@ -341,13 +363,14 @@ def _claimed(
     restart: bool,
 ) -> bool:
     """
-    Claim the checkpoint; return whether the copy goes on from it.
+    Claim the checkpoint; return whether the copy continues from it.
 
     :raises ConfigError: the target is the source.
     """
     resumed = checkpoint.claim(restart=restart)
     names = (from_place.database, from_place.collection)
-    # Two URIs may name one server: what is written through one of them shows through the other.
+    # Two different URIs may name one server. It is one if the checkpoint, which was written through
+    # the target's URI, can be read through the source's.
     if names == (to_place.database, to_place.collection) and checkpoint.is_seen_by(source):
         checkpoint.remove()
         raise ConfigError(f"{to_place}: the target is the source")
@@ -355,6 +378,7 @@ def _claimed(
 
 
 def _count(side: CollectionEndpoint) -> int:
+    # For the display only: an exact count would read a whole index.
     with side.errors():
         return side.collection.estimated_document_count()
 
@@ -376,7 +400,7 @@ def _speed(shown: Display) -> str:
 
 
 def _exit_if_stopped(stop: Stop) -> None:
-    """Exit as a process does that the signal ended."""
+    """Exit with the status of a process that the signal has ended."""
     if stop.signal is not None and not stop.followed:
         raise click.exceptions.Exit(128 + stop.signal)
 

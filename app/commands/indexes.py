@@ -1,4 +1,4 @@
-"""``flask indexes``: make, drop and look at the indexes in MongoDB."""
+"""``flask indexes``: create, drop and list the indexes in MongoDB."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +14,12 @@ from config import load
 from greenline.mongo.client import DEFAULT_DATABASE
 from greenline.mongo.errors import translated
 
-NOT_TOLD = "not told"
+UNKNOWN = "unknown"
 COLUMNS = ("collection", "index", "keys", "bytes", "uses", "")
 
 
 def made(database: "Database[Document]") -> Iterator[tuple[str, str | None]]:
-    """Make the indexes that are missing; yield each one's name, and why it cannot be made."""
+    """Create the missing indexes; yield each one's name, and the reason if it cannot be created."""
     for collection, declared in DECLARED.items():
         for index in declared:
             wrong = store.ensure(lambda: _lent(database), collection, index)
@@ -57,8 +57,8 @@ def stats() -> None:
     rows = [COLUMNS]
     with _database() as database:
         for one in store.stats(database, DECLARED):
-            told = [NOT_TOLD if n is None else f"{n:,}" for n in (one.size_bytes, one.uses)]
-            rows.append((one.collection, one.name, one.keys, told[0], told[1], one.note))
+            numbers = [UNKNOWN if n is None else f"{n:,}" for n in (one.size_bytes, one.uses)]
+            rows.append((one.collection, one.name, one.keys, numbers[0], numbers[1], one.note))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -73,5 +73,6 @@ def _database() -> "Iterator[Database[Document]]":
 
 @contextmanager
 def _lent(database: "Database[Document]") -> "Iterator[Database[Document]]":
+    # The client of a command has no such translation of its own, unlike a worker's.
     with translated():
         yield database

@@ -1,4 +1,4 @@
-"""``flask keys``: make, list and revoke API keys, before the first start and at any time after."""
+"""``flask keys``: create, list and revoke API keys, also before the first start of the service."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -48,6 +48,7 @@ def create(name: str, scopes: str, days: int | None, replace: bool) -> None:
     made = msgspec.json.decode(stored.json, type=NewKey)
     until = f"until {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else "until revoked"
     click.echo(f"key {made.id}, {name}, may {', '.join(made.scopes)} {until}:", err=True)
+    # Alone on stdout, so that a script can capture it.
     click.echo(made.key)
 
 
@@ -66,6 +67,7 @@ def list_() -> None:
 def revoke(key: str) -> None:
     """End a key, by its name or its id: within a second it is refused everywhere."""
     with _opened() as store:
+        # A name may consist of digits, so names are tried first.
         if not store.delete_where({"name": key}):
             key_id = _id(key)
             if key_id is None or not store.get_many([key_id]):
@@ -77,12 +79,13 @@ def revoke(key: str) -> None:
 @contextmanager
 def _opened() -> Iterator[Keys]:
     with told_plainly(), closing(postgres(load())) as conn:
+        # Otherwise an older schema would show as an SQL error.
         schema.require_current(conn)
         yield Keys(OneConnection(conn))
 
 
 def _id(text: str) -> int | None:
-    """Return the id that *text* is; None when it can be none."""
+    """Return *text* as an id; None if it is none."""
     try:
         return msgspec.convert(text, Id, strict=False)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""Sample data, the same at every run: Faker with a fixed seed."""
+"""Sample data from Faker with a fixed seed, so that each run adds the same data."""
 
 import random
 from collections.abc import Sequence
@@ -27,12 +27,16 @@ PUBLISHED = (date(1946, 1, 1), date(2025, 12, 31))
 
 def add_sample(conn: Connection, database: "Database[Document] | None") -> str:
     """
-    Fill the empty tables, and the collections of *database*; return what was done.
+    Fill the empty tables, and the collections.
 
-    Postgres commits last: when this is cut short, the next run starts over, and the documents,
-    whose ids are fixed, are written again and not twice.
+    :param conn: to Postgres.
+    :param database: of MongoDB, None if the service has none.
+    :returns: a description of the result.
     """
+    # Postgres commits last. If this is interrupted, the next run begins again and replaces the
+    # documents, which have fixed ids.
     with conn, conn.cursor() as cursor:
+        # Two runs at once: the second one waits, and then finds the rows of the first.
         cursor.execute("lock table books in share row exclusive mode")
         cursor.execute("select (select count(*) from books) + (select count(*) from agents)")
         if cursor.fetchone() != (0,):
@@ -43,7 +47,7 @@ def add_sample(conn: Connection, database: "Database[Document] | None") -> str:
         tasks = _tasks(cursor, fake, chance)
         done = f"{BOOKS} books, {AGENTS} agents, {TASKS} tasks"
         if database is not None:
-            # Here, so that no worker is still making them when the service is ready.
+            # Created here, so that no worker is still creating them when the service is ready.
             for _ in made(database):
                 pass
             _put(database.states, _states(fake, chance, tasks))
@@ -54,7 +58,11 @@ def add_sample(conn: Connection, database: "Database[Document] | None") -> str:
 
 
 def faker(seed: int) -> Any:
-    """Return a Faker that says the same for the same *seed*."""
+    """
+    Return a Faker whose values depend only on *seed*.
+
+    :raises ClickException: the package Faker is not installed.
+    """
     try:
         from faker import Faker
     except ImportError as error:
@@ -91,7 +99,7 @@ def _books(cursor: Cursor, fake: Any, chance: random.Random) -> None:
 
 
 def _tasks(cursor: Cursor, fake: Any, chance: random.Random) -> list[tuple[int, int]]:
-    """Add agents and tasks; return (task id, agent id) of each."""
+    """Add agents and tasks; return the (task id, agent id) of each task."""
     agents = [
         (number, f"{fake.unique.first_name().lower()}-agent") for number in range(1, AGENTS + 1)
     ]
@@ -118,7 +126,7 @@ def _states(fake: Any, chance: random.Random, tasks: list[tuple[int, int]]) -> l
 
 
 def _messages(fake: Any, tasks: list[tuple[int, int]]) -> list[Document]:
-    """Return what is asked, done and answered in some tasks, by the agent of each."""
+    """Return messages of some tasks: a question, a tool's result and the agent's answer."""
     said = (("user", None), ("tool", True), ("assistant", True))
     return [
         {
@@ -133,7 +141,7 @@ def _messages(fake: Any, tasks: list[tuple[int, int]]) -> list[Document]:
 
 
 def _products(fake: Any, chance: random.Random) -> list[Document]:
-    """Return products of which about a third lacks each optional field, or has it empty."""
+    """Return products; each optional field is missing or empty in about a third of them."""
     return [_product(fake, chance, number) for number in range(1, PRODUCTS + 1)]
 
 
@@ -164,29 +172,31 @@ def _product(fake: Any, chance: random.Random, number: int) -> Document:
 
 
 def _put(collection: "Collection[Document]", contents: Sequence[Document]) -> None:
-    """Write *contents* under fixed ids, in the place of what has them."""
+    """Write *contents* with fixed ids, replacing documents that have them."""
     documents = []
     for number, content in enumerate(contents, start=1):
         moment = BEGINNING + timedelta(minutes=number)
         stamps = {"created_at": moment, "updated_at": moment, "version": 1}
         documents.append({"_id": ObjectId(f"{number:024x}"), **content, **stamps})
+    # Deleted first: an interrupted run may have left some of them.
     collection.delete_many({"_id": {"$in": [document["_id"] for document in documents]}})
     collection.insert_many(documents)
 
 
 def _some(chance: random.Random, most: int, count: int) -> list[int]:
-    """Return 1 to *count* different numbers up to *most*."""
+    """Return 1 to *count* different numbers from 1 to *most*."""
     return chance.sample(range(1, most + 1), chance.randint(1, count))
 
 
 def _insert(cursor: Cursor, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    # With ids of our own, so that the tables refer to each other without a query.
     execute_values(
         cursor, f"insert into {into} overriding system value values %s", rows, page_size=1_000
     )
 
 
 def _skip_ids(cursor: Cursor, table: str) -> None:
-    """Let the next id of *table* come after those that were given here."""
+    """Set the sequence of *table* behind the ids that were inserted explicitly."""
     cursor.execute(
         f"select setval(pg_get_serial_sequence('{table}', 'id'), (select max(id) from {table}))"
     )

@@ -1,4 +1,4 @@
-"""What commands open for themselves, and how they tell what went wrong."""
+"""Connections for commands, and the translation of errors into messages."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +27,12 @@ T = TypeVar("T")
 
 
 def postgres(settings: Settings) -> Connection:
-    """Return a connection to Postgres."""
+    """
+    Return a connection to Postgres.
+
+    :raises ConfigError: ``DATABASE_URL`` is wrong.
+    :raises psycopg2.Error: the server cannot be reached.
+    """
     with named("DATABASE_URL"):
         url = check_url(settings.database_url)
     return psycopg2.connect(
@@ -36,25 +41,47 @@ def postgres(settings: Settings) -> Connection:
 
 
 class OneConnection:
-    """A pool of one, for a repository that a command uses."""
+    """
+    A pool of one connection, for the repositories that a command uses.
+
+    :param conn: the connection.
+    """
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
     @contextmanager
     def connection(self, *, autocommit: bool = False, reset: bool = True) -> Iterator[Connection]:
-        """Lend it for one transaction."""
+        """
+        Lend the connection for one transaction.
+
+        :param autocommit: ignored, as the block is one transaction anyway.
+        :param reset: ignored: no other user follows.
+        """
         with translated(), self._conn:
             yield self._conn
 
     def fetch(self, name: str, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Run one statement that only reads; it is not worth preparing."""
+        """
+        Run one statement that only reads.
+
+        :param name: ignored: a command runs it too rarely to prepare it.
+        :param text: the statement.
+        :param values: its parameters.
+        :returns: the rows.
+        """
         with self.connection() as conn, conn.cursor() as cursor:
             cursor.execute(text, values)
             return cursor.fetchall()
 
     def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
-        """Return what *work* returns, in one transaction."""
+        """
+        Return the result of *work*, run in one transaction.
+
+        :param work: called once.
+        :param reset: ignored.
+        """
+        # Not repeated: a person can run the command again.
         with self.connection() as conn:
             return work(conn)
 
@@ -63,12 +90,13 @@ def mongo(settings: Settings) -> "MongoClient[Document]":
     """
     Return a client of MongoDB.
 
-    :raises ConfigError: the service does without.
+    :raises ConfigError: the service has no MongoDB, or the URI is wrong.
     """
     uri = settings.mongodb_uri
     if uri is None:
         raise ConfigError("MONGODB_URI: the service has no MongoDB")
     engine = DOCUMENTDB if settings.mongodb_documentdb else {}
+    # Options of the URI win over these.
     ours, _ = split(uri, {"serverSelectionTimeoutMS": REACH_TIMEOUT_S * 1000, **engine})
     with named("MONGODB_URI"):
         return make_client(uri, ours)
@@ -76,7 +104,11 @@ def mongo(settings: Settings) -> "MongoClient[Document]":
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Errors that a person can mend are one line that names the variable, not a stack."""
+    """
+    Turn errors of a ``with`` block into one line that names the setting.
+
+    :raises ClickException: the block raised an error of a driver or of Greenline.
+    """
     try:
         yield
     except psycopg2.Error as error:
@@ -84,6 +116,7 @@ def told_plainly() -> Iterator[None]:
     except PyMongoError as error:
         raise click.ClickException(f"MONGODB_URI: {first_sentence(error)}") from error
     except StoreDown as error:
+        # The same error for both databases: its cause shows which one it was.
         is_mongo = isinstance(error.__cause__, PyMongoError)
         name = "MONGODB_URI" if is_mongo else "DATABASE_URL"
         raise click.ClickException(f"{name}: {error}") from error

@@ -1,1 +1,1 @@
-"""Fill, copy and compare collections of any MongoDB: what ``flask documents`` does."""
+"""Fill, copy, compare, export and import collections of MongoDB, for ``flask documents``."""

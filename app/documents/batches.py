@@ -1,8 +1,8 @@
 """
-Several batches at once, and no more: a bounded number of them, and of their bytes.
+Process batches in threads, with a bounded number of batches and of bytes at a time.
 
-A thread each writes them, and they end in any order. What is done is counted up to the first batch
-that is not: everything before it is written, which is what a checkpoint may say.
+Batches finish in any order and are reported in their own order, so that everything up to a
+reported batch is done.
 """
 
 from collections import deque
@@ -11,17 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Condition, Event
 
-# However large the documents are, and however many batches there may be at once.
+# The size of all batches in progress, whatever their number.
 MAX_BYTES = 48 * 1024 * 1024
 
 
 @dataclass
 class Batch:
     """
-    One batch on its way.
+    The state of one batch; the numbers are valid when it is done.
 
-    :param last: element of its last ``_id``, None where it has none that may be asked for.
-    :param copied: documents that are written, int; known at its end, as the others.
+    :param last: element of its last ``_id`` that a query may contain, None if it has none.
+    :param copied: documents that are written, int.
+    :param skipped: documents that the transform left out, int.
+    :param failed: documents that could not be written, int.
+    :param is_done: its work ended without an error, bool.
     """
 
     last: bytes | None = None
@@ -33,11 +36,11 @@ class Batch:
 
 class DocumentBatches:
     """
-    Run work for each batch in threads.
+    Run the work of each batch in a thread.
 
-    :param at_once: how many run at a time, int.
-    :param stopping: set by the caller to end early, and here when work fails.
-    :param on_done: is given each batch when all before it are done, in their order.
+    :param at_once: batches in progress at a time, int.
+    :param stopping: set by the caller to end early, and by this class after an error.
+    :param on_done: called with each batch in order, once all batches before it are done.
     """
 
     def __init__(self, at_once: int, stopping: Event, on_done: Callable[[Batch], None]) -> None:
@@ -52,7 +55,14 @@ class DocumentBatches:
         self.error: BaseException | None = None
 
     def submit(self, batch: Batch, size_bytes: int, work: Callable[[Batch], None]) -> None:
-        """Call *work* with *batch* in a thread; wait while as many run as may."""
+        """
+        Call *work* with *batch* in a thread, after waiting until there is room for it.
+
+        :param batch: the batch.
+        :param size_bytes: memory that it takes, int.
+        :param work: sets the numbers of the batch.
+        """
+        # The batch is counted before its thread starts: the next call sees the room that is left.
         with self._changed:
             self._changed.wait_for(lambda: self._has_room(size_bytes))
             if self._stopping.is_set():
@@ -64,15 +74,16 @@ class DocumentBatches:
 
     def finish(self) -> None:
         """
-        Wait for the batches that run.
+        Wait for the batches in progress.
 
-        :raises BaseException: what the first piece of work that failed raised.
+        :raises BaseException: the first error of a batch's work.
         """
         self._pool.shutdown()
         if self.error is not None:
             raise self.error
 
     def _has_room(self, size_bytes: int) -> bool:
+        # One batch may always run, even if it alone exceeds the limit of bytes.
         if self._stopping.is_set() or not self._running:
             return True
         return self._running < self._at_once and self._bytes + size_bytes <= MAX_BYTES
@@ -83,6 +94,7 @@ class DocumentBatches:
             work(batch)
         except BaseException as raised:
             error = raised
+        # Critical section: on_done is called for one batch at a time, in order.
         with self._changed:
             self._running -= 1
             self._bytes -= size_bytes
@@ -90,6 +102,7 @@ class DocumentBatches:
             if error is not None:
                 self.error = self.error or error
                 self._stopping.set()
+            # A batch that failed stays at the front: no later one is reported.
             while self._open and self._open[0].is_done:
                 self._on_done(self._open.popleft())
             self._changed.notify_all()

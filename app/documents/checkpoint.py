@@ -1,9 +1,9 @@
 """
-How far a copy is, in a document beside its target: what a copy that was killed goes on from.
+The checkpoint of a copy: a document in the target's database from which a killed copy continues.
 
-It says up to which ``_id`` every document is written, and which process copies. A second copy
-into the same target is refused while the first one lives. Its life shows in a number that grows
-every second; a process that is gone from this machine is dead at once.
+It holds the ``_id`` up to which every document is written, and the process that copies. A second
+copy into the same target is refused while the first process is alive, which shows in a number that
+it increments every second.
 """
 
 import os
@@ -23,21 +23,21 @@ from greenline.errors import ConfigError, Conflict
 
 COLLECTION = "greenline_copies"
 BEAT_S = 1.0
-# A copy that shows no life for so long is dead, if it cannot be asked. Its beats may be late: a
-# copy that was only slow notices at its next one that another has taken over, and stops.
+# A copy counts as dead after so long without an increment. If it was only slow, its next increment
+# finds that another process has taken over, and it stops.
 SILENCE_S = 15.0
 
 
 @dataclass(frozen=True)
 class Progress:
     """
-    What is done: replaced as a whole, so that what is saved belongs together.
+    The progress of a copy. It is immutable, so a saved one is always consistent.
 
     :param after: element of the ``_id`` up to which every document is written; None at first.
     :param copied: documents in the target, int.
     :param skipped: documents that the transform left out, int.
     :param failed: documents in the file of those that failed, int.
-    :param token: where the source's change stream goes on, as its server gave it.
+    :param token: the source's change stream continues after it, as its server returned it.
     """
 
     after: bytes | None = None
@@ -49,7 +49,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Terms:
-    """What must be the same when a copy goes on: else half of it would be something else."""
+    """
+    The options that must be the same when a copy continues.
+
+    :param source: server, database and collection, str.
+    :param new_ids: documents get new ids, bool.
+    :param transform: name of the user's function, None for none.
+    """
 
     source: str
     new_ids: bool
@@ -57,7 +63,13 @@ class Terms:
 
 
 class Checkpoint:
-    """The checkpoint of the one copy into *target*."""
+    """
+    The checkpoint of the only copy into a target.
+
+    :param target: the copy's target.
+    :param terms: the copy's options.
+    :param stopping: once set, a target that is away is not waited for.
+    """
 
     def __init__(self, target: CollectionEndpoint, terms: Terms, stopping: Event) -> None:
         self._target = target
@@ -71,18 +83,19 @@ class Checkpoint:
 
     @property
     def owner(self) -> dict[str, Any]:
-        """What the document says of this process."""
+        """The fields that identify this process in the document."""
         return {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
 
     def claim(self, *, restart: bool) -> bool:
         """
-        Make the checkpoint, or take over that of a copy that ended before its end.
+        Create the checkpoint, or take over that of an unfinished copy.
 
-        :param restart: forget how far that one was.
-        :returns: whether this copy goes on where another one ended.
+        :param restart: discard the progress of the unfinished copy.
+        :returns: whether this copy continues another one.
         :raises Conflict: another copy into this target is running.
-        :raises ConfigError: the copy that ended early was of something else.
+        :raises ConfigError: the unfinished copy has other options.
         """
+        # The insert decides between two processes: the _id is the target's name.
         with self._target.errors():
             try:
                 self._retry(self._collection.insert_one, self._first())
@@ -91,24 +104,24 @@ class Checkpoint:
         return False
 
     def start(self, token: Any) -> None:
-        """Keep where the source's change stream is before the first document is read."""
+        """Store the position of the change stream before the first document is read."""
         self.progress = replace(self.progress, token=token)
         self.save()
 
     def save(self) -> None:
         """
-        Write the progress, and that this process lives.
+        Write the progress, and show that this process is alive.
 
         :raises Conflict: another process has taken over.
         """
         self._change({"$set": self._state(), "$inc": {"beat": 1}})
 
     def release(self) -> None:
-        """Write the progress; the next copy need not wait whether this process lives."""
+        """Write the progress and give up ownership, so that the next copy need not wait."""
         self._change({"$set": {**self._state(), "owner": None}})
 
     def remove(self) -> None:
-        """Delete the checkpoint: all is done."""
+        """Delete the checkpoint of a finished copy."""
         with self._target.errors():
             self._retry(self._collection.delete_one, self._mine())
 
@@ -143,20 +156,22 @@ class Checkpoint:
 
     def _change(self, change: dict[str, Any]) -> None:
         with self._target.errors():
+            # The filter contains the token: a process that was taken over writes nothing.
             changed = self._retry(self._collection.update_one, self._mine(), change)
         if not changed.matched_count:
             raise Conflict(f"{self._target.name}: another process has taken this copy over")
 
     def _take_over(self, restart: bool) -> bool:
         found = self._collection.find_one({"_id": self._key})
-        if found is None:  # it was removed just now
+        if found is None:  # its copy finished after our insert
             return self.claim(restart=restart)
-        if found["owner"] == self.owner:  # made by an attempt whose answer was lost
+        if found["owner"] == self.owner:  # inserted by an attempt whose answer was lost
             return False
         if not restart:
             self._require_same(found)
         self._require_dead(found)
-        # Another process may do the same at this moment: one of them changes what both have read.
+        # Another process may do the same at this moment. The filter is the document as both have
+        # read it, so only one of them changes it.
         expected = {"_id": self._key, "beat": found["beat"], "owner": found["owner"]}
         if restart:
             changed = self._collection.replace_one(expected, self._first())
@@ -185,7 +200,11 @@ class Checkpoint:
         )
 
     def _require_dead(self, found: dict[str, Any]) -> None:
-        """Wait until it is clear whether the copy of *found* lives; refuse if it does."""
+        """
+        Wait until it is known that the process of the checkpoint *found* is dead.
+
+        :raises Conflict: it is alive, or the command was stopped meanwhile.
+        """
         if found["owner"] is None or _is_gone(found["owner"]):
             return
         until = monotonic() + SILENCE_S
@@ -206,23 +225,24 @@ class Checkpoint:
 
 def require_not_ours(place: Place) -> None:
     """
-    Refuse to copy the checkpoints, or to copy between them.
+    Refuse the collection of the checkpoints as a source or a target.
 
-    :raises ConfigError: *place* is their collection.
+    :raises ConfigError: *place* is that collection.
     """
     if place.collection == COLLECTION:
         raise ConfigError(f"{place}: copies keep their checkpoints here; name another one")
 
 
 def _is_gone(owner: dict[str, Any]) -> bool:
-    """Return whether the process was one of this machine, and is no more."""
+    """Return whether the process ran on this machine and has ended."""
     if owner["host"] != socket.gethostname():
         return False
+    # Signal 0 only checks whether the process exists.
     try:
         os.kill(owner["pid"], 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it is another user's
+    except OSError:  # it belongs to another user
         pass
     return False
 

@@ -1,8 +1,8 @@
 """
-Compare two collections: counts, and a hash of each range of ``_id``.
+Compare two collections by count and by a hash of each range of ``_id``.
 
-The source is read once, the target by the ranges that come out. With new ids both are in different
-orders: the ranges are then those of the new ids' first byte, and the hash is a sum.
+The source is read once, and the target by the ranges that result. With new ids the two sides have
+different orders: the ranges are then those of the new ids' first byte.
 """
 
 from collections import Counter
@@ -18,25 +18,30 @@ from app.documents.endpoint import CollectionEndpoint
 from app.documents.reading import BATCH, Reader
 from app.documents.transform import Recipe, TransformRefused
 
-RANGE = 50_000  # documents of a range
-MAX_NAMED = 100_000  # documents of a range, in the target, of which those that differ are found
-SHOWN = 5  # documents that are named, of all that differ
+RANGE = 50_000  # documents in a range
+MAX_NAMED = 100_000  # in a larger range of the target the differing documents are not searched for
+SHOWN = 5  # differing documents that are named
 HASH_BYTES = 16
-# Types whose values look the same.
+# Types whose values look the same in a message.
 TYPES = {0x02: "string", 0x0E: "symbol", 0x10: "int32", 0x12: "int64"}
 MODULUS = 1 << (8 * HASH_BYTES)
 
 
 @dataclass
 class Side:
-    """The documents of a range on one side: their number, and a sum of their hashes."""
+    """
+    The documents of a range on one side.
+
+    :param count: their number, int. Default 0.
+    :param hash: the sum of their hashes, int, which does not depend on their order. Default 0.
+    """
 
     count: int = 0
     hash: int = 0
 
     @classmethod
     def of(cls, document: bytes) -> "Side":
-        """Return a side of this one document."""
+        """Return a side that has only *document*."""
         side = cls()
         side.add(document)
         return side
@@ -51,14 +56,14 @@ class Side:
 @dataclass
 class Result:
     """
-    What a comparison found.
+    The result of a comparison.
 
     :param source: documents that should be in the target, int.
     :param refused: documents of the source for which the transform fails, int.
-    :param target: documents that are there, int.
-    :param ranges: how many were compared, int.
-    :param differing: of which so many differ, int.
-    :param examples: some of the documents that differ, in words.
+    :param target: documents in the target, int.
+    :param ranges: ranges that were compared, int.
+    :param differing: ranges that differ, int.
+    :param examples: descriptions of some documents that differ.
     """
 
     source: int = 0
@@ -70,11 +75,17 @@ class Result:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether both sides have the same documents."""
+        """Whether both sides have the same documents."""
         return not self.differing and not self.refused
 
     def add(self, source: Side, target: Side) -> bool:
-        """Count a range; return whether both sides of it are equal."""
+        """
+        Count a range.
+
+        :param source: the range in the source.
+        :param target: the same range in the target.
+        :returns: whether they are equal.
+        """
         self.source += source.count
         self.target += target.count
         self.ranges += 1
@@ -96,11 +107,13 @@ class Result:
 
 class Comparison:
     """
-    Compare *source* with *target*.
+    Compare two collections.
 
-    :param recipe: what became of the documents on their way; its transform is called again.
-    :param on_progress: is given the documents of the source that were read, int.
-    :param stopping: set it to end early: the result is then of what was compared.
+    :param source: the source of the copy.
+    :param target: its target.
+    :param recipe: the copy's changes to documents; its transform is called again.
+    :param on_progress: called with the number of documents read from the source, int.
+    :param stopping: set it to end early; the result then covers the ranges compared so far.
     """
 
     def __init__(
@@ -112,6 +125,7 @@ class Comparison:
         stopping: Event,
     ) -> None:
         self._source = source
+        # A secondary may not have the last documents of the copy yet.
         self._target = target.on_primary()
         self._recipe = recipe
         self._on_progress = on_progress
@@ -120,9 +134,9 @@ class Comparison:
 
     def run(self) -> Result:
         """
-        Return what is different.
+        Compare all documents.
 
-        :raises GreenlineError: a server is away for too long, or refuses.
+        :raises GreenlineError: a server is unreachable for too long, or refuses.
         """
         if self._recipe.identity is None:
             self._by_ranges()
@@ -131,10 +145,13 @@ class Comparison:
         return self._result
 
     def _by_ranges(self) -> None:
-        first: bytes | None = None  # the first range has no lower end, and the last no upper one
+        # The first range has no lower end and the last no upper one, so that documents which only
+        # the target has are counted wherever they are.
+        first: bytes | None = None
         side, size = Side(), 0
         for document in self._counted(self._documents(self._source)):
             if size >= RANGE:
+                # A range ends only at an _id that a query may contain.
                 end = ids.id_of(document)
                 if end is not None and ids.is_readable(end):
                     self._compare_range(side, first, end)
@@ -150,6 +167,7 @@ class Comparison:
             target.add(document)
         if self._stopping.is_set() or self._result.add(source, target):
             return
+        # All ids of the target's range are held in memory to find the differing documents.
         if target.count > MAX_NAMED:
             return
         self._name(
@@ -170,7 +188,7 @@ class Comparison:
         pairs = enumerate(zip(sources, targets, strict=True))
         differing = {byte for byte, pair in pairs if not self._result.add(*pair)}
         named = [byte for byte in sorted(differing) if targets[byte].count <= MAX_NAMED]
-        for byte in named[:1]:  # each would take a pass
+        for byte in named[:1]:  # each takes another pass over both collections
             self._name(
                 _of_byte(byte, self._expected(self._documents(self._source))),
                 _of_byte(byte, self._documents(self._target)),
@@ -179,24 +197,25 @@ class Comparison:
     def _expected(
         self, documents: Iterable[bytes], *, counts_refused: bool = False
     ) -> Iterator[bytes]:
-        """Return what the target should have."""
+        """Yield the documents that the target should have."""
         for document in documents:
             if self._recipe.is_plain:
                 yield document
                 continue
             try:
                 made = self._recipe.one(document)
-            except TransformRefused:  # it is in the file of those that failed
+            except TransformRefused:  # the copy has written it to the file of failures
                 self._result.refused += counts_refused
                 continue
             if made is not None:
                 yield made
 
     def _name(self, source: Iterable[bytes], target: Iterable[bytes]) -> None:
-        """Add to the examples what differs in a range."""
+        """Add the documents that differ in a range to the examples."""
         free = SHOWN - len(self._result.examples)
         if free <= 0:
             return
+        # By element, not by value: values that Python takes for equal may be two documents.
         theirs = {ids.id_of(one): Side.of(one).hash for one in target}
         found: list[tuple[bytes | None, str]] = []
         for document in source:
@@ -231,7 +250,8 @@ class Comparison:
 
 
 def _first_byte(document: bytes) -> int:
-    """Return the first byte of an ObjectId; what has another ``_id`` is put somewhere, too."""
+    """Return the first byte of an ObjectId, and some byte for any other ``_id``."""
+    # All new ids are ObjectIds; a document with another _id did not come from the copy.
     element = ids.id_of(document) or b""
     return element[len(ids.OBJECT_ID)] if len(element) > len(ids.OBJECT_ID) else 0
 
@@ -248,5 +268,5 @@ def _shown(element: bytes | None) -> str:
 
 
 def _kind(element: bytes | None) -> str:
-    """Return the type of an ``_id``, or its bytes: what tells it from one that looks the same."""
+    """Return the type of an ``_id``, or its bytes, which differ from one that looks the same."""
     return f" ({TYPES.get(element[0], element.hex())})" if element else ""

@@ -1,8 +1,8 @@
 """
-Copy a collection: one cursor reads, several threads write, and a checkpoint follows.
+Copy a collection: one cursor reads, several threads write, and a checkpoint records the progress.
 
-Memory is bounded by the batches on their way. A copy that is killed at any moment goes on from its
-checkpoint, and writes again what was on its way: under the same ``_id``s, so that it is there once.
+A copy that is killed at any moment continues from its checkpoint. It writes the batches that were
+in progress again, with the same ``_id``s, so each document is stored once.
 """
 
 from collections.abc import Callable
@@ -26,20 +26,22 @@ from greenline.errors import GreenlineError
 
 def identity_of(source: str, target: str) -> bytes:
     """
-    Return what the new ids of a copy are made from, besides the old ones.
+    Return the key from which, with the old ids, the new ids of a copy are derived.
 
-    :param source: server, database and collection, as the checkpoint has them.
-    :param target: database and collection: the server may have another name tomorrow.
+    :param source: server, database and collection, as in the checkpoint.
+    :param target: database and collection.
     """
+    # Without the target's server: a copy may continue under another name of it.
     return blake2b(f"{source}\n{target}".encode(), digest_size=32).digest()
 
 
 class Copy:
     """
-    Copy all that *job* has left.
+    Copy the documents that a job has left.
 
-    :param on_progress: is given the documents done, int, about once a second.
-    :param is_followed: the source's changes are applied afterwards, bool, default False.
+    :param job: the copy.
+    :param on_progress: called with the number of documents done, int, about once a second.
+    :param is_followed: the source's changes are applied afterwards, bool. Default False.
     """
 
     def __init__(
@@ -57,13 +59,15 @@ class Copy:
 
     def run(self) -> None:
         """
-        Copy until the end, or until ``stopping`` is set; the checkpoint says how far it is.
+        Copy until the end, or until ``stopping`` is set.
 
-        :raises GreenlineError: a server is away for too long or refuses, too many documents fail,
-            or another process has taken the copy over.
+        :raises GreenlineError: a server is unreachable for too long or refuses, too many documents
+            fail, or another process has taken the copy over.
         """
         with Keeper(self._checkpoint, self._on_progress, self._stopping):
             batches = DocumentBatches(self._job.limits.batches_at_once, self._stopping, self._count)
+            # The batches in progress are finished whatever ends the reading: the checkpoint then
+            # covers them.
             try:
                 with self._job.source.errors():
                     self._read(batches)
@@ -72,6 +76,7 @@ class Copy:
 
     def _read(self, batches: DocumentBatches) -> None:
         limits = self._job.limits
+        # No batch is larger than a second's worth of the rate.
         size = min(limits.batch, limits.max_rate or limits.batch)
         after = self._checkpoint.progress.after
         reader = Reader(self._job.source, batch=size, after=after, stopping=self._stopping)
@@ -82,12 +87,13 @@ class Copy:
                     return
                 size_bytes = sum(map(len, documents))
                 if self._recipe.transform is not None:
-                    # One thread calls the user's function: it need not be made for several.
+                    # Called in this thread only: the user's function need not be thread-safe.
                     prepared = self._recipe.prepare(documents)
                     size_bytes += sum(map(len, prepared.documents))
                     work = partial(self._write, prepared)
                 else:
-                    # New ids are made while the source's next answer is on its way; both are held.
+                    # New ids are made in the writing thread while the next batch is read. Both
+                    # forms of the batch are in memory then.
                     size_bytes *= 1 if self._recipe.is_plain else 2
                     work = partial(self._prepare_and_write, documents)
                 batches.submit(Batch(ids.last_readable(documents)), size_bytes, work)
@@ -106,25 +112,33 @@ class Copy:
 
     def _fail(self, failures: list[Failure]) -> None:
         """
-        Keep what failed in the file, before the checkpoint goes beyond it.
+        Write failed documents to the file of failures.
 
-        :raises StoreError: it is more than may be.
+        :raises StoreError: there are more than allowed.
         """
+        # Before the batch is done, and so before the checkpoint covers it: a killed copy may write
+        # a failure twice, but never loses one.
         self._job.failures.write(failures)
+        # Several writing threads may fail at the same time.
         with self._lock:
             self._failures += len(failures)
             count = self._failures
         self._job.require_few(count, failures[0])
 
     def _count(self, batch: Batch) -> None:
+        # Called for one batch at a time, in order: see DocumentBatches.
         self._checkpoint.progress = added(self._checkpoint.progress, batch)
 
 
 class Keeper:
     """
-    A thread that writes the checkpoint once a second, and shows the progress.
+    A thread that saves the checkpoint and shows the progress once a second, for a ``with`` block.
 
-    Should that fail, the copy stops, and the block ends with the error.
+    If saving fails, the copy is stopped and the block ends with the error.
+
+    :param checkpoint: it is saved.
+    :param on_progress: called with the number of documents done, int.
+    :param stopping: set after an error.
     """
 
     def __init__(
@@ -145,6 +159,7 @@ class Keeper:
         self._thread.join()
         if self._error is not None:
             raise self._error
+        # The thread has ended: the last progress is saved here, also after an error of the block.
         self._checkpoint.save()
         self._show()
 
@@ -163,7 +178,13 @@ class Keeper:
 
 
 def added(progress: Progress, batch: Batch) -> Progress:
-    """Return *progress* with *batch*: all before it are done."""
+    """
+    Return the progress after a batch.
+
+    :param progress: the progress after all batches before it.
+    :param batch: the batch, which is done.
+    """
+    # A batch without a usable _id does not move the position; the next one covers it.
     return replace(
         progress,
         copied=progress.copied + batch.copied,

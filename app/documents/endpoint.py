@@ -1,8 +1,8 @@
 """
-One side of a copy: a collection on a server, by the notation that the commands take.
+One side of a copy: a collection on a server, in the notation of the commands.
 
-``mongodb://host/database.collection?options`` is a collection anywhere; ``database.collection`` and
-``collection`` are on the service's own server.
+``mongodb://host/database.collection?options`` names a collection on any server;
+``database.collection`` and ``collection`` are on the service's own server.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,17 +27,19 @@ from greenline.mongo.options import Options, split
 
 SELECTION_MS, SOCKET_MS = 5_000, 60_000
 INTERNAL_ERROR = 1  # MongoDB's code
-# Beside the batches: the cursor, the checkpoint, the change stream.
+# Besides the batches: the cursor, the checkpoint, the change stream.
 OTHER_CONNECTIONS = 4
 
 
 @dataclass(frozen=True)
 class Place:
     """
-    A collection that is not connected yet.
+    The address of a collection.
 
-    :param uri: of the server; it may hold a password, so it is never printed.
-    :param options: pymongo's, which the URI may replace.
+    :param uri: of the server, str; it may contain a password, so it is never printed.
+    :param database: its name, str.
+    :param collection: its name, str.
+    :param options: pymongo's options, which the URI may replace. Default none.
     """
 
     uri: str = field(repr=False)
@@ -51,7 +53,14 @@ class Place:
 
 @dataclass(frozen=True)
 class CollectionEndpoint:
-    """A collection whose documents are read and written as raw BSON, and its name for errors."""
+    """
+    A connected collection whose documents are read and written as raw BSON.
+
+    :param name: its name in errors, str.
+    :param collection: pymongo's.
+    :param max_document_bytes: the server's limit, int.
+    :param is_view: bool. Default False.
+    """
 
     name: str
     collection: "Collection[RawBSONDocument]" = field(repr=False)
@@ -59,7 +68,8 @@ class CollectionEndpoint:
     is_view: bool = False
 
     def beside(self, name: str) -> "Collection[dict[str, Any]]":
-        """Return another collection of the same database, of decoded documents."""
+        """Return the collection *name* of the same database, with decoded documents."""
+        # On the primary and acknowledged: a checkpoint that is not stored would be worse than none.
         decoded: CodecOptions[dict[str, Any]] = CodecOptions()
         return self.collection.database[name].with_options(
             decoded,
@@ -68,13 +78,13 @@ class CollectionEndpoint:
         )
 
     def on_primary(self) -> "CollectionEndpoint":
-        """Return the same, read where it is written, whatever the URI prefers."""
+        """Return this endpoint with reads from the primary, whatever the URI prefers."""
         primary = self.collection.with_options(read_preference=ReadPreference.PRIMARY)
         return replace(self, collection=primary)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Let pymongo's errors out of the block as ours, with this collection's name."""
+        """Translate pymongo's errors in a ``with`` block, adding this collection's name."""
         try:
             yield
         except PyMongoError as error:
@@ -82,9 +92,9 @@ class CollectionEndpoint:
 
     def require(self) -> None:
         """
-        Refuse a collection that is not there.
+        Refuse a collection that does not exist.
 
-        :raises ConfigError: the database has no collection and no view of this name.
+        :raises ConfigError: the database has no collection or view of this name.
         """
         found = _described(self.collection)
         if not found:
@@ -93,9 +103,10 @@ class CollectionEndpoint:
 
 def parse(text: str, own: Callable[[], tuple[str, Options]]) -> Place:
     """
-    Return the place that *text* names.
+    Return the address that *text* contains.
 
-    :param own: returns the service's own URI and options; called where *text* is no URI.
+    :param text: an argument of a command.
+    :param own: returns the service's own URI and options; called if *text* is no URI.
     :raises ConfigError: it names no collection.
     """
     if "://" in text:
@@ -106,6 +117,7 @@ def parse(text: str, own: Callable[[], tuple[str, Options]]) -> Place:
         if not database or not collection:
             raise ConfigError(f"{server_of(text)}: the URI must end with /DATABASE.COLLECTION")
         return Place(text, database, collection)
+    # MongoDB allows dots in the name of a collection, but not in that of a database.
     uri, options = own()
     database, _, collection = text.rpartition(".") if text.count(".") == 1 else ("", "", text)
     if text.count(".") > 1:
@@ -118,10 +130,13 @@ def parse(text: str, own: Callable[[], tuple[str, Options]]) -> Place:
 @contextmanager
 def opened(place: Place, batches_at_once: int = 1) -> Iterator[CollectionEndpoint]:
     """
-    Connect to *place* for the length of the block.
+    Connect to a collection for a ``with`` block.
 
-    :param batches_at_once: how many connections writing takes, int, default 1.
-    :raises StoreDown: the server does not answer, or refuses these credentials.
+    :param place: its address.
+    :param batches_at_once: connections that writing takes, int. Default 1.
+    :raises ConfigError: the URI or one of its options is wrong.
+    :raises StoreDown: the server does not answer.
+    :raises StoreError: the server refuses, the credentials for example.
     """
     size = batches_at_once + OTHER_CONNECTIONS
     ours: Options = {
@@ -137,6 +152,7 @@ def opened(place: Place, batches_at_once: int = 1) -> Iterator[CollectionEndpoin
         raise ConfigError(f"{place}: {error}") from error
     with client:
         try:
+            # Connect now, so that a wrong address is reported before anything begins.
             client.admin.command("ping")
             hello = client.admin.command("hello")
             kind = _described(client[place.database][place.collection]).get("type")
@@ -150,14 +166,20 @@ def opened(place: Place, batches_at_once: int = 1) -> Iterator[CollectionEndpoin
 
 
 def acknowledged(concern: WriteConcern) -> WriteConcern:
-    """Return *concern*, or the server's default for ``w=0``: what is not confirmed may be lost."""
+    """Return *concern*, or the server's default in place of ``w=0``."""
+    # Unacknowledged writes could be lost without an error.
     return concern if concern.acknowledged else WriteConcern()
 
 
 def named(name: str, error: PyMongoError) -> GreenlineError:
-    """Return our error for *error* of the collection *name*."""
+    """
+    Return the GreenlineError for an error of pymongo.
+
+    :param name: the collection's name.
+    :param error: the error.
+    """
     kind = StoreDown if isinstance(error, ConnectionFailure) else StoreError
-    # As SecantusDB answers when its disk is full: no more than that it cannot.
+    # SecantusDB answers a full disk with this code and no reason.
     more = "; its log says why" if getattr(error, "code", None) == INTERNAL_ERROR else ""
     return kind(f"{name}: {first_sentence(error)}{more}")
 
@@ -168,6 +190,6 @@ def _default_database(uri: str) -> str:
 
 
 def _described(collection: "Collection[Any]") -> dict[str, Any]:
-    """Return what the server says of *collection*; nothing where there is none."""
+    """Return the server's description of *collection*, empty if it does not exist."""
     found = collection.database.list_collections(filter={"name": collection.name})
     return next((dict(one) for one in found), {})

@@ -1,4 +1,4 @@
-"""Documents that could not be copied: in a file, each with its reason."""
+"""A file of the documents that could not be copied, each with its reason."""
 
 import base64
 import json
@@ -19,7 +19,12 @@ from greenline.errors import ConfigError
 
 @dataclass(frozen=True)
 class Failure:
-    """A document of the source as raw BSON, and why it is not in the target."""
+    """
+    A document that is not in the target.
+
+    :param document: raw BSON, as in the source.
+    :param reason: why it could not be copied, str.
+    """
 
     document: bytes
     reason: str
@@ -30,7 +35,8 @@ class Failure:
         return json.dumps({"reason": self.reason, **fields}, ensure_ascii=False)
 
     def _decoded(self) -> dict[str, Any] | None:
-        """Return the document as Extended JSON; None where decoding it loses something."""
+        """Return the document as Extended JSON; None if decoding loses a part of it."""
+        # Checked by encoding it again: decoding drops a repeated field name, for example.
         try:
             decoded = bson.decode(self.document, ids.DECODED)
             if bson.encode(decoded, codec_options=ids.DECODED) != self.document:
@@ -43,9 +49,9 @@ class Failure:
 
 class FailureFile:
     """
-    A file of lines, made when the first document fails, and continued if it is there.
+    A file of lines, created at the first failure. Failures are appended to an existing file.
 
-    :raises ConfigError: it cannot be written; the message names it.
+    :param path: of the file, Path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,8 +60,13 @@ class FailureFile:
         self._lock = Lock()
 
     def write(self, failures: Iterable[Failure]) -> None:
-        """Append a line each, and return when they are on the disk: a checkpoint counts on it."""
+        """
+        Append a line for each failure, and return when they are on the disk.
+
+        :raises ConfigError: the file cannot be written; the message names it.
+        """
         text = "".join(f"{failure.line()}\n" for failure in failures)
+        # Several threads write: without the lock lines could be mixed.
         with self._lock:
             try:
                 self._append(text)
@@ -72,4 +83,5 @@ class FailureFile:
             self._file = self.path.open("a", encoding="utf-8", errors="backslashreplace")
         self._file.write(text)
         self._file.flush()
+        # The checkpoint may go beyond these documents once this returns.
         os.fsync(self._file.fileno())

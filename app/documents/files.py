@@ -1,8 +1,9 @@
 """
-Files of documents: NDJSON (a document of Extended JSON a line) and BSON, plain or compressed.
+Read and write files of documents: NDJSON (a line of Extended JSON for each) and BSON, plain or
+compressed.
 
-Streams are read and written here, no server is asked. A document is its BSON bytes: a BSON file is
-read and written without a change, and what is read is checked before a server sees it.
+A document is its BSON bytes, so a BSON file is read and written without a change. Documents are
+checked when they are read, before a server receives them.
 """
 
 import gzip
@@ -36,13 +37,13 @@ FORMATS_BY_SUFFIX = {
 COMPRESSIONS_BY_SUFFIX = {".gz": GZIP, ".zst": ZSTD}
 
 MIN_DOCUMENT_BYTES = 5
-# What MongoDB stores at most.
+# The largest document that MongoDB stores.
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
-# A control character is one byte of BSON and six of JSON; names and types take their share.
+# A control character takes one byte of BSON and six of JSON; names and types need some more.
 MAX_LINE_BYTES = 8 * MAX_DOCUMENT_BYTES
 FILE_BUFFER_BYTES = 1024 * 1024
 
-# The number of a document in its file (a line's in NDJSON), from 1; and the document.
+# A document with its number in the file, from 1; in NDJSON the number of its line.
 Numbered = tuple[int, bytes]
 
 
@@ -51,7 +52,7 @@ class FileError(Exception):
 
 
 class UniqueNames(dict[str, Any]):
-    """A document whose names differ: of two values with one name a dict would keep the last."""
+    """A document that refuses a repeated name, of which a dict would keep the last value."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name in self:
@@ -62,7 +63,7 @@ class UniqueNames(dict[str, Any]):
 _CODEC: CodecOptions[UniqueNames] = CodecOptions(
     document_class=UniqueNames,
     tz_aware=True,
-    # MongoDB's dates go beyond Python's; and a UUID stays the binary that it is.
+    # MongoDB has dates beyond Python's range. A UUID stays binary, of whatever subtype.
     datetime_conversion=DatetimeConversion.DATETIME_AUTO,
     uuid_representation=UuidRepresentation.UNSPECIFIED,
 )
@@ -87,10 +88,11 @@ def format_of(path: str, given: str | None, known: tuple[str, ...] = (NDJSON, BS
     Return the format of a file, by its name.
 
     :param path: the file's path, or ``-``.
-    :param given: what was said about it, str or None; it wins.
-    :param known: the formats that are possible, in the order in which they are named.
-    :raises FileError: the name does not say.
+    :param given: the format if it was given explicitly, str; None to use the name.
+    :param known: the possible formats, in the order for messages. Default NDJSON and BSON.
+    :raises FileError: the name does not show it, or it is not possible.
     """
+    # The suffix of the compression comes last: books.ndjson.gz.
     name = Path(path)
     if name.suffix in COMPRESSIONS_BY_SUFFIX:
         name = name.with_suffix("")
@@ -102,16 +104,23 @@ def format_of(path: str, given: str | None, known: tuple[str, ...] = (NDJSON, BS
 
 
 def compression_of(path: str, given: str | None) -> str:
-    """Return how a file is compressed, by its name; what was *given* wins."""
+    """
+    Return the compression of a file, by its name.
+
+    :param path: the file's path, or ``-``.
+    :param given: the compression if it was given explicitly, str; None to use the name.
+    """
     return given or COMPRESSIONS_BY_SUFFIX.get(Path(path).suffix, NONE)
 
 
 @contextmanager
 def reading(path: str, compression: str) -> Iterator[BinaryIO]:
     """
-    Open a file, or standard input for ``-``, and yield its uncompressed content.
+    Open a file for reading in a ``with`` block, which gives its uncompressed content.
 
-    :raises FileError: it cannot be read, also when the block reads from it.
+    :param path: the file's path, or ``-`` for standard input.
+    :param compression: one of ``COMPRESSIONS``.
+    :raises FileError: it cannot be opened, or the block cannot read from it.
     """
     with _as_file_error(compression), ExitStack() as stack:
         file = sys.stdin.fileno() if path == STANDARD_STREAM else path
@@ -124,15 +133,17 @@ def reading(path: str, compression: str) -> Iterator[BinaryIO]:
 @contextmanager
 def writing(path: str, compression: str) -> Iterator[BinaryIO]:
     """
-    Open a file, or standard output for ``-``, and yield what compresses and writes.
+    Open a file for writing in a ``with`` block, which gives the stream to write to.
 
-    A regular file appears under its name when it is complete, in the place of another one.
+    A regular file appears under its name, or replaces one, only when it is complete.
 
-    :raises FileError: it cannot be written, also when the block writes to it.
+    :param path: the file's path, or ``-`` for standard output.
+    :param compression: one of ``COMPRESSIONS``.
+    :raises FileError: it cannot be opened, or the block cannot write to it.
     """
     with _as_file_error(compression), ExitStack() as stack:
         if path == STANDARD_STREAM:
-            # Not sys.stdout.buffer: what could not be written would be tried again at exit.
+            # Not sys.stdout.buffer: after an error Python would write the rest again at exit.
             raw = stack.enter_context(
                 open(sys.stdout.fileno(), "wb", buffering=FILE_BUFFER_BYTES, closefd=False)
             )
@@ -142,6 +153,7 @@ def writing(path: str, compression: str) -> Iterator[BinaryIO]:
             raw = stack.enter_context(_replaced(os.path.realpath(path)))
         with _compressed(raw, compression) as stream:
             yield stream
+        # Here, so that a full disk is an error of this block.
         raw.flush()
 
 
@@ -152,9 +164,11 @@ def _replaced(path: str) -> Iterator[BinaryIO]:
         with open(part, "wb", buffering=FILE_BUFFER_BYTES) as file:
             yield file
             file.flush()
+            # On the disk before the rename: a crash must not leave an empty file under the name.
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException:
+        # Also after Ctrl-C: no partial file stays.
         with suppress(OSError):
             os.unlink(part)
         raise
@@ -168,13 +182,13 @@ def _as_file_error(compression: str) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # the reader has enough; click ends quietly
+        raise  # the reading end of a pipe was closed; click ends without a message
     except kinds as error:
         raise FileError(getattr(error, "strerror", None) or str(error)) from error
 
 
 def _zstd() -> Any:
-    """Return the module that the standard library has from Python 3.14 on."""
+    """Return the module zstd, which the standard library has from Python 3.14 on."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
@@ -207,7 +221,7 @@ def _compressed(raw: BinaryIO, compression: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _buffered(stream: Any) -> Iterator[BinaryIO]:
-    """Gather documents, which are small: a compressor is called for each piece."""
+    """Collect small documents in a buffer: each write calls the compressor."""
     buffered = io.BufferedWriter(stream, FILE_BUFFER_BYTES)
     yield buffered
     buffered.flush()
@@ -217,8 +231,9 @@ def read_lines(stream: BinaryIO) -> Iterator[Numbered]:
     """
     Yield each line that is not blank, with its number.
 
-    :raises FileError: one is longer than any document could be.
+    :raises FileError: a line is longer than that of any document.
     """
+    # The limit bounds the memory: a file of another kind may have no line ends at all.
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -232,13 +247,13 @@ def read_ndjson(stream: BinaryIO) -> Iterator[Numbered]:
     """
     Yield the documents of a stream of Extended JSON, each with its line's number.
 
-    :raises FileError: names the line that is no document.
+    :raises FileError: a line is no document; the message has its number.
     """
     for number, line in read_lines(stream):
         try:
             yield number, from_json(line)
         except FileError as error:
-            # Only the last line can lack its end.
+            # A missing line end means that the file was cut off: only the last line can lack it.
             end = "" if line.endswith(b"\n") else "; the file ends in this line"
             raise FileError(f"line {number}: {error}{end}") from error
 
@@ -247,12 +262,13 @@ def read_bson(stream: BinaryIO) -> Iterator[Numbered]:
     """
     Yield the documents of a stream of BSON, each with its number.
 
-    :raises FileError: names the document that is none, is cut off or too large.
+    :raises FileError: a document is invalid, cut off or too large; the message has its number.
     """
     number = 0
     while size := stream.read(4):
         number += 1
         document = read_document(stream, size, f"document {number}")
+        # Only to check it: the bytes themselves are passed on.
         try:
             decode(document)
         except FileError as error:
@@ -262,12 +278,14 @@ def read_bson(stream: BinaryIO) -> Iterator[Numbered]:
 
 def read_document(stream: BinaryIO, size: bytes, name: str) -> bytes:
     """
-    Read what follows the *size* of a BSON document, and return all of it.
+    Read the rest of a BSON document, and return the whole document.
 
-    :param size: its first four bytes.
-    :param name: what errors call it.
-    :raises FileError: it is cut off, or its size is none.
+    :param stream: positioned after the size.
+    :param size: the document's first four bytes, or fewer at the end of a file.
+    :param name: the document's name in errors, str.
+    :raises FileError: it is cut off, or has an impossible size.
     """
+    # Checked before the read: a wrong size could request gigabytes.
     size_bytes = int.from_bytes(size, "little", signed=True)
     if len(size) == 4 and not MIN_DOCUMENT_BYTES <= size_bytes <= MAX_DOCUMENT_BYTES:
         limits = f"{MIN_DOCUMENT_BYTES} to {MAX_DOCUMENT_BYTES:,}"
@@ -280,9 +298,9 @@ def read_document(stream: BinaryIO, size: bytes, name: str) -> bytes:
 
 def decode(document: bytes) -> Mapping[str, Any]:
     """
-    Return what a BSON document holds.
+    Decode a BSON document.
 
-    :raises FileError: it is not valid, has text that is not UTF-8, or a name twice.
+    :raises FileError: it is invalid, has text that is not UTF-8, or a repeated name.
     """
     try:
         return bson.decode(document, _CODEC)
@@ -292,15 +310,16 @@ def decode(document: bytes) -> Mapping[str, Any]:
 
 def from_json(text: bytes) -> bytes:
     """
-    Return one document of Extended JSON as BSON, with an ``_id`` if it has none.
+    Return one document of Extended JSON as BSON, with a new ``_id`` if it has none.
 
-    :raises FileError: it is no document, or none that MongoDB could store.
+    :raises FileError: it is no document, or MongoDB cannot store it.
     """
     try:
         value = json.loads(text.decode(), object_pairs_hook=_from_pairs)
         if not isinstance(value, dict):
             raise FileError(f"one object a line is a document, not {type(value).__name__}")
         if "_id" not in value:
+            # At the front, where servers store it.
             value = {"_id": bson.ObjectId(), **value}
         document = bson.encode(value, codec_options=_CODEC)
     except json.JSONDecodeError as error:
@@ -316,6 +335,7 @@ def from_json(text: bytes) -> bytes:
 
 
 def _from_pairs(pairs: list[tuple[str, Any]]) -> Any:
+    # Pairs instead of an object_hook, which would not see a repeated name.
     document = UniqueNames()
     for name, value in pairs:
         document[name] = value
@@ -326,7 +346,9 @@ def to_json(document: bytes, options: json_util.JSONOptions) -> bytes:
     """
     Return a BSON document as a line of Extended JSON.
 
-    :raises FileError: JSON would lose a part of it: a name that it has twice.
+    :param document: BSON.
+    :param options: as :func:`json_options` returns them.
+    :raises FileError: JSON would lose a part of it, such as a repeated name.
     """
     text = json_util.dumps(
         decode(document), json_options=options, ensure_ascii=False, separators=(",", ":")
@@ -335,7 +357,12 @@ def to_json(document: bytes, options: json_util.JSONOptions) -> bytes:
 
 
 def writer(format: str, *, canonical: bool = False) -> Callable[[bytes], bytes]:  # noqa: A002
-    """Return what makes a BSON document what it is in a file of *format*."""
+    """
+    Return a function that converts a BSON document to its form in a file.
+
+    :param format: ``NDJSON`` or ``BSON``.
+    :param canonical: write canonical instead of relaxed Extended JSON. Default False.
+    """
     if format == BSON:
         return bytes
     options = json_options(canonical=canonical)

@@ -1,8 +1,8 @@
 """
-What changes in the source while it is copied, and after: its change stream, applied to the target.
+Apply the source's change stream to the target, from the beginning of the copy on.
 
-The stream's position is taken before the first document is read, so no change is missed; one that
-the copy has seen already is applied again, which changes nothing in the end.
+The stream's position is taken before the first document is read, so no change is missed. A change
+that the copy has already read is applied again, which does not alter the final state.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ AWAIT_MS = 500
 CHANGES_AT_ONCE = 1_000
 HISTORY_LOST = 286
 WRITTEN = ("insert", "update", "replace")
-# They change nothing in the documents.
+# Operations that change no document.
 QUIET = ("create", "createIndexes", "dropIndexes", "modify", "shardCollection")
 
 Change = ReplaceOne[RawBSONDocument] | DeleteOne
@@ -39,13 +39,13 @@ Change = ReplaceOne[RawBSONDocument] | DeleteOne
 
 def position_now(source: CollectionEndpoint) -> Any:
     """
-    Return where the change stream of *source* is now.
+    Return the current position of the change stream of *source*.
 
-    :raises StoreError: the server has none; only a replica set does.
+    :raises StoreError: the server has no change streams; they need a replica set.
     """
     try:
         with source.collection.watch(max_await_time_ms=AWAIT_MS) as stream:
-            if stream.resume_token is None:  # a server may give it with the first answer only
+            if stream.resume_token is None:  # some servers send it with the first answer only
                 stream.try_next()
             token = stream.resume_token
     except OperationFailure as error:
@@ -60,9 +60,10 @@ def position_now(source: CollectionEndpoint) -> Any:
 
 class Follower:
     """
-    Apply what changes in the source of *job* to its target, until ``stopping`` is set.
+    Apply the changes of a job's source to its target, until ``stopping`` is set.
 
-    :param on_change: is given the number of changes applied so far, int.
+    :param job: the copy.
+    :param on_change: called with the number of changes applied so far, int.
     """
 
     def __init__(self, job: Job, on_change: Callable[[int], None]) -> None:
@@ -79,17 +80,17 @@ class Follower:
 
     def run(self) -> None:
         """
-        Apply what changes.
+        Apply the changes.
 
-        :raises GreenlineError: a server is away for too long or refuses; the changes since the
-            position are forgotten; the collection was dropped or renamed.
+        :raises GreenlineError: a server is unreachable for too long or refuses, the server no
+            longer has the changes since the position, or the collection was dropped or renamed.
         """
         with Keeper(self._checkpoint, lambda _: self._on_change(self._applied), self._stopping):
             while not self._stopping.is_set():
                 self._retry(self._follow)
 
     def _follow(self) -> None:
-        """Open the stream where the checkpoint is, and apply until the end or an error."""
+        """Open the stream at the checkpoint, and apply its changes until the end or an error."""
         try:
             with self._source.collection.watch(
                 resume_after=self._checkpoint.progress.token,
@@ -98,9 +99,11 @@ class Follower:
             ) as stream:
                 while not self._stopping.is_set():
                     self._apply(self._changes(stream))
+                    # After the changes are applied: a killed process applies some of them again.
                     token = _plain(stream.resume_token)
                     self._checkpoint.progress = replace(self._checkpoint.progress, token=token)
         except PyMongoError as error:
+            # Transient: run() opens the stream again at the checkpoint.
             if passes(error):
                 raise
             if getattr(error, "code", None) == HISTORY_LOST:
@@ -111,8 +114,9 @@ class Follower:
             raise named(self._source.name, error) from error
 
     def _changes(self, stream: "ChangeStream[Any]") -> list[Any]:
-        """Return the changes that are there, after a while without any an empty list."""
+        """Return the available changes; an empty list after ``AWAIT_MS`` without any."""
         changes: list[Any] = []
+        # Bounded by number and by size: a change may have a document of 16 MB.
         size_bytes = 0
         while len(changes) < CHANGES_AT_ONCE and size_bytes < MAX_BYTES:
             change = stream.try_next()
@@ -138,9 +142,9 @@ class Follower:
 
     def _made(self, change: Any) -> tuple[Change, bytes] | None:
         """
-        Return what is to be done for *change*, and the document, should that be refused.
+        Return the write that applies *change*, and a document for the file of failures.
 
-        None where there is nothing to do. Of a document that is deleted only the key is left.
+        :returns: None if there is nothing to do. The document of a delete has only its key.
         """
         kind = change["operationType"]
         if kind not in (*WRITTEN, "delete"):
@@ -151,32 +155,35 @@ class Follower:
             )
         named_by = bytes(change["documentKey"].raw)
         key = ids.id_of(named_by) or b""
+        # The target's _id follows from the source's, so a delete needs no lookup.
         there = {"_id": ids.value_of(self._recipe.new_id(key))}
         if kind == "delete":
             return DeleteOne(there), named_by
         if change.get("fullDocument") is None:
-            return None  # deleted since: that change is on its way
+            return None  # deleted since; its delete follows in the stream
         document = bytes(change["fullDocument"].raw)
         try:
             made = self._recipe.one(document)
         except TransformRefused as error:
             self._fail(Failure(document, str(error)))
             return None
+        # The transform now leaves it out; an earlier version of it may be in the target.
         if made is None:
             return DeleteOne(there), document
         return ReplaceOne(there, RawBSONDocument(made), upsert=True), document
 
     def _write(self, written: list[Change], documents: list[bytes]) -> None:
-        """Write in the order of the changes; what a document is refused for does not end it."""
+        """Write the changes in order; a refused document is a failure and does not end the loop."""
+        # In order, because two changes may be of one document.
         begin = 0
         while begin < len(written):
             begin += self._retry(self._write_some, written[begin:], documents[begin:])
 
     def _write_some(self, written: list[Change], documents: list[bytes]) -> int:
         """
-        Write up to the first that is refused; return how many are done.
+        Write up to the first change that is refused; return the number of changes done.
 
-        :raises NotYet: none is, and the first one is to be tried again.
+        :raises NotYet: none is done, and the first one may succeed later.
         """
         write = self._target.collection.bulk_write
         refused = refusals(self._target, write, written, in_order=True)
@@ -188,15 +195,16 @@ class Follower:
             reason = f"its delete is refused: {first.reason}" if is_delete else first.reason
             self._fail(Failure(documents[first.index], reason))
             return first.index + 1
+        # Progress is returned first, so that the time for attempts begins anew with each change.
         if first.index == 0:
             raise NotYet(first.reason)
         return first.index
 
     def _fail(self, failure: Failure) -> None:
         """
-        Keep what failed in the file.
+        Write a failed document to the file of failures.
 
-        :raises StoreError: it is more than may be.
+        :raises StoreError: there are more than allowed.
         """
         self._job.failures.write([failure])
         done = self._checkpoint.progress
@@ -206,9 +214,10 @@ class Follower:
 
 def require_position(token: Any) -> None:
     """
-    Refuse to follow what a copy without ``--follow`` has begun.
+    Refuse to follow after a copy that was begun without ``--follow``.
 
-    :raises ConfigError: it kept no position.
+    :param token: of the checkpoint.
+    :raises ConfigError: the copy stored no position.
     """
     if token is None:
         raise ConfigError(
@@ -218,5 +227,5 @@ def require_position(token: Any) -> None:
 
 
 def _plain(token: Any) -> Any:
-    """Return a resume token that can be stored."""
+    """Return a resume token as a dict, which can be stored."""
     return bson.decode(token.raw) if isinstance(token, RawBSONDocument) else token

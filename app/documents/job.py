@@ -1,4 +1,4 @@
-"""What the parts of one copy have in common."""
+"""The objects and limits that the parts of one copy share."""
 
 from dataclasses import dataclass
 from threading import Event
@@ -14,11 +14,11 @@ from greenline.errors import StoreError
 @dataclass(frozen=True)
 class JobLimits:
     """
-    How much at a time.
+    The limits of a copy.
 
     :param batch: documents in a batch, int.
-    :param batches_at_once: how many are written at a time, int.
-    :param max_rate: documents a second, int; None does not limit them.
+    :param batches_at_once: batches that are written at a time, int.
+    :param max_rate: documents per second, int; None for no limit.
     :param max_errors: documents that may fail before the copy stops, int.
     """
 
@@ -31,11 +31,15 @@ class JobLimits:
 @dataclass(frozen=True)
 class Job:
     """
-    Copy *source* into *target*, from where *checkpoint* is.
+    A copy.
 
-    :param recipe: what becomes of a document.
+    :param source: the collection that is read.
+    :param target: the collection that is written.
+    :param checkpoint: the progress, from which the copy continues.
+    :param recipe: the changes to documents.
     :param failures: the file of documents that fail.
-    :param stopping: set it to stop after what is on its way.
+    :param limits: the limits.
+    :param stopping: set it to stop after the batches in progress.
     """
 
     source: CollectionEndpoint
@@ -48,11 +52,11 @@ class Job:
 
     def require_few(self, count: int, failure: Failure) -> None:
         """
-        Refuse to go on after too many failures.
+        Refuse to continue after too many failures.
 
         :param count: documents that have failed so far, int.
-        :param failure: the last one.
-        :raises StoreError: they are more than may be.
+        :param failure: one of them, for the message.
+        :raises StoreError: there are more than ``max_errors``.
         """
         if count > self.limits.max_errors:
             raise StoreError(

@@ -1,11 +1,10 @@
 """
-The framing of ``mongodump --archive``, after common/archive/spec.md and parser.go of mongo-tools.
+Read archives of ``mongodump --archive`` (common/archive/spec.md and parser.go of mongo-tools).
 
-A magic number; a prelude of one header and one document of metadata for each collection; and then
-blocks, in which the collections' documents take turns: a header that names a collection, documents
-of it, a terminator. A collection ends with a header that says EOF. The metadata has the indexes
-and the options: they are not read. Neither is the CRC in the last header, which Python would
-compute byte by byte: a compressed archive is protected by its own.
+An archive is a magic number, a prelude (a header, and a document of metadata for each collection),
+and blocks of the collections in any order. A block is a header that names a collection, documents
+of it, and a terminator. A header with EOF ends a collection. Indexes and options in the metadata
+are not read.
 """
 
 from collections.abc import Iterator
@@ -21,7 +20,8 @@ def read_archive(stream: BinaryIO, namespace: str | None) -> Iterator[Numbered]:
     """
     Yield the documents of one collection, each with its number in that collection.
 
-    :param namespace: DATABASE.COLLECTION; None when the archive has only one.
+    :param stream: the uncompressed archive.
+    :param namespace: DATABASE.COLLECTION, str; None if the archive has only one.
     :raises FileError: it is no archive, is cut off, or has no such collection.
     """
     if stream.read(4) != MAGIC:
@@ -31,8 +31,11 @@ def read_archive(stream: BinaryIO, namespace: str | None) -> Iterator[Numbered]:
     while size := stream.read(4):
         header = _read_header(stream, size)
         name = f"{header.get('db')}.{header.get('collection')}"
+        # The CRC in this header is not checked: in Python that takes a loop over all bytes, and a
+        # compressed archive has a checksum of its own.
         is_complete |= name == wanted and bool(header.get("EOF"))
         for document in _read_block(stream, f"{name}, document"):
+            # Blocks of other collections are read, because their length is not known before.
             if name != wanted:
                 continue
             number += 1
@@ -46,7 +49,7 @@ def read_archive(stream: BinaryIO, namespace: str | None) -> Iterator[Numbered]:
 
 
 def _read_namespaces(stream: BinaryIO) -> list[str]:
-    """Read the prelude and return the collections that it names."""
+    """Read the prelude; return the names of its collections."""
     _read_header(stream, stream.read(4))
     metadata = [decode(document) for document in _read_block(stream, "the prelude, document")]
     return [f"{one.get('db')}.{one.get('collection')}" for one in metadata]

@@ -1,9 +1,7 @@
 """
-Fake products, any number of them: the same ones for the same seed.
+Generate any number of fake products, reproducibly from a seed.
 
-Each batch has a generator of random numbers of its own, so that it does not depend on the others
-which of them are written first. The words come from Faker once: asking it for each field would take
-a hundred times as long.
+The words are taken from Faker once: asking it for each field would take a hundred times as long.
 """
 
 import random
@@ -38,7 +36,7 @@ MAX_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What products are made of."""
+    """The words of which products are made."""
 
     words: list[str]
     colors: list[str]
@@ -47,7 +45,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, fake: Any) -> "Vocabulary":
-        """Return one of what *fake*, a seeded Faker, says."""
+        """Return a vocabulary from *fake*, a seeded Faker."""
         return cls(
             [fake.word() for _ in range(WORDS)],
             [fake.color_name() for _ in range(COLORS)],
@@ -58,12 +56,16 @@ class Vocabulary:
 
 def products(vocabulary: Vocabulary, seed: int, begin: int, end: int) -> Iterator[bytes]:
     """
-    Return the products of the numbers from *begin* to before *end*, as raw BSON.
+    Yield products as raw BSON.
 
-    About a third lacks each optional field, or has it empty, as in the service's sample data.
+    Each optional field is missing or empty in about a third of them, as in the sample data.
 
-    :param seed: 0 to ``MAX_SEED``: other seeds give other products with other ids.
+    :param vocabulary: their words.
+    :param seed: 0 to ``MAX_SEED``; another seed gives other products with other ids.
+    :param begin: number of the first product, int.
+    :param end: number after that of the last product, int.
     """
+    # A generator for each batch: its products do not depend on which batch is made first.
     chance = random.Random(seed << 64 | begin)  # noqa: S311
     for number in range(begin, end):
         yield bson.encode(_product(vocabulary, chance, seed, number))
@@ -79,11 +81,18 @@ def populate(
     on_progress: Any,
 ) -> int:
     """
-    Write *count* products; return how many are there.
+    Write products; those of an earlier run with the same seed are left unchanged.
 
-    Those that are there from an earlier run are left as they are.
-
-    :raises GreenlineError: the target is away for too long or refuses, or has others of these ids.
+    :param target: the collection.
+    :param vocabulary: the products' words.
+    :param count: products, int.
+    :param seed: 0 to ``MAX_SEED``.
+    :param batches_at_once: batches that are written at a time, int.
+    :param stopping: set it to stop early.
+    :param on_progress: called with the number of products written so far, int.
+    :returns: the number of products that are in the target.
+    :raises GreenlineError: the target is unreachable for too long or refuses, or has other
+        documents with these ids.
     """
     throttle = Throttle(None, stopping)
     writer = Writer(target, throttle, stopping)
@@ -93,6 +102,7 @@ def populate(
         failures = writer.write(prepared)
         if failures:
             raise Conflict(f"{target.name}: {failures[0].reason}")
+        # Documents of an earlier run count: the writer has compared them.
         batch.copied = len(prepared.documents)
 
     def count_batch(batch: Batch) -> None:
@@ -106,6 +116,7 @@ def populate(
             throttle.wait(BATCH)
             if stopping.is_set():
                 break
+            # Made in this thread: they are Python objects, so several threads would not be faster.
             made = list(products(vocabulary, seed, begin, min(begin + BATCH, count + 1)))
             work = partial(write, Prepared(made, made))
             batches.submit(Batch(), sum(map(len, made)), work)
@@ -121,6 +132,7 @@ def _product(vocabulary: Vocabulary, chance: random.Random, seed: int, number: i
     first, second = chance.sample(COUNTRIES, 2)
     slug = f"{word}-{number}"
     product: dict[str, Any] = {
+        # From the seed and the number: a repeated run writes the same ids.
         "_id": ObjectId(struct.pack(">IQ", seed, number)),
         "offerId": f"offer-{seed}-{number:07d}",
         "title": f"{pick(vocabulary.colors)} {pick(vocabulary.words)}",

@@ -1,7 +1,7 @@
 """
-How far a command is: a live line on a terminal, a plain line now and then elsewhere, or JSON.
+Show the progress of a command: a live line on a terminal, plain lines elsewhere, or JSON.
 
-Progress goes to stderr, as what a program prints may be piped on; JSON lines go to stdout.
+Progress goes to stderr, because stdout may be piped; JSON lines go to stdout.
 """
 
 import json
@@ -20,17 +20,18 @@ JSON_EVERY_S = 1.0
 
 class Display(ABC):
     """
-    Counts documents or changes, and shows them; ``show`` is called about once a second.
+    Count documents or changes, and show the count.
 
-    :param what: what is done, as "copied".
-    :param total: documents in all as far as known, int; 0 where it is not.
-    :param done: documents that an earlier run did, int, default 0.
-    :param noun: what is counted, default "documents".
+    :param what: the participle of the action, such as "copied".
+    :param total: documents in all, int; 0 if not known.
+    :param done: documents that an earlier run did, int. Default 0.
+    :param noun: the things that are counted. Default "documents".
     """
 
     def __init__(self, what: str, total: int, done: int = 0, noun: str = "documents") -> None:
         self.what = what
         self.noun = noun
+        # An estimate of the server may be too low.
         self.total = max(total, done)
         self.done = done
         self._before = done
@@ -38,41 +39,47 @@ class Display(ABC):
 
     @property
     def rate(self) -> float:
-        """Documents a second, of this run."""
+        """Documents per second in this run."""
+        # Without those of an earlier run, which took no time of this one.
         return (self.done - self._before) / max(monotonic() - self._begin, 0.001)
 
     @property
     def seconds(self) -> float:
-        """How long this run took so far."""
+        """Seconds since this run began."""
         return monotonic() - self._begin
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left at this rate; None when nothing is known of it."""
+        """Seconds left at this rate; None if the total or the rate is unknown."""
         if not self.total or not self.rate:
             return None
         return max(self.total - self.done, 0) / self.rate
 
     def update(self, done: int) -> None:
-        """Set how many documents are done, and show it if it is time to."""
+        """Set the number of documents done, and show it if it is time."""
         self.done = done
         self.show()
 
     @abstractmethod
     def show(self) -> None:
-        """Show the numbers, if it is time to."""
+        """Show the numbers, if it is time; called about once a second."""
 
     @abstractmethod
     def end(self, text: str, **numbers: Any) -> None:
-        """Show the result: *text* for a person, *numbers* for a program."""
+        """
+        Show the result.
+
+        :param text: for people.
+        :param numbers: for programs.
+        """
 
     def close(self) -> None:
-        """Give the terminal back, where it was taken."""
+        """Restore the terminal, if the display has changed it."""
         return
 
 
 class Lines(Display):
-    """Plain lines on stderr, where it is no terminal."""
+    """Plain lines on stderr, for a stderr that is no terminal; parameters as :class:`Display`."""
 
     def __init__(self, what: str, total: int, done: int = 0, noun: str = "documents") -> None:
         super().__init__(what, total, done, noun)
@@ -94,7 +101,7 @@ class Lines(Display):
 
 
 class Json(Display):
-    """A JSON object a line on stdout; the last one has the result."""
+    """Lines of JSON on stdout, the last one with the result; parameters as :class:`Display`."""
 
     def __init__(self, what: str, total: int, done: int = 0, noun: str = "documents") -> None:
         super().__init__(what, total, done, noun)
@@ -120,11 +127,11 @@ class Json(Display):
 
 
 class Live(Display):
-    """A line on the terminal that changes in place."""
+    """A line on the terminal that changes in place; parameters as :class:`Display`."""
 
     def __init__(self, what: str, total: int, done: int = 0, noun: str = "documents") -> None:
         super().__init__(what, total, done, noun)
-        # A tenth of a second to import, which only a terminal needs.
+        # Imported here: it takes a tenth of a second, and only a terminal needs it.
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
@@ -141,6 +148,7 @@ class Live(Display):
         self._bar.start()
 
     def show(self) -> None:
+        # The total is an estimate: a bar must not exceed it.
         total = max(self.total, self.done)
         rate = f"{self.rate:,.0f}/s"
         self._bar.update(self._task, completed=self.done, total=total, rate=rate)
@@ -157,7 +165,15 @@ class Live(Display):
 def display(
     what: str, total: int, done: int = 0, noun: str = "documents", *, as_json: bool
 ) -> Iterator[Display]:
-    """Show progress for the length of the block, in the way that suits where it goes."""
+    """
+    Show progress for the length of a ``with`` block.
+
+    :param what: the participle of the action, such as "copied".
+    :param total: documents in all, int; 0 if not known.
+    :param done: documents that an earlier run did, int. Default 0.
+    :param noun: the things that are counted. Default "documents".
+    :param as_json: lines of JSON instead of text, bool.
+    """
     kind: type[Display] = Json if as_json else Live if sys.stderr.isatty() else Lines
     shown = kind(what, total, done, noun)
     try:

@@ -1,9 +1,8 @@
 """
-A collection in the order of its ``_id``, batch by batch, as raw BSON.
+Read a collection in the order of its ``_id``, in batches of raw BSON.
 
-One cursor reads all of it. When it is lost, or a copy goes on where another ended, the server is
-asked from the last ``_id`` on, by the lower bound of an index scan: ``$gt`` compares within one
-BSON type only, and a collection may have ``_id``s of several.
+One cursor reads all of it. If it is lost, or a copy continues another one, a new cursor begins at
+the last ``_id``.
 """
 
 from collections.abc import Iterator
@@ -23,15 +22,16 @@ BY_ID = [("_id", 1)]
 
 class Reader:
     """
-    Iterate over the documents of *source*, in lists of raw BSON.
+    Iterate over the documents of a collection, in lists of raw BSON.
 
-    :param batch: documents in a list at most, int, default 1,000; a reply of the server has no
-        more than 16 MB.
-    :param after: element of an ``_id``: only what comes behind it is read.
-    :param first: element of the first ``_id`` that is read.
-    :param end: element of the first ``_id`` that is not read any more.
-    :param stopping: once set, a source that is away is not waited for.
-    :raises PyMongoError: the source refuses, or is away for too long.
+    :param source: the collection.
+    :param batch: documents in a list at most, int. Default 1,000. A reply of the server has at most
+        16 MB.
+    :param after: element of the ``_id`` after which reading begins. Default None: the start.
+    :param first: element of the first ``_id`` to read. Default None: the start.
+    :param end: element of the ``_id`` before which reading ends. Default None: the end.
+    :param stopping: once set, an unreachable source is not waited for. Default None.
+    :raises PyMongoError: the source refuses, or is unreachable for too long.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Reader:
         except StopIteration:
             return None
         except PyMongoError as error:
+            # The next attempt opens a cursor at the last _id that was read.
             self._cursor = None
             if is_new and self._is_bounded() and _is_refusal(error):
                 return self._without_bounds(error)
@@ -82,15 +83,15 @@ class Reader:
         return self._takes_bounds and any((self._after, self._first, self._end))
 
     def _without_bounds(self, error: PyMongoError) -> list[bytes] | None:
-        """Read from a server, or a view, that knows no bounds: by comparing across types."""
+        """Read from a server or view without index bounds, by a filter that compares all types."""
         self._takes_bounds = False
         try:
             return self._next()
         except OperationFailure:
-            raise error from None  # the first reason is the better one
+            raise error from None  # the first error names the real reason
 
     def _behind(self, documents: list[bytes]) -> list[bytes]:
-        # The lower bound is inclusive: the document before is the first one, or gone.
+        # The lower bound is inclusive: the last document read comes again, unless it was deleted.
         if documents and self._after and ids.id_of(documents[0]) == self._after:
             documents = documents[1:]
         self._after = ids.last_readable(documents) or self._after
@@ -103,6 +104,8 @@ class Reader:
             return self._collection.find_raw_batches(**asked)
         if not self._takes_bounds:
             return self._collection.find_raw_batches(_between(least, end), **asked)
+        # Bounds of the index scan, which cover all types: $gt compares within one BSON type only,
+        # and a collection may have _ids of several. The server requires the hint.
         cursor = self._collection.find_raw_batches(hint=BY_ID, **asked)
         if least:
             cursor.min([("_id", ids.value_of(least))])
@@ -117,6 +120,7 @@ def _is_refusal(error: PyMongoError) -> bool:
 
 def _between(least: bytes | None, end: bytes | None) -> dict[str, Any]:
     """Return the filter for ids from *least* to before *end*, in the server's order of types."""
+    # $expr compares across types; $literal keeps an _id that looks like an operator a value.
     parts = [
         {operator: ["$_id", {"$literal": ids.value_of(element)}]}
         for operator, element in (("$gte", least), ("$lt", end))

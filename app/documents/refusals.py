@@ -1,7 +1,7 @@
 """
-What the target's errors of one batch mean: one rule for the copy and for the changes that follow.
+Classify the errors of a batch in the target, for the copy and for the changes after it.
 
-What passes is tried again, what is no fault of a document ends the command, and the rest is a
+A transient error is retried, an error of the server ends the command, and any other error is a
 failure of its document.
 """
 
@@ -17,10 +17,11 @@ from app.documents.retry import PASSING_CODES, NotYet
 from greenline.errors import StoreError
 from greenline.mongo.errors import first_sentence
 
-# Refusals that are no fault of the document: the disk is full, a quota is used up, the user may not
-# write here.
+# Codes of errors that no document has caused: the disk is full, a quota is used up, the user has no
+# right to write.
 SERVER_CODES = frozenset({8, 13, 18, 20, 39, 8000, 12501, 14031, 17144})
-# A batch is refused because of one of its documents: some servers decode what mongod only stores.
+# Codes with which some servers refuse a whole batch because of one document: they decode documents
+# that mongod stores unread.
 DOCUMENT_CODES = frozenset({2, 9, 15, 22, 10334})
 
 T = TypeVar("T")
@@ -29,11 +30,11 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Refusal:
     """
-    One of a batch that the target refuses.
+    A document or a change of a batch that the target refuses.
 
-    :param index: its place in the batch, int.
-    :param code: MongoDB's, int.
-    :param reason: the server's words.
+    :param index: its position in the batch, int.
+    :param code: MongoDB's, int; None if the server sent none.
+    :param reason: the server's message.
     """
 
     index: int
@@ -42,7 +43,7 @@ class Refusal:
 
     @property
     def passes(self) -> bool:
-        """Whether the same may be taken a little later."""
+        """Whether the error is transient."""
         return self.code in PASSING_CODES
 
 
@@ -54,11 +55,13 @@ def refusals(
     in_order: bool = False,
 ) -> list[Refusal]:
     """
-    Write *batch* into *target*; return what it refuses of it, by index.
+    Write a batch; return the refused elements by index.
 
-    :param write: pymongo's way to write it.
-    :param in_order: nothing is written behind the first one that is refused, bool.
-    :raises NotYet: the batch is not confirmed, and is to be written again.
+    :param target: the collection.
+    :param write: writes a batch with pymongo.
+    :param batch: the documents or changes.
+    :param in_order: nothing is written after the first one that is refused, bool. Default False.
+    :raises NotYet: the write concern was not met; the batch is to be written again.
     :raises StoreError: the server refuses for a reason of its own.
     """
     try:
@@ -70,7 +73,7 @@ def refusals(
             raise
         if len(batch) == 1:
             return [Refusal(0, error.code, first_sentence(error))]
-        # Refused because of one of them: in halves, until it is alone.
+        # The batch is refused as a whole because of some documents: they are found by bisection.
         middle = len(batch) // 2
         first = refusals(target, write, batch[:middle], in_order=in_order)
         if first and in_order:
@@ -82,7 +85,7 @@ def refusals(
 
 @contextmanager
 def target_errors(target: CollectionEndpoint) -> Iterator[None]:
-    """Let the errors of repeated writing out of the block as ours, with the target's name."""
+    """Translate the errors of repeated writes in a ``with`` block, adding the target's name."""
     with target.errors():
         try:
             yield
@@ -92,13 +95,15 @@ def target_errors(target: CollectionEndpoint) -> Iterator[None]:
 
 
 def _refused(target: CollectionEndpoint, details: Any) -> list[Refusal]:
-    # The concern was not met: what is there, and what is refused, shows when it is repeated.
+    # The write concern was not met. Writing the batch again shows what is stored and what is
+    # refused.
     for unconfirmed in details.get("writeConcernErrors", ()):
         raise NotYet(str(unconfirmed.get("errmsg")))
     refused = [
         Refusal(one["index"], one.get("code"), str(one.get("errmsg")))
         for one in details.get("writeErrors", ())
     ]
+    # The server's own error comes before those of documents: it ends the command.
     for one in refused:
         if one.code in SERVER_CODES:
             raise StoreError(f"{target.name}: {one.reason}")

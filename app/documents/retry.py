@@ -1,4 +1,4 @@
-"""Which of a server's errors pass, and how long they are waited for."""
+"""Decide which errors of a server are transient, and retry after them."""
 
 from collections.abc import Callable
 from threading import Event
@@ -16,25 +16,25 @@ from tenacity import (
 
 from greenline.mongo.errors import CURSOR_CODES, DOWN_CODES
 
-# As long as this a server may be away: an election takes ten seconds, a restart a minute.
+# A server may be unreachable for so long: an election takes ten seconds, a restart a minute.
 MAX_OUTAGE_S = 120.0
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
 
-# MongoDB's codes of states that pass: elections, restarts, locks, time limits, overload; 16500 is
-# what Azure's and Amazon's services answer to too many requests.
+# MongoDB's codes of transient states: elections, restarts, locks, time limits, overload. Azure's
+# and Amazon's services answer too many requests with 16500.
 PASSING_CODES = frozenset({6, 7, 24, 46, 50, 64, 89, 112, 202, 262, 462, 9001, 16500} | DOWN_CODES)
-# The cursor is gone, and the same question may be asked again; also for a capped collection's end
-# and a plan that was killed.
+# Codes of a lost cursor, after which the query can be sent again; also those of a capped collection
+# that was overwritten and of a killed plan.
 LOST_CODES = CURSOR_CODES | {136, 175}
 PASSING_LABELS = ("RetryableWriteError", "RetryableError", "SystemOverloadedError")
 
 
 class NotYet(Exception):
-    """Some documents of a batch were refused by errors that pass."""
+    """Some documents of a batch were refused with transient errors."""
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether the same operation may succeed a little later."""
+    """Return whether *error* is transient."""
     if isinstance(error, AutoReconnect | ExecutionTimeout | WTimeoutError | NotYet):
         return True
     if not isinstance(error, OperationFailure):
@@ -46,17 +46,18 @@ def passes(error: BaseException) -> bool:
 
 def retrying(stopping: Event, on_pause: Callable[[float], None] = lambda _: None) -> Retrying:
     """
-    Return what calls a function until its errors are none that pass.
+    Return a callable that calls a function again after transient errors.
 
     Pauses are exponential with full jitter, as in :mod:`greenline.mongo.retry`.
 
-    :param stopping: once set, no pause is waited for and no further attempt made.
-    :param on_pause: is given the length of each pause, in seconds, before it.
+    :param stopping: once set, a pause ends and no further attempt is made.
+    :param on_pause: called with the seconds of each pause before it. Default: nothing.
     """
 
     def before_sleep(state: RetryCallState) -> None:
         on_pause(state.upcoming_sleep)
 
+    # In place of time.sleep: a signal that sets the event ends the pause.
     def sleep(pause_s: float) -> None:
         stopping.wait(pause_s)
 

@@ -1,4 +1,4 @@
-"""A clean stop by Ctrl-C or SIGTERM: what is on its way is written, and nothing more begun."""
+"""Stop cleanly on Ctrl-C or SIGTERM: batches in progress are written, and no more are begun."""
 
 import signal
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class Stop(Event):
     """
-    Set by a signal, or by what cannot go on.
+    An event that a signal or a fatal error sets.
 
-    ``signal`` is its number, and ``followed`` says that it was the end of following, which has no
-    other one.
+    ``signal`` is the number of the signal. ``followed`` says that the signal ended ``--follow``,
+    for which it is the normal end.
     """
 
     signal: int | None = None
@@ -24,21 +24,21 @@ class Stop(Event):
 @contextmanager
 def stoppable(*, raises: bool = False) -> Iterator[Stop]:
     """
-    Take the signals for the length of the block; a second one ends the process at once.
+    Handle the signals for the length of a ``with`` block; a second one ends the process at once.
 
-    :param raises: raise KeyboardInterrupt instead of setting the event: reading a pipe cannot wait
-        for one. Default False.
+    :param raises: raise KeyboardInterrupt instead of setting the event, because a read from a pipe
+        does not notice an event. Default False.
     """
     stop = Stop()
 
     def receive(number: int, _: FrameType | None) -> None:
         stop.signal = number
-        # What is killed goes on as well: a second signal need not wait for anything.
+        # A second signal may kill the process: a copy continues from its checkpoint all the same.
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         if raises:
             raise KeyboardInterrupt
-        # The main thread may hold the event's lock at this moment, and would wait for itself.
+        # In another thread: the main thread, interrupted here, may hold the event's lock.
         Thread(target=stop.set, daemon=True).start()
 
     before = {number: signal.signal(number, receive) for number in SIGNALS}

@@ -1,4 +1,4 @@
-"""How fast documents are written: at most so many a second, and slower while the target fails."""
+"""Limit the rate at which documents are written, and pause while the target fails."""
 
 from collections.abc import Callable
 from threading import Event, Lock
@@ -7,11 +7,11 @@ from time import monotonic
 
 class Throttle:
     """
-    The thread that reads waits before each batch; those that write say when none should begin.
+    Delay batches: the reading thread waits before each, and writing threads request pauses.
 
-    :param max_rate: documents a second, int; None does not limit them.
+    :param max_rate: documents per second, int; None for no limit.
     :param stopping: once set, there is no waiting.
-    :param clock: seconds, monotonic.
+    :param clock: returns monotonic seconds. Default ``time.monotonic``.
     """
 
     def __init__(
@@ -24,11 +24,12 @@ class Throttle:
         self._next = 0.0
 
     def wait(self, documents: int) -> None:
-        """Wait until as many documents may be written."""
+        """Wait until that many documents may be written."""
         self._stopping.wait(max(self.reserve(documents), 0))
 
     def reserve(self, documents: int) -> float:
-        """Reserve the time of *documents*; return in how many seconds it begins."""
+        """Reserve the time for *documents*; return the seconds until it begins."""
+        # From now if the last time has passed: an idle time is not made up for.
         with self._lock:
             now = self._clock()
             begin = max(self._next, now)
@@ -36,6 +37,6 @@ class Throttle:
             return begin - now
 
     def pause(self, pause_s: float) -> None:
-        """Let no batch begin for *pause_s* seconds: the target did not take the last one."""
+        """Let no batch begin for *pause_s* seconds, after an error of the target."""
         with self._lock:
             self._next = max(self._next, self._clock() + pause_s)

@@ -1,8 +1,8 @@
 """
-A collection's documents to a file, and from one, as raw BSON.
+Export the documents of a collection to a file and import them, as raw BSON.
 
-Memory is bounded whatever the size of the collection: by a batch of the cursor on the way out, by
-a batch a thread on the way in.
+Memory is bounded, whatever the size of the collection: by one batch for an export, by one batch for
+each thread for an import.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ from app.documents.progress import plural
 from app.documents.reading import BATCH
 from greenline.mongo.errors import DUPLICATE_KEY
 
-# A batch is one message, of which the server takes 48 MB.
+# A batch is one message; the server accepts 48 MB.
 BATCH_BYTES = 4 * 1024 * 1024
 
 
@@ -31,7 +31,7 @@ class ImportRefused(Exception):
 
 @dataclass
 class TransferOutcome:
-    """What became of one batch."""
+    """The result of one batch."""
 
     inserted: int = 0
     skipped: int = 0
@@ -42,12 +42,12 @@ class TransferOutcome:
 
 @dataclass
 class Imported:
-    """What an import has done so far."""
+    """The progress of an import."""
 
     inserted: int = 0
-    # Documents whose _id was there already.
+    # Documents whose _id existed already.
     skipped: int = 0
-    # Documents that were sent and not acknowledged: they may be there.
+    # Documents that were sent and not acknowledged; they may be stored.
     unknown: int = 0
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Imported:
         return said + (f", {self.unknown:,} may be there or not" if self.unknown else "")
 
     def add(self, outcome: TransferOutcome) -> None:
-        """Count one batch."""
+        """Add the numbers of one batch."""
         self.inserted += outcome.inserted
         self.skipped += outcome.skipped
         self.unknown += outcome.unknown
@@ -68,12 +68,13 @@ def export_documents(
     to_file: Callable[[bytes], bytes],
 ) -> int:
     """
-    Write the documents of *batches*.
+    Write documents to a file.
 
-    :param write: takes the bytes for the file.
-    :param to_file: makes them of a document's BSON.
-    :returns: how many there were.
-    :raises FileError: names the document that cannot be written in this format.
+    :param batches: lists of raw BSON.
+    :param write: writes bytes to the file.
+    :param to_file: converts a document to the file's format.
+    :returns: the number of documents.
+    :raises FileError: a document cannot be written in this format; the message names it.
     """
     count = 0
     for batch in batches:
@@ -88,7 +89,7 @@ def export_documents(
 
 
 def _name(document: bytes) -> str:
-    """Return what an error may say of the ``_id``."""
+    """Return the ``_id`` for an error message, "" if it cannot be shown."""
     element = ids.id_of(document)
     if element is None or not ids.is_readable(element):
         return ""
@@ -105,35 +106,39 @@ def import_documents(
     done: Imported,
 ) -> None:
     """
-    Insert *documents* in batches, which are sent in their order, several at once.
+    Insert documents in batches, several at a time, begun in their order.
 
-    No further batch is sent after one in which a document was refused. Those that were sent are
-    waited for, however the import ends.
+    After a refused document no further batch is sent.
 
-    :param noun: what errors call a document of the file: "line", for instance.
-    :param at_once: batches that are sent before the first of them is answered, int.
-    :param skip_duplicates: whether a document whose ``_id`` is there already is left out.
-    :param done: is kept up to date.
-    :raises ImportRefused: names the first document that the server refused.
-    :raises PyMongoError: the server failed, or was lost.
+    :param collection: the target.
+    :param documents: with their numbers in the file.
+    :param noun: the name of a document in errors, such as "line".
+    :param at_once: batches in progress at a time, int.
+    :param skip_duplicates: leave out documents whose ``_id`` exists already, bool.
+    :param done: its numbers are updated.
+    :raises ImportRefused: the server refused a document; the message names the first one.
+    :raises PyMongoError: the server failed, or the connection was lost.
     """
     sent: deque[Future[TransferOutcome]] = deque()
     with ThreadPoolExecutor(at_once) as pool:
         try:
             for batch in in_batches(documents):
+                # At most at_once batches are in memory besides the one that is being read.
                 if len(sent) == at_once:
                     _await_first(sent, done)
                 sent.append(pool.submit(_insert, collection, batch, noun, skip_duplicates))
             while sent:
                 _await_first(sent, done)
         finally:
-            # After an error: what was sent before it is done, and has to be counted.
+            # After an error: the batches in progress are waited for, as they may be stored and have
+            # to be counted.
             for future in sent:
                 done.add(future.result())
 
 
 def in_batches(documents: Iterable[Numbered]) -> Iterator[list[Numbered]]:
-    """Yield *documents* in lists of at most ``BATCH`` and about ``BATCH_BYTES``."""
+    """Yield *documents* in lists of at most ``BATCH`` documents and about ``BATCH_BYTES``."""
+    # A single larger document is a list of its own.
     batch: list[Numbered] = []
     size_bytes = 0
     for one in documents:
@@ -149,6 +154,7 @@ def in_batches(documents: Iterable[Numbered]) -> Iterator[list[Numbered]]:
 def _insert(
     collection: "Collection[Any]", batch: list[Numbered], noun: str, skip_duplicates: bool
 ) -> TransferOutcome:
+    # Unordered: the server tries every document, so that all refusals of the batch are known.
     try:
         collection.insert_many([RawBSONDocument(raw) for _, raw in batch], ordered=False)
     except BulkWriteError as error:
@@ -176,12 +182,13 @@ def _outcome(
 def _is_duplicate_id(refused: Any) -> bool:
     if refused["code"] != DUPLICATE_KEY:
         return False
-    # Servers name the fields of the index, or the index in the text, or both.
+    # Servers report the fields of the index, or its name in the text, or both.
     pattern = refused.get("keyPattern")
     return list(pattern) == ["_id"] if pattern else "_id_" in refused["errmsg"]
 
 
 def _await_first(sent: "deque[Future[TransferOutcome]]", done: Imported) -> None:
+    # Removed after the wait: if Ctrl-C interrupts it, the batch is still counted.
     outcome = sent[0].result()
     sent.popleft()
     done.add(outcome)

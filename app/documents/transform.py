@@ -1,8 +1,8 @@
 """
-What becomes of each document on its way: new ids, and a function of the user's.
+Change documents during a copy: new ids, and a function of the user.
 
-A document that needs neither is not decoded: one with invalid UTF-8 or duplicate names is copied
-unchanged.
+Without such a function a document is not decoded, so one with invalid UTF-8 or repeated names is
+copied unchanged.
 """
 
 import importlib
@@ -25,9 +25,9 @@ LOSSY = "decoding it loses something: a name that is there twice, or a type that
 
 def load(name: str) -> Transform:
     """
-    Return the function that *name* names.
+    Return a function by its name.
 
-    :param name: ``module:function``, of the working directory or of what is installed.
+    :param name: ``module:function``, in the working directory or in an installed package.
     :raises ConfigError: there is none, or its module cannot be imported.
     """
     module, _, function = name.partition(":")
@@ -36,6 +36,7 @@ def load(name: str) -> Transform:
     sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), function, None)
+    # The user's module may raise anything while it is imported, and may call sys.exit().
     except (Exception, SystemExit) as error:
         raise ConfigError(f"--transform {name}: {_in_one_line(error)}") from error
     finally:
@@ -49,12 +50,12 @@ def load(name: str) -> Transform:
 @dataclass
 class Prepared:
     """
-    A batch as it is to be written.
+    A batch that is ready to be written.
 
-    :param documents: raw BSON.
-    :param read: the same documents as the source has them.
-    :param failures: those that could not be transformed.
-    :param skipped: how many the transform left out, int.
+    :param documents: raw BSON for the target. Default none.
+    :param read: the same documents as in the source. Default none.
+    :param failures: documents that could not be transformed. Default none.
+    :param skipped: documents that the transform left out, int. Default 0.
     """
 
     documents: list[bytes] = field(default_factory=list)
@@ -66,11 +67,11 @@ class Prepared:
 @dataclass(frozen=True)
 class Recipe:
     """
-    What turns a document of the source into one of the target: always the same one.
+    Convert documents of the source to those of the target, always with the same result.
 
-    :param identity: makes the new ids, at most 64 bytes; None keeps the old ones.
-    :param transform: the user's function; None leaves the documents as they are.
-    :param max_document_bytes: of the target.
+    :param identity: key for new ids, at most 64 bytes; None keeps the old ids.
+    :param transform: the user's function; None leaves documents unchanged.
+    :param max_document_bytes: the target's limit, int.
     """
 
     identity: bytes | None
@@ -79,11 +80,11 @@ class Recipe:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether documents arrive as they are."""
+        """Whether documents are copied unchanged."""
         return self.identity is None and self.transform is None
 
     def prepare(self, documents: list[bytes]) -> Prepared:
-        """Return what is to be written for *documents*, and those for which nothing can be."""
+        """Return the batch for *documents*, with a failure for each that cannot be converted."""
         prepared = Prepared()
         for document in documents:
             try:
@@ -100,9 +101,9 @@ class Recipe:
 
     def one(self, document: bytes) -> bytes | None:
         """
-        Return what is to be written for *document*; None when the transform leaves it out.
+        Return the target's document; None if the transform leaves it out.
 
-        :raises TransformRefused: nothing can be written.
+        :raises TransformRefused: the document cannot be converted.
         """
         element = ids.id_of(document)
         if element is None:
@@ -113,9 +114,11 @@ class Recipe:
             transformed = _transformed(self.transform, document)
             if transformed is None:
                 return None
+            # Set also without --new-ids: the transform may have removed the _id.
             made = ids.with_id(transformed, new)
         elif self.identity is not None:
             made = ids.with_id(document, new)
+        # Checked here: the driver would refuse the whole batch.
         if len(made) > self.max_document_bytes:
             raise TransformRefused(
                 f"it has {len(made):,} bytes, and {self.max_document_bytes:,} may be"
@@ -123,16 +126,18 @@ class Recipe:
         return made
 
     def new_id(self, element: bytes) -> bytes:
-        """Return the element of the ``_id`` that the document of this *element* has there."""
+        """Return the element of the target's ``_id`` for that of the source."""
         return element if self.identity is None else ids.derived(element, self.identity)
 
 
 class TransformRefused(Exception):
-    """Nothing can be written for a document; the message says why."""
+    """A document cannot be converted; the message has the reason."""
 
 
 def _transformed(transform: Transform, document: bytes) -> bytes | None:
     try:
+        # Encoded again for comparison: decoding must not lose anything before the user's function
+        # changes the document.
         decoded = bson.decode(document, ids.DECODED)
         if bson.encode(decoded, codec_options=ids.DECODED) != document:
             raise TransformRefused(LOSSY)
@@ -146,7 +151,7 @@ def _transformed(transform: Transform, document: bytes) -> bytes | None:
     except TransformRefused:
         raise
     except (Exception, SystemExit) as error:
-        # Whatever the user's function raises is this document's failure, and no other's.
+        # Any error of the user's function is a failure of this document only.
         raise TransformRefused(_in_one_line(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""Batches into the target, unordered: what passes is repeated, what does not is a failure."""
+"""Write batches to the target: transient errors are retried, others are failures."""
 
 from collections.abc import Mapping, Sequence
 from threading import Event
@@ -19,11 +19,13 @@ OTHER_DOCUMENT = "the target has another document of this _id"
 
 class Writer:
     """
-    Write batches into *target*; one for all threads.
+    Write batches to a collection, from several threads.
 
-    :param throttle: receives the pauses that the target's errors make.
-    :param is_followed: a document that is there already is left alone, because changes follow,
-        bool; else one that differs is a failure.
+    :param target: the collection.
+    :param throttle: receives the pauses after errors of the target.
+    :param stopping: once set, a failing target is not waited for.
+    :param is_followed: changes follow, so a document that exists already is left unchanged, bool.
+        Otherwise one that differs is a failure. Default False.
     """
 
     def __init__(
@@ -40,11 +42,11 @@ class Writer:
 
     def write(self, prepared: Prepared) -> list[Failure]:
         """
-        Write the documents; return those that the target refuses.
+        Write a batch; return the documents that the target refuses.
 
-        A document that is there already counts as written: an earlier attempt did it.
+        An equal document in the target counts as written, by an earlier attempt.
 
-        :raises GreenlineError: the target is away for too long, or refuses all.
+        :raises GreenlineError: the target is unreachable for too long, or refuses everything.
         """
         pending = list(range(len(prepared.documents)))
         failures: list[Failure] = []
@@ -57,6 +59,7 @@ class Writer:
             failures.extend(
                 Failure(prepared.read[pending[index]], reason) for index, reason in failed.items()
             )
+            # Only these are left for the next attempt: the other documents are decided.
             again = [one for one in refused if one.passes]
             pending = [pending[one.index] for one in again]
             if again:
@@ -68,11 +71,12 @@ class Writer:
         return failures
 
     def _insert(self, documents: Sequence[bytes]) -> None:
+        # Unordered: one refused document does not stop the others.
         raw = [RawBSONDocument(document) for document in documents]
         self._target.collection.insert_many(raw, ordered=False)
 
     def _failed(self, refused: Sequence[Refusal], documents: Sequence[bytes]) -> dict[int, str]:
-        """Return by index why a document has failed; one that is there already has not."""
+        """Return reasons by index, without documents that the target has already."""
         failed = {one.index: one.reason for one in refused}
         duplicates = {
             one.index: documents[one.index] for one in refused if one.code == DUPLICATE_KEY
@@ -85,15 +89,17 @@ class Writer:
         return failed
 
     def _there(self, duplicates: Mapping[int, bytes]) -> dict[int, bool]:
-        """Return by index, where the target has the ``_id``, whether it has the same document."""
+        """Return by index whether the target's document with this ``_id``, if any, is equal."""
         if not duplicates:
             return {}
         elements = {index: ids.id_of(document) or b"" for index, document in duplicates.items()}
         readable = {element for element in elements.values() if ids.is_readable(element)}
         asked = {"_id": {"$in": [ids.value_of(element) for element in readable]}}
+        # On the primary: a secondary may not have the document yet.
         found = self._target.on_primary().collection.find(asked)
         stored = {ids.id_of(raw): raw for raw in (bytes(one.raw) for one in found)}
-        # An _id that cannot be decoded cannot be asked for: the document counts as there.
+        # An _id that cannot be decoded cannot be queried: its document counts as equal. A duplicate
+        # that is absent violates another unique index.
         return {
             index: element not in readable or stored[element] == duplicates[index]
             for index, element in elements.items()

@@ -1,1 +1,1 @@
-"""One repository per resource; Postgres and MongoDB never meet here."""
+"""One repository for each resource, on Postgres or on MongoDB."""

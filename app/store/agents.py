@@ -1,4 +1,4 @@
-"""Agents, in Postgres: each has a name of its own. Their tasks go with them."""
+"""Agents in Postgres. Names are unique. Deleting an agent deletes its tasks."""
 
 from typing import ClassVar
 

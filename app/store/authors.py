@@ -1,4 +1,4 @@
-"""Authors, in Postgres: each has a name of its own, and one that books show cannot be deleted."""
+"""Authors in Postgres. Names are unique. One that a book refers to cannot be deleted."""
 
 from typing import ClassVar
 
@@ -14,7 +14,8 @@ class Authors(NamedTable[AuthorInput]):
     noun = "author"
     filters: ClassVar = {"name": "name = %(name)s"}
     orders: ClassVar = {"id": ID, "name": text("name"), **STAMPS}
-    # Another name changes these books: who changes a book has it first, and then what it shows.
+    # A new name changes the documents of these books. They are locked first because a change of a
+    # book locks the book before its authors: the opposite order would deadlock.
     lock_first = """
         select from books
         where id in (select book_id from book_authors where author_id = any(%(ids)s::bigint[]))

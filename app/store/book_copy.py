@@ -1,8 +1,8 @@
 """
-All books with their authors and genres, by COPY: a line of JSON a book, as a client sends it.
+Export and import all books with their authors and genres by COPY, as lines of JSON.
 
-COPY needs a connection of its own in a process without psycopg2's green callback: a command's, not
-a worker's.
+COPY is impossible with psycopg2's wait callback, so these functions need the connection of a
+command; a worker cannot call them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,8 +18,8 @@ from app.records import BookInput
 from app.store.queries import read
 
 COPY_BUFFER_BYTES = 64 * 1024
-# JSON has these two characters as \u0001 and \u0002 only: nothing in it is quoted or divided, and
-# COPY passes on each line as it is.
+# JSON contains these two characters only in escaped form, so COPY finds nothing to quote or to
+# split, and passes each line unchanged.
 _FORMAT = "with (format csv, quote e'\\x01', delimiter e'\\x02', encoding 'utf8')"
 _EXPORT = f"copy ({read('books/export')}) to stdout {_FORMAT}"
 _SENT = read("books/sent")
@@ -29,15 +29,18 @@ _ANALYZE = "analyze books, authors, genres, book_authors, book_genres"
 
 
 class BookRefused(Exception):
-    """A line is no book, or none that the database takes; the message has the line's number."""
+    """A line is no book, or the database refuses it; the message has the number of the line."""
 
 
 def export_books(conn: Connection, stream: BinaryIO) -> int:
     """
-    Write all books, in the order of their ids and as they are at one moment.
+    Write all books, in the order of their ids.
 
-    :returns: how many there were.
+    :param conn: a connection of a command.
+    :param stream: receives a line of JSON for each book.
+    :returns: the number of books.
     """
+    # One statement sees one snapshot, so the file is consistent while clients write.
     with conn.cursor() as cursor:
         cursor.copy_expert(_EXPORT, stream)
         return cursor.rowcount
@@ -45,9 +48,11 @@ def export_books(conn: Connection, stream: BinaryIO) -> int:
 
 def import_books(conn: Connection, lines: Iterable[tuple[int, bytes]]) -> int:
     """
-    Add the books of *lines*, which come with their numbers: all of them, or none.
+    Add books: all of them or none.
 
-    :returns: how many there were.
+    :param conn: a connection of a command.
+    :param lines: pairs of a line's number and the line.
+    :returns: the number of books.
     :raises BookRefused: names the first line that is no book, or that a constraint refuses.
     """
     with conn, conn.cursor() as cursor:
@@ -57,20 +62,22 @@ def import_books(conn: Connection, lines: Iterable[tuple[int, bytes]]) -> int:
             cursor.copy_expert(_SEND, rows, COPY_BUFFER_BYTES)  # type: ignore[arg-type]  # it only reads
         except psycopg2.Error:
             if rows.error is not None:
-                # libpq only has the text of what was raised in read().
+                # psycopg2's error has only the text of the exception that read() raised.
                 raise rows.error from None
             raise
+        # A temporary table has no statistics until it is analyzed: autovacuum never sees it.
         cursor.execute("analyze sent_books")
         refused = _insert(cursor, 0, rows.last)
         if refused is not None:
             raise _first_refused(cursor, rows.last, refused)
-        # Until autovacuum has done it, pages of books would be planned as if there were none.
+        # Without this, pages of books would be planned as if the tables were empty, until
+        # autovacuum has run.
         cursor.execute(_ANALYZE)
         return rows.count
 
 
 class _BookRows:
-    """What COPY reads: lines that are books, as *line*, delimiter and JSON."""
+    """The file that COPY reads: for each book its line's number, the delimiter and its JSON."""
 
     def __init__(self, lines: Iterable[tuple[int, bytes]]) -> None:
         self.count = self.last = 0
@@ -79,11 +86,12 @@ class _BookRows:
         self._rest = b""
 
     def read(self, size: int = COPY_BUFFER_BYTES, /) -> bytes:
-        """Return *size* bytes at most, none at the end."""
+        """Return at most *size* bytes, none at the end."""
         try:
             while len(self._rest) < size and (row := next(self._rows, None)):
                 self._rest += row
         except Exception as error:
+            # Kept for import_books(): psycopg2 replaces it by an error of its own.
             self.error = error
             raise
         given, self._rest = self._rest[:size], self._rest[size:]
@@ -95,16 +103,19 @@ class _BookRows:
                 book = msgspec.json.decode(line, type=BookInput)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 raise BookRefused(f"line {number}: {error}") from error
+            # Encoded again: one line, whatever white space the file's own line has.
             self.count, self.last = self.count + 1, number
             yield b"%d\x02%b\n" % (number, msgspec.json.encode(book))
 
 
 def _insert(cursor: Cursor, after: int, last: int) -> psycopg2.Error | None:
-    """Add the books of some lines; return why they are refused, None when it is done."""
+    """Add the books of some lines; return the error that refuses them, None after success."""
+    # Without the savepoint the error would end the whole transaction.
     cursor.execute("savepoint before_lines")
     try:
         cursor.execute(_IMPORT, {"after": after, "last": last})
     except ForeignKeyViolation as error:
+        # Not a fault of any line: the statement itself adds the missing authors and genres.
         message = "an author or a genre was deleted meanwhile: import it again"
         raise BookRefused(message) from error
     except (psycopg2.IntegrityError, psycopg2.DataError) as error:
@@ -115,11 +126,11 @@ def _insert(cursor: Cursor, after: int, last: int) -> psycopg2.Error | None:
 
 def _first_refused(cursor: Cursor, last: int, error: psycopg2.Error) -> BookRefused:
     """
-    Return the error that names the first line that is refused.
+    Return an error that names the first line that is refused.
 
-    The server says which constraint, but not which line. It is found by halves: of the lines in
-    question the first half is added, and either that is refused, or the line is in the other half.
+    The server's error names a constraint and no line, so the line is found by bisection.
     """
+    # Lines up to accepted are in the transaction; the first refused one follows, up to refused.
     accepted, refused = 0, last
     while refused - accepted > 1:
         middle = (accepted + refused) // 2

@@ -1,9 +1,8 @@
 """
 Books with their authors and genres, in Postgres.
 
-1. A page with all that its books show is one statement, a batch a handful: three round trips.
-2. Authors and genres come by name; who is new is made. Two books that make the same one wait for
-   each other, and both have it.
+A page of books with their authors and genres is one statement, and a batch takes three round
+trips. Authors and genres are given by name, and those that are new are created.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,9 @@ from app.store.queries import read
 from app.store.tables import ID, STAMPS, Order, Table, text, with_ids
 from greenline.errors import SerializationFailure
 
-# The ids of what has a name, in their order: a page by id reads no more of them than it shows. Any
-# other order needs them all; as an array, lest the planner reads all books and then looks which.
+# The ids of the books of an author or genre, in their order: a page by id reads only the ids that
+# it shows. Any other order needs all of them, as an array: with a subquery the planner may read
+# all books and filter them.
 _IDS = "select book_id from book_{0}s where {0}_id = (select id from {0}s where name = %({0})s)"
 _AUTHORS, _GENRES = _IDS.format("author"), _IDS.format("genre")
 _LINK = read("books/link")
@@ -41,7 +41,7 @@ class Books(Table[BookInput]):
     orders: ClassVar = {
         "id": ID,
         "title": text("title"),
-        # Books of an unknown day come last.
+        # Books without a date come last.
         "published": Order(
             "coalesce(published, 'infinity')", "coalesce(%(value)s::date, 'infinity')"
         ),
@@ -50,6 +50,7 @@ class Books(Table[BookInput]):
 
     def _insert(self, cursor: Cursor, items: Sequence[BookInput]) -> list[Stored]:
         cursor.execute(self._inserting, {"items": msgspec.json.encode(items).decode()})
+        # The statement returns ids in the order of the items: a sequence gives them in that order.
         ids = [int(row[0]) for row in cursor.fetchall()]
         return self._link(cursor, dict(zip(ids, items, strict=True)))
 
@@ -59,7 +60,8 @@ class Books(Table[BookInput]):
     def _link(
         self, cursor: Cursor, books: Mapping[int, BookInput], first: str = ""
     ) -> list[Stored]:
-        """Do what comes *first*, link *books* with what they name; return them as stored."""
+        """Run *first*, link *books* with their authors and genres, and return them as stored."""
+        # All in one round trip: psycopg2 sends several statements in one message.
         values = {
             "items": with_ids(books),
             "ids": list(books),
@@ -69,6 +71,7 @@ class Books(Table[BookInput]):
         try:
             cursor.execute(f"{first} {_LINK} {self._by_ids}", values)
         except ForeignKeyViolation as error:
-            # One that was there was deleted meanwhile: the next attempt makes it anew.
+            # An author or genre was deleted after the statement had found it. The next attempt
+            # creates it again.
             raise SerializationFailure from error
         return self._in_order(books, cursor.fetchall())

@@ -1,17 +1,13 @@
 """
-A resource in one collection of MongoDB: what all such repositories do. The twin of ``Table``.
+The repository of a resource in one collection of MongoDB, as ``Table`` is for Postgres.
 
-1. A document has an item's fields as they are shown, then created_at, updated_at and ``version``,
-   and ``once`` (:mod:`app.store.once_in_documents`), which is not shown. Its id is an ObjectId, in
-   hex outside.
-2. An item is changed by reading it, and by putting another in its place while it has that version;
-   again when someone else was faster.
-3. A batch is a transaction where the server has them. Elsewhere (a mongod that is no replica set)
-   all of it is checked first, then written in order, and what was written is undone when the
-   server refuses one. Who reads meanwhile sees a part, and a process that is killed in between
-   leaves it. With an Idempotency-Key the same request, sent again, completes it; without one it has
-   to be looked for.
-4. A page's place is (order, ``_id``), never a skip, but where a page is asked for by number.
+A document has the item's fields, ``created_at``, ``updated_at``, ``version``, and ``once``
+(:mod:`app.store.once_in_documents`), which is not shown.
+
+A batch is a transaction if the server has transactions. Otherwise (a mongod without a replica set)
+it is checked first, written in order, and undone if the server refuses a document: other clients
+see a part of it meanwhile, and a killed process leaves that part. The same request with the same
+Idempotency-Key completes it; without a key it has to be found by hand.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,40 +27,44 @@ from greenline.errors import OutcomeUnknown, SerializationFailure
 
 T = TypeVar("T")
 
-# How often another one may be faster, in changing one item, before that is told.
+# Attempts to change an item that other clients change at the same time.
 MAX_SWAPS = 30
-SWAP_PAUSE_S = 0.005  # at most, as the following ones
+SWAP_PAUSE_S = 0.005  # an upper limit, as each pause is random
 MAX_SWAP_PAUSE_S = 0.2
 
 OWN_FIELDS = frozenset({"_id", "created_at", "updated_at", "version", ONCE})
 
-# The driver has a kind of its own for numbers beyond 32 bits.
+# The driver returns numbers beyond 32 bits as bson.Int64, which msgspec does not know.
 _encoder = msgspec.json.Encoder(enc_hook=int)
 
 
 class Collection(Generic[I]):
-    """The repository of one resource."""
+    """
+    The repository of one resource.
+
+    :param mongo: lends the database.
+    """
 
     name: ClassVar[str]
     noun: ClassVar[str]
     indexes: ClassVar[Sequence[Index]]
-    # What no two items have in common: an order by it needs no second field.
+    # Fields that are unique: an order by one of them needs no second field.
     unique: ClassVar[frozenset[str]] = frozenset({"id"})
 
     def __init__(self, mongo: Mongo) -> None:
         self._mongo = mongo
 
     def stored(self, item: I) -> Document:
-        """Return the fields of *item* as they are kept."""
+        """Return the fields of *item* as they are stored."""
         fields: Document = msgspec.to_builtins(item)
         return fields
 
     def shown(self, document: Document) -> Document:
-        """Return the fields of *document* as they are answered, ready for JSON."""
+        """Return the fields of *document* as they are shown, ready for JSON."""
         return {name: value for name, value in document.items() if name not in OWN_FIELDS}
 
     def where(self, filters: Mapping[str, Any]) -> Document:
-        """Return the query for what has all these values."""
+        """Return the query for documents that have all these values."""
         return dict(filters)
 
     def get(self, item_id: str) -> Stored:
@@ -76,8 +76,9 @@ class Collection(Generic[I]):
 
     def get_by(self, fields: Mapping[str, Any]) -> Stored:
         """
-        Return the item that has these values, which no two items have.
+        Return the item that has these values.
 
+        :param fields: value by name; a unique index covers them.
         :raises NotFound: there is none.
         """
         where = self.where(fields)
@@ -96,11 +97,14 @@ class Collection(Generic[I]):
         backwards = position is not None and position.before
         direction = DESCENDING if listing.descending != backwards else ASCENDING
         by = [("_id" if listing.order == "id" else listing.order, direction)]
+        # A position is (order, _id): equal values of the order differ by the _id.
         if listing.order not in self.unique:
             by.append(("_id", direction))
         query = where
         if position is not None:
             query = both(where, self._beyond(position, listing.order, direction))
+        # One document more than the page shows whether others follow. Skipping reads all documents
+        # before the page, so only a page that is requested by its number does it.
         more = {"sort": by, "skip": (listing.page - 1) * listing.limit, "limit": listing.limit + 1}
         found = self._mongo.read(lambda database: list(database[self.name].find(query, **more)))
         items = [self._stored(document) for document in found[: listing.limit]]
@@ -118,7 +122,7 @@ class Collection(Generic[I]):
         else:
             made = documents.made(contents, documents.new_ids(len(contents)), documents.now())
             if len(made) == 1:
-                # A client that asks again is given another _id.
+                # Without a key a repeated request has another _id: it would store a second item.
                 self._mongo.insert(self.name, made[0], may_come_again=False)
             else:
                 self._mongo.insert_all(self.name, made)
@@ -129,19 +133,24 @@ class Collection(Generic[I]):
 
     def delete(self, ids: Sequence[str], versions: frozenset[int] | None = None) -> None:
         if versions is not None:
-            [item_id] = ids  # a batch has no versions to delete
+            [item_id] = ids  # a batch delete takes no versions
             _until_first(lambda: self._delete_version(item_id, versions))
         elif len(ids) == 1:
+            # One delete by _id, without a read before.
             if not self._mongo.delete(self.name, ObjectId(ids[0])):
                 raise self._missing(ids)
         else:
             _until_first(lambda: self._delete_all(ids))
 
     def delete_where(self, filters: Mapping[str, Any]) -> int:
+        # Not repeatable: a second attempt would also delete documents that came meanwhile, and
+        # would return a wrong count.
         with self._mongo.database() as database:
             return database[self.name].delete_many(self.where(filters)).deleted_count
 
     def _changed(self, changes: Sequence[Change[I]]) -> list[Stored]:
+        # Optimistic: read, edit, and replace each document only if it still has its version.
+        # SerializationFailure makes _until_first() begin again.
         now = self._read_all([str(change.id) for change in changes])
         for change in changes:
             self._require(now[str(change.id)], change.versions)
@@ -149,7 +158,8 @@ class Collection(Generic[I]):
         try:
             is_done = self._mongo.swap_all(self.name, pairs)
         except OutcomeUnknown:
-            # To put the same there again changes nothing, but where a version was asked for.
+            # One change without a required version can be applied again to the current document.
+            # With one, a second attempt would find our own new version and report a conflict.
             if len(changes) > 1 or changes[0].versions is not None:
                 raise
             is_done = False
@@ -161,6 +171,7 @@ class Collection(Generic[I]):
         item = change.edit(msgspec.json.decode(self._stored(old).json))
         [new] = documents.made([self.stored(item)], [old["_id"]], documents.now())
         new |= {"created_at": old["created_at"], "version": _version(old) + 1}
+        # The idempotency key belongs to the creation and survives each change.
         if ONCE in old:
             new[ONCE] = old[ONCE]
         return new
@@ -177,7 +188,7 @@ class Collection(Generic[I]):
             raise SerializationFailure
 
     def _read(self, ids: Sequence[str]) -> dict[str, Document]:
-        """Return what is there of *ids*."""
+        """Return the documents that exist, by id."""
         query = {"_id": {"$in": [ObjectId(item_id) for item_id in ids]}}
         found = self._mongo.read(lambda database: list(database[self.name].find(query)))
         return {str(document["_id"]): document for document in found}
@@ -189,14 +200,15 @@ class Collection(Generic[I]):
         return found
 
     def _beyond(self, position: Position, order: str, direction: int) -> Document:
-        """Return the query for what comes behind *position* in this direction."""
+        """Return the query for documents after *position* in this direction."""
         sign = "$gt" if direction == ASCENDING else "$lt"
         by_id = {"_id": {sign: ObjectId(str(position.id))}}
         if order == "id":
             return by_id
         if order in self.unique:
             return {order: {sign: position.value}}
-        # The first condition says where to begin in an index; the others leave out equals.
+        # The first condition gives the index scan its start, which the server does not derive from
+        # $or; the second excludes documents of the same value up to the position.
         return {
             order: {f"{sign}e": position.value},
             "$or": [{order: {sign: position.value}}, {order: position.value, **by_id}],
@@ -222,19 +234,26 @@ class Collection(Generic[I]):
 
 
 def both(one: Document, other: Document) -> Document:
-    """Return the query for what both find: without ``$and``, for which some servers scan."""
+    """
+    Return the query for documents that match two queries.
+
+    :param one: a query.
+    :param other: a query.
+    """
+    # Merged if possible: for $and some servers scan the collection.
     if one.keys() & other.keys():
         return {"$and": [one, other]}
     return {**one, **other}
 
 
 def _version(document: Document) -> int:
-    """Return its version: what was stored before there were any has the first."""
+    """Return the version of *document*; documents from before there were versions have 1."""
     return int(document.get("version", 1))
 
 
 def _until_first(work: Callable[[], T]) -> T:
-    """Return what *work* returns, done again when another one was faster."""
+    """Return the result of *work*, repeated while other clients change the same documents."""
+    # Pauses are random: two clients that collide must not do so again at the same moment.
     retrying = Retrying(
         retry=retry_if_exception_type(SerializationFailure),
         wait=wait_random_exponential(multiplier=SWAP_PAUSE_S, max=MAX_SWAP_PAUSE_S),

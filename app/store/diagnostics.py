@@ -1,10 +1,14 @@
-"""A query that takes as long as it is told, to see what the pool does meanwhile."""
+"""A query of a given duration, to observe the pool while its connections are in use."""
 
 from app.store.ports import Pool
 
 
 class Diagnostics:
-    """Postgres asleep."""
+    """
+    Run queries that sleep.
+
+    :param pool: lends connections.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

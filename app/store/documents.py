@@ -1,4 +1,4 @@
-"""What every document in MongoDB has of its own: an id, stamps and a version."""
+"""The id, the timestamps and the version that every document in MongoDB has."""
 
 import os
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ _INDEX_BYTES = 2
 
 def new_ids(count: int) -> list[ObjectId]:
     """
-    Return *count* new ids that ascend.
+    Return *count* new ids in ascending order.
 
-    One is the driver's own: it ascends within this process. Those of a batch differ in their last
-    bytes alone, so that each can be told from any other: see :func:`sibling`.
+    Ids of one batch differ only in their last two bytes, so that each can be derived from any
+    other: see :func:`sibling`.
     """
+    # The driver's own ids ascend within this process.
     if count == 1:
         return [ObjectId()]
     prefix = int(time()).to_bytes(4, "big") + os.urandom(_PREFIX_BYTES)
@@ -28,18 +29,30 @@ def new_ids(count: int) -> list[ObjectId]:
 
 
 def sibling(one: ObjectId, index: int) -> ObjectId:
-    """Return the id at *index* in the batch of *one*."""
+    """
+    Return another id of a batch.
+
+    :param one: any id of the batch.
+    :param index: position in the batch, int.
+    """
     return ObjectId(one.binary[:-_INDEX_BYTES] + index.to_bytes(_INDEX_BYTES, "big"))
 
 
 def now() -> datetime:
-    """MongoDB keeps milliseconds: cut here, so that the first answer is like all later ones."""
+    """Return the current time in UTC, in whole milliseconds."""
+    # MongoDB stores milliseconds: without this the first answer would differ from later ones.
     moment = datetime.now(UTC)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def made(contents: Sequence[Document], ids: Sequence[ObjectId], at: datetime) -> list[Document]:
-    """Return the documents of *contents*, new."""
+    """
+    Return new documents.
+
+    :param contents: the items' fields.
+    :param ids: their ``_id``s.
+    :param at: when they are created, in UTC.
+    """
     return [
         {"_id": item_id, **content, "created_at": at, "updated_at": at, "version": 1}
         for item_id, content in zip(ids, contents, strict=True)
@@ -47,5 +60,5 @@ def made(contents: Sequence[Document], ids: Sequence[ObjectId], at: datetime) ->
 
 
 def rfc3339(moment: datetime) -> str:
-    """Return *moment*, which is UTC, as Postgres's documents have it."""
+    """Return *moment*, in UTC, in the format of the documents in Postgres."""
     return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"

@@ -1,9 +1,4 @@
-"""
-MongoDB's indexes: each repository declares its own, and they are made, dropped and told here.
-
-1. To make one that is there costs nothing, and whoever makes it at the same time is no matter.
-2. One that cannot be made, for duplicates or for another of its kind, is told; the others are made.
-"""
+"""Create, drop and list the indexes in MongoDB that the repositories declare."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,15 +18,21 @@ from greenline.errors import Conflict, GreenlineError, StoreError, Unavailable
 Lend = Callable[[], "AbstractContextManager[Database[Document]]"]
 
 AGAIN_S = 1.0
-INDEXES_WAIT_S = 1.0  # a check of health may take two
-OTHERS_S = 5.0  # how long readiness waits for indexes that are not unique
+INDEXES_WAIT_S = 1.0  # a health check may take two seconds
+OTHERS_S = 5.0  # seconds that readiness waits for indexes that are not unique
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index on *keys*, all ascending: it is read both ways. A *sparse* one skips the lacking."""
+    """
+    An index of a collection.
+
+    :param keys: field names, all ascending; an index is read in both directions.
+    :param unique: bool. Default False.
+    :param sparse: documents without the field are not in it, bool. Default False.
+    """
 
     keys: tuple[str, ...]
     unique: bool = False
@@ -39,7 +40,7 @@ class Index:
 
     @property
     def name(self) -> str:
-        """What it is called in the database."""
+        """The name of the index in the database."""
         return "_".join(key.replace(".", "_") for key in self.keys)
 
 
@@ -48,7 +49,7 @@ Declared = Mapping[str, Sequence[Index]]  # by collection
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """An index as the server has it; None is what it does not tell."""
+    """An index as the server reports it; None where it does not report a number."""
 
     collection: str
     name: str
@@ -60,44 +61,44 @@ class Usage:
 
 class Indexes:
     """
-    A worker's part: it makes what is missing, and is not ready before, but see ``check()``.
+    Create the missing indexes in the background of a worker; readiness waits for them.
 
     :param lend: returns the block in which the database may be used.
     :param declared: the indexes by collection.
-    :param require: raises GreenlineError while the server cannot be used: an index that is refused
-        for a lack of rights is not tried again.
+    :param require: raises GreenlineError while the server cannot be used. It is called before each
+        index, because an index that is refused for a lack of rights is not tried again.
     """
 
     def __init__(self, lend: Lend, declared: Declared, require: Callable[[], object]) -> None:
         self._lend = lend
         self._require = require
         every = [(collection, index) for collection in declared for index in declared[collection]]
+        # The unique ones first: only they protect the data.
         self._left = sorted(every, key=lambda one: not one[1].unique)
         self._closed = Event()
         self._is_enough = Event()  # for readiness
-        self._others_since: float | None = None  # when a check found none but these to be left
+        self._others_since: float | None = None  # when a check first found no unique one missing
 
     def start(self) -> None:
-        """Make the indexes in the background, the unique ones first."""
+        """Create the indexes in the background, the unique ones first."""
         Thread(target=self._make, name="indexes", daemon=True).start()
 
     def close(self) -> None:
-        """Leave what is left; the server goes on with what it has begun."""
+        """Begin no further index; the server completes the current one."""
         self._closed.set()
 
     def check(self) -> None:
         """
-        Wait a moment for the indexes: all are there at once on a new database.
+        Wait up to ``INDEXES_WAIT_S`` for the indexes.
 
-        Before the unique ones are there, duplicates could get in. The others may take minutes on a
-        large collection: after ``OTHERS_S`` in all it is served without them.
-
-        Raises:
-            Unavailable: names the one that is being made.
+        :raises Unavailable: an index is missing; the message names it.
         """
+        # On a new database this is enough for all of them.
         if self._is_enough.wait(INDEXES_WAIT_S):
             return
         collection, index = self._left[0]
+        # Without a unique index duplicates could be stored, so there is no limit for it. The others
+        # may take minutes on a large collection: the service starts without them.
         if not index.unique:
             self._others_since = self._others_since or monotonic()
             if monotonic() - self._others_since >= OTHERS_S:
@@ -111,7 +112,7 @@ class Indexes:
             try:
                 self._require()
                 self._make_next()
-            except GreenlineError:  # the server cannot be used, which readiness tells
+            except GreenlineError:  # the server cannot be used, which its own check reports
                 self._closed.wait(AGAIN_S)
             except Exception:
                 log.exception("making indexes failed")
@@ -119,6 +120,7 @@ class Indexes:
         self._is_enough.set()
 
     def _make_next(self) -> None:
+        # Removed only after the attempt: check() names the first one that is left.
         collection, index = self._left[0]
         wrong = ensure(self._lend, collection, index)
         if wrong is not None:
@@ -128,11 +130,15 @@ class Indexes:
 
 def ensure(lend: Lend, collection: str, index: Index) -> str | None:
     """
-    Make *index* if it is missing; return why it cannot be made.
+    Create an index if it is missing.
 
-    Raises:
-        StoreDown: the server cannot be reached.
+    :param lend: returns the block in which the database may be used.
+    :param collection: the collection's name.
+    :param index: the index.
+    :returns: the reason if it cannot be created, else None.
+    :raises StoreDown: the server cannot be reached.
     """
+    # Creating an index that exists is cheap, and several workers may do it at the same time.
     keys = [(key, ASCENDING) for key in index.keys]
     options: dict[str, Any] = {
         option: True for option in ("unique", "sparse") if getattr(index, option)
@@ -148,7 +154,13 @@ def ensure(lend: Lend, collection: str, index: Index) -> str | None:
 
 
 def drop(database: "Database[Document]", declared: Declared) -> Iterator[tuple[str, str]]:
-    """Drop those of *declared* that are there; yield the collection and the name of each."""
+    """
+    Drop the declared indexes that exist.
+
+    :param database: the database.
+    :param declared: the indexes by collection.
+    :returns: an iterator of each dropped index's collection and name.
+    """
     for collection, indexes in declared.items():
         there = database[collection].index_information()
         for index in indexes:
@@ -158,14 +170,19 @@ def drop(database: "Database[Document]", declared: Declared) -> Iterator[tuple[s
 
 
 def stats(database: "Database[Document]", declared: Declared) -> Iterator[Usage]:
-    """Yield every index of the collections, and what is declared and missing."""
+    """
+    Yield each index of the collections, and those that are declared and missing.
+
+    :param database: the database.
+    :param declared: the indexes by collection.
+    """
     for collection, indexes in declared.items():
         there = database[collection].index_information()
         sizes = _sizes(database, collection)
         uses = _uses(database, collection)
         names = {index.name for index in indexes}
-        for name, told in there.items():
-            keys = ", ".join(key for key, _ in told["key"])
+        for name, options in there.items():
+            keys = ", ".join(key for key, _ in options["key"])
             note = "" if name in names or name == "_id_" else "not declared"
             used = None if uses is None else uses.get(name, 0)
             yield Usage(collection, name, keys, sizes.get(name), used, note)
@@ -176,19 +193,21 @@ def stats(database: "Database[Document]", declared: Declared) -> Iterator[Usage]
 
 def _sizes(database: "Database[Document]", collection: str) -> Mapping[str, int]:
     try:
-        told: Mapping[str, int] = database.command("collStats", collection).get("indexSizes", {})
+        sizes: Mapping[str, int] = database.command("collStats", collection).get("indexSizes", {})
     except OperationFailure:
+        # No such collection, or no right to ask: the sizes are unknown.
         return {}
-    return told
+    return sizes
 
 
 def _uses(database: "Database[Document]", collection: str) -> dict[str, int] | None:
-    """Return how often each index was used since the server, or it, began; of all shards."""
+    """Return the uses of each index since it was created or its server started."""
     uses: dict[str, int] = {}
     stage: dict[str, Any] = {"$indexStats": {}}
     try:
-        for told in database[collection].aggregate([stage]):
-            uses[told["name"]] = uses.get(told["name"], 0) + int(told["accesses"]["ops"])
+        # Each shard reports its own count.
+        for entry in database[collection].aggregate([stage]):
+            uses[entry["name"]] = uses.get(entry["name"], 0) + int(entry["accesses"]["ops"])
     except OperationFailure:
         return None
     return uses

@@ -1,9 +1,8 @@
 """
-API keys, in Postgres: who may do what, proved by a token that is shown once.
+API keys in Postgres. A key's token is shown once; only its hash is stored.
 
-1. A token is kept as its hash, found by its prefix and compared in constant time.
-2. A rotated key has two tokens until the overlap ends; a second rotation ends the first's.
-3. What is deleted, over or narrowed is so for whoever asks next: who remembers an answer bounds it.
+After a rotation a key has two tokens until the overlap ends; a second rotation ends the first
+overlap. Answers are not cached here: :mod:`app.api.access` does that, for a limited time.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ _EXISTS = read("api_keys/exists")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a key allows."""
+    """The id and the scopes of a valid key."""
 
     key_id: int
     scopes: frozenset[str]
@@ -50,7 +49,7 @@ class Keys(NamedTable[KeyInput]):
     }
 
     def find(self, token: str) -> Grant | None:
-        """Return what *token* allows now; None when it is nobody's, or over."""
+        """Return the grant of *token*; None if it is unknown or expired."""
         prefix = tokens.prefix_of(token)
         if prefix is None:
             return None
@@ -58,21 +57,25 @@ class Keys(NamedTable[KeyInput]):
         if not rows:
             return None
         key_id, scopes, kept = rows[0]
+        # In constant time: the duration must not show how much of a guess is right.
         if not compare_digest(bytes(kept), tokens.digest(token)):
             return None
         return Grant(key_id, frozenset(scopes))
 
     def create(self, items: Sequence[KeyInput], once: Once | None = None) -> list[Stored]:
+        # A repeated request would need the token, of which only the hash is stored.
         if once is not None:
             raise InvalidRequest("a key is shown once: it cannot be made with an Idempotency-Key")
         return super().create(items)
 
     def rotate(self, key_id: int, overlap_s: int) -> Stored:
         """
-        Give a key another token; the one that it had works for *overlap_s* seconds more.
+        Give a key a new token.
 
-        Raises:
-            NotFound: there is no such key.
+        :param key_id: the key's id, int.
+        :param overlap_s: seconds that the old token stays valid, int.
+        :returns: the key as stored, with its new token.
+        :raises NotFound: there is no such key.
         """
         made = tokens.make()
         values = {
@@ -94,16 +97,16 @@ class Keys(NamedTable[KeyInput]):
         ]
         sent = {"items": msgspec.json.encode(given).decode()}
         cursor.execute(f"{self._inserting} {self._document}", sent)
+        # By id, which is the order of the items: each row gets its own token.
         rows = sorted(cursor.fetchall())
         return [_shown(row, token) for row, token in zip(rows, made, strict=True)]
 
 
 def require_one(conn: Connection) -> None:
     """
-    Refuse a database in which there is no key that anybody could use.
+    Refuse a database without a valid API key.
 
-    Raises:
-        ConfigError: says how to make one.
+    :raises ConfigError: there is none; the message says how to create one.
     """
     with conn.cursor() as cursor:
         cursor.execute(_EXISTS)
@@ -115,6 +118,7 @@ def require_one(conn: Connection) -> None:
 
 
 def _shown(row: Sequence[Any], token: tokens.Token) -> Stored:
-    """Return a stored key with its token, which nothing but this document has."""
+    """Return a stored key with its token, for the one answer that shows it."""
+    # Inserted after the opening brace: cheaper than decoding the document.
     document = row[2].encode()
     return Stored(row[0], row[1], b'{"key":"%b",%b' % (token.text.encode(), document[1:]))

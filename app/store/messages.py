@@ -1,7 +1,7 @@
 """
-Messages of a task, in MongoDB, in the order in which they were sent.
+Messages of tasks in MongoDB, in the order in which they were sent.
 
-created_at has milliseconds; within one, ids decide, which ascend in a batch and in a process.
+Within a millisecond of ``created_at`` the ids decide. They ascend in a batch and in a process.
 """
 
 from typing import ClassVar

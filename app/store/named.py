@@ -1,4 +1,4 @@
-"""A resource in one table, each item of which has a name of its own, by which it is found, too."""
+"""The repository of a resource in one table of Postgres whose items have unique names."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from app.store.tables import Table, stored
 
 
 class _Shown(Struct):
-    """What every document of such an item has."""
+    """The field of a document that names the item."""
 
     name: str
 
@@ -21,7 +21,11 @@ _shown = msgspec.json.Decoder(_Shown)
 
 
 class NamedTable(Table[I]):
-    """The repository of such a resource."""
+    """
+    A table whose items are also found by their names.
+
+    :param pool: lends connections.
+    """
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
@@ -37,6 +41,7 @@ class NamedTable(Table[I]):
 
     def get_named(self, names: Sequence[str]) -> dict[str, Stored]:
         rows = self._pool.fetch(f"{self.name}_by_names", self._by_names, {"names": list(names)})
+        # The rows have no name of their own: it is decoded from the document, and nothing else is.
         items = map(stored, rows)
         found = {_shown.decode(item.json).name: item for item in items}
         return {name: found[name] for name in names if name in found}
@@ -44,6 +49,7 @@ class NamedTable(Table[I]):
     def delete_named(self, names: Sequence[str]) -> None:
         def work(cursor: Cursor) -> None:
             where, values = "name = any(%(names)s::text[])", {"names": list(names)}
+            # If one is missing, the exception rolls the transaction back: all or none.
             gone = self._delete(cursor, where, values, returning="name")
             if len(gone) < len(names):
                 missing = [name for name in names if name not in gone]

@@ -1,9 +1,7 @@
 """
-Writes that happen once, in Postgres: the answer is kept with the write, in its transaction.
+Idempotent writes in Postgres: the answer is stored for a day, in the transaction of the write.
 
-1. A duplicate of a request in progress is refused, by an advisory lock of the transaction: it
-   never waits, and a process that dies leaves no lock and no answer.
-2. An answer is kept for a day.
+An advisory lock of the transaction refuses a duplicate of a request in progress.
 """
 
 import msgspec
@@ -20,15 +18,18 @@ _KEEP = read("once/keep")
 
 def first_answer(cursor: Cursor, once: Once) -> list[Stored] | None:
     """
-    Return what the first call answered; None when this is the first.
+    Return the answer of the first request with this key; None if this is the first.
 
-    Raises:
-        KeyInProgress: the first is still at work.
-        KeyReused: the first sent something else.
+    :param cursor: in the transaction of the write.
+    :param once: the key, and a hash of the request.
+    :raises KeyInProgress: the first request is not finished.
+    :raises KeyReused: the first request was another one.
     """
+    # Tried, not waited for: a duplicate must not hold a connection. The lock ends with the
+    # transaction, also when the process dies.
     cursor.execute(_LOCK, {"key": once.key})
     is_locked = cursor.fetchone() == (True,)
-    # Also without the lock: its owner may be another duplicate of a request that is done.
+    # Read even without the lock: its owner may be another duplicate of a finished request.
     cursor.execute(_FIND, {"key": once.key})
     row = cursor.fetchone()
     if row is None:
@@ -45,6 +46,12 @@ def first_answer(cursor: Cursor, once: Once) -> list[Stored] | None:
 
 
 def remember(cursor: Cursor, once: Once, answer: list[Stored]) -> None:
-    """Keep *answer* for those who send the same again, and forget some that are a day old."""
+    """
+    Store the answer for repeated requests, and delete a few that are a day old.
+
+    :param cursor: in the transaction of the write.
+    :param once: the key, and a hash of the request.
+    :param answer: the items as stored.
+    """
     kept = msgspec.json.encode([(item.id, item.version, item.json.decode()) for item in answer])
     cursor.execute(_KEEP, {"key": once.key, "request": once.request, "answer": kept.decode()})

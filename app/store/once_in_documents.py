@@ -1,14 +1,10 @@
 """
-Writes that happen once, in MongoDB: each document has the key that it was created with.
+Idempotent creation in MongoDB: each document has the key that it was created with, for a day.
 
-1. ``once`` holds the hash of the key with the item's place in its batch, uniquely indexed, and what
-   was sent. The first answer is made again from that and from id and created_at, also when the
-   item was changed since; one that was deleted since is created again.
-2. Ids of a batch follow from any of them: what a killed process left undone is done by the same
-   request, sent again. As nobody can tell that from one that is still at work, it is only done
-   ``IN_PROGRESS_S`` later. Several may do it at once, and each counts on what the others stored:
-   so none of them undoes anything.
-3. A key is free again after a day.
+``once`` holds the hash of the key with the item's position in its batch, in a unique index, and a
+hash of the request. The first answer is made again from the repeated request and the stored
+``_id`` and ``created_at``, even if the item was changed since. A deleted item is created again. A
+batch that a killed process left incomplete is completed by the same request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +41,7 @@ class _Key:
         return f"{self._hash}{index:0{_INDEX_LENGTH}x}"
 
     def look(self) -> tuple[dict[int, Document], bool]:
-        """Return what is there, by its place in the batch, and whether older ones were freed."""
+        """Return the key's documents by position, and whether expired ones were released."""
         fields = [ONCE, "created_at"]
         there = self._mongo.read(
             lambda database: list(database[self._collection].find(self._all, fields))
@@ -56,6 +52,7 @@ class _Key:
             for document in there
             if document["created_at"] >= oldest
         }
+        # A key is valid for a day; then its documents give it up, in place of a background task.
         has_old = len(found) < len(there)
         if has_old:
             self._free({**self._all, "created_at": {"$lt": oldest}})
@@ -70,16 +67,21 @@ def create_once(
     mongo: Mongo, collection: str, contents: Sequence[Document], once: Once
 ) -> list[Document]:
     """
-    Store *contents*, all or none, unless that was done before; return the documents as they were.
+    Store documents, all or none, unless the same request did so before.
 
-    Raises:
-        Conflict: one contradicts what is stored.
-        KeyReused: the key came with another request before.
-        KeyInProgress: the first request may still be at work.
+    :param mongo: lends the database.
+    :param collection: the collection's name.
+    :param contents: the items' fields.
+    :param once: the key, and a hash of the request.
+    :returns: the documents as first stored.
+    :raises Conflict: one contradicts a stored document.
+    :raises KeyReused: the key came with another request before.
+    :raises KeyInProgress: the first request may not be finished.
     """
     key = _Key(mongo, collection, once.key)
     found: dict[int, Document] = {}
-    if len(contents) > 1:  # one that is there is told by its insert
+    # A single insert needs no read before: the unique index refuses it if the key was used.
+    if len(contents) > 1:
         found, _ = key.look()
     for _ in range(MAX_CLAIMS):
         made = _as_first(contents, once, found)
@@ -90,10 +92,13 @@ def create_once(
             if len(missing) == 1:
                 mongo.insert(collection, missing[0])
             elif missing:
+                # After a lost attempt other requests may complete the same batch, and each relies
+                # on the documents of the others: then none may be undone.
                 mongo.insert_all(collection, missing, are_ours=not found)
             return made
         except Conflict:
             seen, was_freed = key.look()
+            # Unchanged documents of this key: the conflict is with some other unique index.
             if seen.keys() == found.keys() and not was_freed:
                 raise
             found = seen
@@ -103,13 +108,15 @@ def create_once(
 def _as_first(
     contents: Sequence[Document], once: Once, found: Mapping[int, Document]
 ) -> list[Document]:
-    """Return *contents* as documents: as those that were *found*, or new ones."""
+    """Return *contents* as documents, with the ids and times of those that were *found*."""
     if not found:
         return documents.made(contents, documents.new_ids(len(contents)), documents.now())
     if any(document[ONCE]["request"] != once.request for document in found.values()):
         raise KeyReused
     first = next(iter(found.values()))
     at = first["created_at"]
+    # An incomplete batch may be that of a killed process or of one that still writes. They cannot
+    # be distinguished, so it is completed only after IN_PROGRESS_S.
     is_whole = len(found) == len(contents)
     if not is_whole and documents.now() - at < timedelta(seconds=IN_PROGRESS_S):
         raise KeyInProgress

@@ -1,9 +1,8 @@
 """
-What the layers hand each other: repositories to the API, and to them what lends a database.
+The interfaces between the layers: repositories for the API, and database access for repositories.
 
-1. A repository answers the same, whichever database it is on.
-2. All that one call writes is written, or nothing is; what a MongoDB without transactions leaves
-   of that is said in :mod:`app.store.collections`.
+A repository behaves the same on each database. One call writes everything or nothing, with the
+exception that :mod:`app.store.collections` describes for a MongoDB without transactions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +16,13 @@ from pymongo.database import Database
 
 Document = dict[str, Any]
 T = TypeVar("T")
-# What a client sends of an item: a Struct of app.records.
+# An item as a client sends it: a Struct of app.records.
 I = TypeVar("I")  # noqa: E741
 
 
-# A Struct, because a page has a hundred of them: they are made three times as fast.
+# A Struct is created three times as fast as a dataclass, and a page has up to a hundred.
 class Stored(Struct, frozen=True, gc=False):
-    """An item as it is kept: ``json`` is its document, to be passed on as it is."""
+    """A stored item; ``json`` is its complete document, which is sent unchanged."""
 
     id: int | str
     version: int
@@ -32,7 +31,13 @@ class Stored(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some items of a list, in its order; ``more`` says that others follow in its direction."""
+    """
+    A part of a list.
+
+    :param items: in the order of the list.
+    :param more: other items follow in the direction in which it was read, bool.
+    :param total: items in the whole list, int; None if it was not requested. Default None.
+    """
 
     items: list[Stored]
     more: bool
@@ -41,7 +46,13 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a list: behind (or before) the item of this id, which had this value in order."""
+    """
+    A position in a list, after or before an item.
+
+    :param value: the item's value in the order of the list.
+    :param id: the item's id.
+    :param before: the page ends before the item instead of beginning after it. Default False.
+    """
 
     value: Any
     id: int | str
@@ -50,7 +61,17 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is asked of a list: filters by field, and where in its order to begin."""
+    """
+    A request for a page of a list.
+
+    :param order: the field to order by.
+    :param descending: the direction, bool.
+    :param limit: items in the page, int.
+    :param filters: values that fields must be equal to. Default none.
+    :param page: number of the page, int, from 1. Default 1.
+    :param position: where the page begins or ends; None for the start. Default None.
+    :param total: whether to count the whole list, bool. Default False.
+    """
 
     order: str
     descending: bool
@@ -64,9 +85,11 @@ class Listing:
 @dataclass(frozen=True, slots=True)
 class Change(Generic[I]):
     """
-    What an item is to become: *edit* makes that of its document, as it is now.
+    A change of one item.
 
-    With *versions* the item must have one of them.
+    :param id: the item's id.
+    :param edit: returns the new input, made from the current document; it may be called again.
+    :param versions: the item must have one of them; None allows any. Default None.
     """
 
     id: int | str
@@ -76,26 +99,30 @@ class Change(Generic[I]):
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A write that happens once, however often it is sent: whose *key*, and what was sent."""
+    """
+    The idempotency key of a request.
+
+    :param key: the key, with its owner and the kind of request.
+    :param request: hash of the request's content.
+    """
 
     key: str
     request: bytes
 
 
 class Repository(Protocol[I]):
-    """One resource's items, whichever database they are in."""
+    """The items of one resource, in any database."""
 
     def get(self, item_id: Any) -> Stored:
         """
         Return one item.
 
-        Raises:
-            NotFound: there is none of this id.
+        :raises NotFound: there is none with this id.
         """
         ...
 
     def get_many(self, ids: Sequence[Any]) -> list[Stored]:
-        """Return the items that are there, in the order of *ids*."""
+        """Return the items that exist, in the order of *ids*."""
         ...
 
     def page(self, listing: Listing) -> Page:
@@ -104,130 +131,186 @@ class Repository(Protocol[I]):
 
     def create(self, items: Sequence[I], once: Once | None = None) -> list[Stored]:
         """
-        Store all *items*, or none; with *once*, what the first call answered.
+        Store all items or none.
 
-        Raises:
-            Conflict: one contradicts what is stored.
-            KeyReused, KeyInProgress: the key of *once* has another request, or one that runs.
+        :param items: the input.
+        :param once: return the answer of the first call with this key. Default None.
+        :returns: the items as stored, in their order.
+        :raises Conflict: one contradicts a stored item.
+        :raises KeyReused: the key came with another request before.
+        :raises KeyInProgress: the first request with the key is not finished.
         """
         ...
 
     def change(self, changes: "Sequence[Change[I]]") -> list[Stored]:
         """
-        Make all *changes*, each of another item, or none.
+        Make all *changes*, each of a different item, or none.
 
-        Raises:
-            NotFound: names the ids that are not there.
-            PreconditionFailed: one has another version.
-            Conflict: one contradicts what is stored.
+        :raises NotFound: items are missing; the error has their ids.
+        :raises PreconditionFailed: one has another version.
+        :raises Conflict: one contradicts a stored item.
         """
         ...
 
     def delete(self, ids: Sequence[Any], versions: frozenset[int] | None = None) -> None:
         """
-        Delete all of these, or none.
+        Delete all items or none.
 
-        Raises:
-            NotFound: names the ids that are not there.
-            PreconditionFailed: one has another version.
-            Conflict: something refers to one of them.
+        :param ids: of the items.
+        :param versions: the item must have one of them; only for a single id. Default None: any.
+        :raises NotFound: items are missing; the error has their ids.
+        :raises PreconditionFailed: one has another version.
+        :raises Conflict: another item refers to one of them.
         """
         ...
 
     def delete_where(self, filters: Mapping[str, Any]) -> int:
-        """Delete what has all these values; return how many."""
+        """Delete the items that have all these values; return their number."""
         ...
 
 
 class NamedRepository(Protocol):
-    """Items each of which has a name of its own."""
+    """Items with unique names."""
 
     def id_of(self, name: str) -> Any:
         """
-        Return the id of the item of this name.
+        Return the id of the item called *name*.
 
         :raises NotFound: there is none.
         """
         ...
 
     def get_named(self, names: Sequence[str]) -> dict[str, Stored]:
-        """Return the items that are there by name, in the order of *names*."""
+        """Return the items that exist, by name, in the order of *names*."""
         ...
 
     def delete_named(self, names: Sequence[str]) -> None:
         """
-        Delete all of these, or none.
+        Delete all items or none.
 
-        :raises NotFound: names those that are not there.
-        :raises Conflict: something refers to one of them.
+        :raises NotFound: items are missing; the error has their names.
+        :raises Conflict: another item refers to one of them.
         """
         ...
 
 
 class Pool(Protocol):
-    """Lends Postgres connections; errors come out as those of :mod:`greenline.errors`."""
+    """Lend connections to Postgres; errors are those of :mod:`greenline.errors`."""
 
     def connection(
         self, *, autocommit: bool = False, reset: bool = True
     ) -> AbstractContextManager[Connection]:
         """
-        One transaction for the length of the block; with *autocommit* each statement is one.
+        Lend a connection for a ``with`` block, which is one transaction.
 
-        Without *reset* the block leaves nothing in the session: no setting, lock or temp table.
+        :param autocommit: each statement is a transaction of its own. Default False.
+        :param reset: reset the session afterwards, which takes a round trip. Default True; False
+            is for a block that leaves no setting, lock or temporary table in the session.
         """
         ...
 
     def fetch(self, name: str, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Run one statement that only reads, prepared under its name."""
+        """
+        Run one statement that only reads.
+
+        :param name: under which it is prepared.
+        :param text: the statement.
+        :param values: its parameters.
+        :returns: the rows.
+        """
         ...
 
     def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
-        """Return what *work* returns, in a transaction that is done again after a deadlock."""
+        """
+        Return the result of *work*, run in a transaction.
+
+        :param work: may be called again, after a deadlock for example.
+        :param reset: as in :meth:`connection`. Default True.
+        """
         ...
 
 
 class Mongo(Protocol):
     """
-    Lends the MongoDB database; errors come out as those of :mod:`greenline.errors`.
+    Lend the MongoDB database; errors are those of :mod:`greenline.errors`.
 
-    All but ``database()`` is done again when the server was lost on the way, for a few seconds at
-    most: it may happen twice. ``$inc``, ``$push`` and deletes by a filter may not.
+    All methods but ``database()`` repeat their operation for a few seconds after a lost connection,
+    so it may be done twice. ``$inc``, ``$push`` and deletes by a filter must not be done so.
     """
 
     def database(self, *, repeatable: bool = False) -> "AbstractContextManager[Database[Document]]":
         """
-        Lent for the length of the block, in which nothing is repeated.
+        Lend the database for a ``with`` block, which is not repeated.
 
-        *repeatable* says that all of it may be done twice: a lost answer is then an outage.
+        :param repeatable: the block may be done twice, so a lost answer is reported as an outage.
+            Default False.
         """
         ...
 
     def read(self, work: "Callable[[Database[Document]], T]") -> T:
-        """Return what *work* reads; it returns no cursor."""
+        """Return the result of *work*, which only reads and returns no cursor."""
         ...
 
     def insert(self, collection: str, document: Document, *, may_come_again: bool = True) -> None:
-        """Insert *document*, whose ``_id`` was just made; its caller may insert it again."""
+        """
+        Insert one document.
+
+        :param collection: the collection's name.
+        :param document: with an ``_id`` that the caller has just made.
+        :param may_come_again: the caller may insert the same document again. Default True.
+        """
         ...
 
     def insert_all(
         self, collection: str, documents: Sequence[Document], *, are_ours: bool = True
     ) -> None:
-        """Insert all of these, whose ``_id``s were just made, or none; undone if *are_ours*."""
+        """
+        Insert all documents or none.
+
+        :param collection: the collection's name.
+        :param documents: with ``_id``s that the caller has just made.
+        :param are_ours: no other client inserts these ``_id``s, so an incomplete batch is undone.
+            Default True.
+        """
         ...
 
     def swap_all(self, collection: str, pairs: Sequence[tuple[Document, Document]]) -> bool:
-        """Put all that is new in the places of the old; False when one of those has changed."""
+        """
+        Replace each old document by its new one, or replace none.
+
+        :param collection: the collection's name.
+        :param pairs: (old, new), the old one as it was read.
+        :returns: False if an old document was changed or deleted since.
+        """
         ...
 
     def remove(self, collection: str, old: Document) -> bool:
-        """Delete *old*; return False when it has changed."""
+        """
+        Delete a document.
+
+        :param collection: the collection's name.
+        :param old: the document as it was read.
+        :returns: False if it was changed or deleted since.
+        """
         ...
 
     def delete(self, collection: str, document_id: Any) -> bool:
-        """Delete one document; return whether there was one."""
+        """
+        Delete one document.
+
+        :param collection: the collection's name.
+        :param document_id: its ``_id``.
+        :returns: whether it existed.
+        """
         ...
 
     def delete_all(self, collection: str, ids: Sequence[Any]) -> bool:
-        """Delete what has these ids; False when one is gone, where all or none are deleted."""
+        """
+        Delete documents.
+
+        :param collection: the collection's name.
+        :param ids: their ``_id``s.
+        :returns: False if one was missing and nothing was deleted. Without transactions the others
+            are deleted.
+        """
         ...

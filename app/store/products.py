@@ -1,10 +1,8 @@
 """
-Products, in MongoDB: some lack some fields, which is not the same as having them empty.
+Products in MongoDB. A product may lack fields, which differs from having them empty.
 
-``lacking`` asks for what has no such field, and ``gtin=`` for what has an empty one; the same index
-serves both, as it holds what lacks the field as null.
-
-Of the slugs only that of one country can be asked for: each takes four indexes.
+The filter ``lacking`` finds products without a field, and ``gtin=`` those in which it is empty. Of
+the slugs only that of one country can be filtered, because each takes four indexes.
 """
 
 from collections.abc import Mapping
@@ -16,9 +14,9 @@ from app.store.collections import Collection, both
 from app.store.indexes import Index
 from app.store.ports import Document
 
-# Filters whose fields are within others.
+# Filters of fields inside others.
 PATHS = {"slug_US": "slug.US", "currency": "price.currency"}
-# What products are asked for by. A description is too long to be indexed.
+# The combinations of filters that have indexes. A description is too long for one.
 SEARCHED = (
     ("brand",), ("gtin",), ("mpn",), ("imageLink",), ("slug.US",), ("price.currency",),
     ("slug.US", "price.currency"),
@@ -42,6 +40,6 @@ class Products(Collection[ProductInput]):
         equal = {PATHS.get(name, name): filters[name] for name in filters if name != "lacking"}
         if "lacking" not in filters:
             return equal
-        # Null finds what lacks the field, and a null, which the API stores nowhere. The index
-        # serves it as it serves a value; for $exists some servers use none.
+        # Null matches documents without the field (and nulls, which the API never stores). The
+        # index holds them as null; for $exists some servers use no index.
         return both(equal, {filters["lacking"]: None})

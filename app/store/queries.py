@@ -1,4 +1,4 @@
-"""Read the statements in ``sql/``."""
+"""Read the SQL statements of the folder ``sql/``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The schema in Postgres: which revision this code needs, and which one is there."""
+"""The revision of the schema in Postgres: check it, and upgrade it."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from psycopg2.extensions import connection as Connection
 from app.errors import SchemaBehind
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-# Any number that nobody else takes as an advisory lock in this database.
+# An arbitrary number that no other program uses for an advisory lock in this database.
 UPGRADE_LOCK = 7_313_702
 # Oldest first: a file is named REVISION_what_it_does.sql.
 REVISIONS = tuple(sorted(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/*.sql")))
@@ -15,11 +15,11 @@ REVISIONS = tuple(sorted(path.name.partition("_")[0] for path in MIGRATIONS.glob
 
 def require_current(conn: Connection) -> None:
     """
-    Refuse a schema that is behind. One that is ahead is fine: an upgrade comes before its code.
+    Refuse a schema that is older than this code needs.
 
-    Raises:
-        SchemaBehind: names both revisions.
+    :raises SchemaBehind: the message names both revisions.
     """
+    # A newer schema is accepted: an upgrade runs before the release that needs it.
     found = _revision(conn)
     if found is None or found in REVISIONS[:-1]:
         raise SchemaBehind(
@@ -30,11 +30,12 @@ def require_current(conn: Connection) -> None:
 
 def upgrade(conn: Connection) -> list[str]:
     """
-    Apply what is missing, all of it or nothing, and return the new revisions.
+    Apply the missing migrations, all of them or none.
 
-    Alembic keeps the order and the record, in the tables that people know; the migrations are
-    plain SQL. It leaves no lock behind when it is killed: the lock is the transaction's own.
+    :returns: the new revisions.
     """
+    # Alembic keeps the order and the version table; the migrations are plain SQL. Imported here:
+    # workers need neither Alembic nor SQLAlchemy.
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import create_engine
@@ -44,6 +45,8 @@ def upgrade(conn: Connection) -> list[str]:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     with engine.begin() as transaction:
+        # Two upgrades at once run one after the other. The lock belongs to the transaction, so a
+        # killed upgrade leaves none.
         transaction.exec_driver_sql(f"select pg_advisory_xact_lock({UPGRADE_LOCK})")
         before = _revision(conn)
         if before is not None and before not in REVISIONS:
@@ -55,8 +58,9 @@ def upgrade(conn: Connection) -> list[str]:
 
 
 def _revision(conn: Connection) -> str | None:
-    """Return the revision that is there, None in an empty database."""
+    """Return the current revision, None in an empty database."""
     with conn.cursor() as cursor:
+        # Asked first: selecting from a missing table would abort the transaction.
         cursor.execute("select to_regclass('alembic_version')")
         if cursor.fetchone() == (None,):
             return None

@@ -1,9 +1,9 @@
 """
-States in MongoDB: what an agent remembers of a task.
+States in MongoDB: the data that an agent stores for a task.
 
-``data`` is stored as a document where every server can hold it as it is. What BSON, or an older
-server, cannot hold (numbers beyond 64 bits, NUL, ``.`` or ``$`` in a name, great depth) is stored
-as JSON text in ``data_json`` instead, so that any JSON object comes back whole.
+``data`` is stored as a document if every server can hold it unchanged. Otherwise (numbers beyond
+64 bits, NUL, ``.`` or ``$`` in a name, great depth) it is stored as JSON text in ``data_json``, so
+that any JSON object is returned unchanged.
 """
 
 from typing import Any, ClassVar
@@ -21,11 +21,11 @@ INT64 = range(-(2**63), 2**63)
 
 
 class States(Collection[StateInput]):
-    """The states' repository: a pair of task and agent has one."""
+    """The states' repository; a pair of task and agent has at most one."""
 
     name = "states"
     noun = "state"
-    # A task's states are few: they are put in order as they are read.
+    # A task has few states, so they are sorted in memory.
     indexes: ClassVar = (
         Index(("task_id", "agent_id"), unique=True),
         Index(("agent_id", "_id")),
@@ -41,6 +41,7 @@ class States(Collection[StateInput]):
         return {**pair, "data_json": msgspec.json.encode(item.data).decode()}
 
     def shown(self, document: Document) -> Document:
+        # Raw is inserted into the answer without decoding: numbers keep all their digits.
         text = document.get("data_json")
         return {
             "task_id": document["task_id"],
@@ -50,7 +51,7 @@ class States(Collection[StateInput]):
 
 
 def _holdable(value: Any, depth: int) -> bool:
-    """Return whether every server holds *value* as it is, at most *depth* levels deep."""
+    """Return whether every server can store *value* unchanged, at most *depth* levels deep."""
     if isinstance(value, dict):
         return depth > 0 and all(
             not (name.startswith("$") or "." in name or "\0" in name)

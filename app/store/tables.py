@@ -1,14 +1,9 @@
 """
-A resource in one table of Postgres: what all such repositories do, in a few statements each.
+The repository of a resource in one table of Postgres.
 
-1. A document's JSON is made by Postgres and passed on as text. A resource's ``document.sql``
-   selects what is shown of each row in "page", in its order; every statement here is a "page" and
-   that.
-2. One item is a batch of one: what is written goes as one JSON array in one statement.
-3. Filters and orders are those that the resource declares, each with an index; a page's place is
-   a row comparison with (order, id), never an OFFSET, but where a page is asked for by number.
-4. Rows are locked in the order of their ids, so that two batches cannot wait for each other. Where
-   two are in each other's way all the same, one of them is done again.
+A resource's ``document.sql`` selects the shown columns of each row of a table expression "page", in
+its order; each statement here consists of such a "page" and that query. Filters and orders are
+those that the resource declares, each with an index.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +25,12 @@ Row = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order of a list: an expression over the table, and its like for a given ``value``."""
+    """
+    An order of a list.
+
+    :param expression: over the table.
+    :param value: the same expression for the parameter ``value`` of a position.
+    """
 
     expression: str
     value: str
@@ -38,7 +38,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement, the name that it is prepared under, and its values."""
+    """A statement, the name under which it is prepared, and its parameters."""
 
     name: str
     text: str
@@ -46,7 +46,7 @@ class Statement:
 
 
 ID = Order("id", "%(value)s::bigint")
-# Each resource has these, and its own before them.
+# The orders that each resource has after its own.
 STAMPS = {
     "created_at": Order("created_at", "%(value)s::timestamptz"),
     "updated_at": Order("updated_at", "%(value)s::timestamptz"),
@@ -54,26 +54,31 @@ STAMPS = {
 
 
 def text(column: str) -> Order:
-    """Return the order by a column of text."""
+    """Return the order by a text column."""
     return Order(column, "%(value)s::text")
 
 
 class Table(Generic[I]):
-    """The repository of one resource, whose statements are in ``sql/NAME/``."""
+    """
+    The repository of one resource, whose statements are in ``sql/NAME/``.
+
+    :param pool: lends connections.
+    """
 
     name: ClassVar[str]
     noun: ClassVar[str]
-    # field -> condition on a row, with the filter's value as %(FIELD)s
+    # field -> condition on a row, with the filter's value as %(FIELD)s.
     filters: ClassVar[Mapping[str, str]]
-    # The same where a list in the order of the ids is read better by another form.
+    # Other forms of these that are faster in a list ordered by id.
     filters_by_id: ClassVar[Mapping[str, str]] = {}
     orders: ClassVar[Mapping[str, Order]]
-    # What is locked before the rows of %(ids)s are, because a change of theirs changes it too.
+    # A statement that locks other rows before those of %(ids)s, which change with them.
     lock_first: ClassVar[str] = ""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._inserting, self._updating = read(f"{self.name}/insert"), read(f"{self.name}/update")
+        # Postgres makes the JSON, and it is sent as it comes: Python decodes no row.
         shown = read(f"{self.name}/document")
         self._document = (
             "select document.id, document.version, row_to_json(document)::text"
@@ -82,8 +87,9 @@ class Table(Generic[I]):
         self._by_id = f"with page as (select * from {self.name} where id = %(id)s) {self._document}"
         these = f"from {self.name} where id = any(%(ids)s::bigint[])"
         self._by_ids = f"with page as (select * {these}) {self._document}"
-        # Two statements: whoever had to wait reads what is there now. Who only refers to a row need
-        # not wait for who changes it, as long as its key stays.
+        # Ordered by id, so that two batches cannot deadlock. A second statement reads the
+        # documents: its snapshot begins after the wait for the locks. "no key update" does not
+        # block inserts of rows that refer to these.
         self._locked = (
             f"{self.lock_first} select {these} order by id for no key update; {self._by_ids}"
         )
@@ -110,7 +116,8 @@ class Table(Generic[I]):
         return Page(items, len(rows) > listing.limit, total)
 
     def statement(self, listing: Listing) -> Statement:
-        """Return what a page is read by: one row more than it has."""
+        """Return the statement that reads a page."""
+        # One row more than the page shows whether others follow.
         values: dict[str, Any] = {**listing.filters, "limit": listing.limit + 1}
         if listing.page > 1:
             values["offset"] = (listing.page - 1) * listing.limit
@@ -119,6 +126,7 @@ class Table(Generic[I]):
         return Statement(*self._list(listing), values)
 
     def create(self, items: Sequence[I], once: Once | None = None) -> list[Stored]:
+        # In one transaction: the answer is stored if and only if the items are.
         def work(cursor: Cursor) -> list[Stored]:
             if once is None:
                 return self._insert(cursor, items)
@@ -134,6 +142,7 @@ class Table(Generic[I]):
         ids = [int(change.id) for change in changes]
 
         def work(cursor: Cursor) -> list[Stored]:
+            # Locked before they are edited: no other transaction changes them in between.
             now = self._lock(cursor, ids)
             if len(now) < len(ids):
                 raise self._missing([item_id for item_id in ids if item_id not in now])
@@ -151,6 +160,7 @@ class Table(Generic[I]):
             if versions is not None:
                 for stored in self._lock(cursor, ids).values():
                     self._require(stored, versions)
+            # If one is missing, the exception rolls the transaction back: all or none.
             gone = self._delete(cursor, "id = any(%(ids)s::bigint[])", {"ids": list(ids)})
             if len(gone) < len(ids):
                 raise self._missing([item_id for item_id in ids if item_id not in gone])
@@ -162,23 +172,26 @@ class Table(Generic[I]):
         return self._write(lambda cursor: len(self._delete(cursor, where, filters)))
 
     def _write(self, work: Callable[[Cursor], T]) -> T:
-        """Return what *work* returns, in one transaction."""
+        """Return the result of *work*, run in a transaction that is repeated after a deadlock."""
 
         def transaction(conn: Connection) -> T:
             with conn.cursor() as cursor:
                 return work(cursor)
 
+        # Nothing stays in the session, so its reset, a round trip, is left out.
         return self._pool.repeat(transaction, reset=False)
 
     def _lock(self, cursor: Cursor, ids: Sequence[int]) -> dict[int, Stored]:
-        """Return the items of these ids, which nobody else changes before this transaction ends."""
+        """Return the items that exist, locked until the transaction ends."""
         cursor.execute(self._locked, {"ids": list(ids)})
         return {row[0]: stored(row) for row in cursor.fetchall()}
 
     def _delete(
         self, cursor: Cursor, where: str, values: Mapping[str, Any], returning: str = "id"
     ) -> set[Any]:
-        """Delete the rows *where*; return their ids, or what *returning* names."""
+        """Delete the rows *where*; return their ids, or the column *returning*."""
+        # Locked in the order of their ids first: a plain DELETE locks in the order of its scan, and
+        # could deadlock with another batch.
         cursor.execute(
             f"with found as materialized ("
             f"select id from {self.name} where {where} order by id for update) "
@@ -190,12 +203,14 @@ class Table(Generic[I]):
 
     def _insert(self, cursor: Cursor, items: Sequence[I]) -> list[Stored]:
         """Insert *items*; return them as stored, in their order."""
+        # One JSON array and one statement, whatever the number of items.
         sent = {"items": msgspec.json.encode(items).decode()}
         cursor.execute(f"{self._inserting} {self._document}", sent)
+        # By id, which is the order of the items.
         return [stored(row) for row in sorted(cursor.fetchall())]
 
     def _update(self, cursor: Cursor, items: Mapping[int, I]) -> list[Stored]:
-        """Put *items* in the place of what has their ids; return them as stored, in their order."""
+        """Replace the items of these ids; return them as stored, in their order."""
         cursor.execute(f"{self._updating} {self._document}", {"items": with_ids(items)})
         return self._in_order(items, cursor.fetchall())
 
@@ -204,7 +219,7 @@ class Table(Generic[I]):
         return [found[item_id] for item_id in ids]
 
     def _list(self, listing: Listing) -> tuple[str, str]:
-        """Return a name for the statement for lists of this form, and the statement."""
+        """Return the name and the text of the statement for lists of this form."""
         position = listing.position
         form = (
             *sorted(listing.filters),
@@ -214,6 +229,8 @@ class Table(Generic[I]):
             position is not None and position.before,
             position is not None,
         )
+        # Cached by form: the text depends on which filters are set, not on their values. The name
+        # is made from the text, so that two releases never share one for different statements.
         known = self._lists.get(form)
         if known is None:
             statement = self._list_text(listing)
@@ -226,6 +243,8 @@ class Table(Generic[I]):
         backwards = position is not None and position.before
         by_id = self.filters_by_id if listing.order == "id" else {}
         conditions = [by_id.get(name, self.filters[name]) for name in sorted(listing.filters)]
+        # A row comparison, which the index serves: OFFSET would read all rows before the page, so
+        # only a page that is requested by its number uses it.
         if position is not None:
             sign = "<" if listing.descending != backwards else ">"
             conditions.append(
@@ -257,7 +276,7 @@ class Table(Generic[I]):
 
 
 def stored(row: Sequence[Any]) -> Stored:
-    """Return the item of a *row* that a repository's statements select."""
+    """Return the item of a *row* with the columns id, version and document."""
     return Stored(row[0], row[1], row[2].encode())
 
 

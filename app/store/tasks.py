@@ -1,4 +1,4 @@
-"""Tasks of agents, in Postgres."""
+"""The tasks of agents, in Postgres."""
 
 from typing import ClassVar
 

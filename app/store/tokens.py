@@ -1,8 +1,4 @@
-"""
-What proves an API key: ``gl_``, a prefix that finds it, and a secret that nobody else can guess.
-
-Only the hash of a token is kept. A fast one will do: the secret is 256 random bits and no word.
-"""
+"""The tokens of API keys: ``gl_``, a prefix by which the key is found, and a secret."""
 
 import re
 import secrets
@@ -17,7 +13,7 @@ FORM = re.compile(r"gl_([0-9A-Za-z]{12})_[0-9A-Za-z_-]{43}")
 
 
 class Token(NamedTuple):
-    """A token, and what is kept of it."""
+    """A token, and the parts of it that are stored."""
 
     text: str
     prefix: str
@@ -32,11 +28,12 @@ def make() -> Token:
 
 
 def digest(text: str) -> bytes:
-    """Return the hash of what was sent for a token, in whatever characters a header has."""
+    """Return the hash of *text*, which may have any characters that a header can contain."""
+    # A fast hash is enough: the secret is 256 random bits, not a password that could be guessed.
     return sha256(text.encode("latin-1", "replace")).digest()
 
 
 def prefix_of(text: str) -> str | None:
-    """Return the prefix of *text*; None when it has not the form of a token."""
+    """Return the prefix of *text*; None if it has not the form of a token."""
     found = FORM.fullmatch(text)
     return found and found[1]

@@ -149,7 +149,7 @@ def postgres_plan(
     # An idle backend of a pgbouncer has the application name of its last client, so Greenline's
     # backends cannot be distinguished from others.
     held, whose = (
-        (0, "not told by a pgbouncer") if facts.behind_pgbouncer else (1, "held by them now")
+        (0, "unknown behind a pgbouncer") if facts.behind_pgbouncer else (1, "held by them now")
     )
     whole = Sum().put("", facts.max_connections, "max_connections")
     admins = "for administrators"
@@ -176,7 +176,7 @@ def postgres_plan(
 
 
 def mongodb_plan(
-    told: int | None,
+    server_limit: int | None,
     deployment: Deployment,
     *,
     pool_size: int | None = None,
@@ -187,7 +187,7 @@ def mongodb_plan(
 
     A worker cannot use another one's share: the size of pymongo's pool is fixed.
 
-    :param told: the server's limit, int; None if unknown.
+    :param server_limit: the server's limit, int; None if unknown.
     :param deployment: the hosts and workers.
     :param pool_size: an upper limit of a worker's pool, int; default None, that of pymongo.
     :param max_connections: MONGODB_MAX_CONNECTIONS, int, default None; the lower of both limits
@@ -195,7 +195,7 @@ def mongodb_plan(
     :raises ConfigError: the reserved connections of one generation of workers do not fit (the text
         has the sum).
     """
-    known = {"serverStatus.connections": told, "MONGODB_MAX_CONNECTIONS": max_connections}
+    known = {"serverStatus.connections": server_limit, "MONGODB_MAX_CONNECTIONS": max_connections}
     limits = {name: Sum().put("", most, name) for name, most in known.items() if most is not None}
     if not limits:
         assumed = "assumed limit"
@@ -230,7 +230,7 @@ def _plan(
     total = Sum(value=limits[binding].value)
     if len(limits) > 1:
         total.put("", total.value, "lowest", f"{binding} binds")
-    told, begin = limits[binding].lines, len(total.lines)
+    own, begin = limits[binding].lines, len(total.lines)
     hosts, meaning = deployment.hosts, _count(deployment.hosts, "host")
     if is_counted:
         # Surge hosts are counted when they register, and need one connection to do so.
@@ -247,7 +247,7 @@ def _plan(
         binding = "slots"
         total.put("<=", SLOTS, binding, "what the host's slot table can count")
     host = total.result("a host")
-    why = as_text([*told, *total.lines[begin:]])
+    why = as_text([*own, *total.lines[begin:]])
     if host < workers * per_worker:
         fewer = "the number of hosts" if is_counted else "GREENLINE_HOSTS"
         raise ConfigError(

@@ -10,17 +10,17 @@ def check_buffers(facts: Facts) -> Iterator[Finding]:
     """Report where slow clients reach the worker, and where the size limits differ."""
     limit = facts.service.max_body_bytes
     for route in facts.routes:
-        for name, told, what in (
+        for name, found, what in (
             ("proxy_request_buffering", route.request_buffering, "sends its body"),
             ("proxy_buffering", route.buffering, "takes its answer"),
         ):
             # With buffering, nginx waits for a slow client, and the worker has the request only
             # while it works on it.
-            if not told.value:
+            if not found.value:
                 yield Finding(
                     Level.WARNING,
                     "unbuffered",
-                    told.where,
+                    found.where,
                     f"{name} is off",
                     f"a client that slowly {what} holds a place in a worker, and a request that "
                     "has begun to be sent is never asked elsewhere",
@@ -48,7 +48,7 @@ def check_buffers(facts: Facts) -> Iterator[Finding]:
                 f"client_max_body_size {_size(limit.value)}",
             )
         # Only if the service's limit was set: its default is far above nginx's default of 1 MiB.
-        elif limit.is_told and most.value < limit.value:
+        elif limit.is_set and most.value < limit.value:
             yield Finding(
                 Level.WARNING,
                 "body-limit",

@@ -40,7 +40,7 @@ def check_worker(facts: Facts) -> Iterator[Finding]:
             Level.WARNING,
             "no-deadline",
             gunicorn.file,
-            "nobody tells how long a request may take (REQUEST_TIMEOUT)",
+            "REQUEST_TIMEOUT is not set",
             "gunicorn's timeout is a heartbeat and ends no request: after proxy_read_timeout nginx "
             "answers 504 and the worker goes on; nor can the order be checked",
             "REQUEST_TIMEOUT=30 in the environment, which the worker keeps",
@@ -110,12 +110,12 @@ def check_room(facts: Facts) -> Iterator[Finding]:
             "worker_connections 16384",
         )
     if own.value > (files.value or SOFT_LIMIT):
-        told = f"is {files.value}" if files.is_told else f"is not set, {SOFT_LIMIT} as a rule"
+        found = f"is {files.value}" if files.is_set else f"is not set, {SOFT_LIMIT} as a rule"
         yield Finding(
             Level.WARNING,
             "nginx-descriptors",
             own.where,
-            f"worker_connections is {own.value}, and worker_rlimit_nofile {told}",
+            f"worker_connections is {own.value}, and worker_rlimit_nofile {found}",
             "each connection is a descriptor: nginx runs out of them before, and accepts nobody",
             "worker_rlimit_nofile 65536",
         )

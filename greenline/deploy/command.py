@@ -63,6 +63,6 @@ def _wrapped(title: str, text: str) -> str:
 
 def _summary(found: list[Finding]) -> str:
     counts = ((level, sum(one.level == level for one in found)) for level in LEVELS)
-    told = [f"{count} {level}{'s' * (count > 1)}" for level, count in counts if count]
+    numbers = [f"{count} {level}{'s' * (count > 1)}" for level, count in counts if count]
     is_in_order = all(one.level == Level.REMARK for one in found)
-    return "nothing is out of order; " * is_in_order + ", ".join(told)
+    return "nothing is out of order; " * is_in_order + ", ".join(numbers)

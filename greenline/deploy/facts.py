@@ -12,23 +12,23 @@ Address = str | tuple[str, int] | int
 
 
 @dataclass(frozen=True)
-class Told(Generic[T]):
+class Sourced(Generic[T]):
     """
     Hold a value and its source.
 
     :param value: the value.
     :param where: its ``file:line``, or the name of a variable, str.
-    :param is_told: it was set, bool, default True; False for a default.
+    :param is_set: it was set, bool, default True; False for a default.
     """
 
     value: T
     where: str
-    is_told: bool = True
+    is_set: bool = True
 
     @property
     def by_default(self) -> str:
         """Return a suffix that marks a default in a sentence about the value."""
-        return "" if self.is_told else ", by default"
+        return "" if self.is_set else ", by default"
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Upstream:
 
     where: str
     servers: tuple[Address, ...]
-    max_fails: tuple[Told[int], ...]  # of each server
-    keepalive: Told[int]  # 0 if it is not set, which is off before nginx 1.29.7, and 32 since
-    keepalive_timeout_s: Told[float]
+    max_fails: tuple[Sourced[int], ...]  # of each server
+    keepalive: Sourced[int]  # 0 if it is not set, which is off before nginx 1.29.7, and 32 since
+    keepalive_timeout_s: Sourced[float]
 
     @property
     def is_remote(self) -> bool:
@@ -53,18 +53,18 @@ class Route:
 
     where: str
     upstream: Upstream
-    http_version: Told[str]
-    headers: Mapping[str, Told[str]]  # of proxy_set_header, by the lower-case name
+    http_version: Sourced[str]
+    headers: Mapping[str, Sourced[str]]  # of proxy_set_header, by the lower-case name
     headers_where: str
-    connect_timeout_s: Told[float]
-    read_timeout_s: Told[float]
-    max_body_bytes: Told[int]
-    request_buffering: Told[bool]
-    buffering: Told[bool]
-    next_upstream: Told[frozenset[str]]
-    next_tries: Told[int]  # 0 is no limit but the number of servers
-    replaced: Told[frozenset[str]]  # statuses of the service that a page of nginx replaces
-    real_ip_from: tuple[Told[str], ...]  # proxies whose client addresses are trusted
+    connect_timeout_s: Sourced[float]
+    read_timeout_s: Sourced[float]
+    max_body_bytes: Sourced[int]
+    request_buffering: Sourced[bool]
+    buffering: Sourced[bool]
+    next_upstream: Sourced[frozenset[str]]
+    next_tries: Sourced[int]  # 0 is no limit but the number of servers
+    replaced: Sourced[frozenset[str]]  # statuses of the service that a page of nginx replaces
+    real_ip_from: tuple[Sourced[str], ...]  # proxies whose client addresses are trusted
     has_real_ip: bool  # the client's address comes from a trusted proxy before this one
 
 
@@ -74,11 +74,11 @@ class Nginx:
 
     file: str
     routes: tuple[Route, ...]
-    unread: tuple[Told[str], ...]  # arguments of proxy_pass in which a variable names the server
-    without_upgrade: Mapping[str, Told[str]]  # variables of a map, for a request without Upgrade
+    unread: tuple[Sourced[str], ...]  # arguments of proxy_pass in which a variable names the server
+    without_upgrade: Mapping[str, Sourced[str]]  # variables of a map, for a request without Upgrade
     processes: int | None  # None: one for each core
-    worker_connections: Told[int] | None  # None: a part of a configuration, without events
-    descriptors: Told[int]  # worker_rlimit_nofile; 0 if it is not set
+    worker_connections: Sourced[int] | None  # None: a part of a configuration, without events
+    descriptors: Sourced[int]  # worker_rlimit_nofile; 0 if it is not set
 
 
 @dataclass(frozen=True)
@@ -90,17 +90,17 @@ class Gunicorn:
     """
 
     file: str
-    bind: Told[tuple[Address, ...]]
-    worker_class: Told[str]
+    bind: Sourced[tuple[Address, ...]]
+    worker_class: Sourced[str]
     is_green: bool
-    workers: Told[int]
-    worker_connections: Told[int]
-    keepalive_s: Told[float]
-    graceful_timeout_s: Told[float]
-    timeout_s: Told[float]
-    preload_app: Told[bool]
-    forwarded_allow_ips: Told[tuple[str, ...]]
-    worker_tmp_dir: Told[str | None]
+    workers: Sourced[int]
+    worker_connections: Sourced[int]
+    keepalive_s: Sourced[float]
+    graceful_timeout_s: Sourced[float]
+    timeout_s: Sourced[float]
+    preload_app: Sourced[bool]
+    forwarded_allow_ips: Sourced[tuple[str, ...]]
+    worker_tmp_dir: Sourced[str | None]
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ class Service:
     :param statement_timeout_s: statement_timeout in the options of DATABASE_URL.
     """
 
-    request_timeout_s: Told[float] | None
-    drain_delay_s: Told[float]
-    proxy_keepalive_s: Told[float] | None
-    max_body_bytes: Told[int]
+    request_timeout_s: Sourced[float] | None
+    drain_delay_s: Sourced[float]
+    proxy_keepalive_s: Sourced[float] | None
+    max_body_bytes: Sourced[int]
     max_in_progress: int | None
-    statement_timeout_s: Told[float] | None
+    statement_timeout_s: Sourced[float] | None
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ class Facts:
     @property
     def keepalive_s(self) -> float:
         """Return the seconds after which the worker closes an idle connection, 0 for at once."""
-        told = self.service.proxy_keepalive_s
+        found = self.service.proxy_keepalive_s
         own_s = self.gunicorn.keepalive_s.value
         # GREENLINE_PROXY_KEEPALIVE extends gunicorn's keepalive, in Greenline's worker only.
-        return max(own_s, told.value) if own_s and told and self.gunicorn.is_green else own_s
+        return max(own_s, found.value) if own_s and found and self.gunicorn.is_green else own_s
 
 
 def is_everywhere(host: str) -> bool:

@@ -13,7 +13,7 @@ from gunicorn.app.base import Application
 from gunicorn.config import Config
 from gunicorn.workers import SUPPORTED_WORKERS
 
-from greenline.deploy.facts import Gunicorn, Told
+from greenline.deploy.facts import Gunicorn, Sourced
 from greenline.errors import ConfigError
 
 GREEN = "greenline.worker.GreenWorker"
@@ -38,8 +38,8 @@ def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
             return _facts(file, loaded), loaded.names
     except SystemExit as error:
         # gunicorn prints the reason to stderr and exits.
-        told = error.code if isinstance(error.code, str) else _last_line(said.getvalue())
-        raise ConfigError(f"{file}: {told or 'it exits'}") from None
+        found = error.code if isinstance(error.code, str) else _last_line(said.getvalue())
+        raise ConfigError(f"{file}: {found or 'it exits'}") from None
     except Exception as error:
         raise ConfigError(f"{file}: {error}") from error
 
@@ -65,40 +65,40 @@ class _Loaded(Application):  # type: ignore[misc]
         given = vars(cfg.parser().parse_args(cfg.get_cmd_args_from_env()))
         self.chdir()
         self.names = self.load_config_from_file(self._file)
-        told = {name: value for name, value in given.items() if value is not None}
+        found = {name: value for name, value in given.items() if value is not None}
         # Neither is a setting: positional arguments, and the path of the configuration.
-        self.from_env = frozenset(told) - {"args", "config"}
+        self.from_env = frozenset(found) - {"args", "config"}
         for name in self.from_env:
-            cfg.set(name, told[name])
+            cfg.set(name, found[name])
 
 
 def _facts(file: str, loaded: _Loaded) -> Gunicorn:
     cfg = loaded.cfg
     lines = _lines(file)
 
-    def told(name: str, value: Any) -> Told[Any]:
+    def found(name: str, value: Any) -> Sourced[Any]:
         if name in loaded.from_env:
-            return Told(value, f"{CMD_ARGS} ({name})")
+            return Sourced(value, f"{CMD_ARGS} ({name})")
         if name in lines:
-            return Told(value, f"{file}:{lines[name]}")
+            return Sourced(value, f"{file}:{lines[name]}")
         # Set by an import or in a block, which has no line here; or not set at all.
-        return Told(value, file, name in loaded.names)
+        return Sourced(value, file, name in loaded.names)
 
     worker_class = cfg.settings["worker_class"].get()
     name = worker_class if isinstance(worker_class, str) else _name(worker_class)
     return Gunicorn(
         file=file,
-        bind=told("bind", tuple(cfg.address)),
-        worker_class=told("worker_class", name),
+        bind=found("bind", tuple(cfg.address)),
+        worker_class=found("worker_class", name),
         is_green=_is_green(worker_class),
-        workers=told("workers", cfg.workers),
-        worker_connections=told("worker_connections", cfg.worker_connections),
-        keepalive_s=told("keepalive", float(cfg.keepalive)),
-        graceful_timeout_s=told("graceful_timeout", float(cfg.graceful_timeout)),
-        timeout_s=told("timeout", float(cfg.timeout)),
-        preload_app=told("preload_app", cfg.preload_app),
-        forwarded_allow_ips=told("forwarded_allow_ips", tuple(cfg.forwarded_allow_ips)),
-        worker_tmp_dir=told("worker_tmp_dir", cfg.worker_tmp_dir),
+        workers=found("workers", cfg.workers),
+        worker_connections=found("worker_connections", cfg.worker_connections),
+        keepalive_s=found("keepalive", float(cfg.keepalive)),
+        graceful_timeout_s=found("graceful_timeout", float(cfg.graceful_timeout)),
+        timeout_s=found("timeout", float(cfg.timeout)),
+        preload_app=found("preload_app", cfg.preload_app),
+        forwarded_allow_ips=found("forwarded_allow_ips", tuple(cfg.forwarded_allow_ips)),
+        worker_tmp_dir=found("worker_tmp_dir", cfg.worker_tmp_dir),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from crossplane import analyzer, parse
 from gunicorn.util import parse_address
 
-from greenline.deploy.facts import Nginx, Route, Told, Upstream
+from greenline.deploy.facts import Nginx, Route, Sourced, Upstream
 from greenline.errors import ConfigError
 
 LEVELS = ("http", "server", "location", "if", "limit_except")
@@ -72,9 +72,9 @@ def read(file: str) -> Nginx:
         if server := _server(one):
             routes.append(_route(one, server, around, upstreams))
         else:
-            unread.append(Told(one.args[0], one.where))
+            unread.append(Sourced(one.args[0], one.where))
     if not routes:
-        raise ConfigError(f"{file}: no location with a proxy_pass whose server can be told")
+        raise ConfigError(f"{file}: no location with a proxy_pass whose server can be found")
     events = next((one.block for one in top if one.name == "events"), None)
     processes = _one(file, (top,), "worker_processes", "1").value
     return Nginx(
@@ -140,12 +140,12 @@ def _server(proxy_pass: Directive) -> str | None:
     return found and (found[1] or found[2])
 
 
-def _without_upgrade(levels: Sequence[Block]) -> Iterator[tuple[str, Told[str]]]:
+def _without_upgrade(levels: Sequence[Block]) -> Iterator[tuple[str, Sourced[str]]]:
     for one in (one for level in levels for one in level if one.name == "map"):
         if one.args[0] == "$http_upgrade":
-            said = {each.name: Told(each.args[0], each.where) for each in one.block if each.args}
+            said = {each.name: Sourced(each.args[0], each.where) for each in one.block if each.args}
             # nginx maps an empty value by "", else by "default", else to the empty string.
-            yield one.args[1], said.get("") or said.get("default") or Told("", one.where)
+            yield one.args[1], said.get("") or said.get("default") or Sourced("", one.where)
 
 
 def _route(proxy_pass: Directive, server: str, levels: Levels, known: dict[str, Upstream]) -> Route:
@@ -161,7 +161,7 @@ def _route(proxy_pass: Directive, server: str, levels: Levels, known: dict[str, 
         where=where,
         upstream=known.get(server.lower()) or _unnamed(server, where),
         http_version=_one(where, levels, "proxy_http_version", "1.0"),
-        headers={one.args[0].lower(): Told(one.args[1], one.where) for one in headers},
+        headers={one.args[0].lower(): Sourced(one.args[1], one.where) for one in headers},
         headers_where=headers[0].where if headers else where,
         connect_timeout_s=_time(_one(where, levels, "proxy_connect_timeout", "60s")),
         read_timeout_s=_time(_one(where, levels, "proxy_read_timeout", "60s")),
@@ -170,8 +170,8 @@ def _route(proxy_pass: Directive, server: str, levels: Levels, known: dict[str, 
         buffering=_flag(_one(where, levels, "proxy_buffering", "on")),
         next_upstream=_words(where, levels, "proxy_next_upstream", "error timeout"),
         next_tries=_count(_one(where, levels, "proxy_next_upstream_tries", "0")),
-        replaced=Told(frozenset(statuses if intercepts.value else ()), intercepts.where),
-        real_ip_from=tuple(Told(one.args[0], one.where) for one in real_ip_from),
+        replaced=Sourced(frozenset(statuses if intercepts.value else ()), intercepts.where),
+        real_ip_from=tuple(Sourced(one.args[0], one.where) for one in real_ip_from),
         has_real_ip=bool(real_ip_from) and real_ip_header.lower() in REAL_IP,
     )
 
@@ -181,9 +181,9 @@ def _unnamed(server: str, where: str) -> Upstream:
     return Upstream(
         where=where,
         servers=(_address(server, where),),
-        max_fails=(Told(1, where, is_told=False),),
-        keepalive=Told(0, where, is_told=False),
-        keepalive_timeout_s=Told(60.0, where, is_told=False),
+        max_fails=(Sourced(1, where, is_set=False),),
+        keepalive=Sourced(0, where, is_set=False),
+        keepalive_timeout_s=Sourced(60.0, where, is_set=False),
     )
 
 
@@ -199,9 +199,9 @@ def _upstream(block: Directive) -> Upstream:
     )
 
 
-def _max_fails(server: Directive) -> Told[int]:
+def _max_fails(server: Directive) -> Sourced[int]:
     said = [arg.partition("=")[2] for arg in server.args if arg.startswith("max_fails=")]
-    return _count(Told(said[-1] if said else "1", server.where, bool(said)))
+    return _count(Sourced(said[-1] if said else "1", server.where, bool(said)))
 
 
 def _address(text: str, where: str) -> Any:
@@ -220,42 +220,42 @@ def _at_one_level(levels: Levels, name: str) -> list[Directive]:
     return []
 
 
-def _one(where: str, levels: Levels, name: str, default: str) -> Told[str]:
+def _one(where: str, levels: Levels, name: str, default: str) -> Sourced[str]:
     found = _at_one_level(levels, name)
-    return Told(found[-1].args[0], found[-1].where) if found else Told(default, where, False)
+    return Sourced(found[-1].args[0], found[-1].where) if found else Sourced(default, where, False)
 
 
-def _words(where: str, levels: Levels, name: str, default: str) -> Told[frozenset[str]]:
+def _words(where: str, levels: Levels, name: str, default: str) -> Sourced[frozenset[str]]:
     found = _at_one_level(levels, name)
     if not found:
-        return Told(frozenset(default.split()), where, is_told=False)
-    return Told(frozenset(found[-1].args), found[-1].where)
+        return Sourced(frozenset(default.split()), where, is_set=False)
+    return Sourced(frozenset(found[-1].args), found[-1].where)
 
 
-def _flag(told: Told[str]) -> Told[bool]:
-    return Told(told.value.lower() == "on", told.where, told.is_told)
+def _flag(found: Sourced[str]) -> Sourced[bool]:
+    return Sourced(found.value.lower() == "on", found.where, found.is_set)
 
 
-def _count(told: Told[str]) -> Told[int]:
-    if not told.value.isdigit():
-        raise ConfigError(f"{told.where}: {told.value!r} is no whole number")
-    return Told(int(told.value), told.where, told.is_told)
+def _count(found: Sourced[str]) -> Sourced[int]:
+    if not found.value.isdigit():
+        raise ConfigError(f"{found.where}: {found.value!r} is no whole number")
+    return Sourced(int(found.value), found.where, found.is_set)
 
 
-def _time(told: Told[str]) -> Told[float]:
-    return _measured(told, SECONDS, "time")
+def _time(found: Sourced[str]) -> Sourced[float]:
+    return _measured(found, SECONDS, "time")
 
 
-def _size(told: Told[str]) -> Told[int]:
-    sized = _measured(told, BYTES, "size")
-    return Told(int(sized.value), sized.where, sized.is_told)
+def _size(found: Sourced[str]) -> Sourced[int]:
+    sized = _measured(found, BYTES, "size")
+    return Sourced(int(sized.value), sized.where, sized.is_set)
 
 
-def _measured(told: Told[str], units: dict[str, Any], what: str) -> Told[float]:
-    text = told.value.lower()
+def _measured(found: Sourced[str], units: dict[str, Any], what: str) -> Sourced[float]:
+    text = found.value.lower()
     # A time may have several parts, as in "1m 30s".
     parts = re.findall(r"(\d+)([a-z]*)\s*", text)
     if not re.fullmatch(r"(\d+[a-z]*\s*)+", text) or any(unit not in units for _, unit in parts):
-        raise ConfigError(f"{told.where}: {told.value!r} is no {what} that nginx reads")
+        raise ConfigError(f"{found.where}: {found.value!r} is no {what} that nginx reads")
     value = sum(int(number) * units[unit] for number, unit in parts)
-    return Told(value, told.where, told.is_told)
+    return Sourced(value, found.where, found.is_set)

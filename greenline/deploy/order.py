@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import inf, isinf
 from typing import NamedTuple
 
-from greenline.deploy.facts import Facts, Route, Told
+from greenline.deploy.facts import Facts, Route, Sourced
 from greenline.deploy.findings import Check, Finding, Level
 from greenline.lifecycle.drain import LAST_S
 
@@ -92,10 +92,10 @@ CHECKS: tuple[Check, ...] = (check_order, check_stop)
 
 def keepalive(facts: Facts) -> Timeout:
     """Return the time after which the worker closes an idle connection."""
-    told = facts.service.proxy_keepalive_s
+    found = facts.service.proxy_keepalive_s
     # The longer of both settings applies: name the one that decides.
-    if told is not None and facts.keepalive_s > facts.gunicorn.keepalive_s.value:
-        return Timeout(told.where, facts.keepalive_s, told.where)
+    if found is not None and facts.keepalive_s > facts.gunicorn.keepalive_s.value:
+        return Timeout(found.where, facts.keepalive_s, found.where)
     own = facts.gunicorn.keepalive_s
     return Timeout(f"gunicorn's keepalive{own.by_default}", facts.keepalive_s, own.where)
 
@@ -114,15 +114,15 @@ def _idle(facts: Facts, route: Route) -> Iterator[Step]:
         "its way meets the closed end, and nginx answers 502; a POST it may not send again",
         "keepalive_timeout in the upstream below gunicorn's keepalive, as 4s and 5",
     )
-    told = facts.service.proxy_keepalive_s
-    if told is not None:
+    found = facts.service.proxy_keepalive_s
+    if found is not None:
         yield Step(
             "proxy-keepalive",
             proxys,
-            Timeout(told.where, told.value, told.where),
+            Timeout(found.where, found.value, found.where),
             "a worker that stops keeps idle connections open until the proxy has given them up; "
-            "told too little it closes them earlier, and each reload costs 502s",
-            f"unset {told.where}, or set it to {proxys.seconds:g}",
+            "found too little it closes them earlier, and each reload costs 502s",
+            f"unset {found.where}, or set it to {proxys.seconds:g}",
             may_equal=True,
         )
 
@@ -167,7 +167,7 @@ def _request(facts: Facts, route: Route) -> Iterator[Step]:
         deadline._replace(where=route.read_timeout_s.where),
         read,
         "nginx answers 504 to a request that goes on, and may ask again meanwhile: the client is "
-        "told of a failure, the write is done, perhaps twice",
+        "found of a failure, the write is done, perhaps twice",
         "proxy_read_timeout a few seconds above REQUEST_TIMEOUT, as 35s and 30",
     )
     statement = facts.service.statement_timeout_s
@@ -184,5 +184,5 @@ def _request(facts: Facts, route: Route) -> Iterator[Step]:
         )
 
 
-def _of_nginx(name: str, told: Told[float]) -> Timeout:
-    return Timeout(f"{name}{told.by_default}", told.value, told.where)
+def _of_nginx(name: str, found: Sourced[float]) -> Timeout:
+    return Timeout(f"{name}{found.by_default}", found.value, found.where)

@@ -108,7 +108,7 @@ def check_keepalive(facts: Facts) -> Iterator[Finding]:
             )
             if not is_there
         ]
-        if not upstream.keepalive.is_told:
+        if not upstream.keepalive.is_set:
             yield Finding(
                 Level.WARNING,
                 "keepalive-untold",
@@ -161,12 +161,12 @@ def check_upgrades(facts: Facts) -> Iterator[Finding]:
 
 def check_unread(facts: Facts) -> Iterator[Finding]:
     """Report the locations that are not checked."""
-    for told in facts.nginx.unread:
+    for found in facts.nginx.unread:
         yield Finding(
             Level.REMARK,
             "unread-proxy-pass",
-            told.where,
-            f"proxy_pass {told.value} was not looked at",
+            found.where,
+            f"proxy_pass {found.value} was not looked at",
             "a variable names the server, and only nginx knows its value: nothing of this location "
             "is checked",
             "the name of an upstream where there is one: http://app$request_uri can be read",
@@ -213,7 +213,7 @@ def check_failover(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING,
                 "connect-timeout",
-                connect.where if connect.is_told else route.upstream.where,
+                connect.where if connect.is_set else route.upstream.where,
                 f"proxy_connect_timeout is {connect.value:g} s{connect.by_default}",
                 "a host that is switched off refuses nobody: each request to it waits that long "
                 "before the other one is asked",
@@ -224,45 +224,45 @@ def check_failover(facts: Facts) -> Iterator[Finding]:
 def check_retries(facts: Facts) -> Iterator[Finding]:
     """Report where nginx repeats requests that must not be repeated, or repeats none."""
     for route in facts.routes:
-        told, tries = route.next_upstream, route.next_tries
-        is_off = "off" in told.value
+        found, tries = route.next_upstream, route.next_tries
+        is_off = "off" in found.value
         # Retries are wanted after "error" and "timeout": nginx repeats only idempotent requests
         # then, and those that were not sent.
         if len(route.upstream.servers) > 1 and (is_off or tries.value == 1):
             yield Finding(
                 Level.WARNING,
                 "not-retried",
-                told.where if is_off else tries.where,
+                found.where if is_off else tries.where,
                 f"proxy_next_upstream{' is off' if is_off else '_tries is 1'}",
                 "nginx never asks a second server line: a connection that dies fresh, as when a "
                 "worker is killed, is a 502 even for a GET",
                 "proxy_next_upstream error timeout; proxy_next_upstream_tries 3",
             )
-        if UNSAFE in told.value:
+        if UNSAFE in found.value:
             yield Finding(
                 Level.ERROR,
                 "retried-writes",
-                told.where,
+                found.where,
                 "proxy_next_upstream has non_idempotent",
                 "a POST whose connection fails, or whose answer is late, is sent again though it "
                 "may have been done: doubled writes",
                 "proxy_next_upstream error timeout",
             )
-        if refusals := sorted(RETRIED_REFUSALS & told.value):
+        if refusals := sorted(RETRIED_REFUSALS & found.value):
             yield Finding(
                 Level.ERROR,
                 "retried-refusals",
-                told.where,
+                found.where,
                 f"proxy_next_upstream has {', '.join(refusals)}",
                 "a service that has too much to do is asked once more for each request that it "
                 "refuses, and counts as failed: servers drop out under load, and the rest follow",
                 "proxy_next_upstream error timeout: let Retry-After reach the client",
             )
-        if failures := sorted(FAILURES & told.value):
+        if failures := sorted(FAILURES & found.value):
             yield Finding(
                 Level.WARNING,
                 "retried-failures",
-                told.where,
+                found.where,
                 f"proxy_next_upstream has {', '.join(failures)}",
                 "a PUT or DELETE that was begun is done again, and a request that took too long "
                 "takes as long once more",

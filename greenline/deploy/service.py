@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from greenline import settings
-from greenline.deploy.facts import Service, Told
+from greenline.deploy.facts import Service, Sourced
 from greenline.errors import ConfigError
 
 TIMEOUT_UNITS_S = {"us": 1e-6, "": 1e-3, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86_400}
@@ -29,21 +29,21 @@ def read(names: Mapping[str, Any], file: str) -> Service:
     max_body = settings.MAX_BODY_BYTES
     return Service(
         request_timeout_s=_optional(request_timeout_s, where),
-        drain_delay_s=Told(settings.drain_delay_s(), settings.DRAIN_DELAY.name),
+        drain_delay_s=Sourced(settings.drain_delay_s(), settings.DRAIN_DELAY.name),
         proxy_keepalive_s=_optional(settings.proxy_keepalive_s(), settings.PROXY_KEEPALIVE.name),
-        max_body_bytes=Told(
-            settings.limits().max_body_bytes, max_body.name, settings.is_told(max_body)
+        max_body_bytes=Sourced(
+            settings.limits().max_body_bytes, max_body.name, settings.is_set(max_body)
         ),
         max_in_progress=settings.admission().max_in_progress,
         statement_timeout_s=_statement_timeout_s(settings.databases()[0]),
     )
 
 
-def _optional(seconds: float | None, where: str) -> Told[float] | None:
-    return None if seconds is None else Told(seconds, where)
+def _optional(seconds: float | None, where: str) -> Sourced[float] | None:
+    return None if seconds is None else Sourced(seconds, where)
 
 
-def _statement_timeout_s(url: str) -> Told[float] | None:
+def _statement_timeout_s(url: str) -> Sourced[float] | None:
     """Return the statement_timeout in the options of *url*, None if it is not set there."""
     if not url:
         return None
@@ -63,4 +63,4 @@ def _statement_timeout_s(url: str) -> Told[float] | None:
     if not found or found[-1][1] not in TIMEOUT_UNITS_S:
         return None
     number, unit = found[-1]
-    return Told(int(number) * TIMEOUT_UNITS_S[unit], variable)
+    return Sourced(int(number) * TIMEOUT_UNITS_S[unit], variable)

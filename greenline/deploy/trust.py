@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from greenline.deploy.facts import Facts, Route, Told, is_loopback
+from greenline.deploy.facts import Facts, Route, Sourced, is_loopback
 from greenline.deploy.findings import Check, Finding, Level
 
 # Headers that nginx has to set: level, value, and the consequences without it.
@@ -36,7 +36,7 @@ BELIEVED = {
                         "log shows it, and it is rate limited"),
     "X-Forwarded-Proto": (Level.ERROR, "anybody chooses the scheme that the service believes: "
                           "http passes for https"),
-    "X-Request-Id": (Level.WARNING, "anybody chooses the id by which requests are told apart in "
+    "X-Request-Id": (Level.WARNING, "anybody chooses the id by which requests are found apart in "
                      "the log: several may have the same, or none"),
     "X-Request-Start": (Level.WARNING, "anybody chooses how long the request waited (proxy_ms in "
                         "the log)"),
@@ -49,42 +49,42 @@ def check_headers(facts: Facts) -> Iterator[Finding]:
     """Report the headers that nginx does not set, or copies from the client."""
     for route in facts.routes:
         for name, level, value, why in WANTED:
-            told, fix = route.headers.get(name.lower()), f"proxy_set_header {name} {value}"
+            found, fix = route.headers.get(name.lower()), f"proxy_set_header {name} {value}"
             code = f"no-{name.lower()}"
-            if told is None:
+            if found is None:
                 # headers_where is the level whose own headers hide the inherited ones.
                 what = f"{name} is not set"
                 yield Finding(level, code, route.headers_where, what, why, fix)
-            elif not told.value:
+            elif not found.value:
                 what, why = f"{name} is empty", EMPTY.get(name, why)
-                yield Finding(Level.WARNING, code, told.where, what, why, fix)
+                yield Finding(Level.WARNING, code, found.where, what, why, fix)
             else:
-                yield from _valued(name, told, fix, route)
+                yield from _valued(name, found, fix, route)
         yield from _appended(route)
 
 
-def _valued(name: str, told: Told[str], fix: str, route: Route) -> Iterator[Finding]:
-    taken = CLIENTS.findall(told.value)
+def _valued(name: str, found: Sourced[str], fix: str, route: Route) -> Iterator[Finding]:
+    taken = CLIENTS.findall(found.value)
     # Behind a trusted proxy, its headers about the client are the right ones. The host is an
     # exception: it is the client's choice through any number of proxies.
     if name in BELIEVED and taken and (name == "Host" or not route.has_real_ip):
         level, why = BELIEVED[name]
         what = f"{name} is what the client sent ({', '.join(taken)})"
-        yield Finding(level, f"client-{name.lower()}", told.where, what, why, fix)
-    elif name == "X-Request-Start" and not STARTED.match(told.value):
-        what = f"X-Request-Start is {told.value}, without t="
+        yield Finding(level, f"client-{name.lower()}", found.where, what, why, fix)
+    elif name == "X-Request-Start" and not STARTED.match(found.value):
+        what = f"X-Request-Start is {found.value}, without t="
         why = "the worker does not read it: proxy_ms in the log stays empty"
-        yield Finding(Level.WARNING, "unread-x-request-start", told.where, what, why, fix)
+        yield Finding(Level.WARNING, "unread-x-request-start", found.where, what, why, fix)
 
 
 def _appended(route: Route) -> Iterator[Finding]:
-    told = route.headers.get("x-forwarded-for")
+    found = route.headers.get("x-forwarded-for")
     # Behind a trusted proxy, realip has replaced the address that is appended.
-    if told and "$proxy_add_x_forwarded_for" in told.value and not route.has_real_ip:
+    if found and "$proxy_add_x_forwarded_for" in found.value and not route.has_real_ip:
         yield Finding(
             Level.WARNING,
             "appended-for",
-            told.where,
+            found.where,
             "X-Forwarded-For begins with what the client sent ($proxy_add_x_forwarded_for)",
             "who reads its first address, as many do, reads what the client made up",
             "proxy_set_header X-Forwarded-For $remote_addr; behind another proxy also "
@@ -94,13 +94,13 @@ def _appended(route: Route) -> Iterator[Finding]:
 
 def check_real_ip(facts: Facts) -> Iterator[Finding]:
     """Report where nginx accepts a client's address from any peer."""
-    for told in (one for route in facts.routes for one in route.real_ip_from):
-        if told.value.endswith("/0"):
+    for found in (one for route in facts.routes for one in route.real_ip_from):
+        if found.value.endswith("/0"):
             yield Finding(
                 Level.ERROR,
                 "real-ip-everybody",
-                told.where,
-                f"set_real_ip_from is {told.value}: everybody",
+                found.where,
+                f"set_real_ip_from is {found.value}: everybody",
                 "whoever connects chooses the address that nginx passes on: the log shows it, and "
                 "it is rate limited",
                 "set_real_ip_from with the address or network of the proxy before this one",

@@ -76,10 +76,10 @@ class ErrorResponses:
             self._log_cut(connection.request, cause)
         else:
             # gunicorn chooses the status and does not return it.
-            told = StatusNoter(client.sock)
-            self._handle_error(connection.request, told, addr, error)
+            noter = StatusNoter(client.sock)
+            self._handle_error(connection.request, noter, addr, error)
             took_s = connection.took_s()
-            self._request_log.tell_refusal(connection.environ(), told.status, took_s)
+            self._request_log.tell_refusal(connection.environ(), noter.status, took_s)
             client.linger()
 
     def _log_cut(self, request: Any, cause: BaseException) -> None:

@@ -35,11 +35,11 @@ def note_queue(environ: dict[str, Any]) -> None:
 
     :param environ: with REQUEST_START and IS_TRUSTED.
     """
-    told = environ[REQUEST_START]
-    if not environ[IS_TRUSTED] or not told.startswith("t="):
+    started = environ[REQUEST_START]
+    if not environ[IS_TRUSTED] or not started.startswith("t="):
         return
     try:
-        waited_ms = (time() - float(told[2:])) * 1000
+        waited_ms = (time() - float(started[2:])) * 1000
     except ValueError:
         return
     # The proxy's clock may be ahead of ours: that is a wait of 0.

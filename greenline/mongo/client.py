@@ -150,13 +150,13 @@ class Mongo(Batches):
     def _open(self) -> LimitedClient:
         self._begin(self._timeout_s)
         with self._within_deadline(options.READINESS_S):
-            told = read_max_connections(self._readiness)
+            server_limit = read_max_connections(self._readiness)
         # Checked again, as the question to the server was a wait.
         if self._closed:  # a client made now would never be closed
             raise PoolClosed
         if self._clients.current is not None:  # made by another greenlet meanwhile
             return self._clients.current
-        size = max(self._size_for(told), self._least)
+        size = max(self._size_for(server_limit), self._least)
         # The URI's maxPoolSize is kept: such a worker neither begins small nor grows.
         if self._fixed is not None:
             return self._clients.open_fixed(self._least, self._fixed)

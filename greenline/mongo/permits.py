@@ -7,7 +7,7 @@ the pool, the monitors or the readiness check. It is given back when its socket 
 
 from time import monotonic
 
-from greenline.slots import TOLD_CAPACITY, Slot, SlotTable
+from greenline.slots import PUBLISHED_CAPACITY, Slot, SlotTable
 
 SETTLED_S = 1.0
 
@@ -58,10 +58,10 @@ class Permits:
         # it cannot connect to ask the server.
         if (
             self._slot_table is not None
-            and self._slot_table.capacity < self._slot_table.spare[TOLD_CAPACITY]
+            and self._slot_table.capacity < self._slot_table.spare[PUBLISHED_CAPACITY]
         ):
             self._slot_table.resize(
-                self._slot_table.spare[TOLD_CAPACITY], self._slot_table.reserved
+                self._slot_table.spare[PUBLISHED_CAPACITY], self._slot_table.reserved
             )
 
     def keep(self, number: int) -> None:

@@ -33,10 +33,10 @@ class Versions(Repeating):
         :raises StoreDown: the server cannot be reached.
         """
         if self._capabilities is None:
-            told = self.read(read_capabilities)
+            capabilities = self.read(read_capabilities)
             if self._capabilities is None:  # checked again, as the read was a wait
-                log.info("mongodb: %s", told)
-                self._capabilities = told
+                log.info("mongodb: %s", capabilities)
+                self._capabilities = capabilities
         return self._capabilities
 
     def swap(self, collection: str, old: Document, new: Document) -> bool:

@@ -13,7 +13,7 @@ from greenline.errors import ConfigError
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.limits import read_facts
-from greenline.slots import TOLD_CAPACITY, SlotTable
+from greenline.slots import PUBLISHED_CAPACITY, SlotTable
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +40,12 @@ class FixedPlan:
         self._plan_for = plan_for
         self._follow = follow
         self._plan: Plan | None = None
-        self._told = slot_table.spare[TOLD_CAPACITY]
+        self._published = slot_table.spare[PUBLISHED_CAPACITY]
         # A starting worker uses the host's number until it has read the server's limits.
-        slot_table.resize(max(least, self._told), least)
+        slot_table.resize(max(least, self._published), least)
 
     def __repr__(self) -> str:
-        return f"<FixedPlan told={self._told} plan={self._plan}>"
+        return f"<FixedPlan published={self._published} plan={self._plan}>"
 
     def read(self, conn: Connection) -> None:
         """
@@ -53,7 +53,7 @@ class FixedPlan:
 
         :raises ConfigError: the budget does not fit; the text contains the sum.
         """
-        self._slot_table.spare[TOLD_CAPACITY] = self._told = self._read(conn).host
+        self._slot_table.spare[PUBLISHED_CAPACITY] = self._published = self._read(conn).host
 
     def look(self, control: Control) -> None:
         """
@@ -62,8 +62,8 @@ class FixedPlan:
 
         :raises StoreDown: the server cannot be asked.
         """
-        told = self._slot_table.spare[TOLD_CAPACITY]
-        if told in (0, self._told):
+        published = self._slot_table.spare[PUBLISHED_CAPACITY]
+        if published in (0, self._published):
             return
         # Read and not published: two generations of workers with different settings would answer
         # each other without an end.
@@ -71,7 +71,7 @@ class FixedPlan:
             control.ask(self._read)
         except ConfigError as error:  # the other worker's settings fit: it has published a number
             log.error("%s", error)
-        self._told = told
+        self._published = published
 
     def _read(self, conn: Connection) -> Plan:
         plan = self._plan_for(read_facts(conn))

@@ -17,7 +17,7 @@ LEASE_S = 1.0
 # five seconds after it is gone.
 RETURN_S = 4.0
 REGISTRAR = SLOTS + SEATS  # the byte to lock, behind those of the slots and the process rows
-# Cells of the slot table's ``spare``; the first one, TOLD_CAPACITY, has another use.
+# Cells of the slot table's ``spare``; the first one, PUBLISHED_CAPACITY, has another use.
 CAPACITY, HOSTS_CELL, NUMBER, SERVER, SEEN, LEASED_UNTIL = range(SPARE + 1, SPARE + 7)
 
 

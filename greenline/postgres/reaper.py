@@ -41,7 +41,7 @@ class Reaper:
 
     def start(self) -> None:
         """Call :meth:`look` every ``ORPHAN_CHECK_S`` in the background."""
-        self._looking = keep_doing(self.look, lambda: ORPHAN_CHECK_S, "looking after the slots")
+        self._looking = keep_doing(self.look, lambda: ORPHAN_CHECK_S, "reaping orphaned slots")
 
     def close(self) -> None:
         """Stop looking."""

@@ -26,7 +26,7 @@ from greenline.slots.turns import Turns
 # ``capacity + BESIDE`` are held, or, after a decrease, ``BESIDE`` more than were held before it.
 BESIDE, LAST_RESORT = 1, SLOTS - 1
 FILE_CHECK_S, COMPLAIN_S = 1.0, 60.0
-TOLD_CAPACITY = 0  # index in ``spare``: the capacity that a starting process uses at first
+PUBLISHED_CAPACITY = 0  # index in ``spare``: the capacity that a starting process uses at first
 # Within this time the backend of a control connection, which is idle, ends after its client.
 DEAD_S = 1.0
 RESCUE_S = 10.0
@@ -341,7 +341,11 @@ class SlotTable:
         try:
             new = SlotFile(self._path, patience_s=0)
         except ConfigError as error:
-            log.error("the slot table was replaced, so who starts now cannot share it: %s", error)
+            log.error(
+                "the slot table's file was replaced and cannot be used, so new processes do not "
+                "share its slots: %s",
+                error,
+            )
             self._look_at = now + COMPLAIN_S
             return
         log.error("%s was removed while in use: moving to a new one", self._path)

@@ -108,11 +108,11 @@ class Counters:
         """Set the values of all ``gauges``."""
         for name, stats in gauges.items():
             try:
-                told = stats()
+                numbers = stats()
             except Exception:  # must not end the worker's main loop
                 log.exception("the gauge %s failed", name)
                 continue
-            for what, value in told.items():
+            for what, value in numbers.items():
                 self.set((name, what), value)
 
     def totals(self) -> dict[Key, int]:

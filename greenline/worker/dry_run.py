@@ -54,13 +54,13 @@ class DryRun:
 
     def __init__(self, server: Any, *, again: bool = False) -> None:
         # The status comes by a pipe, not by waitpid(): the arbiter may reap the child first.
-        self._answer, told = os.pipe()
+        self._answer, write_end = os.pipe()
         self._child = os.fork()
         if self._child == 0:
             status = _load(server, again)
-            os.write(told, bytes([status]))
+            os.write(write_end, bytes([status]))
             os._exit(status)  # never return into the arbiter's code
-        os.close(told)
+        os.close(write_end)
         os.set_blocking(self._answer, False)
         self._until = time.monotonic() + LOAD_TIMEOUT_S
 

@@ -146,7 +146,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         drain.finish(self.conversations, self.proxy_s)
         for one in list(self.conversations):
             if what := one.what():
-                self.log.warning("it went on after it was cut: %s", what)
+                self.log.warning("request still running after it was cancelled: %s", what)
         self.is_over = True
 
     def _was_told_to_stop(self) -> bool:
@@ -363,7 +363,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._request_log.tell(environ, request, response, monotonic() - started)
 
     def _log_timeout_in_queue(self, request: Any, error: RequestTimeout) -> None:
-        self.log.warning("%s %s: %s; it waited to be admitted", request.method, request.uri, error)
+        self.log.warning("%s %s: %s; it waited for admission", request.method, request.uri, error)
 
     def _respond_with_hooks(
         self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
@@ -559,7 +559,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _has_fast_lane(self) -> bool:
         if split_head is None and self.cfg.http_parser == "auto":
-            self.log.warning("gunicorn_h1c is not installed: every request takes the slow lane")
+            self.log.warning(
+                "gunicorn_h1c is not installed: every request is read by gunicorn's Python parser"
+            )
         return (
             bool(may_use_fast_parser(self.cfg))
             and self.cfg.proxy_protocol == "off"

@@ -4,7 +4,7 @@ An upload of 10 MB that is refused before it is read: the client sees why, and n
 1. It is refused by nginx, by the worker, by its gate, and by the service without a look at the
    body; and asked for through nginx, through one that does not wait for the body's end, and
    straight, on both kinds of socket.
-2. Told with its length or in chunks, by clients that wait for 100 Continue and that do not.
+2. Sourced with its length or in chunks, by clients that wait for 100 Continue and that do not.
 3. The same connection serves what follows, or it was said that it does not. Only an nginx that does
    not buffer says nothing of it and closes.
 

@@ -205,4 +205,4 @@ def test_a_request_whose_time_is_up_in_the_queue_is_answered_504(narrow: Service
     answer = ask_behind(narrow, overdue.long_stream)
     assert (answer.status, answer.body) == (504, b"no answer within 2 s")
     assert 2 <= answer.took_s < 2 + SLACK_S
-    expect_line(narrow, "GET /sleep: no answer within 2 s; it waited to be admitted")
+    expect_line(narrow, "GET /sleep: no answer within 2 s; it waited for admission")
