@@ -87,10 +87,14 @@ class Follower:
         """
         with Keeper(self._checkpoint, lambda _: self._on_change(self._applied), self._stopping):
             while not self._stopping.is_set():
-                self._retry(self._follow)
+                try:
+                    self._retry(self._follow)
+                except PyMongoError as error:
+                    raise named(self._source.name, error) from error
 
     def _follow(self) -> None:
         """Open the stream at the checkpoint, and apply its changes until the end or an error."""
+        has_read = False
         try:
             with self._source.collection.watch(
                 resume_after=self._checkpoint.progress.token,
@@ -98,12 +102,17 @@ class Follower:
                 max_await_time_ms=AWAIT_MS,
             ) as stream:
                 while not self._stopping.is_set():
-                    self._apply(self._changes(stream))
+                    changes = self._changes(stream)
+                    has_read = True
+                    self._apply(changes)
                     # After the changes are applied: a killed process applies some of them again.
                     token = _plain(stream.resume_token)
                     self._checkpoint.progress = replace(self._checkpoint.progress, token=token)
         except PyMongoError as error:
-            # Transient: run() opens the stream again at the checkpoint.
+            # Transient: run() opens the stream again at the checkpoint. An outage begins with the
+            # last change that could be read, however long the stream was open before.
+            if passes(error) and has_read:
+                return
             if passes(error):
                 raise
             if getattr(error, "code", None) == HISTORY_LOST:
