@@ -14,17 +14,22 @@ from weakref import WeakSet
 
 import pymongo
 from gevent.lock import BoundedSemaphore
-from pymongo import MongoClient, _csot
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, ConnectionFailure, ProtocolError, PyMongoError
-from pymongo.network_layer import NetworkingInterface
-from pymongo.read_preferences import Primary
-from pymongo.server_selectors import writable_server_selector as WRITABLE
-from pymongo.synchronous.pool import Connection, Pool
-from pymongo.synchronous.server import Server
-from pymongo.topology_description import TOPOLOGY_TYPE
+
+from greenline.mongo.pymongo_compat import (
+    TOPOLOGY_TYPE,
+    Connection,
+    MongoClient,
+    NetworkingInterface,
+    Pool,
+    Primary,
+    Server,
+    _csot,
+)
+from greenline.mongo.pymongo_compat import writable_server_selector as WRITABLE
 
 Document = dict[str, Any]
 T = TypeVar("T")
