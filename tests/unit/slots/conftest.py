@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from greenline import slots
-from tests.unit.slot_tables import Clock, Open, slot_tables
+from tests.unit.slots.slot_tables import Clock, Open, slot_tables
 
 
 @pytest.fixture

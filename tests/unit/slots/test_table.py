@@ -14,7 +14,7 @@ from greenline.slots.file import SlotFile
 from greenline.slots.table import DEAD_S, LAST_RESORT, RESCUE_S
 from greenline.slots.turns import PROMISE_S, WANT_S
 from tests.support import CHECKOUT, environ
-from tests.unit.slot_tables import Clock, Open, taken
+from tests.unit.slots.slot_tables import Clock, Open, taken
 
 
 def test_all_together_hold_no_more_than_the_capacity(opened: Open) -> None:

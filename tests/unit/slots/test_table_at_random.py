@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from greenline.slots import Slot, SlotTable
 from greenline.slots.table import BESIDE, LAST_RESORT
-from tests.unit.slot_tables import Clock, slot_tables
+from tests.unit.slots.slot_tables import Clock, slot_tables
 
 ACTS = (
     "take", "take", "take", "control", "hold", "give", "abandon", "kill", "open", "die", "care",

@@ -13,7 +13,7 @@ from greenline.budget.plan import (
 )
 from greenline.budget.sum import Line
 from tests.support import CHECKOUT
-from tests.unit.test_budget import results
+from tests.unit.budget.test_plan import results
 from tests.unit.test_cli import budget
 
 PAGE = (CHECKOUT / "docs" / "budget.md").read_text(encoding="utf-8")
