@@ -57,8 +57,8 @@ create table idempotency_keys (
 );
 create index idempotency_keys_created_at on idempotency_keys (created_at);
 
--- Each pair of filter and order of a list has its index (tests/integration/test_plans.py). What is
--- found by a name or a title is little, and is sorted.
+-- Each pair of filter and order of a list has its index (tests/integration/app/test_plans.py). What
+-- is found by a name or a title is little, and is sorted.
 create index books_title on books (title, id);
 create index books_published on books (coalesce(published, 'infinity'), id);
 create index books_created_at on books (created_at, id);

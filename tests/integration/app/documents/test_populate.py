@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.integration.documents.pair import Pair, call, contents
+from tests.integration.app.documents.pair import Pair, call, contents
 
 
 def test_two_runs_are_equal_whatever_the_batches_at_once(pair: Pair) -> None:

@@ -82,7 +82,7 @@ def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
     with temporary(CAPACITY + BESIDE + RESERVED_BY_POSTGRES) as server:
         told = json.loads(
             run(
-                "-m", "tests.integration.slot_table_storm",
+                "-m", "tests.integration.slots.slot_table_storm",
                 server.url, server.superuser_url, str(tmp_path / "slots"),
                 str(CAPACITY), str(ROUNDS), str(os.getpid()),
                 limit_s=LIMIT_S,

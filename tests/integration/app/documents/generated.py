@@ -6,7 +6,7 @@ decoded, which other servers than mongod refuse. ``source`` has documents of the
 of ``target`` it keeps which numbers were written, and that each is what the source has. Everything
 else is a collection of a few documents, by equality of fields.
 
-``python -m tests.integration.documents.generated COUNT`` prints its port.
+``python -m tests.integration.app.documents.generated COUNT`` prints its port.
 """
 
 import socketserver

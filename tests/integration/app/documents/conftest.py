@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from tests.integration.documents.pair import Pair
+from tests.integration.app.documents.pair import Pair
 
 
 @pytest.fixture

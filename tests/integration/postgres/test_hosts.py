@@ -25,8 +25,8 @@ from greenline.postgres.hosts import REGISTRY_CHECK_S, SETTLE_S, require_session
 from greenline.postgres.lease import LEASE_S, SERVER, LeasedSlotTable
 from greenline.postgres.registry import GONE_S, Registry, application, count_hosts
 from greenline.slots.file import FREE
-from tests.integration.counted import Member
 from tests.integration.pools import Watch, limited, run
+from tests.integration.postgres.counted import Member
 from tests.support import CHECKOUT, Databases, Service, environ, service, wait_until
 from tests.support import run as run_command
 

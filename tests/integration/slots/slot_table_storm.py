@@ -5,7 +5,7 @@ A round is one such thing: a kill, a stop, an end, a reload of all, a kill of al
 happened as JSON. Not in pytest's process, which is patched: here are forks, signals and blocking
 connections, as plain as they get.
 
-    python -m tests.integration.slot_table_storm URL SUPERUSER_URL LEDGER CAPACITY ROUNDS SEED
+    python -m tests.integration.slots.slot_table_storm URL SUPERUSER_URL LEDGER CAPACITY ROUNDS SEED
 """
 
 import contextlib

@@ -7,8 +7,8 @@ import pytest
 
 from tests import guarded as guarding
 from tests.guarded import PASSWORD, Guarded, guarded
-from tests.integration.documents.pair import call
-from tests.integration.documents.test_copy import error_of
+from tests.integration.app.documents.pair import call
+from tests.integration.app.documents.test_copy import error_of
 
 pytestmark = guarding.marks
 

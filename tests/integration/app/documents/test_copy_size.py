@@ -11,8 +11,8 @@ from typing import Any
 from pymongo import MongoClient
 
 from app.documents import ids
-from tests.integration.documents.generated import BROKEN, document
-from tests.integration.documents.pair import IS_LONG, Pair, call, contents
+from tests.integration.app.documents.generated import BROKEN, document
+from tests.integration.app.documents.pair import IS_LONG, Pair, call, contents
 from tests.support import CHECKOUT, environ, run
 
 COUNT = 1_800_000 if IS_LONG else 51_000
@@ -22,7 +22,7 @@ MAX_MB = 150
 @contextmanager
 def generated(size: int) -> Iterator[str]:
     """Run the server that makes its documents; see there."""
-    command = [sys.executable, "-m", "tests.integration.documents.generated", str(size)]
+    command = [sys.executable, "-m", "tests.integration.app.documents.generated", str(size)]
     process = subprocess.Popen(
         command, cwd=CHECKOUT, env=environ({}), text=True, stdout=subprocess.PIPE
     )

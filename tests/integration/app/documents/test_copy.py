@@ -18,9 +18,9 @@ from app.documents.reading import Reader
 from embedded.mongo import Mongo
 from greenline.errors import Conflict
 from greenline.mongo.client import server_of
-from tests.integration.documents.pair import Pair, call, contents
+from tests.integration.app.documents.pair import Pair, call, contents
 
-TRANSFORMS = "tests.integration.documents.transforms"
+TRANSFORMS = "tests.integration.app.documents.transforms"
 # In the order of the server, of every type that an _id may have.
 IDS: list[Any] = [
     MinKey(), None, -3, 1, Int64(2**40), 2.5, Decimal128("1E+50"), "", "a", "é",
