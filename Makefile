@@ -45,7 +45,7 @@ check: setup-dev ## run the linters, the type checker, and the searches for weak
 	.venv/bin/python -m mypy
 	.venv/bin/lint-imports
 	.venv/bin/python -m bandit --quiet --configfile pyproject.toml --recursive app config greenline embedded gunicorn.conf.py
-	.venv/bin/python -m tests.audit
+	.venv/bin/python -m tests.helpers.audit
 
 pins: setup-dev ## write what the image installs anew, with hashes, after a change of a pin
 	@sed s/-binary// requirements.txt | $(PINS) -o requirements-image.txt

@@ -14,7 +14,7 @@ from embedded.settings import VARIABLES
 from greenline import errors
 from greenline.budget.cpu import WORKERS_WITHOUT_LIMIT
 from greenline.settings import VARIABLES as RUNTIME
-from tests.support import BIN, CHECKOUT
+from tests.helpers.support import BIN, CHECKOUT
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 
 from bench.backends import Backends, Highest
 from embedded.postgres import Postgres, temporary
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 MAX_CONNECTIONS = 10
 # Postgres keeps three for superusers.

@@ -17,7 +17,7 @@ from bench import budget, burst, report, sockets
 from bench.burst import Bursts, Held
 from bench.clients import Asked, Client
 from bench.servers import Gunicorn, ServerError
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 APP = """
 def app(environ, start_response):

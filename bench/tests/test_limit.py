@@ -12,7 +12,7 @@ from bench.report import OURS
 from bench.servers import Gunicorn
 from bench.vegeta import Answer
 from greenline import settings
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 
 def row(work: str, who: str = OURS, longest_s: float = 1.1, **answers: int) -> report.Row:

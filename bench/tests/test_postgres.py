@@ -18,7 +18,7 @@ from bench.postgres import WORKS
 from bench.rounds import IDS, Work, compete, interleaved, requests_for, same_answers, warm
 from bench.servers import ServerError
 from embedded import venv
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 
 BOOK = Work("book", "/books/{id}")
 URLS = ("postgresql://greenline@/greenline?host=/tmp/x", "mongodb://127.0.0.1:1/")

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 PARTS = ("parse", "environ", "limiter, counts, log", "Flask", "response", "write")
 

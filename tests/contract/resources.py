@@ -14,7 +14,7 @@ import pytest
 from msgspec import Struct
 
 from app.records import Agent, Author, Book, Genre, Key, Message, Product, State, Task
-from tests.support import Service
+from tests.helpers.support import Service
 
 Document = dict[str, Any]
 _numbers = itertools.count(1)

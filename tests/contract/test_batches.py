@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract.resources import KINDS, Document, Kind, kind, mark
-from tests.support import Answer, Service
+from tests.helpers.support import Answer, Service
 
 __all__ = ["kind"]
 

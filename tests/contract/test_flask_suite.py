@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.flask_suite import sdist
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 RUNNER = CHECKOUT / "tests" / "flask_suite" / "run.py"
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.api import cursors
 from tests.contract.resources import KINDS, Document, Kind, kind, mark
-from tests.support import Answer, Service
+from tests.helpers.support import Answer, Service
 
 __all__ = ["kind"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract.resources import AGENTS, AUTHORS, GENRES, KEYS, Document, Kind, mark
-from tests.support import Answer, Service
+from tests.helpers.support import Answer, Service
 
 NAMED = pytest.mark.parametrize("kind", [AGENTS, AUTHORS, GENRES, KEYS], ids=str)
 

@@ -17,7 +17,7 @@ from app.api.operations import Operation, Scope
 from app.api.schemas import Schemas, parameters
 from app.factory import create_app
 from config import load
-from tests.support import Answer, Databases, Service, service
+from tests.helpers.support import Answer, Databases, Service, service
 
 # The pages for people.
 NOT_TOLD = {"docs.page", "docs.file"}

@@ -15,8 +15,8 @@ import pytest
 from embedded.account import account
 from embedded.cluster import binaries
 from embedded.postgres import Postgres
-from tests import sdist
-from tests.support import CHECKOUT, environ
+from tests.helpers import sdist
+from tests.helpers.support import CHECKOUT, environ
 
 SUITE = CHECKOUT / "tests" / "psycopg2_suite"
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"

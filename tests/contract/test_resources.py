@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.contract.resources import Document, Kind, kind, mark
-from tests.support import Answer, Service
+from tests.helpers.support import Answer, Service
 
 __all__ = ["kind"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import BIN, CHECKOUT, Databases, run, service
+from tests.helpers.support import BIN, CHECKOUT, Databases, run, service
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 SOME = ("books", "keys", "states", "products", "ops")

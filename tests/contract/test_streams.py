@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.contract.resources import Document, Kind, kind
-from tests.support import Answer, Service
+from tests.helpers.support import Answer, Service
 
 __all__ = ["kind"]
 

@@ -21,9 +21,9 @@ from greenline.postgres.connect import connect
 from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.wait import wait
-from tests.proxy import Proxy
-from tests.support import wait_until
-from tests.watch import backends
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
+from tests.helpers.watch import backends
 
 
 @pytest.fixture(params=["greenline", "psycogreen"])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from embedded.nginx import Nginx
-from tests.support import CHECKOUT, free_port, wait_until
+from tests.helpers.support import CHECKOUT, free_port, wait_until
 
 CONF = CHECKOUT / "deploy/nginx.conf"
 SOCKET_LINE = "server unix:/run/greenline/http.sock max_fails=0;"

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from greenline.cli import main
 from tests.deploy.configurations import Configuration
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 from tests.unit.test_cli import NOTHING
 
 # What a person's shell may have set.

@@ -19,7 +19,7 @@ from greenline.deploy import order
 from greenline.deploy.checks import gather
 from greenline.deploy.facts import Facts
 from greenline.deploy.order import Step, Timeout
-from tests.support import SETTINGS
+from tests.helpers.support import SETTINGS
 
 COMPOSE = "deploy/compose.yml"
 KUBERNETES = "deploy/kubernetes"

@@ -22,7 +22,7 @@ from tests.deploy.order import (
     request_timeout_s,
     systemd,
 )
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 
 PAGE = CHECKOUT / "docs" / "deploy.md"
 PICTURE = re.compile(r"(?<=<!-- python -m tests\.deploy\.picture -->\n```text\n).*?(?=```)", re.S)

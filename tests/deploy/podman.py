@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import BIN, CHECKOUT, Service, free_port, wait_until
+from tests.helpers.support import BIN, CHECKOUT, Service, free_port, wait_until
 
 LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 BASE = "docker.io/library/python:3.11-slim-bookworm"

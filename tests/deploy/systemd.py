@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from tests.support import CHECKOUT, wait_until
+from tests.helpers.support import CHECKOUT, wait_until
 
 UNITS = CHECKOUT / "deploy/systemd"
 CODE = ("app", "config", "greenline", "gunicorn.conf.py", ".flaskenv")

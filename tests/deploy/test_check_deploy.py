@@ -9,7 +9,7 @@ import pytest
 from greenline.deploy.proxying import reaches
 from tests.deploy.checking import OURS, SERVICE, check, check_files, told
 from tests.deploy.configurations import GOOD, Configuration
-from tests.support import CHECKOUT, run
+from tests.helpers.support import CHECKOUT, run
 
 
 @pytest.mark.parametrize("name", GOOD)

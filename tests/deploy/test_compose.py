@@ -25,7 +25,7 @@ from embedded import cluster
 from tests.deploy import podman as containers
 from tests.deploy.behind import CONF, replaced
 from tests.deploy.podman import BASE, ENVIRON, IMAGE, build, podman, require
-from tests.support import BIN, CHECKOUT, Service, free_port, run, wait_until
+from tests.helpers.support import BIN, CHECKOUT, Service, free_port, run, wait_until
 
 FILE = CHECKOUT / "deploy/compose.yml"
 STAND_IN = Path(__file__).with_name("stand_in")

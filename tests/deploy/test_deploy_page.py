@@ -9,7 +9,7 @@ from greenline.deploy import nginx
 from greenline.telemetry import access_log
 from tests.deploy.checking import OURS, SERVICE, check
 from tests.deploy.picture import PAGE, PICTURE, ours
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 
 DEPLOY = PAGE.read_text(encoding="utf-8")
 WATCH = (CHECKOUT / "docs" / "watch.md").read_text(encoding="utf-8")

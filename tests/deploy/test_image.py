@@ -28,9 +28,9 @@ from tests.deploy.podman import (
     require,
     run,
 )
-from tests.load import Load
-from tests.proxy import Proxy
-from tests.support import CHECKOUT, Databases, open_folder, wait_until
+from tests.helpers.load import Load
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import CHECKOUT, Databases, open_folder, wait_until
 
 MB = 1_000_000
 DEFAULT = (

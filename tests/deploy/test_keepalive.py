@@ -13,7 +13,7 @@ import gevent
 import pytest
 
 from tests.deploy.traffic import IS_LONG, KINDS, Traffic, deployed, held_up
-from tests.support import Databases, wait_until
+from tests.helpers.support import Databases, wait_until
 
 CLIENTS, REQUESTS, FIRST = (200, 10_000, "900ms") if IS_LONG else (200, 1_000, "500ms")
 OURS = ("--keep-alive", "1")  # the worker looks twice a second: it closes after 1 to 1.5 s

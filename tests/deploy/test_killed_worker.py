@@ -35,7 +35,7 @@ from tests.deploy.traffic import (
     failed,
     stopped,
 )  # fmt: skip
-from tests.support import Databases, wait_until
+from tests.helpers.support import Databases, wait_until
 
 KILLS, SOME = (20, 500) if IS_LONG else (2, 100)
 CLIENTS, SLEEP_S = 30, 0.05  # so that some requests are in progress at any time

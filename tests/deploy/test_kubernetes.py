@@ -18,7 +18,7 @@ from greenline.budget.plan import Deployment, mongodb_plan
 from greenline.lifecycle import health
 from greenline.worker import dry_run, preflight
 from tests.deploy.kustomize import NotBuilt, build
-from tests.support import CHECKOUT, Databases, Service, run, service, wait_until
+from tests.helpers.support import CHECKOUT, Databases, Service, run, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 FOLDER = CHECKOUT / "deploy/kubernetes"

@@ -11,7 +11,7 @@ from gevent.server import StreamServer
 
 from tests.deploy.behind import Behind, behind
 from tests.deploy.traffic import KINDS, deployed
-from tests.support import Answer, Databases, Service, free_port, wait_until
+from tests.helpers.support import Answer, Databases, Service, free_port, wait_until
 
 LOGS_JSON = {"GREENLINE_ACCESS_LOG": "json", "CORS_ORIGINS": "*"}
 

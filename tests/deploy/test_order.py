@@ -8,7 +8,7 @@ import pytest
 
 from app import databases, factory
 from tests.deploy.order import COMPOSE, FILES, KUBERNETES, SYSTEMD, out_of_order, steps
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 
 NGINX, GUNICORN = FILES[:2]
 

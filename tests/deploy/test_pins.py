@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 
 PIN = re.compile(r"^([A-Za-z0-9_.-]+)==(\S+)", re.MULTILINE)
 

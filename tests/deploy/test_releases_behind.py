@@ -28,7 +28,7 @@ from tests.deploy.traffic import (
     deployed,
     held_up,
 )
-from tests.support import CHECKOUT, Databases, wait_until
+from tests.helpers.support import CHECKOUT, Databases, wait_until
 
 RELOADS, UPGRADES, RECYCLED = (20, 5, 20) if IS_LONG else (3, 1, 2)
 KEEPALIVE = () if IS_LONG else SHORT_KEEPALIVE_OF_OURS

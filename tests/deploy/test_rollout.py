@@ -18,8 +18,17 @@ from bench.budget import refusals
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
 from tests.deploy.test_kubernetes import FOLDER
-from tests.load import Load
-from tests.support import BIN, CHECKOUT, Databases, Service, environ, free_port, run, wait_until
+from tests.helpers.load import Load
+from tests.helpers.support import (
+    BIN,
+    CHECKOUT,
+    Databases,
+    Service,
+    environ,
+    free_port,
+    run,
+    wait_until,
+)
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 REPLICAS, WORKERS = 3, 1

@@ -25,8 +25,8 @@ import pytest
 from bench.trickle import Trickle
 from tests.deploy.behind import Behind, behind
 from tests.deploy.traffic import IS_LONG, Deployed, deployed
-from tests.load import Load
-from tests.support import Databases, service, wait_until
+from tests.helpers.load import Load
+from tests.helpers.support import Databases, service, wait_until
 
 EACH = 250 if IS_LONG else 60
 UPLOADS_S = 6.0  # every second one has at most 5 kB

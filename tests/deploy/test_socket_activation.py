@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.load import Address, Load
-from tests.support import BIN, CHECKOUT, Databases, environ, free_port, wait_until
+from tests.helpers.load import Address, Load
+from tests.helpers.support import BIN, CHECKOUT, Databases, environ, free_port, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 RESTARTS = 10 if IS_LONG else 2

@@ -17,9 +17,9 @@ import pytest
 from embedded import debian
 from greenline.errors import ConfigError
 from tests.deploy.systemd import UNITS, Systemd, Unavailable, booted, missing
-from tests.front import Front, proxied
-from tests.load import Load
-from tests.support import CHECKOUT, Databases, wait_until
+from tests.helpers.front import Front, proxied
+from tests.helpers.load import Load
+from tests.helpers.support import CHECKOUT, Databases, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 RESTARTS, RELOADS = (10, 20) if IS_LONG else (2, 2)

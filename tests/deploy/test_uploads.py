@@ -26,8 +26,8 @@ from tests.deploy.behind import Behind, behind
 from tests.deploy.traffic import IS_LONG, Deployed, deployed
 from tests.deploy.uploading import CLOSED, KINDS, NOT_KEPT, Address, Outcome, upload
 from tests.e2e.test_auth import make_key
-from tests.front import Front, proxied
-from tests.support import Databases, wait_until
+from tests.helpers.front import Front, proxied
+from tests.helpers.support import Databases, wait_until
 
 EACH = 13 if IS_LONG else 1  # of each of the four kinds
 LARGE = {"client_max_body_size 1m;": "client_max_body_size 12m;"}

@@ -23,8 +23,8 @@ import psycopg2
 
 from tests.deploy.behind import Behind, behind
 from tests.deploy.processes import children, pid_in, state
-from tests.load import Load
-from tests.support import Databases, Service, open_folder, service, wait_until
+from tests.helpers.load import Load
+from tests.helpers.support import Databases, Service, open_folder, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 KINDS = ("unix socket", "TCP")

@@ -6,7 +6,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.e2e.test_hosting import hosting
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 TARGET = "tests.e2e.alarming:app"
 

@@ -23,8 +23,8 @@ from app.records import KeyInput
 from app.store import schema, tokens
 from app.store.keys import Keys
 from config import load
-from tests.front import Front, proxied
-from tests.support import Answer, Databases, Service, run, service, wait_until
+from tests.helpers.front import Front, proxied
+from tests.helpers.support import Answer, Databases, Service, run, service, wait_until
 
 SCOPES = ("read", "write", "admin")
 LIMIT_S = 1.0  # in which every worker has heard of the end of a key

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support import Service, wait_until
+from tests.helpers.support import Service, wait_until
 
 EARTHSEA = {
     "title": "A Wizard of Earthsea",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import OPS_TOKEN, Databases, Service, service, wait_until
+from tests.helpers.support import OPS_TOKEN, Databases, Service, service, wait_until
 
 RIGHT = {"Authorization": f"Bearer {OPS_TOKEN}"}
 

@@ -13,8 +13,8 @@ from bench.backends import Backends, Highest
 from bench.budget import refusals
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
-from tests.load import Load
-from tests.support import Databases, run, service, wait_until
+from tests.helpers.load import Load
+from tests.helpers.support import Databases, run, service, wait_until
 
 WORKERS = 3
 # Less than two connections for each worker of two generations: the last ones have to wait.

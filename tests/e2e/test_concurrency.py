@@ -9,9 +9,9 @@ from time import monotonic
 import pytest
 
 from embedded.postgres import Postgres
-from tests.front import proxied
-from tests.support import Answer, Databases, Service, service, wait_until
-from tests.watch import backends, count
+from tests.helpers.front import proxied
+from tests.helpers.support import Answer, Databases, Service, service, wait_until
+from tests.helpers.watch import backends, count
 
 ALONE = {"WEB_CONCURRENCY": "1", "GREENLINE_DIAGNOSTICS": "1"}
 LIMITED = "limited"  # its name in pg_stat_activity

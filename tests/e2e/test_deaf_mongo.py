@@ -10,8 +10,8 @@ from time import monotonic
 import pytest
 
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
-from tests.front import Front, proxied
-from tests.support import Answer, Databases, Service, service, wait_until
+from tests.helpers.front import Front, proxied
+from tests.helpers.support import Answer, Databases, Service, service, wait_until
 
 # Half a minute in every run of the suite is long: GREENLINE_LONG_TESTS=1 asks for it.
 DEAF_S = 30.0 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 5.0

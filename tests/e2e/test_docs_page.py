@@ -15,7 +15,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.support import Databases, Service, run, service, wait_until
+from tests.helpers.support import Databases, Service, run, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 LOADED = ["docs/favicon-32x32.png", "docs/swagger-ui.css", "docs/swagger-ui-bundle.js",

@@ -7,7 +7,7 @@ import pytest
 from pymongo import MongoClient
 
 from embedded.mongo import Mongo
-from tests.support import Databases, Service, service
+from tests.helpers.support import Databases, Service, service
 
 OPTIONS = "retryWrites=false&readPreference=secondaryPreferred&maxIdleTimeMS=120000&appName=@a@"
 

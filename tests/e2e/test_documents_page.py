@@ -7,7 +7,7 @@ from typing import Any
 from pymongo import MongoClient
 
 from app.commands.documents import documents
-from tests.support import CHECKOUT, run
+from tests.helpers.support import CHECKOUT, run
 
 PAGE = (CHECKOUT / "docs" / "documents.md").read_text(encoding="utf-8")
 COMMANDS = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_hosting import hosting
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # Python imports it before everything else.

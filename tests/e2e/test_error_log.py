@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.loud import LINE, SAY
 from tests.e2e.test_hosting import NO_CONFIG, WORKER, hosting
-from tests.support import BIN, CHECKOUT, Service, environ, free_port, wait_until
+from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, wait_until
 
 TARGET = "tests.e2e.loud:app"
 PIPE_BYTES = 65_536

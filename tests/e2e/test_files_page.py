@@ -9,8 +9,8 @@ import bson
 from pymongo import MongoClient
 
 from app.commands.documents import documents
-from tests.stored import A, archive, block
-from tests.support import BIN, CHECKOUT, Databases, environ, run
+from tests.helpers.stored import A, archive, block
+from tests.helpers.support import BIN, CHECKOUT, Databases, environ, run
 
 PAGE = (CHECKOUT / "docs" / "documents.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("\n## Files\n")[2]

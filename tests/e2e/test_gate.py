@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_hosting import hosting
-from tests.support import Service, wait_until
+from tests.helpers.support import Service, wait_until
 
 TARGET = "tests.e2e.told:app"
 ONE = {"GREENLINE_MAX_IN_PROGRESS": "1", "GREENLINE_MAX_WAITING": "0"}

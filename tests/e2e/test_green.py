@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import CHECKOUT, Databases, Service, service
-from tests.watch import listening_sockets, sockets
+from tests.helpers.support import CHECKOUT, Databases, Service, service
+from tests.helpers.watch import listening_sockets, sockets
 
 # What a gunicorn.conf.py, or a module named early that it imports, says; who is to blame then.
 EARLY = {

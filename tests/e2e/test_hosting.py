@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from embedded.postgres import Postgres
-from tests.load import Load
-from tests.support import CHECKOUT, Service, service, wait_until
+from tests.helpers.load import Load
+from tests.helpers.support import CHECKOUT, Service, service, wait_until
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 WORKER = ("-k", "greenline.worker.GreenWorker", "-w", "1")

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.support import Answer, Databases, Service, service, wait_until
+from tests.helpers.support import Answer, Databases, Service, service, wait_until
 
 
 class Holder:

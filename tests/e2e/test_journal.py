@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_hosting import WORKER, hosting
-from tests.support import Service, service, wait_until
+from tests.helpers.support import Service, service, wait_until
 
 TARGET = "tests.e2e.told:app"
 

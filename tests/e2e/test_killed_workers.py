@@ -30,7 +30,7 @@ import pytest
 from pymongo import MongoClient
 
 from embedded.mongo import Mongo
-from tests.support import Databases, Service, run, service, wait_until
+from tests.helpers.support import Databases, Service, run, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 ENGINES = ["mongo", "standalone_mongo"] if IS_LONG else ["mongo"]

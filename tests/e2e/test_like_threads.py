@@ -16,9 +16,9 @@ from psycopg2.extensions import parse_dsn
 
 from embedded.postgres import Postgres
 from tests.e2e.test_hosting import hosting
-from tests.integration.pools import Watch, limited
-from tests.load import Load
-from tests.support import Answer, Service, wait_until
+from tests.helpers.load import Load
+from tests.helpers.pools import Watch, limited
+from tests.helpers.support import Answer, Service, wait_until
 
 TARGET = "tests.e2e.threaded:app"
 IS_LONG = bool(os.environ.get("GREENLINE_LONG_TESTS"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import CHECKOUT, Service, run, service, wait_until
+from tests.helpers.support import CHECKOUT, Service, run, service, wait_until
 
 WORKER = ("-k", "greenline.worker.GreenWorker", "-w", "1")
 LONGEST_S = 1.0 + 1.0  # of a request that waits for nothing

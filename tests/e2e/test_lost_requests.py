@@ -10,7 +10,7 @@ import pytest
 
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
-from tests.support import Answer, Databases, Service, run, service, wait_until
+from tests.helpers.support import Answer, Databases, Service, run, service, wait_until
 
 READS = 8
 BUSY = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 IGNORED = shutil.ignore_patterns(
     ".venv", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Service
+from tests.helpers.support import Service
 
 _tasks = itertools.count(6_000_000)
 ROLES = ("system", "user", "assistant", "tool")

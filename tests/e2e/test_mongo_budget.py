@@ -16,9 +16,9 @@ import pytest
 from embedded.mongo import Mongo
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, mongodb_plan
 from greenline.mongo.options import MIN_POOL_SIZE
-from tests.connections import Connections
-from tests.load import Load
-from tests.support import Databases, Service, service, wait_until
+from tests.helpers.connections import Connections
+from tests.helpers.load import Load
+from tests.helpers.support import Databases, Service, service, wait_until
 
 WORKERS = 2
 # Room for one generation, for the least of another, and for an exchange, but not for two.

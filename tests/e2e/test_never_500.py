@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.api import cursors
-from tests.support import Answer, Service
+from tests.helpers.support import Answer, Service
 
 JSON = b"Content-Type: application/json\r\n"
 DEEP = 100_000

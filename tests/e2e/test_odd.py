@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.e2e.test_hosting import hosting
-from tests.support import Service, wait_until
+from tests.helpers.support import Service, wait_until
 
 TARGET = "tests.e2e.odd:app"
 POST = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests import uwsgi
-from tests.certificate import certify, needs_openssl
 from tests.e2e.test_hosting import NO_CONFIG, WORKER
-from tests.support import Service, service, wait_until
+from tests.helpers import uwsgi
+from tests.helpers.certificate import certify, needs_openssl
+from tests.helpers.support import Service, service, wait_until
 
 APP = "tests.e2e.overdue:app"
 TIMEOUT_S, SLACK_S = 0.5, 1.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Service
+from tests.helpers.support import Service
 
 _offers = itertools.count(1)
 OPTIONAL = ("description", "imageLink", "brand", "gtin", "mpn")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import OPS_TOKEN, Databases, Service, service, wait_until
+from tests.helpers.support import OPS_TOKEN, Databases, Service, service, wait_until
 
 FORWARDED = {"X-Forwarded-For": "10.9.8.7, 203.0.113.7"}
 

@@ -12,7 +12,7 @@ import pytest
 from app.factory import counts_path
 from embedded.redis import Redis
 from greenline.errors import ConfigError
-from tests.support import Databases, Service, service, wait_until
+from tests.helpers.support import Databases, Service, service, wait_until
 
 WORKERS = 4 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 2
 ALLOWED, ASKED, CLIENTS = 100, 160, 8

@@ -9,9 +9,9 @@ from time import monotonic
 import psycopg2
 import pytest
 
-from tests.front import Front, proxied
-from tests.proxy import Proxy
-from tests.support import OPS_TOKEN, Answer, Databases, Service, run, service, wait_until
+from tests.helpers.front import Front, proxied
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import OPS_TOKEN, Answer, Databases, Service, run, service, wait_until
 
 LIMIT_S = 5.0
 ONE_LIMIT_S = 2.25  # one server's, and the grace before it is interrupted

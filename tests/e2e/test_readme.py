@@ -3,7 +3,7 @@
 import re
 import shlex
 
-from tests.support import CHECKOUT, Answer, Databases, Service, run, service
+from tests.helpers.support import CHECKOUT, Answer, Databases, Service, run, service
 
 SECTION = (CHECKOUT / "README.md").read_text(encoding="utf-8").partition("## The API")[2]
 SECTION = SECTION.partition("\n## ")[0]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.load import Load
-from tests.support import BIN, CHECKOUT, Service, environ, free_port, wait_until
+from tests.helpers.load import Load
+from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, wait_until
 
 GOOD = "from tests.e2e.counting import app\n"
 # Whoever is the first to import it waits, until there is the file `go`.

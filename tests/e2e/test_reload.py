@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import CHECKOUT, Databases, Service, service, wait_until
+from tests.helpers.support import CHECKOUT, Databases, Service, service, wait_until
 
 CODE = ("app", "config", "greenline", "gunicorn.conf.py")
 HEALTHZ = '{"status": "ok"}'

@@ -13,8 +13,8 @@ import pytest
 from embedded.postgres import Postgres
 from tests.e2e import overdue
 from tests.e2e.test_hosting import hosting
-from tests.support import Service, wait_until
-from tests.watch import statements
+from tests.helpers.support import Service, wait_until
+from tests.helpers.watch import statements
 
 TIMEOUT_S, SLACK_S = 1.0, 1.0
 APP = "tests.e2e.overdue:app"

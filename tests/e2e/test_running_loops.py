@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.looping import NAP_S
 from tests.e2e.test_hosting import hosting
-from tests.support import Service
+from tests.helpers.support import Service
 
 VIEWS = 50
 

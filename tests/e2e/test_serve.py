@@ -21,7 +21,7 @@ import pytest
 from embedded import store
 from embedded.postgres import Postgres, temporary
 from embedded.serve import NO_MONGODB
-from tests.support import CHECKOUT, environ, free_port, wait_until
+from tests.helpers.support import CHECKOUT, environ, free_port, wait_until
 
 START_LIMIT_S = 120
 STOP_LIMIT_S = 60

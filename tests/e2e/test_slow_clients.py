@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import Service, service, wait_until
+from tests.helpers.support import Service, service, wait_until
 
 LIMIT_S = 0.5
 # A sweep twice a second, and a second.

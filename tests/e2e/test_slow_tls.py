@@ -8,9 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.certificate import certify, needs_openssl
 from tests.e2e.told import LARGE_BYTES
-from tests.support import Service, service, wait_until
+from tests.helpers.certificate import certify, needs_openssl
+from tests.helpers.support import Service, service, wait_until
 
 WORKER = ("--worker-class=greenline.worker.GreenWorker", "--workers=1")
 PLACES = 5

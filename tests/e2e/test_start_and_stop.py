@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 
 from embedded.postgres import Postgres
-from tests.support import Answer, Databases, service, wait_until
-from tests.watch import backends
+from tests.helpers.support import Answer, Databases, service, wait_until
+from tests.helpers.watch import backends
 
 SECRET = "sesame"
 

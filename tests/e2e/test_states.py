@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support import Service
+from tests.helpers.support import Service
 
 _numbers = itertools.count(5_000_000)
 

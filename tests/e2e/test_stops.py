@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests import uwsgi
-from tests.load import Load
-from tests.support import CHECKOUT, Service, free_port, service, wait_until
+from tests.helpers import uwsgi
+from tests.helpers.load import Load
+from tests.helpers.support import CHECKOUT, Service, free_port, service, wait_until
 
 ROUNDS = 20 if os.environ.get("GREENLINE_LONG_TESTS") else 3
 NO_CONFIG = "tests/e2e/plain_conf.py"

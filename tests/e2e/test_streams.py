@@ -20,8 +20,8 @@ from app.records import KeyInput
 from app.store.keys import Keys
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres
-from tests.proxy import Proxy
-from tests.support import Databases, Service, run, service, wait_until
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import Databases, Service, run, service, wait_until
 
 REQUEST_TIMEOUT_S = 2.0
 STATES, TASKS = 1_600, 30_000

@@ -3,7 +3,7 @@
 import socket
 
 from tests.e2e.test_hosting import hosting
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 
 def test_a_socket_that_is_taken_over_is_no_error() -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support import Databases, Service, service, wait_until
+from tests.helpers.support import Databases, Service, service, wait_until
 
 
 def told(running: Service, pool: str) -> dict[str, int]:

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from tests.e2e.test_hosting import hosting
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 
 @pytest.mark.parametrize(

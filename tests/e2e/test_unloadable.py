@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_releases import Releases, all_serve, hang_up, serving
-from tests.load import Load
-from tests.support import wait_until
+from tests.helpers.load import Load
+from tests.helpers.support import wait_until
 
 BROKEN = "def ("
 # A request for `held` is answered when there is the file `go`.

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from embedded.postgres import Postgres
-from tests.support import Service, service, wait_until
+from tests.helpers.support import Service, service, wait_until
 
 WORKER = ("-k", "greenline.worker.GreenWorker", "-w", "1")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificate import certify, needs_openssl
 from tests.e2e.test_hosting import NO_CONFIG, WORKER, hosting
-from tests.support import Service, service, wait_until
+from tests.helpers.certificate import certify, needs_openssl
+from tests.helpers.support import Service, service, wait_until
 
 APP = "tests.e2e.upgrading:app"
 TIMEOUT_S, SLACK_S = 0.3, 1.0

@@ -17,8 +17,8 @@ import pytest
 
 from embedded.postgres import temporary
 from tests.e2e.test_hosting import NO_CONFIG, WORKER
-from tests.load import Load
-from tests.support import CHECKOUT, Service, service, wait_until
+from tests.helpers.load import Load
+from tests.helpers.support import CHECKOUT, Service, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 STRESS_S, CLIENTS = (30 * 60.0, 200) if IS_LONG else (2.0, 60)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificate import certify, needs_openssl
 from tests.contract.conversation import DATE
 from tests.contract.corpus import CORPUS, FOLLOW, RESPONSES
 from tests.contract.test_same_answers import ON_PURPOSE
-from tests.support import Service, service, wait_until
+from tests.helpers.certificate import certify, needs_openssl
+from tests.helpers.support import Service, service, wait_until
 
 GREEN = "--worker-class=greenline.worker.GreenWorker"
 STOCK = ("--worker-class=gevent", "--http-parser=python", "--forwarder-headers=")

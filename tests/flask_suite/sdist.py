@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from pathlib import Path
 
-from tests import sdist
+from tests.helpers import sdist
 
 PINNED = Path(__file__).with_name("sdist.txt")
 

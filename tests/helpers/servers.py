@@ -15,7 +15,7 @@ from pymongo import MongoClient
 
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres
-from tests.support import OPS_TOKEN, WORKERS, Databases, Service, open_folder, run, service
+from tests.helpers.support import OPS_TOKEN, WORKERS, Databases, Service, open_folder, run, service
 
 os.environ |= WORKERS
 

@@ -18,8 +18,8 @@ from greenline.mongo.driver import Document
 from greenline.postgres.connect import connect as connect_to_postgres
 from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
-from tests.integration.pools import Make, Watch
-from tests.proxy import Proxy
+from tests.helpers.pools import Make, Watch
+from tests.helpers.proxy import Proxy
 
 # Reads the thing whose _id is 1.
 First = Callable[[Database[Document]], Document | None]

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from greenline.cli import main
 from greenline.settings import MONGODB_MAX_POOL_SIZE, POSTGRES_POOL_SIZE, VARIABLES, WORKERS
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 
 # What a person's shell may have set.
 NOTHING: dict[str, Any] = dict.fromkeys(

@@ -3,7 +3,7 @@
 from importlib import metadata
 
 from greenline.patch import entry_points_read_once
-from tests import support
+from tests.helpers import support
 
 
 def test_the_installed_packages_are_read_once() -> None:

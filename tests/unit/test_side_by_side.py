@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 ENDS_WELL = """
 import pytest

@@ -13,7 +13,7 @@ from psycopg2.extensions import get_wait_callback, set_wait_callback
 
 from app.commands.books import books
 from app.store import schema
-from tests.support import Databases, run
+from tests.helpers.support import Databases, run
 
 COUNTED = ("books", "authors", "genres", "book_authors", "book_genres")
 

@@ -23,9 +23,9 @@ from greenline.errors import Conflict, DeadlineExceeded, OutcomeUnknown, StoreDo
 from greenline.hub import deadline
 from greenline.mongo import apart
 from greenline.mongo.client import Mongo
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 from tests.integration.conftest import Connect, on_both_engines
-from tests.proxy import Proxy
-from tests.support import wait_until
 
 pytestmark = on_both_engines
 KEY = Once("me states k", b"request")

@@ -15,9 +15,9 @@ from app.store.indexes import Index, Indexes
 from app.store.ports import Document
 from greenline.errors import Unavailable
 from greenline.mongo.client import Mongo
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import BIN, CHECKOUT, LIMIT_S, Databases, environ, run, wait_until
 from tests.integration.conftest import Connect
-from tests.proxy import Proxy
-from tests.support import BIN, CHECKOUT, LIMIT_S, Databases, environ, run, wait_until
 
 SHORT_S = 1.5
 COUNT = sum(map(len, DECLARED.values()))

@@ -23,7 +23,7 @@ from greenline.postgres import prepared
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
-from tests.support import Databases, run
+from tests.helpers.support import Databases, run
 
 ROWS = 100_000
 TABLES: tuple[type[Table[Any]], ...] = (Books, Authors, Genres, Agents, Tasks, Keys)

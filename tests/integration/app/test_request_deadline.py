@@ -17,7 +17,7 @@ from embedded.postgres import Postgres as Server
 from greenline.hub import deadline
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from pymongo import MongoClient
 
 from app.store import schema
-from tests.support import BIN, CHECKOUT, Databases, environ, run
+from tests.helpers.support import BIN, CHECKOUT, Databases, environ, run
 
 COUNTS = """
 select (select count(*) from books), (select count(*) from authors), (select count(*) from agents),

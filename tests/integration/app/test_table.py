@@ -23,7 +23,7 @@ from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.pool import ConnectionPool
-from tests.support import Databases, wait_until
+from tests.helpers.support import Databases, wait_until
 
 ORDERS = ("id", "title", "published", "created_at", "updated_at")
 # Few values: many items are alike in what they are ordered by.

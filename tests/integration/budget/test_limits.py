@@ -15,9 +15,9 @@ from greenline.budget.plan import HEAD_ROOM, Deployment, Plan, PostgresFacts, po
 from greenline.mongo.client import make_client
 from greenline.mongo.limits import read_max_connections
 from greenline.postgres.limits import APPLICATION, read_facts
-from tests.integration.pools import through
-from tests.proxy import Proxy
-from tests.support import run, wait_until
+from tests.helpers.pools import through
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import run, wait_until
 
 MAX_CONNECTIONS = 20
 SLACK_S = 3.0  # the command's imports among it

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from embedded.mongo import Mongo
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 
 PAGE = (CHECKOUT / "docs" / "secantusdb.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

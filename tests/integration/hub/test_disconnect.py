@@ -11,8 +11,8 @@ from gevent.event import Event
 from greenline.errors import ClientGone
 from greenline.hub import disconnect
 from greenline.postgres.pool import ConnectionPool
-from tests.integration.pools import Make, run
-from tests.support import wait_until
+from tests.helpers.pools import Make, run
+from tests.helpers.support import wait_until
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ from embedded.redis import Redis
 from greenline.errors import ConfigError
 from greenline.hub import request_timeout
 from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
-from tests.support import wait_until
-from tests.watch import statements
+from tests.helpers.support import wait_until
+from tests.helpers.watch import statements
 
 INTERRUPTIONS = 1_000 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 50
 PLACES, GREENLETS = 5, 8

@@ -19,7 +19,7 @@ from embedded.postgres import Postgres
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.legacy import sqlalchemy as legacy
-from tests.support import CHECKOUT, wait_until
+from tests.helpers.support import CHECKOUT, wait_until
 
 LIMIT_S = 30.0
 

@@ -13,11 +13,11 @@ from pymongo import MongoClient
 from greenline.errors import ConfigError, GreenlineError, StoreDown, StoreError
 from greenline.hub import deadline
 from greenline.mongo.client import Mongo
-from tests import guarded as guarding
-from tests.certificate import certify
-from tests.guarded import PASSWORD, Guarded, guarded
-from tests.proxy import Proxy
-from tests.support import OPS_TOKEN, Databases, Service, service, wait_until
+from tests.helpers import guarded as guarding
+from tests.helpers.certificate import certify
+from tests.helpers.guarded import PASSWORD, Guarded, guarded
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import OPS_TOKEN, Databases, Service, service, wait_until
 
 Open = Callable[..., Mongo]
 

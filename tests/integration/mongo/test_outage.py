@@ -12,9 +12,9 @@ from greenline.errors import DeadlineExceeded, PoolTimeout, StoreDown
 from greenline.hub import deadline
 from greenline.mongo.client import Mongo
 from greenline.mongo.retry import OUTAGE_S
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 from tests.integration.conftest import Connect, First
-from tests.proxy import Proxy
-from tests.support import wait_until
 
 SLACK_S = 1.0
 

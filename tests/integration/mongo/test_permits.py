@@ -19,8 +19,8 @@ from greenline.errors import PoolTimeout, StoreDown
 from greenline.mongo.client import Mongo, server_of
 from greenline.mongo.permits import Permits
 from greenline.slots import SlotTable
-from tests.proxy import Proxy
-from tests.support import CHECKOUT, wait_until
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import CHECKOUT, wait_until
 
 SHARE = 20
 FLOOR = MONGODB_EXTRA_A_WORKER + 1

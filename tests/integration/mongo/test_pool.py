@@ -11,9 +11,9 @@ import pytest
 from embedded.mongo import Mongo as Server
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
 from greenline.mongo.options import MIN_POOL_SIZE
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 from tests.integration.conftest import Connect, First, first_by_command, first_by_cursor
-from tests.proxy import Proxy
-from tests.support import wait_until
 
 # A quarter of a minute. A longer form: KILL_ROUNDS=100000 make test ARGS="-k killed"
 KILL_ROUNDS = int(os.environ.get("KILL_ROUNDS", "10000"))

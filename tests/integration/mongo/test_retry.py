@@ -28,9 +28,9 @@ from greenline.errors import (
 from greenline.hub import deadline
 from greenline.mongo import retry
 from greenline.mongo.client import Mongo
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 from tests.integration.conftest import Connect
-from tests.proxy import Proxy
-from tests.support import wait_until
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from greenline.errors import (
 from greenline.hub import deadline
 from greenline.mongo import batches
 from greenline.mongo.client import Mongo
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 from tests.integration.conftest import Connect
-from tests.proxy import Proxy
-from tests.support import wait_until
 
 WRITE_CONFLICT, NOT_PRIMARY, TRANSIENT = 112, 10107, ["TransientTransactionError"]
 

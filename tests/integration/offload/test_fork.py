@@ -18,7 +18,7 @@ import psycopg2
 import pytest
 
 from embedded.postgres import Postgres
-from tests.support import Service, service, wait_until
+from tests.helpers.support import Service, service, wait_until
 
 IS_LONG = bool(os.environ.get("GREENLINE_LONG_TESTS"))
 AT_ONCE = 50 if IS_LONG else 6

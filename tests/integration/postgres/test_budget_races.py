@@ -34,9 +34,9 @@ from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.reaper import Reaper
 from greenline.slots import SlotTable
-from tests.integration.pools import Watch, limited, run, through
-from tests.proxy import Proxy
-from tests.support import CHECKOUT, wait_until
+from tests.helpers.pools import Watch, limited, run, through
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import CHECKOUT, wait_until
 
 Opener = Callable[..., Connection]
 Opened = Callable[[int, int], SlotTable]

@@ -15,7 +15,7 @@ from greenline.errors import StoreError
 from greenline.postgres.client import Postgres
 from greenline.postgres.connection import Connection
 from greenline.postgres.pool import ConnectionPool
-from tests.integration.pools import Make, Watch, run
+from tests.helpers.pools import Make, Watch, run
 
 INT4 = 23
 

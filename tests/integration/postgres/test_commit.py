@@ -11,9 +11,9 @@ from embedded.postgres import Postgres
 from greenline.errors import ConnectionLost, DeadlineExceeded, OutcomeUnknown, StoreError
 from greenline.hub import deadline
 from greenline.postgres.connect import connect
-from tests.integration.pools import Make, Watch, through
-from tests.proxy import Proxy
-from tests.support import wait_until
+from tests.helpers.pools import Make, Watch, through
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 
 
 def test_nothing_is_committed_after_the_deadline(make: Make, watch: Watch, table: str) -> None:

@@ -12,8 +12,8 @@ from greenline.errors import DeadlineExceeded, StoreDown
 from greenline.hub import deadline
 from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
-from tests.integration.pools import through
-from tests.proxy import Proxy
+from tests.helpers.pools import through
+from tests.helpers.proxy import Proxy
 
 SLACK_S = 1.0
 

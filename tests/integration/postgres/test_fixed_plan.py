@@ -17,8 +17,8 @@ from greenline.postgres.fixed_plan import FixedPlan
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.reaper import Reaper
 from greenline.slots import SlotTable
-from tests.integration.pools import Watch, limited, run
-from tests.support import wait_until
+from tests.helpers.pools import Watch, limited, run
+from tests.helpers.support import wait_until
 
 
 class Worker:

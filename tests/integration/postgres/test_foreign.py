@@ -25,9 +25,9 @@ from greenline.hub import deadline
 from greenline.postgres import backlog, foreign
 from greenline.postgres.connect import connect as connect_our_own
 from greenline.telemetry import counters
-from tests.integration.pools import Watch, limited, through
-from tests.proxy import Proxy
-from tests.support import CHECKOUT, wait_until
+from tests.helpers.pools import Watch, limited, through
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import CHECKOUT, wait_until
 
 LIMIT_S = 30.0
 SLACK_S = 1.5

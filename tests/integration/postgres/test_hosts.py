@@ -25,10 +25,10 @@ from greenline.postgres.hosts import REGISTRY_CHECK_S, SETTLE_S, require_session
 from greenline.postgres.lease import LEASE_S, SERVER, LeasedSlotTable
 from greenline.postgres.registry import GONE_S, Registry, application, count_hosts
 from greenline.slots.file import FREE
-from tests.integration.pools import Watch, limited, run
+from tests.helpers.pools import Watch, limited, run
+from tests.helpers.support import CHECKOUT, Databases, Service, environ, service, wait_until
+from tests.helpers.support import run as run_command
 from tests.integration.postgres.counted import Member
-from tests.support import CHECKOUT, Databases, Service, environ, service, wait_until
-from tests.support import run as run_command
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # Hosts, workers a host, max_connections, hosts that are killed.
@@ -296,7 +296,7 @@ class Host:
         command = [
             sys.executable,
             "-m",
-            "tests.host_worker",
+            "tests.helpers.host_worker",
             url,
             str(self.path),
             str(workers),

@@ -27,9 +27,9 @@ from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
-from tests.integration.pools import Make, Watch, run, through
-from tests.proxy import Proxy
-from tests.support import wait_until
+from tests.helpers.pools import Make, Watch, run, through
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 
 _numbers = itertools.count()
 

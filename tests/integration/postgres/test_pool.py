@@ -31,7 +31,7 @@ from greenline.postgres.connect import connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 MakePool = Callable[..., ConnectionPool]
 IDLE = {"size": 1, "active": 0, "idle": 1, "leaving": 0, "waiting": 0}

@@ -23,9 +23,9 @@ from greenline.postgres import resolve as resolving
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.resolve import resolve
-from tests.integration.pools import Make, Watch, a_thousand_go_on, limited, run, through
-from tests.proxy import Proxy
-from tests.support import wait_until
+from tests.helpers.pools import Make, Watch, a_thousand_go_on, limited, run, through
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 
 # 1: never more than max_size
 

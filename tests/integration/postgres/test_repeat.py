@@ -10,7 +10,7 @@ from greenline.hub import deadline
 from greenline.postgres import client
 from greenline.postgres.client import MAX_CONFLICTS, Postgres
 from greenline.postgres.connection import Connection
-from tests.integration.pools import Make
+from tests.helpers.pools import Make
 
 SLACK_S = 1.0
 

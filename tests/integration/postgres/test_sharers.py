@@ -14,8 +14,8 @@ from greenline.postgres.connect import connect
 from greenline.postgres.creator import creator
 from greenline.postgres.pool import ConnectionPool
 from greenline.slots import SlotTable
-from tests.integration.pools import Busy, Watch, limited, run
-from tests.support import wait_until
+from tests.helpers.pools import Busy, Watch, limited, run
+from tests.helpers.support import wait_until
 
 SLOTS = 6
 SOON_S = 5.0  # without its turn it would wait for ever

@@ -23,8 +23,8 @@ from greenline.postgres.limits import read_facts
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.reaper import Reaper
 from greenline.slots import SlotTable
-from tests.integration.pools import Busy, Watch, limited, run
-from tests.support import CHECKOUT, wait_until
+from tests.helpers.pools import Busy, Watch, limited, run
+from tests.helpers.support import CHECKOUT, wait_until
 
 Worker = Callable[..., tuple[ConnectionPool, SlotTable]]
 

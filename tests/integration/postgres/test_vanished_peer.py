@@ -25,10 +25,10 @@ from greenline.hub import deadline
 from greenline.mongo.client import Mongo
 from greenline.postgres.connect import connect
 from greenline.postgres.pool import ConnectionPool
-from tests.integration.pools import Watch, a_thousand_go_on, run, through
-from tests.network import Network, Unavailable, private
-from tests.proxy import Proxy
-from tests.support import wait_until
+from tests.helpers.network import Network, Unavailable, private
+from tests.helpers.pools import Watch, a_thousand_go_on, run, through
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 
 SLACK_S = 1.0
 

@@ -14,7 +14,7 @@ import pytest
 
 from embedded.postgres import temporary
 from greenline.slots.table import BESIDE
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 # A round is one kill, stop, end or reload; forty have some of each.
 ROUNDS = 2_000 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 40

@@ -13,7 +13,7 @@ from greenline.admission.adaptive import Fixed
 from greenline.admission.limiter import ConcurrencyLimiter
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub.request_timeout import RequestTimeout
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 BOOKS = {"PATH_INFO": "/books"}
 LONG_S = 60.0

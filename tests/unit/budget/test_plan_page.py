@@ -12,7 +12,7 @@ from greenline.budget.plan import (
     MONGODB_DEFAULT_POOL_SIZE,
 )
 from greenline.budget.sum import Line
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 from tests.unit.budget.test_plan import results
 from tests.unit.test_cli import budget
 

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from greenline.hub import blocking
-from tests.support import run
+from tests.helpers.support import run
 
 LATE = "import gevent.monkey\ngevent.monkey.patch_all()\n"
 TELL = (

@@ -18,7 +18,7 @@ from greenline.errors import DeadlineExceeded
 from greenline.flask import Flask
 from greenline.hub import deadline
 from greenline.hub.coroutines import run, to_sync
-from tests.support import CHECKOUT, wait_until
+from tests.helpers.support import CHECKOUT, wait_until
 
 NAP_S = 0.2
 SLACK_S = 4.0  # one after the other they would take ten seconds and more

@@ -14,7 +14,7 @@ import pytest
 
 from greenline.hub import request_timeout
 from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 REQUEST = SimpleNamespace(method="GET", uri="/")
 

@@ -13,7 +13,7 @@ import pytest
 from gevent.event import Event
 
 from greenline.hub.running_loop import HOOKS
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 
 
 def spawned(function: Callable[[], Any]) -> Any:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from greenline.hub.watchdog import _sections, _stack
-from tests import support
+from tests.helpers import support
 
 BEGIN = """
 import sys, time, logging, json, ctypes, gevent

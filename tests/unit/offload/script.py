@@ -1,6 +1,6 @@
 """Scripts that run in a process of their own, as a worker does: what forks must not be pytest."""
 
-from tests import support
+from tests.helpers import support
 
 BEGIN = """
 from greenline.patch import patch_all

@@ -6,7 +6,7 @@ from gevent.monkey import get_original
 
 from greenline import offload
 from greenline.hub.watchdog import Watchdog
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 
 
 def test_the_entry_ends_with_the_setting(caplog: pytest.LogCaptureFixture) -> None:

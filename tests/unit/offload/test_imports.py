@@ -1,7 +1,7 @@
 """greenline.offload.imports: an action is done as soon as its module is imported."""
 
 from greenline.offload.imports import after_import
-from tests.support import run
+from tests.helpers.support import run
 
 SCRIPT = """
 import sys

@@ -9,7 +9,7 @@ import pytest
 from greenline import offload, settings
 from greenline.errors import ConfigError
 from greenline.offload import names
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 MODULE = """
 from _thread import get_ident

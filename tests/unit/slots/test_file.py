@@ -14,7 +14,7 @@ from greenline.errors import ConfigError
 from greenline.slots import SlotTable, location
 from greenline.slots.file import RANGE, SEAT_LOCKS, SEATS, SIZE, SlotFile
 from greenline.slots.table import FILE_CHECK_S
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 from tests.unit.slots.slot_tables import Clock, Open, taken
 
 NOBODY = 65_534

@@ -13,7 +13,7 @@ from greenline.slots import SlotTable
 from greenline.slots.file import SlotFile
 from greenline.slots.table import DEAD_S, LAST_RESORT, RESCUE_S
 from greenline.slots.turns import PROMISE_S, WANT_S
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 from tests.unit.slots.slot_tables import Clock, Open, taken
 
 

@@ -21,7 +21,7 @@ from werkzeug.test import EnvironBuilder
 
 from greenline.telemetry.access_log import AccessLog, LineHandler, lost, route
 from greenline.telemetry.log_writer import LineWriter, open_log
-from tests.support import CHECKOUT, environ, wait_until
+from tests.helpers.support import CHECKOUT, environ, wait_until
 
 BOOK = {
     "REQUEST_METHOD": "GET",

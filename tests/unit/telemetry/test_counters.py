@@ -10,7 +10,7 @@ from gevent.monkey import get_original
 
 from greenline.telemetry import counters
 from greenline.telemetry.counters import ENTRIES, OTHER, Counters, Key
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 BEGIN = """
 import os, signal, sys

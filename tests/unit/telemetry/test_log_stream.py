@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 BEGIN = """
 import logging, os, sys

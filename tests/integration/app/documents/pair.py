@@ -17,7 +17,7 @@ from pymongo.collection import Collection
 from app.commands.documents import documents
 from app.documents.checkpoint import COLLECTION
 from app.documents.ids import RAW
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 

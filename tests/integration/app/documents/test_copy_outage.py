@@ -6,10 +6,10 @@ import gevent
 import pytest
 
 from app.documents import retry
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import wait_until
 from tests.integration.app.documents.pair import IS_LONG, Pair, call, contents
 from tests.integration.app.documents.test_copy import error_of, numbers, set_fail_point
-from tests.proxy import Proxy
-from tests.support import wait_until
 
 COUNT = 1_100
 

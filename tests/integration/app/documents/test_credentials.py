@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import guarded as guarding
-from tests.guarded import PASSWORD, Guarded, guarded
+from tests.helpers import guarded as guarding
+from tests.helpers.guarded import PASSWORD, Guarded, guarded
 from tests.integration.app.documents.pair import call
 from tests.integration.app.documents.test_copy import error_of
 

@@ -18,9 +18,9 @@ from pymongo.errors import PyMongoError
 
 from app.commands.documents import documents, place
 from app.documents import endpoint, files, transfer
-from tests.proxy import Proxy
-from tests.stored import BOTH, DOCUMENT, LATIN_1, TWICE, A
-from tests.support import BIN, CHECKOUT, environ, wait_until
+from tests.helpers.proxy import Proxy
+from tests.helpers.stored import BOTH, DOCUMENT, LATIN_1, TWICE, A
+from tests.helpers.support import BIN, CHECKOUT, environ, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 in_the_long_form = pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 tries more")

@@ -13,7 +13,7 @@ import pytest
 from app.api import host_counts
 from app.api.host_counts import CHECK_FILE_S, FILE_SIZE, GROUPS, WAYS, HostCounts
 from greenline.errors import ConfigError
-from tests.support import CHECKOUT, environ
+from tests.helpers.support import CHECKOUT, environ
 
 PROCESSES, EACH = 4, 1_000
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.documents import files
 from app.documents.files import FileError
-from tests.stored import DOCUMENT, LATE, LATIN_1, TWICE, TWICE_WITHIN, document
+from tests.helpers.stored import DOCUMENT, LATE, LATIN_1, TWICE, TWICE_WITHIN, document
 
 
 def read_ndjson(text: bytes) -> list[files.Numbered]:

@@ -8,7 +8,7 @@ import pytest
 
 from app.documents.files import FileError
 from app.documents.mongodump import MAGIC, read_archive
-from tests.stored import BOTH, A, B, archive, block
+from tests.helpers.stored import BOTH, A, B, archive, block
 
 
 def read(content: bytes, namespace: str | None = None) -> list[dict[str, object]]:

@@ -5,7 +5,7 @@ import pytest
 
 from app.documents import files, transfer
 from app.documents.files import FileError
-from tests.stored import LATIN_1, ONE, document
+from tests.helpers.stored import LATIN_1, ONE, document
 
 
 def test_batches_are_small_in_bytes_too() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from greenline.offload import threads
 from greenline.offload.sqlite import busy
-from tests.support import wait_until
+from tests.helpers.support import wait_until
 from tests.unit.offload.sqlite.table import rows
 
 

@@ -15,7 +15,7 @@ import pytest
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.offload import sqlite, threads
-from tests.support import CHECKOUT, wait_until
+from tests.helpers.support import CHECKOUT, wait_until
 from tests.unit.offload.sqlite.table import rows
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
-from tests.proxy import Proxy
-from tests.support import Databases
+from tests.helpers.proxy import Proxy
+from tests.helpers.support import Databases
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from tests.support import CHECKOUT
+from tests.helpers.support import CHECKOUT
 
 
 def folder(name: str, version: str, pinned: Path, path: str = os.environ["PATH"]) -> Path:

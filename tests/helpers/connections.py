@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pymongo import MongoClient
 
 from embedded.mongo import Mongo
-from tests.support import CHECKOUT
-from tests.watch import sockets
+from tests.helpers.support import CHECKOUT
+from tests.helpers.watch import sockets
 
 PAUSE_S = 0.001
 
@@ -25,7 +25,7 @@ class Connections:
     """The connections that others than this class have at *server*, from now on."""
 
     def __init__(self, server: Mongo) -> None:
-        command = [sys.executable, "-m", "tests.connections", server.kind, str(server.pid)]
+        command = [sys.executable, "-m", "tests.helpers.connections", server.kind, str(server.pid)]
         self._process = subprocess.Popen(
             [*command, server.url], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -1,5 +1,5 @@
 """
-Are there known vulnerabilities in what the service imports? ``python -m tests.audit`` asks.
+Are there known vulnerabilities in what the service imports? ``python -m tests.helpers.audit`` asks.
 
 Where nobody can tell (no network, or a registry that keeps no advisories), it says so, which is no
 failure; a finding is one.

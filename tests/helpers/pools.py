@@ -10,7 +10,7 @@ import psycopg2
 
 from embedded.postgres import Postgres as Server
 from greenline.postgres.pool import ConnectionPool
-from tests.proxy import Proxy
+from tests.helpers.proxy import Proxy
 
 Make = Callable[..., ConnectionPool]
 _numbers = itertools.count()

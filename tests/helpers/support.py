@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 OPS_TOKEN = "sesame"
 

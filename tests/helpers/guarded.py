@@ -11,7 +11,7 @@ import pytest
 from pymongo import MongoClient
 
 from embedded.mongo import Mongo
-from tests.certificate import certify, needs_openssl
+from tests.helpers.certificate import certify, needs_openssl
 
 PASSWORD = "s3cret/@"
 MECHANISMS = ["SCRAM-SHA-1", "SCRAM-SHA-256"]  # SecantusDB has the second one alone by default

@@ -1,8 +1,8 @@
-"""tests.audit: what is said of what pip-audit found."""
+"""tests.helpers.audit: what is said of what pip-audit found."""
 
 import pytest
 
-from tests.audit import judged
+from tests.helpers.audit import judged
 
 FOUND = {"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["1.1", "2"]}]}
 FINE = {"name": "b", "version": "1", "vulns": []}
