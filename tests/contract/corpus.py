@@ -2,6 +2,8 @@
 
 import string
 
+# The endings of the names of what the worker answers otherwise on purpose.
+ON_PURPOSE = ("replaced", "oserror", "incomplete")
 HOST = "Host: example.org"
 CHUNKS = b"3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\n\r\n"
 FOLLOW = b"GET /follow HTTP/1.1\r\nHost: example.org\r\n\r\n"

@@ -24,9 +24,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.conversation import Host, Outcome, green, stock
-from tests.contract.corpus import CORPUS, FOLLOW, RESPONSES
+from tests.contract.corpus import CORPUS, FOLLOW, ON_PURPOSE, RESPONSES
 
-ON_PURPOSE = ("replaced", "oserror", "incomplete")
 LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 ALL = {
     name: data for name, data in {**CORPUS, **RESPONSES}.items() if not name.endswith(ON_PURPOSE)

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from greenline.cli import main
 from tests.deploy.configurations import Configuration
+from tests.helpers.budget import NOTHING
 from tests.helpers.support import CHECKOUT
-from tests.unit.test_cli import NOTHING
 
 # What a person's shell may have set.
 UNSET = {**NOTHING, "REQUEST_TIMEOUT": None, "GUNICORN_CMD_ARGS": None}

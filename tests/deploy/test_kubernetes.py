@@ -17,11 +17,10 @@ import yaml
 from greenline.budget.plan import Deployment, mongodb_plan
 from greenline.lifecycle import health
 from greenline.worker import dry_run, preflight
-from tests.deploy.kustomize import NotBuilt, build
+from tests.deploy.kustomize import FOLDER, NotBuilt, build
 from tests.helpers.support import CHECKOUT, Databases, Service, run, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
-FOLDER = CHECKOUT / "deploy/kubernetes"
 # The oldest API that has all of it, and the newest that is known here.
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
 AT_REST_MOST = 100  # pymongo's own maxPoolSize

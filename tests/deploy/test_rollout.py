@@ -17,7 +17,7 @@ from bench.backends import Backends, Highest
 from bench.budget import refusals
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
-from tests.deploy.test_kubernetes import FOLDER
+from tests.deploy.kustomize import FOLDER
 from tests.helpers.load import Load
 from tests.helpers.support import (
     BIN,

@@ -25,8 +25,8 @@ import pytest
 from tests.deploy.behind import Behind, behind
 from tests.deploy.traffic import IS_LONG, Deployed, deployed
 from tests.deploy.uploading import CLOSED, KINDS, NOT_KEPT, Address, Outcome, upload
-from tests.e2e.test_auth import make_key
 from tests.helpers.front import Front, proxied
+from tests.helpers.keys import make_key
 from tests.helpers.support import Databases, wait_until
 
 EACH = 13 if IS_LONG else 1  # of each of the four kinds

@@ -5,7 +5,7 @@ import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.e2e.test_hosting import hosting
+from tests.e2e.hosting import hosting
 from tests.helpers.support import wait_until
 
 TARGET = "tests.e2e.alarming:app"

@@ -12,18 +12,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 import psycopg2
 import pytest
 
 from app.api.operations import Operation
-from app.commands.servers import OneConnection
 from app.factory import create_app
-from app.records import KeyInput
 from app.store import schema, tokens
-from app.store.keys import Keys
 from config import load
 from tests.helpers.front import Front, proxied
+from tests.helpers.keys import make_key
 from tests.helpers.support import Answer, Databases, Service, run, service, wait_until
 
 SCOPES = ("read", "write", "admin")
@@ -39,15 +36,6 @@ REFUSAL = (
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
-
-
-def make_key(environ: dict[str, str], name: str, *scopes: Any) -> str:
-    """Make a key, in the place of the one of this name; return its token."""
-    with closing(psycopg2.connect(environ["DATABASE_URL"])) as conn:
-        keys = Keys(OneConnection(conn))
-        keys.delete_where({"name": name})
-        [made] = keys.create([KeyInput(name, list(scopes))])
-    return str(msgspec.json.decode(made.json)["key"])
 
 
 class Guarded:

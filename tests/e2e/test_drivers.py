@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_hosting import hosting
+from tests.e2e.hosting import hosting
 from tests.helpers.support import CHECKOUT, environ
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.hosting import NO_CONFIG, WORKER, hosting
 from tests.e2e.loud import LINE, SAY
-from tests.e2e.test_hosting import NO_CONFIG, WORKER, hosting
 from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, wait_until
 
 TARGET = "tests.e2e.loud:app"

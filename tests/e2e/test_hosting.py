@@ -9,39 +9,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from embedded.postgres import Postgres
+from tests.e2e.hosting import NO_CONFIG, WORKER, accepts, hosting
 from tests.helpers.load import Load
-from tests.helpers.support import CHECKOUT, Service, service, wait_until
+from tests.helpers.support import CHECKOUT, service, wait_until
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-WORKER = ("-k", "greenline.worker.GreenWorker", "-w", "1")
-NO_CONFIG = "tests/e2e/plain_conf.py"
-
-
-@contextmanager
-def hosting(target: str, *arguments: str, **environ: str) -> Iterator[Service]:
-    """Run gunicorn with the worker alone, and nothing of the service."""
-    with service(
-        environ, *WORKER, *arguments, target=target, config=NO_CONFIG, wait=False
-    ) as running:
-        wait_until(lambda: _accepts(running), "the worker to serve")
-        yield running
-
-
-def _accepts(running: Service) -> bool:
-    assert running.process.poll() is None, running.log
-    try:
-        running.get("/count?probe")
-    except OSError:
-        return False
-    return True
 
 
 def write_example(folder: Path, name: str) -> None:
@@ -171,7 +149,7 @@ def test_without_descriptors_it_pauses_says_so_once_and_recovers(tmp_path: Path)
         {"COUNTING": str(journal)}, *WORKER, "--keep-alive", "60",
         target="tests.e2e.counting:app", config=str(config), wait=False,
     ) as running:  # fmt: skip
-        wait_until(lambda: _accepts(running), "the worker to serve")
+        wait_until(lambda: accepts(running), "the worker to serve")
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         assert soft > 200, (soft, hard)
         callers = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(100)]
@@ -258,7 +236,7 @@ def test_what_was_counted_is_what_was_logged(tmp_path: Path) -> None:
         environ, "-k", "greenline.worker.GreenWorker", "-w", "2",
         target="counted:app", config=NO_CONFIG, wait=False,
     ) as running:  # fmt: skip
-        wait_until(lambda: _accepts(running), "a worker")
+        wait_until(lambda: accepts(running), "a worker")
         for number in range(60):
             assert running.get(f"/items/{number % 7}").status in (200, 404)
         wait_until(lambda: running.log.count('"path":"/items') == 60, "their lines")

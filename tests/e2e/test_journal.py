@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_hosting import WORKER, hosting
+from tests.e2e.hosting import WORKER, hosting
 from tests.helpers.support import Service, service, wait_until
 
 TARGET = "tests.e2e.told:app"

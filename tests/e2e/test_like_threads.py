@@ -15,22 +15,14 @@ import pytest
 from psycopg2.extensions import parse_dsn
 
 from embedded.postgres import Postgres
-from tests.e2e.test_hosting import hosting
+from tests.e2e.hosting import at_once, hosting
 from tests.helpers.load import Load
 from tests.helpers.pools import Watch, limited
-from tests.helpers.support import Answer, Service, wait_until
+from tests.helpers.support import Service, wait_until
 
 TARGET = "tests.e2e.threaded:app"
 IS_LONG = bool(os.environ.get("GREENLINE_LONG_TESTS"))
 INITIAL = 16  # as gthread is usually given
-
-
-def at_once(running: Service, path: str, count: int) -> tuple[list[Answer], float]:
-    """Send *count* requests at once, each on its own connection; return how long all took."""
-    with ThreadPoolExecutor(count) as clients:
-        started = time.monotonic()
-        answers = list(clients.map(running.get, [path] * count))
-        return answers, time.monotonic() - started
 
 
 def limit_of(running: Service) -> int:

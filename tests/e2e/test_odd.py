@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.e2e.test_hosting import hosting
+from tests.e2e.hosting import hosting
 from tests.helpers.support import Service, wait_until
 
 TARGET = "tests.e2e.odd:app"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_hosting import NO_CONFIG, WORKER
+from tests.e2e.hosting import NO_CONFIG, WORKER
 from tests.helpers import uwsgi
 from tests.helpers.certificate import certify, needs_openssl
 from tests.helpers.support import Service, service, wait_until

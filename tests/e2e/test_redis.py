@@ -7,8 +7,7 @@ import pytest
 
 from embedded.redis import Redis
 from greenline.errors import ConfigError
-from tests.e2e.test_hosting import hosting
-from tests.e2e.test_like_threads import at_once
+from tests.e2e.hosting import at_once, hosting
 from tests.helpers.support import Service
 
 TARGET = "tests.e2e.counting_in_redis:app"

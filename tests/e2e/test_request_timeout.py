@@ -12,7 +12,7 @@ import pytest
 
 from embedded.postgres import Postgres
 from tests.e2e import overdue
-from tests.e2e.test_hosting import hosting
+from tests.e2e.hosting import hosting
 from tests.helpers.support import Service, wait_until
 from tests.helpers.watch import statements
 

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.e2e.hosting import hosting
 from tests.e2e.looping import NAP_S
-from tests.e2e.test_hosting import hosting
 from tests.helpers.support import Service
 
 VIEWS = 50

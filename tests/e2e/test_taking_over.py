@@ -2,7 +2,7 @@
 
 import socket
 
-from tests.e2e.test_hosting import hosting
+from tests.e2e.hosting import hosting
 from tests.helpers.support import wait_until
 
 

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from tests.e2e.test_hosting import hosting
+from tests.e2e.hosting import hosting
 from tests.helpers.support import wait_until
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_releases import Releases, all_serve, hang_up, serving
+from tests.e2e.releases import Releases, all_serve, hang_up, serving
 from tests.helpers.load import Load
 from tests.helpers.support import wait_until
 

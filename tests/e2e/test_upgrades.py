@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_hosting import NO_CONFIG, WORKER, hosting
+from tests.e2e.hosting import NO_CONFIG, WORKER, hosting
 from tests.helpers.certificate import certify, needs_openssl
 from tests.helpers.support import Service, service, wait_until
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from embedded.postgres import temporary
-from tests.e2e.test_hosting import NO_CONFIG, WORKER
+from tests.e2e.hosting import NO_CONFIG, WORKER
 from tests.helpers.load import Load
 from tests.helpers.support import CHECKOUT, Service, service, wait_until
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.conversation import DATE
-from tests.contract.corpus import CORPUS, FOLLOW, RESPONSES
-from tests.contract.test_same_answers import ON_PURPOSE
+from tests.contract.corpus import CORPUS, FOLLOW, ON_PURPOSE, RESPONSES
 from tests.helpers.certificate import certify, needs_openssl
 from tests.helpers.support import Service, service, wait_until
 

@@ -13,7 +13,9 @@ from typing import Any
 import yaml
 
 from bench import hey_build
+from tests.helpers.support import CHECKOUT
 
+FOLDER = CHECKOUT / "deploy/kubernetes"
 MODULE, VERSION = "sigs.k8s.io/kustomize/kustomize/v5", "5.7.1"
 PROGRAM = hey_build.VAR / "bin" / f"kustomize-{VERSION}"
 

@@ -1,6 +1,6 @@
 """greenline.budget.plan: the arithmetic of connections, and that its sum adds up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -20,8 +20,8 @@ from greenline.budget.plan import (
     mongodb_plan,
     postgres_plan,
 )
-from greenline.budget.sum import Line
 from greenline.errors import ConfigError
+from tests.unit.budget.sums import results
 
 STOCK = PostgresFacts(max_connections=100)
 ALONE = Deployment(workers=2, surge_hosts=0)
@@ -62,27 +62,6 @@ def servers(draw: st.DrawFn, deployment: Deployment) -> PostgresFacts:
 
 
 cases = deployments.flatmap(lambda one: st.tuples(servers(one), st.just(one)))
-
-
-def results(lines: Sequence[Line]) -> list[int]:
-    """Compute the sum as a person would, and check each result against what is shown."""
-    value, found = 0, []
-    for line in lines:
-        match line.sign:
-            case "":
-                value = line.number
-            case "+":
-                value += line.number
-            case "-":
-                value -= line.number
-            case "/":
-                value //= line.number
-            case "<=":
-                value = min(value, line.number)
-            case "=":
-                assert value == line.number, line
-                found.append(value)
-    return found
 
 
 def available(facts: PostgresFacts, pgbouncer: int | None = None) -> int:

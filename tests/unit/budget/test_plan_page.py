@@ -12,9 +12,9 @@ from greenline.budget.plan import (
     MONGODB_DEFAULT_POOL_SIZE,
 )
 from greenline.budget.sum import Line
+from tests.helpers.budget import budget
 from tests.helpers.support import CHECKOUT
-from tests.unit.budget.test_plan import results
-from tests.unit.test_cli import budget
+from tests.unit.budget.sums import results
 
 PAGE = (CHECKOUT / "docs" / "budget.md").read_text(encoding="utf-8")
 EXAMPLES = dict(

@@ -16,7 +16,9 @@ from pymongo.collection import Collection
 
 from app.commands.documents import documents
 from app.documents.checkpoint import COLLECTION
+from app.documents.endpoint import opened, parse
 from app.documents.ids import RAW
+from tests.helpers.proxy import Proxy
 from tests.helpers.support import CHECKOUT, environ
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
@@ -90,3 +92,33 @@ def contents(collection: "Collection[Any]") -> list[bytes]:
     """Return the raw documents in the order of their ids."""
     raw: Collection[RawBSONDocument] = collection.with_options(RAW)
     return [bytes(found.raw) for found in raw.find(sort={"_id": 1})]
+
+
+def numbers(pair: Pair, count: int) -> None:
+    """Fill the source with *count* small documents."""
+    pair.source.insert_many([{"_id": n, "n": n, "x": "y" * 20} for n in range(count)])
+
+
+def side(uri: str) -> Any:
+    return opened(parse(uri, lambda: (uri, {})))
+
+
+def behind(proxy: Proxy, place: str) -> str:
+    """Return *place* through the proxy."""
+    host, _, rest = place.removeprefix("mongodb://").partition("/")
+    assert host
+    return f"mongodb://127.0.0.1:{proxy.port}/{rest}?directConnection=true"
+
+
+def set_fail_point(pair: Pair, mode: Any, data: dict[str, Any]) -> None:
+    """Let commands fail: a command of MongoDB's own tests."""
+    pair.client.admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
+
+
+def error_of(done: Any) -> str:
+    """Return the one line of an error, whose exit status is 1."""
+    assert done.exit_code == 1, done.output
+    others = ("to go on: ", "going on after ")
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith(others)]
+    assert line.startswith("Error: ")
+    return str(line.removeprefix("Error: "))

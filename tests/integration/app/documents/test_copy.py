@@ -13,12 +13,20 @@ from pymongo.errors import OperationFailure
 
 from app.documents import checkpoint, compare, ids
 from app.documents.copy import identity_of
-from app.documents.endpoint import CollectionEndpoint, opened, parse
+from app.documents.endpoint import CollectionEndpoint
 from app.documents.reading import Reader
 from embedded.mongo import Mongo
 from greenline.errors import Conflict
 from greenline.mongo.client import server_of
-from tests.integration.app.documents.pair import Pair, call, contents
+from tests.integration.app.documents.pair import (
+    Pair,
+    call,
+    contents,
+    error_of,
+    numbers,
+    set_fail_point,
+    side,
+)
 
 TRANSFORMS = "tests.integration.app.documents.transforms"
 # In the order of the server, of every type that an _id may have.
@@ -27,24 +35,6 @@ IDS: list[Any] = [
     {"a": 1}, {"a": 2, "b": [1]}, b"bytes", ObjectId(b"0" * 12), False, True,
     datetime(2026, 1, 1, tzinfo=UTC), Timestamp(1, 2), MaxKey(),
 ]  # fmt: skip
-
-
-def numbers(pair: Pair, count: int) -> None:
-    """Fill the source with *count* small documents."""
-    pair.source.insert_many([{"_id": n, "n": n, "x": "y" * 20} for n in range(count)])
-
-
-def side(uri: str) -> Any:
-    return opened(parse(uri, lambda: (uri, {})))
-
-
-def error_of(done: Any) -> str:
-    """Return the one line of an error, whose exit status is 1."""
-    assert done.exit_code == 1, done.output
-    others = ("to go on: ", "going on after ")
-    (line,) = [line for line in done.stderr.splitlines() if not line.startswith(others)]
-    assert line.startswith("Error: ")
-    return str(line.removeprefix("Error: "))
 
 
 def test_a_copy_has_the_same_documents(pair: Pair) -> None:
@@ -119,11 +109,6 @@ def test_a_server_that_takes_no_bounds_is_asked_to_compare(pair: Pair) -> None:
         set_fail_point(pair, {"times": 2}, refused)
         with pytest.raises(OperationFailure):
             read(source, after=elements[0])
-
-
-def set_fail_point(pair: Pair, mode: Any, data: dict[str, Any]) -> None:
-    """Let commands fail: a command of MongoDB's own tests."""
-    pair.client.admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
 
 
 def read(source: CollectionEndpoint, **given: Any) -> list[bytes | None]:

@@ -8,17 +8,18 @@ import pytest
 from app.documents import retry
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import wait_until
-from tests.integration.app.documents.pair import IS_LONG, Pair, call, contents
-from tests.integration.app.documents.test_copy import error_of, numbers, set_fail_point
+from tests.integration.app.documents.pair import (
+    IS_LONG,
+    Pair,
+    behind,
+    call,
+    contents,
+    error_of,
+    numbers,
+    set_fail_point,
+)
 
 COUNT = 1_100
-
-
-def behind(proxy: Proxy, place: str) -> str:
-    """Return *place* through the proxy."""
-    host, _, rest = place.removeprefix("mongodb://").partition("/")
-    assert host
-    return f"mongodb://127.0.0.1:{proxy.port}/{rest}?directConnection=true"
 
 
 def copying(*arguments: str) -> "gevent.Greenlet[..., Any]":

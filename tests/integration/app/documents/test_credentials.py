@@ -7,8 +7,7 @@ import pytest
 
 from tests.helpers import guarded as guarding
 from tests.helpers.guarded import PASSWORD, Guarded, guarded
-from tests.integration.app.documents.pair import call
-from tests.integration.app.documents.test_copy import error_of
+from tests.integration.app.documents.pair import call, error_of
 
 pytestmark = guarding.marks
 

@@ -20,9 +20,15 @@ from app.documents.transform import Recipe
 from greenline.errors import StoreError
 from tests.helpers.proxy import Proxy, Reply
 from tests.helpers.support import wait_until
-from tests.integration.app.documents.pair import Pair, call, contents
-from tests.integration.app.documents.test_copy import numbers, set_fail_point, side
-from tests.integration.app.documents.test_copy_outage import behind
+from tests.integration.app.documents.pair import (
+    Pair,
+    behind,
+    call,
+    contents,
+    numbers,
+    set_fail_point,
+    side,
+)
 
 OP_MSG = 2013
 COUNT = 5

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from embedded.mongo import Mongo
-from tests.integration.app.documents.pair import Pair, call
-from tests.integration.app.documents.test_copy import error_of
+from tests.integration.app.documents.pair import Pair, call, error_of
 
 COUNT = 30_000
 LEFT_BYTES = 1 << 20
