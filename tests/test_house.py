@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,9 @@ from tests.helpers.support import BIN, CHECKOUT
 
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
+TESTS = [CHECKOUT / "tests", CHECKOUT / "bench" / "tests"]
+# Of what stands in a package itself, not in a module of it.
+OF_A_PACKAGE = {"tests/unit/offload/test_advice.py"}
 URLS = {"DATABASE_URL": "postgresql://h/d", "MONGODB_URI": "mongodb://h"}
 
 
@@ -120,3 +124,51 @@ def test_imports_run_one_way() -> None:
         [str(BIN / "lint-imports"), "--no-cache"], cwd=CHECKOUT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout
+
+
+def imported(path: Path) -> Iterator[Path]:
+    """Return where each name that *path* imports would be, were it a module of the checkout."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (CHECKOUT.joinpath(*alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            folder = path.parents[node.level - 1] if node.level else CHECKOUT
+            module = folder.joinpath(*(node.module or "").split("."))
+            yield from (module, *(module / alias.name for alias in node.names))
+
+
+def test_nothing_is_imported_from_a_test_module() -> None:
+    """What two tests use is in a module beside them, or in tests/helpers."""
+    tests = {path.with_suffix("") for folder in TESTS for path in folder.rglob("test_*.py")}
+    found = [
+        f"{path.relative_to(CHECKOUT)}: {module.relative_to(CHECKOUT)}"
+        for folder in TESTS
+        for path in folder.rglob("*.py")
+        for module in imported(path)
+        if module in tests
+    ]
+    assert tests
+    assert found == []
+
+
+def is_mirror(test: Path) -> bool:
+    """Return whether a source has the name of *test*, or the first words of it, and its place."""
+    if test.is_relative_to(CHECKOUT / "bench"):
+        roots, place = ["bench"], test.relative_to(CHECKOUT / "bench" / "tests")
+    else:
+        roots, place = ["greenline", "", "tests"], test.relative_to(CHECKOUT / "tests" / "unit")
+    words = test.stem.split("_")[1:]
+    names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+    sources = [CHECKOUT / root / place.parent / name for root in roots for name in names]
+    return any(each.is_dir() or each.with_suffix(".py").is_file() for each in sources)
+
+
+def test_each_unit_test_mirrors_a_source() -> None:
+    """tests/unit/<room>/test_<file>.py, or <file>_<words>, tests greenline/<room>/<file>.py."""
+    tests = {
+        path
+        for folder in (CHECKOUT / "tests" / "unit", CHECKOUT / "bench" / "tests")
+        for path in folder.rglob("test_*.py")
+    }
+    lost = {str(path.relative_to(CHECKOUT)) for path in tests if not is_mirror(path)}
+    assert lost == OF_A_PACKAGE
