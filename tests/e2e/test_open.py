@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support import Databases, run, service, wait_until
+from tests.helpers.support import Databases, run, service, wait_until
 
 GREEN = ("-k", "greenline.worker.GreenWorker", "-w", "2")
 # gunicorn's own gevent worker: the application makes psycopg2 green by itself.

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from greenline.flask import compat
-from tests.support import CHECKOUT, run
+from tests.helpers.support import CHECKOUT, run
 
 NAME_GONE = "import flask.globals; del flask.globals._cv_request\n"
 # Flask 3.2 passes the context to these methods.

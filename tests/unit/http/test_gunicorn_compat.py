@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from greenline.http import gunicorn_compat
-from tests.support import CHECKOUT, run
+from tests.helpers.support import CHECKOUT, run
 
 REMOVED = "import gunicorn.http.message as message; del message.HeaderPolicy\n"
 OTHER = "import gunicorn.http.wsgi as wsgi; wsgi.create = lambda request, sock: None\n"

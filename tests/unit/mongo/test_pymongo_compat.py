@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from greenline.mongo import pymongo_compat
-from tests.support import CHECKOUT, run
+from tests.helpers.support import CHECKOUT, run
 
 GONE = "import pymongo.synchronous.pool as pool; del pool.Pool._get_conn\n"
 OTHER = "import pymongo; pymongo.MongoClient._select_server = lambda self, selector: None\n"
