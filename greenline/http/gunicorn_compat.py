@@ -6,14 +6,13 @@ that says which version it is and which ones are supported.
 """
 
 import inspect
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import gunicorn
 
-SUPPORTED = ">=26.2,<28"
+SUPPORTED = ">=27,<28"
 
 
 def _refuse(reason: str) -> None:
@@ -39,6 +38,7 @@ try:
     from gunicorn.http.parser import RequestParser
     from gunicorn.http.wsgi import (
         HEADER_VALUE_RE,
+        STATUS_RE,
         TOKEN_RE,
         WSGIErrorsWrapper,
         base_environ,
@@ -54,12 +54,6 @@ try:
     from gunicorn.workers.ggevent import GeventWorker
 except ImportError as error:
     _refuse(str(error))
-
-# gunicorn 26 has no expression for the status line. RFC 9112, 4, and PEP 3333: three digits, one
-# space, and a reason without control characters.
-STATUS_RE = getattr(wsgi, "STATUS_RE", None) or re.compile(
-    r"[0-9]{3}(?: [ \t\x21-\x7e\x80-\xff]*)?"
-)
 
 # What is called or overridden, with the parameters that it has in the supported versions.
 SIGNATURES: tuple[tuple[Callable[..., Any], str], ...] = (
