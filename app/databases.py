@@ -19,6 +19,7 @@ from greenline.errors import DeadlineExceeded, StoreError, Unavailable
 from greenline.hub import deadline
 from greenline.lifecycle.resources import Resources
 from greenline.mongo import OpenMongo
+from greenline.mongo.client import make_client
 from greenline.postgres import OpenPostgres
 from greenline.postgres.connect import check_url, connect
 from greenline.postgres.connection import Connection
@@ -67,18 +68,19 @@ def add_postgres(settings: Settings, resources: Resources) -> OpenPostgres:
 def add_mongo(uri: str, settings: Settings, resources: Resources) -> OpenMongo:
     """Open MongoDB, ready when it answers, may be read, and has its indexes."""
     with named("MONGODB_URI"):
-        opened = mongo.open(
-            uri,
-            workers=settings.workers,
-            hosts=settings.hosts or 1,
-            surge_hosts=settings.surge_hosts,
-            max_size=settings.mongodb_max_pool_size,
-            max_connections=settings.mongodb_max_connections,
-            timeout_s=settings.pool_timeout_s or settings.request_timeout_s,
-            documentdb=settings.mongodb_documentdb,
-            resources=resources,
-            check=lambda: check(),
-        )
+        make_client(uri, {})  # it opens nothing, and says what is wrong in the URI
+    opened = mongo.open(
+        uri,
+        workers=settings.workers,
+        hosts=settings.hosts or 1,
+        surge_hosts=settings.surge_hosts,
+        max_size=settings.mongodb_max_pool_size,
+        max_connections=settings.mongodb_max_connections,
+        timeout_s=settings.pool_timeout_s or settings.request_timeout_s,
+        documentdb=settings.mongodb_documentdb,
+        resources=resources,
+        check=lambda: check(),
+    )
     # Repeatable: creating an index that exists changes nothing, so a lost answer is an outage.
     indexes = Indexes(partial(opened.database, repeatable=True), DECLARED, opened.capabilities)
 

@@ -22,7 +22,7 @@ from app.documents.endpoint import CollectionEndpoint, named
 from app.documents.failures import Failure
 from app.documents.job import Job
 from app.documents.refusals import refusals, target_errors
-from app.documents.retry import NotYet, passes, retrying
+from app.documents.retry import MIN_BACKOFF_S, NotYet, passes, retrying
 from app.documents.throttle import Throttle
 from app.documents.transform import TransformRefused
 from greenline.errors import ConfigError, StoreError
@@ -112,6 +112,8 @@ class Follower:
             # Transient: run() opens the stream again at the checkpoint. An outage begins with the
             # last change that could be read, however long the stream was open before.
             if passes(error) and has_read:
+                self._throttle.pause(MIN_BACKOFF_S)
+                self._stopping.wait(MIN_BACKOFF_S)
                 return
             if passes(error):
                 raise

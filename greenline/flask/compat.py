@@ -38,8 +38,12 @@ METHODS = {
         "do_teardown_request": "exc",
         "do_teardown_appcontext": "exc",
     },
-    flask_ctx.AppContext: {"__init__": "app", "push": "", "pop": "exc"},
-    flask_ctx.RequestContext: {"__init__": "app environ request session", "push": "", "pop": "exc"},
+    getattr(flask_ctx, "AppContext", None): {"__init__": "app", "push": "", "pop": "exc"},
+    getattr(flask_ctx, "RequestContext", None): {
+        "__init__": "app environ request session",
+        "push": "",
+        "pop": "exc",
+    },
 }
 
 
@@ -61,6 +65,8 @@ def misfit() -> str | None:
 
 def _other_method() -> str:
     for owner, methods in METHODS.items():
+        if owner is None:
+            return "one of its contexts is gone"
         for name, expected in methods.items():
             method = getattr(owner, name, None)
             if method is None:

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 from contextlib import suppress
 
 from greenline import settings
@@ -122,12 +123,15 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     opened = OpenMongo(uri, sizing, timeout_s=timeout_s, documentdb=documentdb)
     counters.gauges[name] = opened.stats
     if resources is None:
-        atexit.register(_close_at_exit, opened)
+        atexit.register(_close_at_exit, opened, os.getpid())
     else:
         resources.add(name, close=opened.close, check=check or opened.check)
     return opened
 
 
-def _close_at_exit(opened: OpenMongo) -> None:
+def _close_at_exit(opened: OpenMongo, pid: int) -> None:
+    # A child of a fork has its parent's sockets: closing them would end the parent's sessions.
+    if os.getpid() != pid:
+        return
     with suppress(Exception):  # the process ends, and its end closes what is left
         opened.close()

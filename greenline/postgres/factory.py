@@ -6,12 +6,12 @@ Several pools of one process on one server share its part of the host's connecti
 
 import atexit
 import logging
+import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from greenline import settings
 from greenline.budget import pool_sizes
@@ -60,7 +60,8 @@ class HostShare:
         self.sizing = sizing
         self.plan: Plan | None = None
         self.users: list[OpenPostgres] = []
-        self._is_started = False
+        self.is_registered = False
+        self._is_started = self._is_closed = False
         self.hosts: Hosts | None = None
         self.slot_table: SlotTable
         least = sizing.workers * (POSTGRES_EXTRA_A_WORKER + 1)
@@ -84,7 +85,7 @@ class HostShare:
 
     def start(self) -> None:
         """Look after the slots, and follow the number of hosts, in the background; once."""
-        if self._is_started:
+        if self._is_started or self._is_closed:
             return
         self._is_started = True
         self.reaper.start()
@@ -92,13 +93,17 @@ class HostShare:
             self.hosts.start(self.control)
 
     def close(self) -> None:
-        """Close what :func:`open` made for it, in reverse order."""
-        _shares.pop(self.path, None)
-        if self.hosts is not None:
-            self.hosts.close()
-        self.reaper.close()
-        self.control.close()
-        self.slot_table.close()
+        """Close what :func:`open` made for it, in reverse order, each even if another one fails."""
+        self._is_closed = True
+        if _shares.get(self.path) is self:
+            del _shares[self.path]
+        pool_sizes.pop(self.path.name, None)
+        with ExitStack() as stack:
+            stack.callback(self.slot_table.close)
+            stack.callback(self.control.close)
+            stack.callback(self.reaper.close)
+            if self.hosts is not None:
+                stack.callback(self.hosts.close)
 
     def _plan_for(self, facts: PostgresFacts, hosts: int) -> Plan:
         sizing = self.sizing
@@ -112,13 +117,18 @@ class HostShare:
 
     def _follow(self, plan: Plan) -> None:
         self.plan = plan
+        # All pools of the process on this server together may have so many.
+        pool_sizes[self.path.name] = plan.pool_most
         for user in self.users:
             user.resize(plan)
         log.info("postgres pool: %s", plan)
 
 
-# By the file of the host's slots. Its locks do not exclude two tables of one process.
+# By the file of the host's slots: a second table would be a second process to the other ones, with
+# connections of its own reserved.
 _shares: dict[Path, HostShare] = {}
+# A child opens its own: the files are closed in it.
+os.register_at_fork(after_in_child=_shares.clear)
 
 
 class OpenPostgres(Postgres):
@@ -152,10 +162,9 @@ class OpenPostgres(Postgres):
     def resize(self, plan: Plan) -> None:
         """Let the pool grow to what *plan* allows one worker."""
         self._pool.resize(plan.pool_most)
-        pool_sizes[self.name] = plan.pool_most
 
     def start(self) -> None:
-        """Look after the host's slots from now on; the first connection does it too."""
+        """Look after the host's slots from now on; the first wait for a connection does it too."""
         self._share.start()
 
     def check(self, question: Callable[[Connection], object] | None = None) -> None:
@@ -182,7 +191,16 @@ class OpenPostgres(Postgres):
             where no slot became free in time, and StoreDown where the server refuses.
         """
         share = self._share
-        return creator(self._connect, share.slot_table, share.control, timeout_s=timeout_s)
+        control = share.control if self._prepare else None  # a pgbouncer's process ids are its own
+        create = creator(self._connect, share.slot_table, control, timeout_s=timeout_s)
+
+        def create_started() -> Connection:
+            # Before the wait for a slot: without a lease, or where all slots are orphans, none
+            # becomes free unless the share looks after them.
+            share.start()
+            return create()
+
+        return create_started
 
     def stats(self) -> dict[str, int]:
         """Return the pool's max, size, active, idle, leaving and waiting."""
@@ -193,11 +211,15 @@ class OpenPostgres(Postgres):
         if self._is_closed:
             return
         self._is_closed = True
-        self._pool.close(CLOSE_TIMEOUT_S)
         users = self._share.users
         users.remove(self)
-        if not users:
-            self._share.close()
+        if counters.gauges.get(self.name) == self._pool.stats:
+            del counters.gauges[self.name]
+        try:
+            self._pool.close(CLOSE_TIMEOUT_S)
+        finally:
+            if not users:
+                self._share.close()
 
 
 def open(  # noqa: A001 - postgres.open() is the name that users type
@@ -244,7 +266,7 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
         process. Default None.
     :param question: what a check of *resources* asks. Default: whether the server answers.
     :raises ConfigError: an argument or a variable is wrong, or the server is open already with
-        another number of workers or hosts.
+        another number of workers, hosts or pool size.
     :raises LatePatching: psycopg2 would block the hub: call ``greenline.patch.patch_all()`` first.
     """
     url = check_url(url or _required_url())
@@ -254,56 +276,55 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     connect_to: Connect = partial(connect, url, connect_timeout_s, timeout)
     path = slot_table_path(server_of(url))
     share = _shares.get(path)
-    is_new = share is None
     if share is None:
         share = _shares[path] = HostShare(path, sizing, connect_to)
     elif share.sizing != sizing:
         raise ConfigError(
             f"{server_of(url)} is open already with another number of workers, hosts or pool size"
         )
-    named = share.named(connect_to)
-
-    def connect_started(**how: Any) -> Connection:
-        share.start()
-        return named(**how)
-
+    connect_to = share.named(connect_to)
     pool = ConnectionPool(
-        connect_started,
+        connect_to,
         max_size=sizing.postgres_pool_size or 1,
         timeout_s=timeout_s,
         max_waiting=max_waiting,
         control=share.control if prepare else None,
         slot_table=share.slot_table,
+        # Not at the connect, which needs a slot first.
+        on_wait=share.start,
     )
-    opened = OpenPostgres(name, pool, share, connect_started, prepare=prepare)
+    opened = OpenPostgres(name, pool, share, connect_to, prepare=prepare)
     counters.gauges[name] = pool.stats
     if resources is None:
-        atexit.register(_close_at_exit, opened)
+        atexit.register(_close_at_exit, opened, os.getpid())
     else:
-        _register(opened, share if is_new else None, resources, question)
+        _register(opened, share, resources, question)
     return opened
 
 
 def _register(
     opened: OpenPostgres,
-    share: HostShare | None,
+    share: HostShare,
     resources: Resources,
     question: Callable[[Connection], object] | None,
 ) -> None:
     """Register the parts one by one, so that readiness names the one that is not ready."""
-    control = opened._share.control
-    if share is not None:
+    if not share.is_registered:
+        share.is_registered = True
         resources.add("slots", start=share.start, close=bool)
         if share.hosts is not None:
             resources.add("hosts", close=bool, check=share.hosts.check)
 
     def check() -> None:
-        control.ask(question or _select_1)
+        share.control.ask(question or _select_1)
 
     resources.add(opened.name, close=opened.close, check=check)
 
 
-def _close_at_exit(opened: OpenPostgres) -> None:
+def _close_at_exit(opened: OpenPostgres, pid: int) -> None:
+    # A child of a fork has its parent's sockets: closing them would end the parent's sessions.
+    if os.getpid() != pid:
+        return
     with suppress(Exception):  # the process ends, and its end closes what is left
         opened.close()
 

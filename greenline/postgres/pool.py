@@ -8,6 +8,7 @@ them without a wait, and connects, resets or closes before or after.
 import logging
 import random
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 
@@ -134,6 +135,8 @@ class ConnectionPool:
     :param control: cancels statements that are still in progress when their connection is closed.
         Default None: such a statement works on, and its slot is free after five seconds.
     :param slot_table: the host's slot table, in which each connection holds a slot. Default None.
+    :param on_wait: called whenever no idle connection is there, before a greenlet waits for one.
+        Default: nothing.
     :raises LatePatching: psycopg2 would block the hub.
     """
 
@@ -149,8 +152,10 @@ class ConnectionPool:
         max_idle_s: float = 600.0,
         control: Control | None = None,
         slot_table: SlotTable | None = None,
+        on_wait: Callable[[], object] = bool,
     ) -> None:
         require_hook()
+        self._on_wait = on_wait
         self._min_size = min_size
         self._timeout_s = timeout_s
         self._max_waiting = max_waiting
@@ -318,6 +323,7 @@ class ConnectionPool:
         return self._wait()
 
     def _wait(self) -> Connection:
+        self._on_wait()
         backends, queued = self._backends, self._backends.queued()
         places = 0 if self._slots.is_waiting else max(backends.max_size - backends.size, 0)
         # Greenlets that will get a new connection do not count. No greenlet switch from the count

@@ -125,6 +125,8 @@ def _boot(server: Any, again: bool) -> None:
     if issubclass(worker_class, GeventWorker):
         with entry_points_read_once():
             monkey.patch_all()
+    if prepare_libraries := getattr(worker_class, "prepare_libraries", None):  # GreenWorker's
+        prepare_libraries(cfg)
     util.set_owner_process(cfg.uid, cfg.gid, initgroups=cfg.initgroups)
     if cfg.is_ssl:
         try:

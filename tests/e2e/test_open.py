@@ -1,5 +1,6 @@
 """postgres.open() and mongo.open(): in a script, and in an application on two kinds of worker."""
 
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -68,6 +69,57 @@ def test_an_application_opens_them_at_import(
         assert [answer.status for answer in answers] == [200] * 40, running.log
         assert {tuple(answer.json["numbers"]) for answer in answers} == {(7, 8, 9)}
         assert len({answer.json["most"] for answer in answers}) == 1
+
+
+def test_a_reload_of_such_an_application_is_taken(addresses: dict[str, str]) -> None:
+    """The dry run loads it as a worker does, and the new workers answer."""
+    with service(
+        addresses, *GREEN, target="tests.e2e.opened:app", config=NO_CONFIG, wait=False
+    ) as running:
+        wait_until(lambda: running.log.count("Booting worker") == 2, "the workers")
+        assert running.get("/").status == 200
+        running.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: running.log.count("Booting worker") == 4, "the new workers")
+        assert running.get("/").status == 200
+        assert "reload refused" not in running.log
+
+
+FORKING = """
+import os, sys
+from greenline.patch import patch_all
+patch_all()
+from greenline import postgres
+pg = postgres.open(workers=1)
+ask = lambda: pg.fetch("pid", "select pg_backend_pid()", {})[0][0]
+before = ask()
+child = os.fork()
+if child == 0:
+    own = postgres.open(workers=1)
+    print("child", own.fetch("seven", "select 7", {})[0][0], flush=True)
+    sys.exit()
+os.waitpid(child, 0)
+print("same", ask() == before)
+"""
+
+COUNTED = """
+from greenline.patch import patch_all
+patch_all()
+from greenline import postgres
+with postgres.open(workers=1, hosts="auto").connection() as conn, conn.cursor() as cursor:
+    cursor.execute("select 7")
+    print(cursor.fetchone()[0])
+"""
+
+
+def test_a_forked_child_opens_its_own(addresses: dict[str, str]) -> None:
+    """Its exit leaves the parent's connection as it is."""
+    done = run(["python", "-W", "ignore", "-c", FORKING], addresses)
+    assert done.stdout.split() == ["child", "7", "same", "True"]
+
+
+def test_hosts_are_counted_for_a_script_too(addresses: dict[str, str]) -> None:
+    """The first connection waits for the lease, which nothing but the use of the pool asks for."""
+    assert run(["python", "-c", COUNTED], addresses).stdout == "7\n"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ WRAPPED = (
     "inner = wsgi.create\n"
     "wsgi.create = lambda *args, **kwargs: inner(*args, **kwargs)\n"
 )
-IMPORT = "import greenline.worker; print('imported')"
+IMPORT = "from greenline.worker import GreenWorker; print('imported')"
 
 
 def imported(before: str) -> tuple[int, str]:

@@ -65,7 +65,7 @@ def test_does_not_take_our_own_threads_for_the_applications() -> None:
 
 def test_the_workers_own_modules_may_be_imported_before_patching() -> None:
     """gunicorn's master imports the worker's class, and all it needs, unpatched."""
-    early = "import greenline.worker\nimport greenline.hub.watchdog\n"
+    early = "import greenline.worker.worker\nimport greenline.hub.watchdog\n"
     prove = "from greenline.hub.patching import require_patched\nrequire_patched()\n"
     assert said(f"{early}{LATE}{prove}") == []
 
