@@ -78,12 +78,12 @@ def test_refuses_a_worker_that_is_not_green(databases: Databases, arguments: lis
 
 
 def test_refuses_to_run_without_the_hook(databases: Databases, tmp_path: Path) -> None:
-    """An entry that forgets psycopg2's hook is refused before it blocks anybody."""
+    """On gunicorn's own gevent worker, which hooks nothing, an entry that forgets it is refused."""
     source = (CHECKOUT / "app" / "wsgi.py").read_text()
     assert "    patch.hook_psycopg2()\n" in source
     (tmp_path / "unhooked.py").write_text(source.replace("    patch.hook_psycopg2()\n", ""))
     environ = {**databases.environ, **THREE_WORKERS, "PYTHONPATH": str(tmp_path)}
-    with service(environ, target="unhooked:app", wait=False) as greenline:
+    with service(environ, "-k", "gevent", target="unhooked:app", wait=False) as greenline:
         log = refused(greenline)
     assert "psycopg2 has no wait callback" in log
     assert "Traceback" not in log
