@@ -271,9 +271,7 @@ def test_an_import_that_is_stopped_is_completed(
     assert process.returncode == 128 + number
     done = flask("import", str(path), address(target), "--on-duplicate", "skip")
     assert done.stderr == f"{path}: 500 documents imported, 2,000 were there already\n"
-    assert sorted(target.distinct("_id")) == list(
-        range(1, 2_501)
-    )  # stored in any order
+    assert sorted(target.distinct("_id")) == list(range(1, 2_501))  # stored in any order
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
