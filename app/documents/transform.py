@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,14 +34,16 @@ def load(name: str) -> Transform:
     module, _, function = name.partition(":")
     if not module or not function:
         raise ConfigError(f"--transform {name}: must be MODULE:FUNCTION")
-    sys.path.insert(0, os.getcwd())
+    cwd = os.getcwd()
+    sys.path.insert(0, cwd)
     try:
         found = getattr(importlib.import_module(module), function, None)
     # The user's module may raise anything while it is imported, and may call sys.exit().
     except (Exception, SystemExit) as error:
         raise ConfigError(f"--transform {name}: {_in_one_line(error)}") from error
     finally:
-        sys.path.pop(0)
+        with suppress(ValueError):  # the user's module may change sys.path itself
+            sys.path.remove(cwd)
     if not callable(found):
         raise ConfigError(f"--transform {name}: the module has no such function")
     transform: Transform = found

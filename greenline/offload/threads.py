@@ -160,7 +160,11 @@ class Thread:
         self._wake = native.allocate_lock()
         self._wake.acquire()
         _alive.add(self)
-        native.start_new_thread(self._work, ())
+        try:
+            native.start_new_thread(self._work, ())
+        except BaseException:  # the process has as many threads as it may have
+            _alive.discard(self)
+            raise
 
     def __repr__(self) -> str:
         return f"<Thread {self.ident} jobs={len(self._jobs)} idle={self.is_idle}>"

@@ -87,3 +87,16 @@ def test_an_idle_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         with gevent.Timeout(5):
             while not thread.is_over or thread in threads._alive:
                 gevent.sleep(0.01)
+
+
+def test_a_thread_that_cannot_start_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the process has as many threads as it may have."""
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads.native, "start_new_thread", refuse)
+    before = set(threads._alive)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        threads.Thread()
+    assert set(threads._alive) == before

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from contextlib import closing
 from threading import Event
 from typing import Any
@@ -97,8 +98,12 @@ class Followed:
             checkpoint.release()
         change(pair)
 
-    def run(self) -> None:
-        """Apply them until all are, and end as Ctrl-C ends it."""
+    def run(self, meanwhile: Callable[[], int] = lambda: 0) -> None:
+        """
+        Apply them until all are, and end as Ctrl-C ends it.
+
+        :param meanwhile: makes more changes once the first are applied; returns how many.
+        """
         with (
             side(self._pair.places[0]) as source,
             side(self._target) as into,
@@ -112,6 +117,8 @@ class Followed:
             try:
                 running = gevent.spawn(Follower(job, self._show).run)
                 wait_until(lambda: self._applied >= CHANGES or running.ready(), "the changes")
+                count = CHANGES + meanwhile()
+                wait_until(lambda: self._applied >= count or running.ready(), "more changes")
                 self._stop.set()
                 running.get(timeout=60)
             finally:
@@ -146,6 +153,27 @@ def test_a_delete_that_is_not_confirmed_is_done_again(pair: Pair) -> None:
         set_fail_point(pair, "off", failing)
     assert contents(pair.target) == contents(pair.source)
     assert not pair.failed.exists()
+
+
+def test_an_outage_begins_with_the_last_change_that_was_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the changes have been followed before it."""
+    monkeypatch.setattr(retry, "MAX_OUTAGE_S", 0.5)
+    followed = Followed(pair, pair.places[1])
+    failing = {"failCommands": ["getMore"], "appName": "greenline", "errorCode": 16500}
+
+    def fail_later() -> int:
+        gevent.sleep(2 * retry.MAX_OUTAGE_S)
+        set_fail_point(pair, {"times": 1}, failing)
+        pair.source.insert_one({"_id": 79, "n": 79})
+        return 1
+
+    try:
+        followed.run(fail_later)
+    finally:
+        set_fail_point(pair, "off", failing)
+    assert contents(pair.target) == contents(pair.source)
 
 
 @pytest.mark.parametrize(
