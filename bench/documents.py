@@ -91,7 +91,8 @@ class Report(report.Report):
 
     def figures(self) -> dict[str, Any]:
         rates = [{**asdict(each), "documents_s": round(each.rate)} for each in self.copies]
-        return {"copies": rates, "plans": [asdict(each) for each in self.plans]}
+        plans = [asdict(each) for each in self.plans]
+        return {"copies": rates, "plans": plans, "ratios": ratios(self.copies)}
 
     def table(self) -> str:
         names = ["on", "who", "documents", "seconds", "documents/s", "rss MB", "cpu s", "whole s"]
@@ -220,6 +221,17 @@ def middles(copies: Sequence[Copied]) -> list[Copied]:
         middle = rounds[(len(rounds) - 1) // 2]
         spread = (rounds[-1].rate - rounds[0].rate) / middle.rate
         found.append(replace(middle, spread=round(spread, 3) if len(rounds) > 1 else None))
+    return found
+
+
+def ratios(copies: Sequence[Copied]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return our rate over each peer's, as :func:`bench.report.ratios` does, by engine."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    rates = {(each.on, each.who): each.rate for each in middles(copies)}
+    for (on, who), rate in rates.items():
+        if who != OURS and (on, OURS) in rates:
+            by_clients = found.setdefault(f"a copy on {on}", {})
+            by_clients.setdefault("1", {})[who] = round(rates[on, OURS] / rate, 3)
     return found
 
 

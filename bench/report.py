@@ -16,6 +16,7 @@ import platform
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,12 @@ class Report:
     def finish(self) -> int:
         """Print the table, write the JSON, and return the exit status."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        figures = {**self.figures(), "machine": machine(), "problems": self.problems}
+        figures = {
+            **self.figures(),
+            "machine": machine(),
+            "date": date.today().isoformat(),
+            "problems": self.problems,
+        }
         text = json.dumps(figures, indent=2) + "\n"
         (self._folder / f"{self.name}.json").write_text(text)
         print(self.table())

@@ -156,7 +156,7 @@ class Traffic:
         for load, status in ((self.reads, 200), (self.adds, 201)):
             assert not load.failures, load.failures
             assert load.refused == 0
-            assert set(load.statuses) == {status}, load.statuses
+            assert set(load.statuses) == {status}, (load.statuses, load.errors)
         told = {
             (READ, 200, "200"): len(self.reads.answered),
             (ADD, 201, "201"): len(self.adds.answered),

@@ -40,6 +40,7 @@ class Load:
         self._stop = Event()
         self.answered: dict[int, int] = {}
         self.failures: dict[int, str] = {}
+        self.errors: dict[int, str] = {}  # the bodies of answers with an error's status
         self.refused = 0
         self._clients: list[gevent.Greenlet[..., None]] = []
         self.start(clients)
@@ -77,11 +78,13 @@ class Load:
             number = next(self._numbers)
             try:
                 sock.sendall(self._request(number))
-                status, is_kept = _read_answer(sock)
+                status, is_kept, text = _read_answer(sock)
             except OSError as error:
                 self.failures[number] = repr(error)
                 return
             self.answered[number] = status
+            if status >= 400:
+                self.errors[number] = text
             if not is_kept:
                 return
             if self._pause_s is not None:
@@ -96,7 +99,7 @@ class Load:
         return f"{head}Connection: {self._connection}\r\n\r\n".encode() + body
 
 
-def _read_answer(sock: socket.socket) -> tuple[int, bool]:
+def _read_answer(sock: socket.socket) -> tuple[int, bool, str]:
     data = b""
     while b"\r\n\r\n" not in data:
         more = sock.recv(65_536)
@@ -114,6 +117,8 @@ def _read_answer(sock: socket.socket) -> tuple[int, bool]:
         more = sock.recv(left)
         if not more:
             raise OSError(f"closed {left} bytes before the end of the answer")
+        body += more
         left -= len(more)
     status = int(first.split()[1])
-    return status, headers.get("connection", "").lower() != "close"
+    is_kept = headers.get("connection", "").lower() != "close"
+    return status, is_kept, body.decode(errors="replace")
