@@ -30,6 +30,7 @@ from greenline.mongo.limits import read_max_connections
 from greenline.mongo.permits import Permits
 from greenline.mongo.retry import Document
 from greenline.slots import SlotTable
+from greenline.telemetry.pool_statistics import PoolStatistics
 
 PERMITS_RETRY_S = 0.05
 DEFAULT_DATABASE = "greenline"
@@ -45,6 +46,7 @@ class Mongo(Batches):
     :param size_for: a callable that takes the number of connections that the server allows, None
         if unknown, and returns maxPoolSize; with a *slot_table* it also resizes that.
     :param timeout_s: seconds to wait for a connection of the pool, float.
+    :param name: the pool's name in log lines, str, default ``mongodb``.
     :param documentdb: disable what Amazon DocumentDB refuses, bool, default False.
     :param slot_table: the host's :class:`SlotTable` of this server, default None; it limits the
         connections of all processes of the host together.
@@ -57,10 +59,14 @@ class Mongo(Batches):
         *,
         size_for: Callable[[int | None], int],
         timeout_s: float,
+        name: str = "mongodb",
         documentdb: bool = False,
         slot_table: SlotTable | None = None,
     ) -> None:
         self._uri = uri
+        self.name = name
+        # One for all clients, since an exchange of the client does not begin a new pool.
+        self.statistics = PoolStatistics()
         self._size_for = size_for
         self._timeout_s = timeout_s
         self._documentdb = documentdb
@@ -75,7 +81,7 @@ class Mongo(Batches):
         # pymongo reads maxPoolSize=0 as unlimited (inf).
         self._fixed = (0 if most == inf else int(most)) if is_theirs else None
         self._least = max(plain.min_pool_size, 1)
-        self._clients = Clients(Permits(slot_table), self._make, self._warm_up)
+        self._clients = Clients(Permits(slot_table), self._make, self._warm_up, name)
 
     def __repr__(self) -> str:
         return f"<Mongo {'open' if self._clients.current else 'not open yet'}>"
@@ -86,6 +92,20 @@ class Mongo(Batches):
         if client is None:
             return dict.fromkeys(("size", "active", "idle", "waiting"), 0)
         return client.stats()
+
+    def get_stats(self) -> dict[str, int]:
+        """
+        Return :meth:`stats`, and the counts since the start, or since :meth:`pop_stats`.
+
+        The counts are those of :class:`greenline.postgres.pool.ConnectionPool`. A request is the
+        driver's, for one command, cursor or transaction; ``connections_lost`` are also those that
+        were idle for longer than maxIdleTimeMS.
+        """
+        return {**self.stats(), **self.statistics.get()}
+
+    def pop_stats(self) -> dict[str, int]:
+        """Return the same as :meth:`get_stats`, and let the counts begin at 0 again."""
+        return {**self.stats(), **self.statistics.pop()}
 
     def database(self, *, repeatable: bool = False) -> AbstractContextManager["Database[Document]"]:
         """
@@ -167,7 +187,7 @@ class Mongo(Batches):
         kept, theirs = options.split(self._uri, ours)
         if theirs and self._clients.current is None:
             log.info("mongodb: options of MONGODB_URI win over ours: %s", ", ".join(theirs))
-        return make_client(self._uri, self._with_least(kept))
+        return make_client(self._uri, self._with_least(kept), self.statistics)
 
     def _with_least(self, kept: options.Options) -> options.Options:
         """Add minPoolSize, unless the URI sets it; at most maxPoolSize, the URI's or ours."""
@@ -249,12 +269,15 @@ def server_of(uri: str) -> str:
     return f"{address.scheme}://{','.join(sorted(hosts))}"
 
 
-def make_client(uri: str, ours: options.Options) -> LimitedClient:
+def make_client(
+    uri: str, ours: options.Options, statistics: PoolStatistics | None = None
+) -> LimitedClient:
     """
     Return a client that is not connected.
 
     :param uri: a MongoDB URI, str.
     :param ours: pymongo's options, which override those in the URI, dict.
+    :param statistics: as for :class:`LimitedClient`.
     :raises ConfigError: the URI is wrong, names a file that cannot be read, or has an option for
         which pymongo gives only a warning.
     """
@@ -263,7 +286,7 @@ def make_client(uri: str, ours: options.Options) -> LimitedClient:
         with warnings.catch_warnings():
             # pymongo warns of an unknown or invalid option, and ignores it.
             warnings.simplefilter("error")
-            return LimitedClient(uri, connect=False, tz_aware=True, **name, **ours)
+            return LimitedClient(uri, statistics, connect=False, tz_aware=True, **name, **ours)
     except (PyMongoError, OSError, ValueError, UserWarning) as error:
         # pymongo quotes the part that it misread, which may belong to the password.
         address = urlsplit(uri)

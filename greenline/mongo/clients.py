@@ -34,6 +34,7 @@ class Clients:
     :param permits: the :class:`Permits` of this worker.
     :param make: a callable that returns an unconnected client for a maxPoolSize.
     :param warm: a callable that opens the ``minPoolSize`` connections of a client.
+    :param name: the pool's name in log lines, str, default ``mongodb``.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class Clients:
         permits: Permits,
         make: Callable[[int], LimitedClient],
         warm: Callable[[LimitedClient], None],
+        name: str = "mongodb",
     ) -> None:
         self.current: LimitedClient | None = None
         self._permits = permits
         self._make = make
         self._warm = warm
+        self._name = name
         self._size = self._wanted = 0
         self._others: set[LimitedClient] = set()
         self._looking: gevent.Greenlet[..., None] | None = None
@@ -80,7 +83,7 @@ class Clients:
         if self.current is None:
             self.current, self._size, self._wanted = client, size, wanted
             waiting = " until the old workers are gone" * (size < wanted)
-            log.info("mongodb pool: %s%s", _connections(size), waiting)
+            log.info("%s pool: %s%s", self._name, _connections(size), waiting)
         return self.current
 
     def open_fixed(self, least: int, size: int) -> LimitedClient:
@@ -95,11 +98,14 @@ class Clients:
         needed = MONGODB_EXTRA_A_WORKER + self._size
         has_room = self._permits.take(needed)
         if size == 0:
-            log.warning("mongodb pool: maxPoolSize in MONGODB_URI is unlimited, the server is not")
+            log.warning(
+                "%s pool: maxPoolSize in MONGODB_URI is unlimited, the server is not", self._name
+            )
         elif not has_room:
             log.warning(
-                "mongodb pool: maxPoolSize in MONGODB_URI is not ours to change: this worker may "
+                "%s pool: maxPoolSize in MONGODB_URI is not ours to change: this worker may "
                 "connect %d times, %d times more than it should now",
+                self._name,
                 needed,
                 needed - self._permits.held,
             )
@@ -154,7 +160,7 @@ class Clients:
         self._others.discard(new)
         self._others.add(old)
         self.current, self._size = new, self._wanted
-        log.info("mongodb pool: %s", _connections(self._size))
+        log.info("%s pool: %s", self._name, _connections(self._size))
         gevent.spawn(self._close_and_wait, old, needed)
 
     def _close_and_wait(self, client: LimitedClient, needed: int) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from threading import Condition, Lock
+from time import monotonic
 from typing import Any, TypeVar, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import pymongo
 from gevent.lock import BoundedSemaphore
@@ -30,6 +31,7 @@ from greenline.mongo.pymongo_compat import (
     _csot,
 )
 from greenline.mongo.pymongo_compat import writable_server_selector as WRITABLE
+from greenline.telemetry.pool_statistics import PoolStatistics
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -156,12 +158,18 @@ class LimitedPool(Pool):
     """
     Keep waitQueueTimeoutMS and connectTimeoutMS inside ``pymongo.timeout``.
 
-    :param sockets: counts the sockets of the pool's client; the other arguments are pymongo's.
+    :param sockets: counts the sockets of the pool's client.
+    :param statistics: counts what the client's pools do; the other arguments are pymongo's.
     """
 
-    def __init__(self, sockets: Sockets, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, sockets: Sockets, statistics: PoolStatistics, *args: Any, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._sockets = sockets
+        # A monitor has a pool of its own, which is not the application's.
+        self._statistics = PoolStatistics() if self.is_sdam else statistics
+        self._lent_s: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
         # The base class of threading's patched lock, without the cost of its arguments: the driver
         # acquires it six times for each command, and never waits for I/O while it holds it.
         lock: Any = BoundedSemaphore()
@@ -170,15 +178,37 @@ class LimitedPool(Pool):
         self._max_connecting_cond = KillableCondition(self.lock)
 
     def _get_conn(self, *args: Any, **kwargs: Any) -> Connection:
-        with limited(self.opts.wait_queue_timeout):
-            return super()._get_conn(*args, **kwargs)
+        statistics = self._statistics
+        statistics.requests_num += 1
+        # Without an idle connection it waits: for one, or for a new one.
+        waiting = nullcontext() if self.conns else statistics.queued()
+        try:
+            with limited(self.opts.wait_queue_timeout), waiting:
+                connection = super()._get_conn(*args, **kwargs)
+        except BaseException:
+            statistics.requests_errors += 1
+            raise
+        self._lent_s[connection] = monotonic()
+        return connection
+
+    def checkin(self, conn: Connection) -> None:
+        statistics = self._statistics
+        now = monotonic()
+        statistics.usage_s += now - self._lent_s.pop(conn, now)
+        statistics.returns_bad += conn.closed
+        super().checkin(conn)
+
+    def _perished(self, conn: Connection) -> bool:
+        is_lost = super()._perished(conn)
+        self._statistics.connections_lost += is_lost
+        return is_lost
 
     def connect(self, *args: Any, **kwargs: Any) -> Connection:
         sockets = self._sockets
         # Counted before the connect: its permit must not be given back while it goes on.
         sockets.connecting += 1
         try:
-            with limited(self.opts.connect_timeout):
+            with limited(self.opts.connect_timeout), self._statistics.connecting():
                 connection = super().connect(*args, **kwargs)
             connection.conn = BufferedSocket(connection.conn.conn)
             sockets.connected.add(connection)
@@ -238,10 +268,11 @@ class LimitedClient(MongoClient[Document]):
     the open sockets.
 
     :param uri: a MongoDB URI, str.
+    :param statistics: counts what its pools do. Default: counts of its own.
     :param options: pymongo's options by name.
     """
 
-    def __init__(self, uri: str, **options: Any) -> None:
+    def __init__(self, uri: str, statistics: PoolStatistics | None = None, **options: Any) -> None:
         self.users = 0
         self.sockets = Sockets()
         self._default: KeptDatabase | None = None
@@ -250,7 +281,7 @@ class LimitedClient(MongoClient[Document]):
         # pymongo keeps these options for drivers on top of it. If a version drops them, only the
         # limits are lost, and tests/integration/test_mongo_outage.py and test_mongo_pool.py fail.
         inner: dict[str, Any] = {
-            "_pool_class": partial(LimitedPool, self.sockets),
+            "_pool_class": partial(LimitedPool, self.sockets, statistics or PoolStatistics()),
             "_condition_class": KillableCondition,
         }
         super().__init__(uri, **inner, **options)

@@ -26,12 +26,15 @@ class OpenMongo(Mongo):
     MongoDB as :func:`open` returns it.
 
     :param uri: the server's address.
+    :param name: the pool's name in the counters and in log lines.
     :param sizing: what the budget is computed from.
     :param timeout_s: seconds to wait for a connection.
     :param documentdb: whether the server is an Amazon DocumentDB.
     """
 
-    def __init__(self, uri: str, sizing: Sizing, *, timeout_s: float, documentdb: bool) -> None:
+    def __init__(
+        self, uri: str, name: str, sizing: Sizing, *, timeout_s: float, documentdb: bool
+    ) -> None:
         self.plan: Plan | None = None
         self._sizing = sizing
         least_a_worker = MONGODB_EXTRA_A_WORKER + 1
@@ -44,14 +47,18 @@ class OpenMongo(Mongo):
             uri,
             size_for=self._size_for_told,
             timeout_s=timeout_s,
+            name=name,
             documentdb=documentdb,
             slot_table=self.slot_table,
         )
 
     def close(self) -> None:
         """Close all clients, with their monitors, and give their slots back."""
-        super().close()
-        self.slot_table.close()
+        try:
+            super().close()
+        finally:
+            counters.remove(self.name, self.stats)
+            self.slot_table.close()
 
     def _size_for_told(self, max_connections: int | None) -> int:
         sizing = self._sizing
@@ -66,7 +73,7 @@ class OpenMongo(Mongo):
             raise StoreDown(f"MongoDB: {error}") from error
         self.slot_table.resize(plan.host, plan.reserved)
         self.slot_table.spare[PUBLISHED_CAPACITY] = plan.host
-        log.info("mongodb pool: %s", plan)
+        log.info("%s pool: %s", self.name, plan)
         return plan.worker
 
 
@@ -91,7 +98,7 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     the worker.
 
     :param uri: ``mongodb://...``. Default ``MONGODB_URI``.
-    :param name: the pool's name in the counters. Default ``mongodb``.
+    :param name: the pool's name in the counters and in log lines. Default ``mongodb``.
     :param workers: workers of this host, int. Default ``WEB_CONCURRENCY``, which the worker sets.
     :param hosts: hosts that share the server, int. Default ``GREENLINE_HOSTS``, 1.
     :param surge_hosts: hosts more while a deploy rolls, int. Default ``GREENLINE_SURGE_HOSTS``, 1.
@@ -120,8 +127,9 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     sizing = settings.sizing()._replace(
         **{key: number for key, number in given.items() if number is not None}
     )
-    opened = OpenMongo(uri, sizing, timeout_s=timeout_s, documentdb=documentdb)
+    opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
     counters.gauges[name] = opened.stats
+    counters.growths[name] = opened.statistics.reader()
     if resources is None:
         atexit.register(_close_at_exit, opened, os.getpid())
     else:

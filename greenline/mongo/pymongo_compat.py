@@ -37,6 +37,8 @@ except ImportError as error:
 SIGNATURES: tuple[tuple[str, Any, str], ...] = (
     ("_get_conn", Pool, "self checkout_started_time handler"),
     ("connect", Pool, "self handler"),
+    ("_perished", Pool, "self conn"),
+    ("checkin", Pool, "self conn"),
     (
         "_select_server",
         MongoClient,

@@ -5,9 +5,11 @@ The size is reserved before the connect, as in SQLAlchemy's QueuePool, and free 
 connect failed or the backend has ended.
 """
 
+import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from logging import DEBUG
 from time import monotonic
 
 import gevent
@@ -21,11 +23,14 @@ from greenline.postgres.control import Control
 from greenline.postgres.queue import Queue
 from greenline.postgres.slots import SLOT_RETRY_S, Slots, connect_in
 from greenline.slots import Slot, SlotTable
+from greenline.telemetry.pool_statistics import PoolStatistics
 
 # After a restart of the server all workers connect: each one makes a few connections at a time, and
 # an attempt after a failed one waits for a random time.
 MAX_CONNECTING = 8
 RETRY_JITTER_S = 0.05
+
+log = logging.getLogger(__name__)
 
 
 class Backends:
@@ -35,6 +40,8 @@ class Backends:
     :param connect: makes a connection.
     :param queue: the greenlets that wait for a connection.
     :param admit: is called with each new connection.
+    :param name: the pool's name in log lines, str.
+    :param statistics: the pool's counts.
     :param max_size: the largest number of backends, int.
     :param control: as for the pool.
     :param slot_table: as for the pool.
@@ -46,6 +53,8 @@ class Backends:
         queue: Queue,
         admit: Callable[[Connection], object],
         *,
+        name: str,
+        statistics: PoolStatistics,
         max_size: int,
         control: Control | None,
         slot_table: SlotTable | None,
@@ -58,6 +67,8 @@ class Backends:
         self._connect = connect
         self._queue = queue
         self._admit = admit
+        self._name = name
+        self._statistics = statistics
         self._cancel = None if control is None else control.cancel
         self._renew = control.renew if control is not None and slot_table is not None else None
         self._is_away = False  # the last connect failed
@@ -119,6 +130,7 @@ class Backends:
         Close *conn* in the background; its place in ``size`` is free when its backend has ended.
         """
         self.leaving += 1
+        self._say("closing backend %d", conn.pid)
         return gevent.spawn(self._leave, conn)
 
     def stop(self) -> None:
@@ -160,13 +172,15 @@ class Backends:
         self.size += 1
         self.connecting += 1
         self._empty.clear()
+        self._say("connecting")
 
     def _fill(self, slot: Slot | None) -> Connection:
         """Connect with the reservation that was made, in *slot*."""
 
         def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
             self._prepare(slot)
-            return self._connect(abandon=abandon)
+            with self._statistics.connecting():
+                return self._connect(abandon=abandon)
 
         begun_s = monotonic()
         try:
@@ -177,6 +191,7 @@ class Backends:
         finally:
             self.connecting -= 1
         self._is_away = False
+        self._say("connected backend %d", conn.pid)
         conn.made_s = begun_s  # not the end: an eviction during the connect applies to it as well
         return conn
 
@@ -209,5 +224,11 @@ class Backends:
 
     def _free(self) -> None:
         self.size -= 1
+        self._say("one less")
         if self.size == 0:
             self._empty.set()
+
+    def _say(self, event: str, *args: object) -> None:
+        if log.isEnabledFor(DEBUG):
+            size = self.size, self.max_size
+            log.debug("%s: %s; size %d of %d", self._name, event % args, *size)

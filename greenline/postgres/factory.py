@@ -135,18 +135,17 @@ class OpenPostgres(Postgres):
     """
     Postgres as :func:`open` returns it.
 
-    :param name: the pool's, in the counters.
-    :param pool: lends the connections.
+    :param pool: lends the connections; its name is the one in the counters.
     :param share: what this process has of the host's connections.
     :param connect: makes a connection of the pool.
     :param prepare: whether statements are prepared.
     """
 
     def __init__(
-        self, name: str, pool: ConnectionPool, share: HostShare, connect: Connect, *, prepare: bool
+        self, pool: ConnectionPool, share: HostShare, connect: Connect, *, prepare: bool
     ) -> None:
         super().__init__(pool, prepare=prepare)
-        self.name = name
+        self.name = pool.name
         self._share = share
         self._connect = connect
         self._is_closed = False
@@ -206,6 +205,14 @@ class OpenPostgres(Postgres):
         """Return the pool's max, size, active, idle, leaving and waiting."""
         return self._pool.stats()
 
+    def get_stats(self) -> dict[str, int]:
+        """Return :meth:`stats` and the counts, as :meth:`ConnectionPool.get_stats` does."""
+        return self._pool.get_stats()
+
+    def pop_stats(self) -> dict[str, int]:
+        """Return the same as :meth:`get_stats`, and let the counts begin at 0 again."""
+        return self._pool.pop_stats()
+
     def close(self) -> None:
         """Close the pool, and the host's share with its last pool; once."""
         if self._is_closed:
@@ -213,11 +220,10 @@ class OpenPostgres(Postgres):
         self._is_closed = True
         users = self._share.users
         users.remove(self)
-        if counters.gauges.get(self.name) == self._pool.stats:
-            del counters.gauges[self.name]
         try:
             self._pool.close(CLOSE_TIMEOUT_S)
         finally:
+            counters.remove(self.name, self._pool.stats)
             if not users:
                 self._share.close()
 
@@ -246,7 +252,7 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     the first. An argument that is None is read from the environment of the worker.
 
     :param url: ``postgresql://...``. Default ``DATABASE_URL``.
-    :param name: the pool's name in the counters. Default ``postgres``.
+    :param name: the pool's name in the counters and in log lines. Default ``postgres``.
     :param workers: workers of this host, int. Default ``WEB_CONCURRENCY``, which the worker sets.
     :param hosts: hosts that share the server, int, or ``"auto"``: they are counted. Default
         ``GREENLINE_HOSTS``, 1.
@@ -285,6 +291,7 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     connect_to = share.named(connect_to)
     pool = ConnectionPool(
         connect_to,
+        name=name,
         max_size=sizing.postgres_pool_size or 1,
         timeout_s=timeout_s,
         max_waiting=max_waiting,
@@ -293,8 +300,9 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
         # Not at the connect, which needs a slot first.
         on_wait=share.start,
     )
-    opened = OpenPostgres(name, pool, share, connect_to, prepare=prepare)
+    opened = OpenPostgres(pool, share, connect_to, prepare=prepare)
     counters.gauges[name] = pool.stats
+    counters.growths[name] = pool.statistics.reader()
     if resources is None:
         atexit.register(_close_at_exit, opened, os.getpid())
     else:

@@ -8,7 +8,9 @@ them without a wait, and connects, resets or closes before or after.
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import count
+from logging import DEBUG
 from time import monotonic
 from types import TracebackType
 
@@ -38,6 +40,7 @@ from greenline.postgres.control import Control
 from greenline.postgres.errors import evicts, first_line, is_lost, translate
 from greenline.postgres.queue import Queue
 from greenline.slots import SlotTable
+from greenline.telemetry.pool_statistics import PoolStatistics
 
 # Seconds for the greenlets that close() has interrupted.
 POOL_CLOSE_S = 1.0
@@ -51,6 +54,8 @@ LOANS = 2
 JITTER = 0.1
 
 log = logging.getLogger(__name__)
+
+_numbers = count(1)  # of the pools without a name
 
 
 class Checkout:
@@ -122,6 +127,7 @@ class ConnectionPool:
     :func:`greenline.postgres.connect.connect`.
 
     :param connect: makes a connection.
+    :param name: the pool's name in its log lines, str. Default ``pool-1``, ``pool-2`` and so on.
     :param max_size: the largest number of connections, int; with *slot_table*, as long as no other
         pool of the host waits for one.
     :param min_size: the number of connections to keep open, int. Default 0.
@@ -144,6 +150,7 @@ class ConnectionPool:
         self,
         connect: Connect,
         *,
+        name: str | None = None,
         max_size: int,
         min_size: int = 0,
         timeout_s: float | None = None,
@@ -155,6 +162,8 @@ class ConnectionPool:
         on_wait: Callable[[], object] = bool,
     ) -> None:
         require_hook()
+        self.name = name or f"pool-{next(_numbers)}"
+        self.statistics = PoolStatistics()
         self._on_wait = on_wait
         self._min_size = min_size
         self._timeout_s = timeout_s
@@ -168,6 +177,8 @@ class ConnectionPool:
             connect,
             self._queue,
             self._admit,
+            name=self.name,
+            statistics=self.statistics,
             max_size=max_size,
             control=control,
             slot_table=slot_table,
@@ -180,8 +191,7 @@ class ConnectionPool:
         self._housekeeper: gevent.Greenlet[[], None] | None = None
 
     def __repr__(self) -> str:
-        stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
-        return f"<ConnectionPool {stats}>"
+        return f"<ConnectionPool {_spelled(self.stats())}>"
 
     def stats(self) -> dict[str, int]:
         """
@@ -197,6 +207,20 @@ class ConnectionPool:
             "leaving": backends.leaving,
             "waiting": backends.queued(),
         }
+
+    def get_stats(self) -> dict[str, int]:
+        """
+        Return :meth:`stats`, and the counts since the pool was made, or since :meth:`pop_stats`.
+
+        The counts are psycopg_pool's: ``requests_num``, ``requests_queued`` (those that waited),
+        ``requests_wait_ms``, ``requests_errors``, ``usage_ms``, ``returns_bad``,
+        ``connections_num``, ``connections_ms``, ``connections_errors`` and ``connections_lost``.
+        """
+        return {**self.stats(), **self.statistics.get()}
+
+    def pop_stats(self) -> dict[str, int]:
+        """Return the same as :meth:`get_stats`, and let the counts begin at 0 again."""
+        return {**self.stats(), **self.statistics.pop()}
 
     def connection(self, *, autocommit: bool = False, reset: bool = True) -> Checkout:
         """
@@ -230,9 +254,17 @@ class ConnectionPool:
             # Greenlets that each hold one connection and wait for a second one would wait for each
             # other.
             raise NestedConnection
-        conn = self._acquire()
+        statistics = self.statistics
+        statistics.requests_num += 1
+        try:
+            conn = self._acquire()
+        except BaseException:
+            statistics.requests_errors += 1
+            raise
         self._holders.add(me)
         conn.lent_s = monotonic()
+        if log.isEnabledFor(DEBUG):
+            log.debug("%s: checked out backend %d; %s", self.name, conn.pid, _spelled(self.stats()))
         return conn
 
     def release(self, conn: Connection, reset: bool) -> None:
@@ -242,17 +274,26 @@ class ConnectionPool:
         :param conn: the connection, used by the current greenlet.
         :param reset: whether to reset its session, bool.
         """
-        self._held_s += (monotonic() - conn.lent_s - self._held_s) * SMOOTHING
+        now = monotonic()
+        held_s = now - conn.lent_s
+        self._held_s += (held_s - self._held_s) * SMOOTHING
+        self.statistics.usage_s += held_s
         kept = False
         try:
             kept = clean(conn, reset)
         finally:
             self._holders.discard(gevent.getcurrent())
+            if log.isEnabledFor(DEBUG):
+                state = "clean" if kept else "bad"
+                log.debug(
+                    "%s: backend %d returned %s after %.3f s", self.name, conn.pid, state, held_s
+                )
             # One at a time: while another is being closed, an old one is lent once more.
-            is_due = self._is_old(conn) and not self._backends.leaving
-            if kept and not is_due and not self._is_evicted(conn):
+            is_due = now >= conn.expires_s and not self._backends.leaving
+            if kept and not is_due and conn.made_s >= self._evicted_s:
                 self._pass_on(conn)
             else:
+                self.statistics.returns_bad += not kept
                 self._close_and_wait(conn)
 
     def invalidate(self, conn: Connection) -> None:
@@ -282,7 +323,7 @@ class ConnectionPool:
         """Close each idle connection that the server has ended."""
         for conn in [conn for conn in self._idle if is_dead(conn)]:
             self._idle.remove(conn)
-            self._close_and_wait(conn)
+            self._close_lost(conn)
 
     def evict(self) -> None:
         """Close all connections that exist now: idle ones at once, lent ones on their return."""
@@ -319,8 +360,12 @@ class ConnectionPool:
             conn = self._idle.pop()
             if not is_dead(conn):
                 return conn
-            self._close_and_wait(conn)
+            self._close_lost(conn)
         return self._wait()
+
+    def _close_lost(self, conn: Connection) -> None:
+        self.statistics.connections_lost += 1
+        self._close_and_wait(conn)
 
     def _wait(self) -> Connection:
         self._on_wait()
@@ -334,7 +379,8 @@ class ConnectionPool:
         waiter = self._queue.join()
         backends.grow()
         is_connecting = backends.connecting > connecting
-        with deadline.spending("connecting" if is_connecting else "queued"):
+        spending = deadline.spending("connecting" if is_connecting else "queued")
+        with spending, self.statistics.queued():
             conn = self._queue.wait(waiter, self._timeout_s)
         if conn is not None:
             return conn
@@ -369,9 +415,6 @@ class ConnectionPool:
     def _is_evicted(self, conn: Connection) -> bool:
         return conn.made_s < self._evicted_s
 
-    def _is_old(self, conn: Connection) -> bool:
-        return monotonic() >= conn.expires_s
-
     def _keep(self) -> None:
         """Retire old and unused connections, one at a time, and keep ``min_size`` open."""
         pause_s = max(min(self._max_idle_s, self._max_lifetime_s) / 20, 0.01)
@@ -389,8 +432,13 @@ class ConnectionPool:
 
     def _find_due(self) -> Connection | None:
         spare = self._backends.size - self._backends.leaving > self._min_size
+        now = monotonic()
         for conn in self._idle:
-            unused = monotonic() - conn.idle_since_s >= self._max_idle_s
-            if self._is_old(conn) or self._is_evicted(conn) or (unused and spare):
+            unused = now - conn.idle_since_s >= self._max_idle_s
+            if now >= conn.expires_s or self._is_evicted(conn) or (unused and spare):
                 return conn
         return None
+
+
+def _spelled(stats: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={value}" for name, value in stats.items())

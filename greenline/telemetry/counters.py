@@ -36,6 +36,8 @@ Stats = Callable[[], Mapping[str, int]]
 
 # Functions that return the statistics of this worker's parts, such as a pool, by the part's name.
 gauges: dict[str, Stats] = {}
+# Functions that return how much this worker's counts of a part have grown since their last call.
+growths: dict[str, Stats] = {}
 
 
 def share() -> int:
@@ -105,15 +107,16 @@ class Counters:
             self._cells[self._new(key, VALUE)] = value
 
     def read_gauges(self) -> None:
-        """Set the values of all ``gauges``."""
-        for name, stats in gauges.items():
-            try:
-                numbers = stats()
-            except Exception:  # must not end the worker's main loop
-                log.exception("the gauge %s failed", name)
-                continue
-            for what, value in numbers.items():
-                self.set((name, what), value)
+        """Set the values of all ``gauges``, and add all ``growths`` to their counts."""
+        for write, parts in ((self.set, gauges), (self.count, growths)):
+            for name, stats in parts.items():
+                try:
+                    numbers = stats()
+                except Exception:  # must not end the worker's main loop
+                    log.exception("the gauge %s failed", name)
+                    continue
+                for what, value in numbers.items():
+                    write((name, what), value)
 
     def totals(self) -> dict[Key, int]:
         """Return the sums over all workers; for counts, also over those that have ended."""
@@ -231,6 +234,21 @@ def join(fd: int) -> Counters:
 def totals() -> dict[Key, int]:
     """Return the sums over all workers of this arbiter; an empty dict outside of a worker."""
     return {} if _own is None else _own.totals()
+
+
+def remove(name: str, stats: Stats) -> None:
+    """
+    Remove a part from ``gauges`` and ``growths``, after a last look at all of them.
+
+    :param name: the part's name, str.
+    :param stats: its function in ``gauges``; without effect if another part has the name by now.
+    """
+    if gauges.get(name) != stats:
+        return
+    if _own is not None:
+        _own.read_gauges()
+    del gauges[name]
+    growths.pop(name, None)
 
 
 def set_value(key: Key, value: int) -> None:

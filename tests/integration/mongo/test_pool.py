@@ -10,6 +10,8 @@ import pytest
 
 from embedded.mongo import Mongo as Server
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
+from greenline.errors import DeadlineExceeded, PoolTimeout
+from greenline.hub import deadline
 from greenline.mongo.options import MIN_POOL_SIZE
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import wait_until
@@ -76,6 +78,32 @@ def test_stats_tell_who_holds_a_connection_and_who_waits(
     assert client.stats() == {"size": 3, "active": 0, "idle": 3, "waiting": 0}
     client.close()
     assert client.stats() == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+
+
+def test_what_the_pools_do_is_counted(connect: Connect, mongo_proxy: Proxy, first: First) -> None:
+    """Commands that ran, that waited and that failed, and connections made, lost and returned."""
+    client = connect(1, "minPoolSize=0")
+    assert client.read(first) is None
+    made = client.pop_stats()
+    assert (made["requests_num"], made["requests_queued"], made["requests_errors"]) == (1, 1, 0)
+    assert (made["connections_num"], made["connections_errors"]) == (1, 0)
+    assert client.read(first) is None
+    again = client.get_stats()
+    assert (again["requests_num"], again["requests_queued"], again["connections_num"]) == (1, 0, 0)
+
+    client.pop_stats()
+    mongo_proxy.hold(b"held")
+    holding = gevent.spawn(client.read, lambda database: database.held.find_one({}))
+    wait_until(lambda: mongo_proxy.held == 1, "the connection to be in use")
+    with pytest.raises((PoolTimeout, DeadlineExceeded)), deadline.limit(0.2):
+        client.read(first)
+    mongo_proxy.pass_on()
+    holding.get(timeout=40)
+    counted = client.get_stats()
+    assert (counted["requests_num"], counted["requests_errors"]) == (2, 1)
+    assert counted["requests_wait_ms"] >= 100
+    assert counted["usage_ms"] >= 100
+    assert counted["returns_bad"] == 0
 
 
 @pytest.mark.parametrize(

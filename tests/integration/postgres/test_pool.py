@@ -1,5 +1,6 @@
 """greenline.postgres.pool on a real server: counts, order, and what comes back."""
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from psycopg2.extensions import (
 from embedded.postgres import Postgres
 from greenline.errors import (
     Conflict,
+    ConnectionLost,
     DeadlineExceeded,
     PoolClosed,
     PoolTimeout,
@@ -390,3 +392,83 @@ def test_a_server_that_is_not_there_is_told_as_such() -> None:
 def test_the_state_can_be_read(make_pool: MakePool) -> None:
     """A repr shows what stats() tells."""
     assert repr(make_pool(3)) == "<ConnectionPool max=3 size=0 active=0 idle=0 leaving=0 waiting=0>"
+
+
+def test_what_the_pool_does_is_counted(make_pool: MakePool, postgres: Postgres) -> None:
+    """Requests, those that waited, those that failed, the use, and connections made and lost."""
+    pool = make_pool(1, timeout_s=0.05)
+    (holder,), release = holding(pool)
+    with pytest.raises(PoolTimeout), pool.connection():
+        pass
+    release.set()
+    holder.join()
+    with pool.connection(autocommit=True) as conn:
+        pid = backend(conn)
+    with pytest.raises(ConnectionLost), pool.connection() as conn:
+        conn.close()
+        conn.cursor()
+    counted = pool.get_stats()
+    # The first one waited as well, for its connect.
+    for name, value in {
+        "requests_num": 4,
+        "requests_queued": 2,
+        "requests_errors": 1,
+        "returns_bad": 1,
+        "connections_num": 1,
+        "connections_errors": 0,
+        "connections_lost": 0,
+    }.items():
+        assert counted[name] == value, name
+    assert counted["requests_wait_ms"] >= 50
+    assert counted["usage_ms"] >= 50
+    assert counted["connections_ms"] > 0
+    assert counted.items() >= pool.stats().items()
+
+    wait_until(lambda: pool.stats()["size"] == 0, "the closed one to be gone")
+    assert pool.pop_stats()["requests_num"] == 4
+    with pool.connection(autocommit=True) as conn:
+        pid = backend(conn)
+    watch = psycopg2.connect(postgres.superuser_url)
+    with watch.cursor() as cursor:
+        cursor.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+    watch.close()
+    with pool.connection(autocommit=True) as conn:
+        assert backend(conn) != pid
+    counted = pool.get_stats()
+    assert (counted["requests_num"], counted["requests_errors"]) == (2, 0)
+    assert (counted["connections_num"], counted["connections_lost"]) == (2, 1)
+
+
+def test_a_failed_connect_is_counted(make_pool: MakePool) -> None:
+    """An attempt, an error of it, and an error of the request that waited for it."""
+    pool = make_pool(connect=partial(connect, "postgresql://127.0.0.1:1/none", 5.0))
+    with pytest.raises(StoreDown), pool.connection():
+        pass
+    counted = pool.get_stats()
+    assert (counted["connections_num"], counted["connections_errors"]) == (1, 1)
+    assert (counted["requests_num"], counted["requests_errors"]) == (1, 1)
+
+
+def test_the_log_names_the_pool(make_pool: MakePool, caplog: pytest.LogCaptureFixture) -> None:
+    """Each DEBUG line carries it: growth, checkout, return and close; without DEBUG none."""
+    quiet, pool = make_pool(), make_pool(name="books")
+    with quiet.connection(autocommit=True):
+        pass
+    assert not caplog.messages
+    assert quiet.name.startswith("pool-")
+    with caplog.at_level(logging.DEBUG, "greenline.postgres"):
+        with pool.connection(autocommit=True) as conn:
+            pid = backend(conn)
+        pool.close()
+    assert [
+        text.partition(";")[0].partition(" after ")[0]
+        for text in caplog.messages
+        if text.startswith("books: ")
+    ] == [
+        "books: connecting",
+        f"books: connected backend {pid}",
+        f"books: checked out backend {pid}",
+        f"books: backend {pid} returned clean",
+        f"books: closing backend {pid}",
+        "books: one less",
+    ]

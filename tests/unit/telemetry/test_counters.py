@@ -127,6 +127,44 @@ def test_values_are_those_of_the_workers_that_live(memory: int) -> None:
     assert totals(memory) == {}
 
 
+GROW = """
+from greenline.telemetry import counters as module
+from greenline.telemetry.pool_statistics import PoolStatistics
+module._own = counters
+statistics = PoolStatistics()
+state = lambda: {"active": 2}
+module.gauges["pool"], module.growths["pool"] = state, statistics.reader()
+"""
+
+
+def test_counts_of_a_part_outlive_its_worker_and_its_values_do_not(memory: int) -> None:
+    """What a pool counted is kept when its worker was killed, and the next worker adds to it."""
+    script = f"{GROW}statistics.requests_num += 3\ncounters.read_gauges()\nready()\n"
+    first = Worker(memory, script).until_ready()
+    assert totals(memory) == {("pool", "active"): 2, ("pool", "requests_num"): 3}
+    first.kill()
+    assert totals(memory) == {("pool", "requests_num"): 3}
+    Worker(memory, script).until_ready().end()
+    assert totals(memory) == {("pool", "requests_num"): 6}
+
+
+def test_a_part_that_is_removed_is_counted_to_its_end(memory: int) -> None:
+    """The last look is at its end; another part that took its name by then stays."""
+    script = f"""{GROW}
+statistics.requests_num += 1
+counters.read_gauges()
+statistics.requests_num += 4
+module.remove("pool", lambda: {{}})
+assert "pool" in module.gauges and "pool" in module.growths
+module.remove("pool", state)
+assert not module.gauges and not module.growths
+ready()
+"""
+    worker = Worker(memory, script).until_ready()
+    assert totals(memory)["pool", "requests_num"] == 5
+    worker.end()
+
+
 def test_keys_beyond_the_room_are_counted_as_other(memory: int) -> None:
     """However many there are, the table stays as it is and the sum stays right."""
     mine = Counters(memory)
