@@ -6,16 +6,24 @@ succeeds, and the other one has to read the document again.
 """
 
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from pymongo import ReadPreference
+from pymongo import ReadPreference, ReplaceOne
 from pymongo.database import Database
 
 from greenline.errors import OutcomeUnknown
 from greenline.mongo.capabilities import Capabilities, read_capabilities
 from greenline.mongo.retry import Document, Repeating, is_stored, repeated
 
+# A document as it was read, and its replacement.
+Pair = tuple[Document, Document]
+
 log = logging.getLogger(__name__)
+
+
+class Changed(Exception):
+    """Another client changed or deleted a document of the batch since it was read."""
 
 
 class Versions(Repeating):
@@ -92,3 +100,10 @@ class Versions(Repeating):
                 return arrived and primary.find_one(key) is None
 
         return repeated(attempt)
+
+
+def replacements(pairs: Sequence[Pair]) -> list[ReplaceOne[Document]]:
+    """Return the writes that replace each old document whose version is as it was read."""
+    return [
+        ReplaceOne({"_id": old["_id"], "version": old.get("version")}, new) for old, new in pairs
+    ]
