@@ -12,7 +12,7 @@ from greenline.lifecycle.health import Check
 from greenline.lifecycle.resources import Resources
 from greenline.mongo.client import Mongo, server_of
 from greenline.settings import Sizing
-from greenline.slots import PUBLISHED_CAPACITY, SlotTable
+from greenline.slots import SlotTable
 from greenline.slots import path as slot_table_path
 from greenline.telemetry import counters
 
@@ -42,7 +42,7 @@ class OpenMongo(Mongo):
         # Before the server was asked: what it has answered to another worker, or what all workers
         # need to ask it.
         least = sizing.workers * least_a_worker
-        self.slot_table.resize(max(least, self.slot_table.spare[PUBLISHED_CAPACITY]), least)
+        self.slot_table.resize(max(least, self.slot_table.published), least)
         super().__init__(
             uri,
             size_for=self._size_for_told,
@@ -72,7 +72,7 @@ class OpenMongo(Mongo):
         except ConfigError as error:  # the request did nothing wrong: the service is not ready
             raise StoreDown(f"MongoDB: {error}") from error
         self.slot_table.resize(plan.host, plan.reserved)
-        self.slot_table.spare[PUBLISHED_CAPACITY] = plan.host
+        self.slot_table.publish(plan.host)
         log.info("%s pool: %s", self.name, plan)
         return plan.worker
 

@@ -7,7 +7,7 @@ the pool, the monitors or the readiness check. It is given back when its socket 
 
 from time import monotonic
 
-from greenline.slots import PUBLISHED_CAPACITY, Slot, SlotTable
+from greenline.slots import Slot, SlotTable
 
 SETTLED_S = 1.0
 
@@ -56,13 +56,9 @@ class Permits:
         """Use the capacity that another worker has read from the server, if it is larger."""
         # A new worker knows only the small initial capacity. While other workers hold all of that,
         # it cannot connect to ask the server.
-        if (
-            self._slot_table is not None
-            and self._slot_table.capacity < self._slot_table.spare[PUBLISHED_CAPACITY]
-        ):
-            self._slot_table.resize(
-                self._slot_table.spare[PUBLISHED_CAPACITY], self._slot_table.reserved
-            )
+        slot_table = self._slot_table
+        if slot_table is not None and slot_table.capacity < slot_table.published:
+            slot_table.resize(slot_table.published, slot_table.reserved)
 
     def keep(self, number: int) -> None:
         """Give back all permits but *number*."""

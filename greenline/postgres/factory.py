@@ -31,12 +31,12 @@ from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
 from greenline.postgres.fixed_plan import FixedPlan
 from greenline.postgres.hosts import Hosts
-from greenline.postgres.lease import LeasedSlotTable
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.reaper import Reaper
 from greenline.settings import Sizing
 from greenline.slots import SlotTable
 from greenline.slots import path as slot_table_path
+from greenline.slots.lease import LeasedSlotTable
 from greenline.telemetry import counters
 
 CONNECT_TIMEOUT_S = 5.0

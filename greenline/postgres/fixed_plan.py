@@ -13,7 +13,7 @@ from greenline.errors import ConfigError
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.limits import read_facts
-from greenline.slots import PUBLISHED_CAPACITY, SlotTable
+from greenline.slots import SlotTable
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class FixedPlan:
         self._plan_for = plan_for
         self._follow = follow
         self._plan: Plan | None = None
-        self._published = slot_table.spare[PUBLISHED_CAPACITY]
+        self._published = slot_table.published
         # A starting worker uses the host's number until it has read the server's limits.
         slot_table.resize(max(least, self._published), least)
 
@@ -53,7 +53,8 @@ class FixedPlan:
 
         :raises ConfigError: the budget does not fit; the text contains the sum.
         """
-        self._slot_table.spare[PUBLISHED_CAPACITY] = self._published = self._read(conn).host
+        self._published = self._read(conn).host
+        self._slot_table.publish(self._published)
 
     def look(self, control: Control) -> None:
         """
@@ -62,7 +63,7 @@ class FixedPlan:
 
         :raises StoreDown: the server cannot be asked.
         """
-        published = self._slot_table.spare[PUBLISHED_CAPACITY]
+        published = self._slot_table.published
         if published in (0, self._published):
             return
         # Read and not published: two generations of workers with different settings would answer

@@ -21,9 +21,9 @@ from greenline.postgres import registry
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
-from greenline.postgres.lease import LEASE_S, LeasedSlotTable
 from greenline.postgres.limits import read_facts
 from greenline.postgres.registry import Registry, View
+from greenline.slots.lease import LEASE_S, LeasedSlotTable
 
 REGISTRY_CHECK_S = 0.2
 ASK_TIMEOUT_S = 5.0

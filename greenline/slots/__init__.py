@@ -3,6 +3,6 @@
 from greenline.slots.location import path
 from greenline.slots.sharers import Sharers
 from greenline.slots.slot import Slot
-from greenline.slots.table import PUBLISHED_CAPACITY, SlotTable
+from greenline.slots.table import SlotTable
 
-__all__ = ["PUBLISHED_CAPACITY", "Sharers", "Slot", "SlotTable", "path"]
+__all__ = ["Sharers", "Slot", "SlotTable", "path"]

@@ -25,8 +25,9 @@ FREE, CONNECTING, HELD = range(3)  # states of a slot
 # reader never sees half of a number. Only the holder of a row's or a slot's lock writes its cells,
 # hints excepted.
 WANTED, SEATS_USED = 2, 3
-SPARE, SPARE_CELLS = 8, 8
-WANTS_UNTIL = SPARE + SPARE_CELLS
+PUBLISHED = 8  # the capacity that a process has read from the server
+CAPACITY, HOST_COUNT, HOST_NUMBER, SERVER, SEEN, LEASED_UNTIL = range(9, 15)  # LeasedSlotTable's
+WANTS_UNTIL = 16
 HOLDS = WANTS_UNTIL + SEATS
 PROMISED_UNTIL = HOLDS + SEATS
 PIDS = PROMISED_UNTIL + SEATS

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 
 from greenline.errors import ConfigError
-from greenline.slots.file import CONNECTING, FREE, SLOTS, SPARE, SPARE_CELLS, SlotFile
+from greenline.slots.file import CONNECTING, FREE, PUBLISHED, SLOTS, SlotFile
 from greenline.slots.sharers import Sharers
 from greenline.slots.slot import Slot
 from greenline.slots.turns import Turns
@@ -26,7 +26,6 @@ from greenline.slots.turns import Turns
 # ``capacity + BESIDE`` are held, or, after a decrease, ``BESIDE`` more than were held before it.
 BESIDE, LAST_RESORT = 1, SLOTS - 1
 FILE_CHECK_S, COMPLAIN_S = 1.0, 60.0
-PUBLISHED_CAPACITY = 0  # index in ``spare``: the capacity that a starting process uses at first
 # Within this time the backend of a control connection, which is idle, ends after its client.
 DEAD_S = 1.0
 RESCUE_S = 10.0
@@ -94,9 +93,14 @@ class SlotTable:
         }
 
     @property
-    def spare(self) -> memoryview:
-        """Eight numbers of 64 bits that all processes may read and write."""
-        return self._file.cells[SPARE : SPARE + SPARE_CELLS]
+    def published(self) -> int:
+        """The capacity that a process has read from the server; 0 if none has."""
+        return self._file.cells[PUBLISHED]
+
+    def publish(self, capacity: int) -> None:
+        """Record the *capacity* that was read from the server, for all processes."""
+        # A starting process begins with it; each one resizes its own part.
+        self._file.cells[PUBLISHED] = capacity
 
     def resize(self, capacity: int, reserved: int = 0) -> None:
         """

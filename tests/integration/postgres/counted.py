@@ -9,9 +9,9 @@ from greenline.budget.plan import Deployment, Plan, PostgresFacts, postgres_plan
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.hosts import Hosts
-from greenline.postgres.lease import LeasedSlotTable
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.reaper import Reaper
+from greenline.slots.lease import LeasedSlotTable
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from greenline.budget.plan import HEAD_ROOM, NEWCOMERS, PostgresFacts
 from greenline.errors import ConfigError
 from greenline.postgres.connect import connect
 from greenline.postgres.hosts import REGISTRY_CHECK_S, SETTLE_S, require_sessions
-from greenline.postgres.lease import LEASE_S, SERVER, LeasedSlotTable
 from greenline.postgres.registry import GONE_S, Registry, application, count_hosts
-from greenline.slots.file import FREE
+from greenline.slots.file import FREE, SERVER
+from greenline.slots.lease import LEASE_S, LeasedSlotTable
 from tests.helpers.pools import Watch, limited, run
 from tests.helpers.support import CHECKOUT, Databases, Service, environ, service, wait_until
 from tests.helpers.support import run as run_command

@@ -10,7 +10,7 @@ import pytest
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
 from greenline.mongo.clients import Clients
 from greenline.mongo.permits import Permits
-from greenline.slots import PUBLISHED_CAPACITY, SlotTable
+from greenline.slots import SlotTable
 
 LEAST = MONGODB_EXTRA_A_WORKER + 1
 HOST = 10 * LEAST
@@ -39,7 +39,7 @@ def test_who_came_second_begins_when_the_first_was_told(both: tuple[SlotTable, S
     try:
         assert not clients.begin(1)
         first.resize(HOST, LEAST)
-        first.spare[PUBLISHED_CAPACITY] = HOST
+        first.publish(HOST)
         assert clients.begin(1)
     finally:
         clients.close()

@@ -398,10 +398,12 @@ def test_state_can_be_read(opened: Open) -> None:
     assert repr(slot) == "<Slot 0 pool pid=77>"
 
 
-def test_there_is_room_for_eight_numbers_of_others(opened: Open) -> None:
-    """What one process writes there the others read."""
-    opened().spare[7] = 2**40
-    assert opened().spare.tolist() == [0] * 7 + [2**40]
+def test_a_published_capacity_is_read_by_the_others(opened: Open) -> None:
+    """What one process publishes the others read, whatever their own capacity; 0 before."""
+    first = opened(4)
+    assert first.published == 0
+    first.publish(2**40)
+    assert (opened(3).published, first.capacity) == (2**40, 4)
 
 
 HOLD = """

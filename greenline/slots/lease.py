@@ -9,16 +9,25 @@ workers follow them.
 from pathlib import Path
 from time import monotonic_ns
 
-from greenline.slots import Slot, SlotTable
-from greenline.slots.file import FREE, SEATS, SLOTS, SPARE
+from greenline.slots.file import (
+    CAPACITY,
+    FREE,
+    HOST_COUNT,
+    HOST_NUMBER,
+    LEASED_UNTIL,
+    SEATS,
+    SEEN,
+    SERVER,
+    SLOTS,
+)
+from greenline.slots.slot import Slot
+from greenline.slots.table import SlotTable
 
 LEASE_S = 1.0
 # A host may resume a lost registration with the capacity that it had: the other hosts count it for
 # five seconds after it is gone.
 RETURN_S = 4.0
 REGISTRAR = SLOTS + SEATS  # the byte to lock, behind those of the slots and the process rows
-# Cells of the slot table's ``spare``; the first one, PUBLISHED_CAPACITY, has another use.
-CAPACITY, HOSTS_CELL, NUMBER, SERVER, SEEN, LEASED_UNTIL = range(SPARE + 1, SPARE + 7)
 
 
 class LeasedSlotTable(SlotTable):
@@ -36,16 +45,16 @@ class LeasedSlotTable(SlotTable):
     @property
     def hosts(self) -> int:
         """The number of hosts, this one included; 0 if not known yet."""
-        return self._file.cells[HOSTS_CELL]
+        return self._file.cells[HOST_COUNT]
 
     @property
     def number(self) -> int:
         """The number of this host; 0 if it has none yet."""
-        return self._file.cells[NUMBER]
+        return self._file.cells[HOST_NUMBER]
 
     @number.setter
     def number(self, number: int) -> None:
-        self._file.cells[NUMBER] = number
+        self._file.cells[HOST_NUMBER] = number
 
     @property
     def allowed(self) -> int:
@@ -76,7 +85,7 @@ class LeasedSlotTable(SlotTable):
             int.
         """
         cells = self._file.cells
-        cells[HOSTS_CELL], cells[SERVER], cells[SEEN] = hosts, server, seen_ns
+        cells[HOST_COUNT], cells[SERVER], cells[SEEN] = hosts, server, seen_ns
         cells[LEASED_UNTIL] = seen_ns + int(LEASE_S * 1e9)
 
     def end_lease(self) -> None:
@@ -92,7 +101,7 @@ class LeasedSlotTable(SlotTable):
         """Return whether *server* is the one that knew this host less than ``RETURN_S`` ago."""
         cells = self._file.cells
         is_recent = 0 <= monotonic_ns() - cells[SEEN] < RETURN_S * 1e9
-        return bool(cells[NUMBER]) and cells[SERVER] == server and is_recent
+        return bool(cells[HOST_NUMBER]) and cells[SERVER] == server and is_recent
 
     def needed(self, capacity: int) -> int:
         """
