@@ -21,7 +21,7 @@ from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.queue import Queue
-from greenline.postgres.slots import SLOT_RETRY_S, Slots, connect_in
+from greenline.postgres.slots import SLOT_RETRY_S, PoolSlots
 from greenline.slots import Slot, SlotTable
 from greenline.telemetry.pool_statistics import PoolStatistics
 
@@ -61,16 +61,20 @@ class Backends:
     ) -> None:
         self.max_size = max_size
         self.size = 0  # connections, reservations, and closed ones whose backend has not ended
-        self.leaving = 0
         self.connecting = 0
-        self.slots = Slots(slot_table, self.grow)
+        self.slots = PoolSlots(
+            name,
+            slot_table,
+            control,
+            prepare=self._prepare,
+            on_free=self._free,
+            grow=self.grow,
+        )
         self._connect = connect
         self._queue = queue
         self._admit = admit
         self._name = name
         self._statistics = statistics
-        self._cancel = None if control is None else control.cancel
-        self._renew = control.renew if control is not None and slot_table is not None else None
         self._is_away = False  # the last connect failed
         self._is_stopped = False
         self._connectors: set[greenlet] = set()
@@ -78,7 +82,8 @@ class Backends:
         self._empty.set()
 
     def __repr__(self) -> str:
-        return f"<Backends size={self.size} leaving={self.leaving} connecting={self.connecting}>"
+        leaving = self.slots.leaving
+        return f"<Backends size={self.size} leaving={leaving} connecting={self.connecting}>"
 
     def queued(self) -> int:
         """Return the number of waiting greenlets for which no connect is in progress."""
@@ -107,7 +112,7 @@ class Backends:
         """
         self.max_size = max_size
         self.grow()
-        return self.size - self.leaving - max_size
+        return self.size - self.slots.leaving - max_size
 
     def fill(self, min_size: int) -> None:
         """
@@ -124,14 +129,6 @@ class Backends:
                 self._admit(self._fill(slot))
             finally:
                 self.grow()
-
-    def close_and_wait(self, conn: Connection) -> "gevent.Greenlet[..., None]":
-        """
-        Close *conn* in the background; its place in ``size`` is free when its backend has ended.
-        """
-        self.leaving += 1
-        self._say("closing backend %d", conn.pid)
-        return gevent.spawn(self._leave, conn)
 
     def stop(self) -> None:
         """Begin no further connect, and kill those in progress."""
@@ -164,8 +161,7 @@ class Backends:
     def _make_room(self) -> None:
         """Let the control connection have the slot that was just released, if it has none."""
         with suppress(GreenlineError):
-            if self._renew is not None:
-                self._renew()
+            self.slots.renew()
         gevent.sleep(SLOT_RETRY_S)
 
     def _reserve(self) -> None:
@@ -176,15 +172,9 @@ class Backends:
 
     def _fill(self, slot: Slot | None) -> Connection:
         """Connect with the reservation that was made, in *slot*."""
-
-        def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
-            self._prepare(slot)
-            with self._statistics.connecting():
-                return self._connect(abandon=abandon)
-
         begun_s = monotonic()
         try:
-            conn = connect_in(slot, open_one, self._give_up)
+            conn = self.slots.connect(slot, self._connect_one)
         except BaseException:
             self._is_away = True
             raise
@@ -195,36 +185,18 @@ class Backends:
         conn.made_s = begun_s  # not the end: an eviction during the connect applies to it as well
         return conn
 
-    def _prepare(self, slot: Slot | None) -> None:
+    def _connect_one(self, *, abandon: Callable[[Connection], None]) -> Connection:
+        with self._statistics.connecting():
+            return self._connect(abandon=abandon)
+
+    def _prepare(self) -> None:
         if self._is_stopped:
             raise PoolClosed
         if self._is_away:
             gevent.sleep(random.uniform(0, RETRY_JITTER_S))  # noqa: S311
-        if self._renew is not None:
-            # A restarted server may allow less: the budget is read before anything is connected.
-            self._renew()
-        if self.slots.is_over(slot):
-            raise PoolTimeout("the host has fewer connections by now")
-
-    def _give_up(self, slot: Slot | None, half: Connection | None) -> None:
-        if half is None:
-            self.slots.give(slot)
-            self._free()
-        else:
-            half.slot = slot
-            self.close_and_wait(half)
-
-    def _leave(self, conn: Connection) -> None:
-        try:
-            self.slots.close_and_wait(conn, self._cancel)
-        finally:
-            self.leaving -= 1
-            self._free()
-            self.grow()
 
     def _free(self) -> None:
         self.size -= 1
-        self._say("one less")
         if self.size == 0:
             self._empty.set()
 

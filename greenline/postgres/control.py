@@ -26,7 +26,7 @@ from greenline.postgres.clean import is_dead
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import translated
-from greenline.postgres.slots import close_and_wait, connect_in, release_slot
+from greenline.postgres.slots import Slots
 from greenline.slots import Slot, SlotTable
 
 ON_CONNECT_TIMEOUT_S = 5.0
@@ -56,6 +56,7 @@ class Control:
     ) -> None:
         self._connect = connect
         self._slot_table = slot_table
+        self._slots = Slots("control", slot_table)
         self._on_connect = on_connect
         self._lock = threading.Lock()
         self._conn: Connection | None = None
@@ -106,7 +107,7 @@ class Control:
         self._closed = True
         if self._lock.acquire(timeout=CONTROL_CLOSE_S):
             if self._conn is not None:
-                self._drop().join()
+                self._drop(self._conn).join()
             self._lock.release()
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
@@ -125,27 +126,29 @@ class Control:
             # After an interrupted question an answer may still be on its way, which the next one
             # would read.
             if self._conn is not None and (self._closed or not _is_idle(self._conn)):
-                self._drop()
+                self._drop(self._conn)
 
     def _open(self) -> Connection:
         if self._conn is not None and is_dead(self._conn):
-            self._drop().join()  # ended by the server while idle: the next one needs its slot
+            self._drop(
+                self._conn
+            ).join()  # ended by the server while idle: the next one needs its slot
         slot = self._better_slot()
-        if slot is not None:
-            self._drop()
+        if slot is not None and self._conn is not None:
+            self._drop(self._conn)
         if self._conn is None:
             # Assigned below: before on_connect, renew() would take it for one that has read the
             # budget.
-            conn = self._connect_in(slot)
+            conn = self._slots.connect(slot or self._take(), self._connect)
             try:
                 conn.autocommit = True
                 self._begin(conn)
             except ConfigError as error:
                 # A budget that no longer fits is not an error of the caller's settings.
-                self._close_and_wait(conn)
+                self._slots.close_and_wait(conn)
                 raise StoreDown(f"Postgres: {error}") from error
             except BaseException:
-                self._close_and_wait(conn)
+                self._slots.close_and_wait(conn)
                 raise
             self._conn = conn
         return self._conn
@@ -174,20 +177,17 @@ class Control:
         slot = None if self._conn is None else self._conn.slot
         return self._slot_table is not None and slot is not None and self._slot_table.is_over(slot)
 
-    def _connect_in(self, slot: Slot | None) -> Connection:
+    def _drop(self, conn: Connection) -> "gevent.Greenlet[..., None]":
+        self._conn = None
+        return self._slots.close_and_wait(conn)
+
+    def _take(self) -> Slot | None:
         if self._slot_table is None:
-            return self._connect(abandon=Connection.close)
-        slot = slot or self._slot_table.take(for_control=True)
+            return None
+        slot = self._slot_table.take(for_control=True)
         if slot is None:
             raise PoolTimeout("the host's other connections leave none for the control connection")
-        return connect_in(slot, self._connect, partial(release_slot, self._slot_table))
-
-    def _drop(self) -> "gevent.Greenlet[..., None]":
-        conn, self._conn = self._conn, None
-        return self._close_and_wait(conn)
-
-    def _close_and_wait(self, conn: Connection | None) -> "gevent.Greenlet[..., None]":
-        return gevent.spawn(close_and_wait, conn, None, self._slot_table)
+        return slot
 
 
 def _is_idle(conn: Connection) -> bool:

@@ -10,8 +10,8 @@ from greenline.hub import deadline
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
-from greenline.postgres.slots import SLOT_RETRY_S, close_and_wait, connect_in, release_slot
-from greenline.slots import Slot, SlotTable
+from greenline.postgres.slots import PoolSlots
+from greenline.slots import SlotTable
 
 
 def creator(
@@ -37,46 +37,19 @@ def creator(
     :returns: the function. It raises PoolTimeout if no slot became free in time, and the errors of
         *connect*.
     """
-    cancel = None if control is None else control.cancel
-    sharer = slot_table.sharers.join()
+    slots = PoolSlots("creator", slot_table, control)
 
     def on_close(conn: Connection) -> None:
         # A connection that is left at the interpreter's end is closed when greenlets no longer run.
         # The end of the process releases its slot.
         if not sys.is_finalizing():
-            gevent.spawn(leave, conn)
-
-    def leave(conn: Connection) -> None:
-        try:
-            close_and_wait(conn, cancel, slot_table)
-        finally:
-            sharer.give()
-
-    def give_up(slot: Slot | None, half: Connection | None) -> None:
-        if half is None:
-            release_slot(slot_table, slot, None)
-            sharer.give()
-        else:
-            half.slot = slot
-            on_close(half)
+            slots.close_and_wait(conn)
 
     def create() -> Connection:
         left_s = deadline.remaining(timeout_s)
         with gevent.Timeout(left_s, PoolTimeout(f"no slot became free within {left_s} s")):
-            with sharer.wait():
-                while sharer.is_anothers() or (slot := slot_table.take()) is None:
-                    slot_table.want()
-                    gevent.sleep(SLOT_RETRY_S)
-            sharer.take()
-
-        def open_one(*, abandon: Callable[[Connection], None]) -> Connection:
-            if control is not None:
-                control.renew()  # as the pool does: the budget is read before a connect
-            if slot_table.is_over(slot):
-                raise PoolTimeout("the host has fewer connections by now")
-            return connect(abandon=abandon)
-
-        conn = connect_in(slot, open_one, give_up)
+            slot = slots.wait()
+        conn = slots.connect(slot, connect)
         conn.on_close = on_close
         return conn
 

@@ -184,7 +184,7 @@ class ConnectionPool:
             slot_table=slot_table,
         )
         self._slots = self._backends.slots
-        self._close_and_wait = self._backends.close_and_wait
+        self._close_and_wait = self._slots.close_and_wait
         self._holders: set[greenlet] = set()
         self._closing = Event()
         self._evicted_s = 0.0  # connections made before this are closed on return
@@ -202,9 +202,9 @@ class ConnectionPool:
         return {
             "max": backends.max_size,
             "size": backends.size,
-            "active": backends.size - idle - backends.leaving,
+            "active": backends.size - idle - self._slots.leaving,
             "idle": idle,
-            "leaving": backends.leaving,
+            "leaving": self._slots.leaving,
             "waiting": backends.queued(),
         }
 
@@ -289,7 +289,7 @@ class ConnectionPool:
                     "%s: backend %d returned %s after %.3f s", self.name, conn.pid, state, held_s
                 )
             # One at a time: while another is being closed, an old one is lent once more.
-            is_due = now >= conn.expires_s and not self._backends.leaving
+            is_due = now >= conn.expires_s and not self._slots.leaving
             if kept and not is_due and conn.made_s >= self._evicted_s:
                 self._pass_on(conn)
             else:
@@ -403,14 +403,14 @@ class ConnectionPool:
         # No greenlet switch in here: a connection is closed, handed to a waiter or idle, never two
         # of them.
         backends = self._backends
-        is_beyond = backends.size - backends.leaving > backends.max_size
+        is_beyond = backends.size - self._slots.leaving > backends.max_size
         if self._closing.is_set() or is_beyond or self._slots.must_go(conn):
             self._close_and_wait(conn)
         elif not self._queue.hand(conn, LOANS * self._held_s):
             conn.idle_since_s = monotonic()
             self._idle.append(conn)
             if not self._slots.is_giving:
-                self._slots.give_spare(self._idle, self._close_and_wait)
+                self._slots.give_spare(self._idle)
 
     def _is_evicted(self, conn: Connection) -> bool:
         return conn.made_s < self._evicted_s
@@ -431,7 +431,7 @@ class ConnectionPool:
                 log.exception("filling the pool failed")
 
     def _find_due(self) -> Connection | None:
-        spare = self._backends.size - self._backends.leaving > self._min_size
+        spare = self._backends.size - self._slots.leaving > self._min_size
         now = monotonic()
         for conn in self._idle:
             unused = now - conn.idle_since_s >= self._max_idle_s

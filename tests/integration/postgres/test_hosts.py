@@ -209,7 +209,8 @@ def test_after_a_restart_of_the_server_a_host_is_a_newcomer(make: Make) -> None:
     wait_until(has(member, 9), "the registration")
     member.slot_table.lease(1, 0, member.slot_table._file.cells[SERVER] - 1)
     member.hosts._registered_s = 0.0
-    member.control._drop().join()
+    assert member.control._conn is not None
+    member.control._drop(member.control._conn).join()
     wait_until(lambda: member.slot_table.allowed == 1, "the beginning")
     wait_until(has(member, 9), "all")
 

@@ -470,5 +470,5 @@ def test_the_log_names_the_pool(make_pool: MakePool, caplog: pytest.LogCaptureFi
         f"books: checked out backend {pid}",
         f"books: backend {pid} returned clean",
         f"books: closing backend {pid}",
-        "books: one less",
+        f"books: backend {pid} has ended",
     ]
