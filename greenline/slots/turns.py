@@ -1,16 +1,45 @@
 """
-Decide which process may take a slot, and which one should give one.
+Apply the rule of fairness to the processes that share a slot table.
 
-All of it are hints in the shared memory, without locks and without waiting. The processes come
-within one slot of each other and stay there.
+All of it are hints in the shared memory, without locks and without waiting.
 """
 
 from collections.abc import Iterator
+from math import inf
 
+from greenline.slots import fairness
 from greenline.slots.file import HOLDS, PROMISED_UNTIL, SEATS_USED, WANTED, WANTS_UNTIL, SlotFile
 
 WANT_S = 0.1
-PROMISE_S = 0.1
+
+
+class ProcessRequest:
+    """
+    The request of another process.
+
+    :param file: the file of the slot table.
+    :param seat: the number of the process's row, int.
+    """
+
+    # Not in the file: of processes that hold as many, none comes first. Each has reserved slots, so
+    # none needs the last one of another.
+    since_s = inf
+
+    def __init__(self, file: SlotFile, seat: int) -> None:
+        self._file = file
+        self._seat = seat
+
+    @property
+    def holds(self) -> int:
+        return self._file.cells[HOLDS + self._seat]
+
+    @property
+    def promised_until_s(self) -> float:
+        return self._file.times[PROMISED_UNTIL + self._seat]
+
+    @promised_until_s.setter
+    def promised_until_s(self, until: float) -> None:
+        self._file.times[PROMISED_UNTIL + self._seat] = until
 
 
 class Turns:
@@ -55,38 +84,23 @@ class Turns:
         """Return whether no process waits; cheap enough for every request."""
         return self._file.times[WANTED] <= now
 
-    def wanting(self, now: float) -> Iterator[tuple[int, int]]:
-        """
-        Yield, for each other process that waits, its row and the number of slots that it holds.
-        """
+    def wanting(self, now: float) -> Iterator[ProcessRequest]:
+        """Yield the request of each other process that waits."""
         file = self._file
-        if not _lasts(file.times[WANTED], now, WANT_S):
+        if not fairness.lasts(file.times[WANTED], now, WANT_S):
             return
         behind = WANTS_UNTIL + file.cells[SEATS_USED]
         for seat, until in enumerate(file.times[WANTS_UNTIL:behind].tolist()):
-            if _lasts(until, now, WANT_S) and seat != file.seat:
-                yield seat, file.cells[HOLDS + seat]
+            if fairness.lasts(until, now, WANT_S) and seat != file.seat:
+                yield ProcessRequest(file, seat)
 
     def is_anothers(self, now: float) -> bool:
         """Return whether a free slot is for another process, which waits and holds fewer."""
-        return any(holds < self.holds for _, holds in self.wanting(now))
+        return fairness.is_anothers(self.holds, inf, self.wanting(now))
 
     def promise(self, now: float) -> bool:
         """
         Return whether this process should give a slot to another one; if so, reserve it for that
         one.
         """
-        for seat, holds in self.wanting(now):
-            # The reservation says that a slot is on its way, so that others do not give one for the
-            # same request. It ends when the waiting process has taken a slot, or by itself.
-            cell = PROMISED_UNTIL + seat
-            # With a difference of one no process gives: the slot would go back and forth.
-            if holds + 1 < self.holds and not _lasts(self._file.times[cell], now, PROMISE_S):
-                self._file.times[cell] = now + PROMISE_S
-                return True
-        return False
-
-
-def _lasts(until: float, now: float, at_most_s: float) -> bool:
-    """Return whether *until* lies ahead, and not so far that it is of before the last boot."""
-    return now < until <= now + 2 * at_most_s
+        return fairness.promise(self.holds, inf, self.wanting(now), now)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from greenline.slots.sharers import PROMISE_S, TURN_S, Sharer, Sharers
+from greenline.slots.fairness import PROMISE_S, TURN_S
+from greenline.slots.sharers import Sharer, Sharers
 
 
 class Clock:

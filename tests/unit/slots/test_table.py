@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from greenline.slots import SlotTable
+from greenline.slots.fairness import PROMISE_S
 from greenline.slots.file import SlotFile
 from greenline.slots.table import DEAD_S, LAST_RESORT, RESCUE_S
-from greenline.slots.turns import PROMISE_S, WANT_S
+from greenline.slots.turns import WANT_S
 from tests.helpers.support import CHECKOUT, environ
 from tests.unit.slots.slot_tables import Clock, Open, taken
 

@@ -1,0 +1,71 @@
+"""
+Decide which process of a host, or which pool of a process, is next for a slot: one rule for both.
+
+All come within one slot of each other and stay there; where there are fewer slots than pools, the
+pools take turns.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+TURN_S = PROMISE_S = 0.1
+
+
+class Request(Protocol):
+    """
+    The request of a process or a pool that waits for a slot.
+
+    - ``holds``: the number of slots that it holds.
+    - ``since_s``: since when it waits, or has its last slot; infinite: unknown.
+    - ``promised_until_s``: until when a slot is reserved for it.
+    """
+
+    @property
+    def holds(self) -> int: ...
+
+    @property
+    def since_s(self) -> float: ...
+
+    promised_until_s: float
+
+
+def is_anothers(holds: int, since_s: float, requests: Iterable[Request]) -> bool:
+    """
+    Return whether a free slot is for another one.
+
+    :param holds: the number of slots that this one holds, int.
+    :param since_s: since when it waits, float; infinite: it does not wait, or it is unknown.
+    :param requests: the requests of the others.
+    """
+    # The one with the fewest slots is first; of equals the one that waits longest.
+    return any((one.holds, one.since_s) < (holds, since_s) for one in requests)
+
+
+def promise(holds: int, took_s: float, requests: Iterable[Request], now: float) -> bool:
+    """
+    Return whether to give a slot to another one; if so, reserve it for that one.
+
+    :param holds: the number of slots that this one holds, int.
+    :param took_s: when it got its last slot, float.
+    :param requests: the requests of the others.
+    :param now: the time in seconds, float.
+    """
+    for one in requests:
+        # One slot at a time for each request: another one is on its way already. The reservation
+        # ends when the slot was taken, or by itself.
+        if lasts(one.promised_until_s, now, PROMISE_S):
+            continue
+        # Turns of TURN_S: one that holds none is given even the last slot of another. It waits
+        # TURN_S after the other's last slot, too, since a slot that is passed on at once is of no
+        # use to any of them.
+        is_starving = one.holds == 0 and now >= max(one.since_s, took_s) + TURN_S
+        # A difference of one is left as it is: a slot would go back and forth.
+        if one.holds + 1 < holds or is_starving:
+            one.promised_until_s = now + PROMISE_S
+            return True
+    return False
+
+
+def lasts(until: float, now: float, at_most_s: float) -> bool:
+    """Return whether *until* lies ahead, and not so far that it is of before the last boot."""
+    return now < until <= now + 2 * at_most_s
