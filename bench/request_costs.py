@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable
 from subprocess import PIPE, Popen
 from time import perf_counter, process_time
-from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -60,15 +59,15 @@ class Parts:
         socks, self._peers = _connected(TIMES)
         self._clients = [PlainClient(sock, worker.limits, worker.sweep) for sock in socks]
         self._sent: list[bytes] = []
-        self._connection: Any = worker._connection(self._clients[0], PEER, SERVER)
-        self._connection.client = SimpleNamespace(error=None, sendall=self._sent.append)
-        self._request = self._connection._lane.read(ASK)
+        self._connection: Any = worker._connect(socks[0], PEER, SERVER)
+        self._connection.sendall = self._sent.append
+        self._request = self._connection._fast_parser.read(ASK)
         self._body = list(worker.wsgi(self._request.environ, self._start))
         self._respond()
 
     def measure(self) -> dict[str, float]:
         """Return the microseconds of each part, in a request's order."""
-        worker, lane = self._worker, self._connection._lane
+        worker, lane = self._worker, self._connection._fast_parser
         environs = iter([lane.read(ASK).environ for _ in range(TIMES)])
         readers, writers = iter(self._clients), iter(self._clients)
         for peer in self._peers:

@@ -5,10 +5,10 @@ A body with a Content-Length is refused before the application runs, a chunked o
 exceeds the limit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from greenline.http.gunicorn_compat import Body, ChunkedReader, LengthReader
+from greenline.http.gunicorn_compat import ChunkedReader
 from greenline.hub.cooperate import yield_to_hub
 
 READ_BYTES = 65_536
@@ -40,12 +40,16 @@ class BoundedChunks(ChunkedReader):  # type: ignore[misc]
     :param request: gunicorn's request, or one with the same attributes.
     :param unreader: gunicorn's buffer over the client.
     :param max_bytes: size of the decoded body, int.
+    :param note: called with the error that is about to be raised, if the body is larger.
     """
 
     is_cut = False
 
-    def __init__(self, request: Any, unreader: Any, max_bytes: int) -> None:
+    def __init__(
+        self, request: Any, unreader: Any, max_bytes: int, note: Callable[[BodyTooLarge], object]
+    ) -> None:
         self._max_bytes = max_bytes
+        self._note = note
         super().__init__(request, unreader)
 
     def read(self, size: int) -> bytes:
@@ -71,31 +75,12 @@ class BoundedChunks(ChunkedReader):  # type: ignore[misc]
             if number % CHUNKS_AT_ONCE == 0:
                 yield_to_hub()
             if read > self._max_bytes:
-                # Also noted at the client: the application may turn this error into another one,
-                # and the answer must be a 413 all the same.
-                unreader.sock.error = BodyTooLarge(self._max_bytes)
-                raise unreader.sock.error
+                # The application may turn this error into another one, and the answer must be a
+                # 413 all the same.
+                error = BodyTooLarge(self._max_bytes)
+                self._note(error)
+                raise error
             yield part
-
-
-def bounded(body: Any, request: Any, unreader: Any, max_bytes: int) -> Any:
-    """
-    Return gunicorn's *body* with a limit on its size.
-
-    :param body: gunicorn's Body.
-    :param request: its request.
-    :param unreader: gunicorn's buffer over the client.
-    :param max_bytes: the limit, int.
-    :returns: *body*, or a new one over the same buffer.
-    :raises BodyTooLarge: its Content-Length exceeds the limit.
-    """
-    reader = body.reader
-    if isinstance(reader, ChunkedReader):
-        # Nothing was read from the first reader yet: gunicorn parses chunks on demand.
-        return Body(BoundedChunks(request, unreader, max_bytes))
-    if isinstance(reader, LengthReader) and reader.length > max_bytes:
-        raise BodyTooLarge(max_bytes)
-    return body
 
 
 def is_unread(body: Any) -> bool:

@@ -1,33 +1,57 @@
 """
-Read the requests of one client connection, one after the other.
+Own the conversation with one client: its requests, its errors and the limits on its time.
 
+The seconds that reads wait are subtracted from one budget for each stage: the rest of a request's
+head, and its body. The application's own time is not counted.
 Each request is read by :class:`FastParser` if possible, else by gunicorn's Python parser or its
 parser of the uwsgi protocol. Unread bytes are handed from one parser to the other.
 """
 
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cached_property
 from io import BytesIO
+from socket import SHUT_WR
 from time import monotonic
 from typing import Any, NamedTuple
 
 import gevent
 from gevent.exceptions import ConcurrentObjectUseError
+from gevent.socket import socket as gevent_socket
 
+from greenline.admission.limiter import ConcurrencyLimiter
 from greenline.http import proxy_headers
-from greenline.http.body import BodyTooLarge, BoundedChunks, bounded, drain, is_unread
-from greenline.http.client import Client, ClientTimeout
+from greenline.http.body import BodyTooLarge, BoundedChunks, drain, is_unread
+from greenline.http.client import (
+    NEVER,
+    RECV_BYTES,
+    BodyTimeout,
+    Client,
+    ClientTimeout,
+    HeadTimeout,
+    IdleTimeout,
+    Over,
+)
 from greenline.http.fast_parser import (
     CHUNKED,
     UWSGI,
     Fallback,
     FastParser,
     FastRequest,
+    Rules,
     is_valid_host,
 )
-from greenline.http.gunicorn_compat import Body, LengthReader, UWSGIParser, wsgi
+from greenline.http.gunicorn_compat import Body, ChunkedReader, LengthReader, UWSGIParser, wsgi
+from greenline.http.plain_client import PlainClient, Sweep
 from greenline.http.request import InvalidHost, PythonParser
 from greenline.http.response import Response
+from greenline.http.tls_client import TlsClient
 from greenline.hub.cooperate import yield_to_hub
+from greenline.settings import Limits
+
+LINGER_S, LINGER_READ_S = 30.0, 5.0  # in total, and for each read
+LINGER_BYTES = 16 * 1024 * 1024
 
 
 class HandlerOutcome(NamedTuple):
@@ -41,31 +65,63 @@ class ClientConnection:
     """
     The state of one client's connection.
 
-    :param client: the client's socket and limits.
-    :param lane: parses the requests for which gunicorn's parser is not needed.
+    gunicorn's parser reads from it and responses are written to it as if it were the socket.
+
+    :param rules: gunicorn's settings for requests.
+    :param base: the part of the environ that the requests of all connections share.
+    :param limits: seconds and bytes that the client may take.
+    :param limiter: admits the requests.
+    :param start: starts a handler for a request; called in the hub. None: gunicorn's parser must
+        read every request.
+    :param sweep: interrupts the waits that have expired.
+    :param sock: the client's socket, gevent's.
+    :param addr: the client's address.
     :param server: the address of the listener, a tuple or the path of a unix socket.
-    :param fast: whether *lane* may be used, bool.
     """
 
-    def __init__(self, client: Client, lane: FastParser, server: Any, *, fast: bool) -> None:
-        self.client: Any = client
+    error: OSError | None = None  # the client's, which ended the conversation
+    # The budget of the stage, see _expect().
+    _late: type[ClientTimeout] = HeadTimeout
+    _left_s, _each_s = 0.0, NEVER
+
+    def __init__(
+        self,
+        rules: Rules,
+        base: dict[str, Any],
+        limits: Limits,
+        limiter: ConcurrencyLimiter,
+        start: Callable[["ClientConnection", FastRequest], None] | None,
+        sweep: Sweep,
+        sock: Any,
+        addr: Any,
+        server: Any,
+    ) -> None:
+        self.sock = sock
+        self.server = server
         self.request: Any = None
         self.started_s: float | None = None  # when the worker began to answer it
+        self.handler: Any = None  # the greenlet in which the application runs
+        self._cfg = rules.cfg
+        self._limits = limits
+        self._limiter = limiter
+        self._start = start
         self._response: Response | None = None
         self._is_idle = False
+        self._idle_since_s = 0.0
         self._is_withheld = False
         self._greenlet = gevent.getcurrent()
-        self.handler: Any = None  # the greenlet in which the application runs
-        self._cfg = cfg = lane.rules.cfg
-        self._lane = lane
-        self.server = server
-        self._fast = fast
-        parser = UWSGIParser if cfg.protocol == UWSGI else PythonParser
-        self._parser = parser(cfg, client, lane.peer_addr)
-        self._unreader = self._parser.unreader
+        self._fast_parser = FastParser(rules, base, addr, server)
         self._data = b""  # read, but not parsed: the beginning of the next request
         self._body: Any = None
         self._proxy: Any = {}  # from the PROXY protocol
+        self._client: Any
+        if type(sock) is gevent_socket:
+            self._client = PlainClient(sock, limits, sweep)
+            # Most requests are started from the hub, without a switch to this greenlet and back.
+            if start is not None:
+                self._client.on_request = self.start_request
+        else:
+            self._client = (TlsClient if isinstance(sock, ssl.SSLSocket) else Client)(sock, limits)
 
     def next_request(self, idle_s: float) -> Any:
         """
@@ -85,19 +141,25 @@ class ClientConnection:
         else:
             # While this is set, _close_if_idle() may throw into the wait below.
             self._is_idle = True
-            data = self.client.recv_request(idle_s)
+            self._idle_since_s = monotonic()
+            try:
+                data = self._client.recv_request(idle_s)
+            except OSError as error:
+                self.error = error
+                raise
             self._is_idle = False
             if isinstance(data, HandlerOutcome):
                 if data.error is not None:
                     raise data.error
                 if not data.stays:
+                    self.finish(False)
                     return None
                 data = self._data  # pipelined behind the request that the handler served
             if not data:
                 return None
-        if self._fast:
+        if self._start is not None:
             try:
-                request = self._lane.read(data)
+                request = self._fast_parser.read(data)
             except Fallback:
                 pass
             else:
@@ -111,24 +173,33 @@ class ClientConnection:
                 return request
         return self._read_slowly(data)
 
-    def read_whole(self, data: bytes) -> FastRequest | None:
-        """Return the request at the beginning of *data*, None if it needs gunicorn or a wait."""
+    def start_request(self, data: bytes) -> bool:
+        """
+        Start a handler for the request at the beginning of *data*.
+
+        :returns: False if :meth:`next_request` must read it: it needs gunicorn's parser, or a wait.
+        """
+        # Runs in the hub, so nothing here may wait. No switch between has_room() and acquire() in
+        # the handler, so the request is admitted at once.
+        if not self._limiter.has_room():
+            return False
         try:
-            request = self._lane.read(data)
+            request = self._fast_parser.read(data)
         except Fallback:
-            return None
+            return False
         # A negative length (CHUNKED) and a body that is incomplete or too large need a greenlet
         # that may wait; next_request() reads the same bytes again.
         length = request.length or 0
         end = request.head_bytes + length
-        if length < 0 or end > len(data) or length > self.client.limits.max_body_bytes:
-            return None
+        if length < 0 or end > len(data) or length > self._limits.max_body_bytes:
+            return False
         request.body = BytesIO(data[request.head_bytes : end])
         self._data = data[end:]
         self._response = self.started_s = None
         self._is_withheld = self._is_idle = False
         self.request = request
-        return request
+        self._start(self, request)  # type: ignore[misc]
+        return True
 
     def wait_for_next(self, idle_s: float) -> bool:
         """
@@ -141,15 +212,16 @@ class ClientConnection:
         if self._data:
             return False
         self._is_idle = True
-        self.client.resume_request(idle_s)
+        self._idle_since_s = now = monotonic()
+        self._client.resume_request(now + idle_s)
         return True
 
     def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
         """Return the response to fill and the environ for the application."""
-        client = self.client
         if isinstance(request, FastRequest):
-            response = self._response = Response(request, client, self._cfg)
+            response = self._response = Response(request, self, self._cfg)
             environ: dict[str, Any] = request.environ
+            environ["gunicorn.socket"] = self.sock
             environ["wsgi.input"] = request.body
             environ["wsgi.early_hints"] = response.early_hints
             response.environ = environ
@@ -158,33 +230,139 @@ class ClientConnection:
         # client to send its body.
         self._is_withheld, request._expected_100_continue = request._expected_100_continue, False
         response, environ = wsgi.create(
-            request, client, self._lane.peer_addr, self.server, self._cfg, Response
+            request, self, self._fast_parser.peer_addr, self.server, self._cfg, Response
         )
         self._response = response
         response.environ = environ
         environ["wsgi.multithread"] = True
-        environ[proxy_headers.IS_TRUSTED] = self._lane.is_trusted
-        environ["gunicorn.socket"] = client.sock
-        environ["wsgi.errors"] = self._lane.base["wsgi.errors"]
+        environ[proxy_headers.IS_TRUSTED] = self._fast_parser.is_trusted
+        environ["gunicorn.socket"] = self.sock
+        environ["wsgi.errors"] = self._fast_parser.base["wsgi.errors"]
         return response, environ
 
     def ask_for_body(self) -> None:
         """Send 100 Continue to a client that waits for it."""
         if self._is_withheld:
             self._is_withheld = False
-            self.client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def withholds_body(self) -> bool:
         """Return whether the client waits for 100 Continue."""
         return self._is_withheld
 
-    def finish(self) -> bool:
+    def count_in(self, is_counted: bool) -> None:
+        """Note whether the limiter counts the request, and is suspended by waits for the client."""
+        self._client.limiter = self._limiter if is_counted else None
+
+    def end_request(self, outcome: HandlerOutcome) -> None:
+        """Resume the connection's greenlet after a request that a handler has answered."""
+        self._client.end_request(outcome)
+
+    def recv(self, size: int = RECV_BYTES) -> bytes:
+        """
+        Return the next bytes, ``b""`` when the client has closed.
+
+        :param size: how many at most, int, default 65,536.
+        :raises ClientTimeout: nothing arrived in time.
+        :raises OSError: the connection was lost.
+        """
+        timeout_s = min(self._left_s, self._each_s)
+        started = monotonic()
+        try:
+            data: bytes = self._client.recv(size, timeout_s)
+        except Over:
+            self.error = self._late(f"nothing came in {timeout_s:.1f} s")
+            raise self.error from None
+        except OSError as error:
+            self.error = error
+            raise
+        finally:
+            # Only the wait counts: the application computes between two reads of its body.
+            self._left_s = max(self._left_s - (monotonic() - started), 0.0)
+        return data
+
+    def sendall(self, data: Any) -> None:
+        """
+        Send *data*.
+
+        :raises WriteTimeout: the client did not read 64 KiB of it in time.
+        :raises OSError: the connection was lost.
+        """
+        try:
+            self._client.sendall(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def send(self, data: Any) -> int:
+        self.sendall(data)
+        return len(data)
+
+    def sendfile(self, file: Any, offset: int = 0, count: int = 0) -> int:
+        """
+        Send a part of a file, as ``sendall`` does.
+
+        :param file: a file opened for reading in binary mode.
+        :param offset: where the part begins, int, in bytes, default 0.
+        :param count: its length, int, in bytes, default 0.
+        :returns: how many bytes were sent.
+        :raises EOFError: the file has fewer than *count*.
+        """
+        try:
+            sent: int = self._client.sendfile(file, offset, count)
+        except OSError as error:
+            self.error = error
+            raise
+        if sent < count:
+            raise EOFError(f"the file ended {count - sent} bytes before the Content-Length")
+        return sent
+
+    def linger(self, timeout_s: float = LINGER_S) -> None:
+        """
+        Let a client that may still be sending read its response before the socket closes.
+
+        :param timeout_s: seconds for that, float, default 30.
+        """
+        # Closing a socket with unread bytes sends a reset, which discards the response on its way.
+        # So only the sending half is closed, and the rest of the request is read and dropped.
+        with suppress(OSError, ConcurrentObjectUseError):
+            self.sock.shutdown(SHUT_WR)
+            self._expect(IdleTimeout, timeout_s, LINGER_READ_S)
+            left = LINGER_BYTES
+            while left > 0 and (data := self.recv()):
+                left -= len(data)
+
+    def reset(self) -> None:
+        """Discard unsent bytes when the socket closes: the client does not read them."""
+        self._client.reset()
+
+    def close(self) -> None:
+        """Close the socket, and forget what refers to this connection: leave no cycle."""
+        self._client.release()
+        with suppress(OSError):
+            self.sock.close()
+        self.error = self.request = self._response = self._body = None
+        vars(self).pop("_parser", None)
+
+    def finish(self, stays: bool) -> bool:
         """
         Read the rest of the body; return whether another request may follow.
 
+        :param stays: whether the response said so, bool. If none may follow, the client is given
+            the time to read the response.
         :raises Exception: gunicorn's, for a malformed body.
         """
         self.request = self._response = None
+        if stays and self._drain():
+            return True
+        # Closing with unread bytes sends a reset, which discards the response on its way.
+        is_sending = self._body is not None and is_unread(self._body)
+        if is_sending or self._client.has_input():
+            self.linger()
+        return False
+
+    def _drain(self) -> bool:
+        """Read the rest of the body; return whether the next request begins there."""
         if self._body is not None:
             # The response said keep-alive, so the next request must be found behind this body.
             try:
@@ -197,7 +375,7 @@ class ClientConnection:
             self._body = None
             # gunicorn's buffer may hold pipelined bytes: the next request may be read by the other
             # parser.
-            self._data = self._unreader.take_buffered()
+            self._data = self._parser.unreader.take_buffered()
         return True
 
     def is_answered(self) -> bool:
@@ -211,9 +389,9 @@ class ClientConnection:
             return self._response.environ
         if isinstance(request, FastRequest):
             return request.environ
-        known = {"REMOTE_ADDR": self._lane.base["REMOTE_ADDR"]}
+        known = {"REMOTE_ADDR": self._fast_parser.base["REMOTE_ADDR"]}
         if request is not None:
-            known |= wsgi.default_environ(request, self.client.sock, self._cfg)
+            known |= wsgi.default_environ(request, self.sock, self._cfg)
             known["PATH_INFO"] = request.path
         return known
 
@@ -228,11 +406,11 @@ class ClientConnection:
 
     def idle_s(self) -> float | None:
         """Return the seconds since the last request, None while one is in progress."""
-        return monotonic() - self.client.idle_since_s if self._is_idle else None
+        return monotonic() - self._idle_since_s if self._is_idle else None
 
     def is_trusted(self) -> bool:
         """Return whether the client is a trusted proxy."""
-        return bool(self._lane.is_trusted)
+        return bool(self._fast_parser.is_trusted)
 
     def close_if_idle(self) -> None:
         """Close the connection, unless a request has arrived or is in progress."""
@@ -247,34 +425,32 @@ class ClientConnection:
     def _close_if_idle(self) -> None:
         # Runs in the hub: no greenlet switch between the check and the throw. A close would lose
         # input, which is the next request.
-        if self._is_idle and not self.client.has_input():
+        if self._is_idle and not self._client.has_input():
             self._greenlet.throw(gevent.GreenletExit)
 
-    def is_unread(self) -> bool:
-        """Return whether the client may still be sending its body."""
-        return self._body is not None and is_unread(self._body)
-
     def _set_body(self, request: FastRequest, length: int, rest: bytes) -> None:
-        max_bytes = self.client.limits.max_body_bytes
+        max_bytes = self._limits.max_body_bytes
         if length > max_bytes:
             raise BodyTooLarge(max_bytes)
         if 0 <= length <= len(rest):
             request.body = BytesIO(rest[:length])
             self._data = rest[length:]
             return
-        self._unreader.unread(rest)
+        unreader = self._parser.unreader
+        unreader.unread(rest)
         if length == CHUNKED:
-            reader: Any = BoundedChunks(request, self._unreader, max_bytes)
+            reader: Any = BoundedChunks(request, unreader, max_bytes, self._note)
         else:
-            reader = LengthReader(self._unreader, length)
+            reader = LengthReader(unreader, length)
         request.body = self._body = Body(reader)
-        self.client.expect_body()
+        self._expect(BodyTimeout, self._limits.body_s, self._limits.body_read_s)
 
     def _read_slowly(self, data: bytes) -> Any:
-        self._unreader.unread(data)
-        self.client.expect_head()
+        unreader = self._parser.unreader
+        unreader.unread(data)
+        self._expect(HeadTimeout, self._limits.head_s)
         request = self.request = next(self._parser)
-        if self._lane.rules.requires_host:
+        if self._fast_parser.rules.requires_host:
             host = next((value for name, value in request.headers if name == "HOST"), None)
             if not is_valid_host(host, request.version >= (1, 1)):
                 raise InvalidHost("Host", request)
@@ -283,8 +459,31 @@ class ClientConnection:
             self._proxy = request.proxy_protocol_info
         else:
             request.proxy_protocol_info = self._proxy
+        reader, max_bytes = request.body.reader, self._limits.max_body_bytes
+        if isinstance(reader, ChunkedReader):
+            # Nothing was read from the first reader yet: gunicorn parses chunks on demand.
+            request.body = Body(BoundedChunks(request, unreader, max_bytes, self._note))
+        elif isinstance(reader, LengthReader) and reader.length > max_bytes:
+            raise BodyTooLarge(max_bytes)
         self._body = request.body
-        self.client.expect_body()
-        max_bytes = self.client.limits.max_body_bytes
-        request.body = self._body = bounded(request.body, request, self._unreader, max_bytes)
+        self._expect(BodyTimeout, self._limits.body_s, self._limits.body_read_s)
         return request
+
+    @cached_property
+    def _parser(self) -> Any:
+        """gunicorn's parser, which most connections never need."""
+        parser = UWSGIParser if self._cfg.protocol == UWSGI else PythonParser
+        return parser(self._cfg, self, self._fast_parser.peer_addr)
+
+    def _expect(self, error: type[ClientTimeout], total_s: float, each_s: float = NEVER) -> None:
+        """
+        Set the budget of the next stage.
+
+        :param error: raised when it is used up.
+        :param total_s: seconds that all reads together may wait, float.
+        :param each_s: seconds that one read may wait, float; default: no limit of its own.
+        """
+        self._late, self._left_s, self._each_s = error, total_s, each_s
+
+    def _note(self, error: OSError) -> None:
+        self.error = error

@@ -12,14 +12,12 @@ from typing import Any
 from greenline.errors import GreenlineError, StoreError
 from greenline.http.body import BodyTooLarge
 from greenline.http.client import (
-    LINGER_S,
     BodyTimeout,
     HeadTimeout,
     IdleTimeout,
-    StatusNoter,
     WriteTimeout,
 )
-from greenline.http.connection import ClientConnection
+from greenline.http.connection import LINGER_S, ClientConnection
 from greenline.http.response import Response
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.telemetry import access_log
@@ -32,6 +30,28 @@ REFUSALS: dict[type, tuple[int, str]] = {
     BodyTooLarge: (413, "Content Too Large"),
     RequestTimeout: (504, "Gateway Timeout"),
 }
+
+
+class StatusNoter:
+    """
+    Wrap a socket and note the status of the response that gunicorn sends over it.
+
+    :param sock: the client's socket.
+    """
+
+    status = 500
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def sendall(self, data: bytes) -> None:
+        # gunicorn's error responses are written in one piece that begins with the status line.
+        if data.startswith(b"HTTP/"):
+            self.status = int(data.split(b" ", 2)[1])
+        self._sock.sendall(data)
 
 
 class ErrorResponses:
@@ -60,27 +80,26 @@ class ErrorResponses:
         :param addr: the client's address.
         :param error: the error.
         """
-        client = connection.client
         # The application may have wrapped the client's error in one of its own, or hidden it.
-        cause = error if client.error is None else client.error
+        cause = connection.error or error
         if type(cause) in REFUSALS and not connection.is_answered():
             self._log.debug("Refusing a request. %s", cause)
             status, reason = REFUSALS[type(cause)]
             self._refuse(connection, status, reason, str(cause))
-        elif cause is client.error or isinstance(cause, IdleTimeout | RequestTimeout):
+        elif cause is connection.error or isinstance(cause, IdleTimeout | RequestTimeout):
             self._log.debug("Closing connection. %r", cause)
             if isinstance(cause, WriteTimeout):
                 # Else the kernel would keep the unsent bytes for minutes after the close.
-                client.reset()
+                connection.reset()
         elif connection.is_answered():
             self._log_cut(connection.request, cause)
         else:
             # gunicorn chooses the status and does not return it.
-            noter = StatusNoter(client.sock)
+            noter = StatusNoter(connection.sock)
             self._handle_error(connection.request, noter, addr, error)
             took_s = connection.took_s()
             self._request_log.tell_refusal(connection.environ(), noter.status, took_s)
-            client.linger()
+            connection.linger()
 
     def _log_cut(self, request: Any, cause: BaseException) -> None:
         """Log why the rest of a response is missing; expected errors without a stack."""
@@ -109,7 +128,7 @@ class ErrorResponses:
         if request is None:
             self._request_log.tell_refusal(environ, status)
         else:
-            response = Response(request, connection.client, self._cfg)
+            response = Response(request, connection, self._cfg)
             response.status, response.status_code = f"{status} {reason}", status
             response.sent, response.route = len(body), access_log.route(environ)
             self._request_log.tell(environ, request, response, connection.took_s())
@@ -117,5 +136,5 @@ class ErrorResponses:
             # not log and answer this one again.
             connection.request = None
         with suppress(OSError):
-            connection.client.sendall(head.encode() + body)
-            connection.client.linger(SHORT_S if status == 408 else LINGER_S)
+            connection.sendall(head.encode() + body)
+            connection.linger(SHORT_S if status == 408 else LINGER_S)

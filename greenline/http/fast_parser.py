@@ -38,7 +38,7 @@ MAX_NAME_BYTES = 64
 MAX_TARGET_BYTES = 256
 PER_REQUEST = (
     "REQUEST_METHOD", "RAW_URI", "PATH_INFO", "QUERY_STRING", "SERVER_PROTOCOL", "wsgi.input",
-    "wsgi.early_hints",
+    "wsgi.early_hints", "gunicorn.socket",
 )  # fmt: skip
 METHODS = {
     name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

@@ -6,7 +6,6 @@ a wait: each wait notes its deadline, and twice a second a sweep interrupts thos
 """
 
 import os
-from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -42,29 +41,27 @@ class PlainClient(Client):
         self._sweep = sweep
         sweep.clients.add(self)
 
-    def close(self) -> None:
+    def release(self) -> None:
         self._sweep.clients.discard(self)
         self.on_request = None  # refers to the connection: leave no cycle to the collector
-        super().close()
 
     def recv_request(self, idle_s: float) -> Any:
-        self.idle_since_s = now = monotonic()
-        until = now + idle_s
-        on_ready = None if self.on_request is None else self._read_request
+        if self.on_request is None:
+            return super().recv_request(idle_s)
+        self.resume_request(monotonic() + idle_s)
+        wait = self._reading
         try:
-            while True:
-                found = self._wait(self._reading, until, on_ready)
-                if found is not None:
-                    return found
-                try:
-                    return self._raw.recv(RECV_BYTES)
-                except BlockingIOError:  # an event without input
-                    continue
+            found = self._hub.switch()
         except Over:
-            raise IdleTimeout(f"no request came in {idle_s:g} s") from None
-        except OSError as error:
-            self.error = error
-            raise
+            # If the process was stopped or the hub blocked beyond the deadline, the client's bytes
+            # may have arrived in time.
+            if not self.has_input():
+                raise IdleTimeout(f"no request came in {idle_s:g} s") from None
+            found = None
+        finally:
+            wait.watcher.stop()
+            wait.until = NEVER
+        return self._raw.recv(RECV_BYTES) if found is None else found
 
     def _read_request(self) -> None:
         """Read the first bytes of a request and pass them on; runs in the hub."""
@@ -81,17 +78,18 @@ class PlainClient(Client):
         if not data or not self.on_request(data):  # type: ignore[misc]
             self._owner.switch(data)
 
-    def resume_request(self, idle_s: float) -> None:
+    def resume_request(self, until_s: float) -> None:
         """
-        Start the wait for the next request from another greenlet than the connection's.
+        Start the wait for the next request; any greenlet may call this.
 
-        :param idle_s: seconds to wait, float.
+        :param until_s: when it ends, float, of the monotonic clock.
         """
-        # The connection's greenlet is still suspended in recv_request(). No switch is needed: the
-        # watcher calls _read_request() again.
+        # The connection's greenlet is suspended in recv_request(), or will be at once. No switch is
+        # needed: the watcher calls _read_request().
         wait = self._reading
-        self.idle_since_s = now = monotonic()
-        wait.until = now + idle_s
+        if wait.until != NEVER:
+            raise ConcurrentObjectUseError("another greenlet waits for this client")
+        wait.until = until_s
         wait.waiter = self._owner
         wait.watcher.start(self._read_request)
 
@@ -100,7 +98,7 @@ class PlainClient(Client):
         # Not now: the caller, a handler, first becomes idle.
         self._hub.loop.run_callback(self._owner.switch, found)
 
-    def _recv(self, size: int, timeout_s: float) -> bytes:
+    def recv(self, size: int, timeout_s: float) -> bytes:
         until = monotonic() + timeout_s
         while True:
             # Wait first, even if there is input: other greenlets run meanwhile.
@@ -111,7 +109,7 @@ class PlainClient(Client):
                 continue
             return data
 
-    def _sendall(self, data: Any) -> None:
+    def sendall(self, data: Any) -> None:
         # Most responses fit into the socket's buffer: one system call, no wait, no memoryview.
         try:
             sent = self._raw.send(data)
@@ -131,7 +129,7 @@ class PlainClient(Client):
             view = view[sent:]
             budget.note(sent)
 
-    def _sendfile(self, file: Any, offset: int, count: int) -> int:
+    def sendfile(self, file: Any, offset: int, count: int) -> int:
         to, of, budget = self._raw.fileno(), file.fileno(), _Budget(self.limits.write_s)
         start, end = offset, offset + count
         while start < end:
@@ -144,7 +142,7 @@ class PlainClient(Client):
                 if start > offset:
                     raise
                 # Not every file supports it; after the first bytes the error is the client's.
-                return super()._sendfile(file, offset, count)
+                return super().sendfile(file, offset, count)
             if sent == 0:  # the file has been truncated
                 break
             start += sent
@@ -154,38 +152,31 @@ class PlainClient(Client):
 
     def _wait_writable(self, budget: "_Budget") -> None:
         started = monotonic()
-        self._wait(self._writing, started + budget.left_s)
+        try:
+            self._wait(self._writing, started + budget.left_s)
+        except Over:
+            raise self._not_taken() from None
         budget.left_s -= monotonic() - started
 
-    def _wait(
-        self, wait: "_Wait", until: float, on_ready: Callable[[], object] | None = None
-    ) -> Any:
-        """Wait in the hub; return the value of :meth:`end_request`, None when *wait* is ready."""
+    def _wait(self, wait: "_Wait", until: float) -> None:
         # One greenlet may read while another writes, as in a streaming application. A second wait
         # in the same direction would replace the first, which would then never end.
         if wait.until != NEVER:
             raise ConcurrentObjectUseError("another greenlet waits for this client")
         wait.waiter = waiter = getcurrent()
         wait.until = until
-        limiter = self.limiter
-        if limiter is not None:
-            limiter.suspend()  # a slow client must not occupy one of the requests in progress
         try:
             # This is Hub.wait() without its Waiter, which ensures that only the watcher resumes the
             # greenlet. Here the callers' loops do: they try again and wait again.
-            wait.watcher.start(on_ready or waiter.switch)
-            return self._hub.switch() or None  # () when the watcher resumed it
+            wait.watcher.start(waiter.switch)
+            self._wait_uncounted(self._hub.switch)
         except Over:
-            # If the process was stopped or the hub blocked beyond the deadline, the client's bytes
-            # may have arrived in time.
+            # As in recv_request().
             if wait is self._writing or not self.has_input():
                 raise
-            return None
         finally:
             wait.watcher.stop()
             wait.until = NEVER
-            if limiter is not None:
-                limiter.resume()
 
 
 class _Wait:

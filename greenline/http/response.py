@@ -77,10 +77,10 @@ def date_at(second: int) -> str:
 
 class Response(wsgi.Response):  # type: ignore[misc]
     """
-    gunicorn's Response for a :class:`~greenline.http.client.Client`.
+    gunicorn's Response for a :class:`~greenline.http.connection.ClientConnection`.
 
     :param request: a FastRequest, or gunicorn's request.
-    :param client: the client that it is sent to.
+    :param connection: the one that it is sent over.
     :param cfg: gunicorn's settings.
     """
 
@@ -97,9 +97,9 @@ class Response(wsgi.Response):  # type: ignore[misc]
     _lines: str | None = None
     _omits_body = _omits_body_warned = False
 
-    def __init__(self, request: Any, client: Any, cfg: Any) -> None:
+    def __init__(self, request: Any, connection: Any, cfg: Any) -> None:
         self.req = request
-        self.sock = client
+        self.sock = connection
         self.cfg = cfg
         self.headers: list[tuple[str, str]] = []
 
@@ -113,7 +113,7 @@ class Response(wsgi.Response):  # type: ignore[misc]
         code = code_of(status)
         if code >= 400 and self.sock.error is not None:
             # The application has turned the client's error into a response, such as a 500 for a
-            # body that was too large. The worker answers the original error.
+            # body that was too large. ErrorResponses answers the original error.
             raise self.sock.error
         if exc_info is not None:
             return self._replace(status, headers, exc_info)

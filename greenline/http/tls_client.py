@@ -21,26 +21,18 @@ class TlsClient(Client):
 
     def __init__(self, sock: Any, limits: Limits) -> None:
         super().__init__(sock, limits)
-        self._wait_for = sock._wait
+        self._wait_of_socket = sock._wait
         sock._wait = self._wait  # private to gevent: all waits of a socket call it
 
-    def close(self) -> None:
+    def release(self) -> None:
         vars(self.sock).pop("_wait", None)  # leave no cycle to the collector
-        super().close()
 
-    def _recv(self, size: int, timeout_s: float) -> bytes:
+    def recv(self, size: int, timeout_s: float) -> bytes:
         # A read that need not wait would let no other greenlet run. `pending` counts the bytes that
         # TLS has decrypted already.
         if self.sock.pending() or self.has_input():
             yield_to_hub()
-        return super()._recv(size, timeout_s)
+        return super().recv(size, timeout_s)
 
-    def _wait(self, *what: Any, **how: Any) -> None:
-        limiter = self.limiter
-        if limiter is not None:
-            limiter.suspend()  # a slow client must not occupy one of the requests in progress
-        try:
-            self._wait_for(*what, **how)
-        finally:
-            if limiter is not None:
-                limiter.resume()
+    def _wait(self, *args: Any, **kwargs: Any) -> None:
+        self._wait_uncounted(self._wait_of_socket, *args, **kwargs)

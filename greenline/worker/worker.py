@@ -12,7 +12,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -22,7 +22,6 @@ from typing import Any
 import gevent
 from gevent import GreenletExit
 from gevent.pool import Pool
-from gevent.socket import socket as gevent_socket
 from greenlet import getcurrent
 
 from greenline import offload, settings
@@ -33,7 +32,7 @@ from greenline.http import http2, proxy_headers
 from greenline.http.client import Client
 from greenline.http.connection import ClientConnection, HandlerOutcome
 from greenline.http.error_responses import ErrorResponses
-from greenline.http.fast_parser import UWSGI, FastParser, Rules, split_head
+from greenline.http.fast_parser import UWSGI, Rules, split_head
 from greenline.http.gunicorn_compat import (
     ALREADY_HANDLED,
     GeventWorker,
@@ -198,6 +197,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             unaccepted=lambda: sum(server.unaccepted() for server in self._servers),
         )
         counters.gauges["limiter"] = self._limiter.stats
+        start = partial(self._handlers.start, self._handle) if self.is_fast else None
+        self._connect = partial(
+            ClientConnection,
+            *(self.rules, self.base, self.limits, self._limiter, start, self.sweep),
+        )
         self._limit_requests()
         has_hooks = self._pre_request is not None or self._post_request is not None
         self._run = self._respond_with_hooks if has_hooks else self._respond
@@ -223,21 +227,20 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         :param addr: the client's address.
         """
         sock.setblocking(1)
-        if isinstance(sock, ssl.SSLSocket) and not self._shakes_hands(sock):
+        is_tls = isinstance(sock, ssl.SSLSocket)
+        if is_tls and not self._shakes_hands(sock):
             return
-        if self._is_foreign(sock, addr):
-            guest = Guest()
-            self.conversations.add(guest)
-            try:
-                super().handle(listener, sock, addr)
-            finally:
-                self.conversations.discard(guest)
+        if (is_tls and is_http2_negotiated(sock)) or self._may_upgrade(addr):
+            self._let_gunicorn_handle(listener, sock, addr)
             return
-        client = self._client(sock)
-        connection = self._connection(client, addr, listener.getsockname())
+        connection = self._connect(sock, addr, listener.getsockname())
         self.conversations.add(connection)
+        idle_s = self.limits.head_s
         try:
-            self._converse(connection)
+            while (request := connection.next_request(idle_s)) is not None:
+                if not connection.finish(self.answer(connection, request)):
+                    break
+                idle_s = self.keepalive_s
         except (StopIteration, NoMoreData) as error:
             # The application took over the socket, or the client closed it in a request.
             self.log.debug("Closing connection. %r", error)
@@ -249,9 +252,24 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         except BaseException as error:
             self._error_responses.give_up(connection, addr, error)
         finally:
-            client.close()
-            client.error = None  # its traceback refers to the client: leave no cycle
+            connection.close()
             self.conversations.discard(connection)
+
+    def _may_upgrade(self, addr: Any) -> bool:
+        """Return whether a client without TLS may speak HTTP/2."""
+        return bool(
+            negotiation.prior_knowledge_allowed(self.cfg, addr)
+            or negotiation.upgrade_allowed(self.cfg, addr)
+        )
+
+    def _let_gunicorn_handle(self, listener: Any, sock: Any, addr: Any) -> None:
+        """Serve a client that may speak HTTP/2."""
+        guest = Guest()
+        self.conversations.add(guest)
+        try:
+            super().handle(listener, sock, addr)
+        finally:
+            self.conversations.discard(guest)
 
     def answer(self, connection: ClientConnection, request: Any, in_handler: bool = False) -> bool:
         """
@@ -280,7 +298,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if not self.alive or not self.keepalive_s:
                 response.force_close()
             try:
-                admitted = self._limiter.acquire(environ, connection.client.sock)
+                admitted = self._limiter.acquire(environ, connection.sock)
             except Overloaded:
                 self._counters.count(("refused",))
                 if connection.withholds_body():
@@ -292,7 +310,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 self._log_timeout_in_queue(request, error)
                 raise
             # Reads and writes that wait suspend it. An exempt request is not counted.
-            connection.client.limiter = self._limiter if admitted is not None else None
+            connection.count_in(admitted is not None)
             try:
                 if in_handler:
                     self._run(self.wsgi, environ, response, started, request)
@@ -300,7 +318,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     connection.ask_for_body()
                     self._handlers.run(self._run, self.wsgi, environ, response, started, request)
             finally:
-                connection.client.limiter = None  # it must not be suspended by the rest of the body
+                connection.count_in(False)  # the rest of the body must not suspend it
                 self._limiter.release(admitted, (response.status_code or 500) < 500)
             # Without a head the application has taken over the socket, and may have closed it.
             return not response.headers_sent or not response.should_close()
@@ -439,38 +457,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._request_log.reopen()
         self.base["wsgi.errors"].streams = WSGIErrorsWrapper(self.cfg).streams
 
-    def _converse(self, connection: ClientConnection) -> None:
-        idle_s = self.limits.head_s
-        if self.is_fast and isinstance(connection.client, PlainClient):
-            connection.client.on_request = self._server_at_once(connection)
-        while (request := connection.next_request(idle_s)) is not None:
-            if not self.answer(connection, request) or not connection.finish():
-                break
-            idle_s = self.keepalive_s
-        # Closing with unread bytes sends a reset, which discards the response on its way.
-        if connection.is_unread() or connection.client.has_input():
-            connection.client.linger()
-
-    def _server_at_once(self, connection: ClientConnection) -> Callable[[bytes], bool]:
-        """
-        Return the connection's ``on_request``, which starts a handler from the hub.
-
-        Most requests are served so, without a switch to the connection's own greenlet and back. It
-        returns False if that is needed: the request must be read by gunicorn, or wait.
-        """
-        has_room, read, handle = self._limiter.has_room, connection.read_whole, self._handle
-        start = self._handlers.start
-
-        def serve(data: bytes) -> bool:
-            # Runs in the hub, so nothing here may wait. No switch between has_room() and acquire()
-            # in the handler, so the request is admitted at once.
-            if not has_room() or (request := read(data)) is None:
-                return False
-            start(handle, connection, request)
-            return True
-
-        return serve
-
     def _handle(self, connection: ClientConnection, request: Any) -> None:
         """Answer *request* in a handler; resume the connection's greenlet if it must go on."""
         connection.handler = getcurrent()
@@ -483,21 +469,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             outcome = HandlerOutcome(error=error)
         finally:
             connection.handler = None
-        connection.client.end_request(outcome)
+        connection.end_request(outcome)
 
     def _end_after_this(self) -> None:
         if self.alive and arbiter.has_successors():
             self.log.info("Autorestarting worker after current request.")
             self.alive = False
-
-    def _client(self, sock: Any) -> Client:
-        if type(sock) is gevent_socket:
-            return PlainClient(sock, self.limits, self.sweep)
-        return (TlsClient if isinstance(sock, ssl.SSLSocket) else Client)(sock, self.limits)
-
-    def _connection(self, client: Client, addr: Any, server: Any) -> ClientConnection:
-        lane = FastParser(self.rules, {**self.base, "gunicorn.socket": client.sock}, addr, server)
-        return ClientConnection(client, lane, server, fast=self.is_fast)
 
     def _shakes_hands(self, sock: Any) -> bool:
         try:
@@ -508,13 +485,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self.log.debug("No TLS handshake. %r", error)
             return False
         return True
-
-    def _is_foreign(self, sock: Any, addr: Any) -> bool:
-        return bool(
-            is_http2_negotiated(sock)
-            or negotiation.prior_knowledge_allowed(self.cfg, addr)
-            or negotiation.upgrade_allowed(self.cfg, addr)
-        )
 
     def _close_idle(self) -> None:
         """Close the longest idle connections of a listener that has little room for new ones."""

@@ -33,7 +33,7 @@ def chunked(sock: Any, came: bytes = b"") -> Body:
     unreader = SocketUnreader(sock)
     unreader.unread(came)
     request = SimpleNamespace(trailers=[])
-    return Body(BoundedChunks(request, unreader, 10**9))
+    return Body(BoundedChunks(request, unreader, 10**9, note=lambda error: None))
 
 
 def test_many_small_chunks_let_the_others_run(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -38,8 +38,10 @@ def pair() -> Iterator[tuple[PlainClient, socket.socket]]:
     sweep = Sweep()
     sweep.start()
     ours, theirs = socket.socketpair()
-    with closing(theirs), closing(PlainClient(ours, settings.limits(), sweep)) as client:
+    with closing(theirs), closing(ours):
+        client = PlainClient(ours, settings.limits(), sweep)
         yield client, theirs
+        client.release()
 
 
 def test_the_time_for_a_request_goes_on_while_there_is_nothing_to_read(
