@@ -3,6 +3,7 @@ Own the conversation with one client: its requests, its errors and the limits on
 
 The seconds that reads wait are subtracted from one budget for each stage: the rest of a request's
 head, and its body. The application's own time is not counted.
+
 Each request is read by :class:`FastParser` if possible, else by gunicorn's Python parser or its
 parser of the uwsgi protocol. Unread bytes are handed from one parser to the other.
 """
@@ -55,7 +56,7 @@ LINGER_BYTES = 16 * 1024 * 1024
 
 
 class HandlerOutcome(NamedTuple):
-    """The outcome of a request that a handler served instead of the connection's own greenlet."""
+    """The outcome of a request that a handler answered instead of the connection's own greenlet."""
 
     stays: bool = False
     error: BaseException | None = None
@@ -63,20 +64,23 @@ class HandlerOutcome(NamedTuple):
 
 class ClientConnection:
     """
-    The state of one client's connection.
+    The state of one client's connection. Create it in the greenlet that calls :meth:`converse`.
 
     gunicorn's parser reads from it and responses are written to it as if it were the socket.
 
+    :param sock: the client's socket, gevent's.
+    :param addr: the client's address.
+    :param server: the address of the listener, a tuple or the path of a unix socket.
     :param rules: gunicorn's settings for requests.
     :param base: the part of the environ that the requests of all connections share.
     :param limits: seconds and bytes that the client may take.
     :param limiter: admits the requests.
-    :param start: starts a handler for a request; called in the hub. None: gunicorn's parser must
+    :param keepalive_s: seconds to wait for a request after the first, float.
+    :param answer: answers a request; called with the connection, the request, and whether the
+        greenlet that calls it is a handler. It returns whether another request may follow.
+    :param start: calls a function in a handler; called in the hub. None: gunicorn's parser must
         read every request.
     :param sweep: interrupts the waits that have expired.
-    :param sock: the client's socket, gevent's.
-    :param addr: the client's address.
-    :param server: the address of the listener, a tuple or the path of a unix socket.
     """
 
     error: OSError | None = None  # the client's, which ended the conversation
@@ -86,24 +90,29 @@ class ClientConnection:
 
     def __init__(
         self,
+        sock: Any,
+        addr: Any,
+        server: Any,
+        *,
         rules: Rules,
         base: dict[str, Any],
         limits: Limits,
         limiter: ConcurrencyLimiter,
-        start: Callable[["ClientConnection", FastRequest], None] | None,
+        keepalive_s: float,
+        answer: Callable[["ClientConnection", Any, bool], bool],
+        start: Callable[..., None] | None,
         sweep: Sweep,
-        sock: Any,
-        addr: Any,
-        server: Any,
     ) -> None:
         self.sock = sock
         self.server = server
         self.request: Any = None
-        self.started_s: float | None = None  # when the worker began to answer it
-        self.handler: Any = None  # the greenlet in which the application runs
+        self.started_s = NEVER  # when the answer to it began
+        self._handler: Any = None  # the greenlet in which the application runs
         self._cfg = rules.cfg
         self._limits = limits
         self._limiter = limiter
+        self._keepalive_s = keepalive_s
+        self._answer = answer
         self._start = start
         self._response: Response | None = None
         self._is_idle = False
@@ -123,16 +132,28 @@ class ClientConnection:
         else:
             self._client = (TlsClient if isinstance(sock, ssl.SSLSocket) else Client)(sock, limits)
 
-    def next_request(self, idle_s: float) -> Any:
+    def converse(self) -> None:
         """
-        Return the next request, None when the client has closed.
+        Have the requests answered, until one of the sides closes the connection.
+
+        :raises ClientTimeout: the client took longer than its limit.
+        :raises BodyTooLarge: a body exceeds the limit.
+        :raises Exception: gunicorn's, for a malformed request, and those of *answer*.
+        """
+        idle_s = self._limits.head_s
+        while (request := self._next_request(idle_s)) is not None:
+            if not self._finish(self._answer(self, request, False)):
+                break
+            idle_s = self._keepalive_s
+
+    def _next_request(self, idle_s: float) -> Any:
+        """
+        Return the next request that this greenlet must answer, None when there is none.
 
         :param idle_s: seconds to wait for it, float.
-        :raises ClientTimeout: it did not arrive in time.
-        :raises BodyTooLarge: its body exceeds the limit.
-        :raises Exception: gunicorn's, for a malformed request.
         """
-        self.request = self._response = self.started_s = None
+        self.request = self._response = None
+        self.started_s = NEVER
         self._is_withheld = False
         data = self._data
         if data:
@@ -152,7 +173,7 @@ class ClientConnection:
                 if data.error is not None:
                     raise data.error
                 if not data.stays:
-                    self.finish(False)
+                    self._finish(False)
                     return None
                 data = self._data  # pipelined behind the request that the handler served
             if not data:
@@ -195,29 +216,34 @@ class ClientConnection:
             return False
         request.body = BytesIO(data[request.head_bytes : end])
         self._data = data[end:]
-        self._response = self.started_s = None
+        self._response = None
         self._is_withheld = self._is_idle = False
         self.request = request
-        self._start(self, request)  # type: ignore[misc]
+        self._start(self._handle, request)  # type: ignore[misc]
         return True
 
-    def wait_for_next(self, idle_s: float) -> bool:
-        """
-        Let the client wait for its next request without a greenlet.
-
-        :param idle_s: seconds to wait, float.
-        :returns: False if a part of the next request was read already.
-        """
-        self.request = self._response = None
-        if self._data:
-            return False
-        self._is_idle = True
-        self._idle_since_s = now = monotonic()
-        self._client.resume_request(now + idle_s)
-        return True
+    def _handle(self, request: FastRequest) -> None:
+        """Answer *request* in a handler; resume the connection's greenlet if it must go on."""
+        self._handler = gevent.getcurrent()
+        try:
+            stays = self._answer(self, request, True)
+            if stays and not self._data:
+                # The client waits for its next request without a greenlet.
+                self.request = self._response = None
+                self._is_idle = True
+                self._idle_since_s = now = monotonic()
+                self._client.resume_request(now + self._keepalive_s)
+                return
+            outcome = HandlerOutcome(stays)
+        except BaseException as error:  # the connection's greenlet raises it
+            outcome = HandlerOutcome(error=error)
+        finally:
+            self._handler = None
+        self._client.end_request(outcome)
 
     def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
         """Return the response to fill and the environ for the application."""
+        self.started_s = monotonic()
         if isinstance(request, FastRequest):
             response = self._response = Response(request, self, self._cfg)
             environ: dict[str, Any] = request.environ
@@ -253,10 +279,6 @@ class ClientConnection:
     def count_in(self, is_counted: bool) -> None:
         """Note whether the limiter counts the request, and is suspended by waits for the client."""
         self._client.limiter = self._limiter if is_counted else None
-
-    def end_request(self, outcome: HandlerOutcome) -> None:
-        """Resume the connection's greenlet after a request that a handler has answered."""
-        self._client.end_request(outcome)
 
     def recv(self, size: int = RECV_BYTES) -> bytes:
         """
@@ -332,6 +354,20 @@ class ClientConnection:
             while left > 0 and (data := self.recv()):
                 left -= len(data)
 
+    def end_with(self, response: bytes, linger_s: float) -> None:
+        """
+        Send the last response to a client that may still be sending its request.
+
+        :param response: the head and the body.
+        :param linger_s: seconds for the client to read it, float.
+        """
+        # From now on no request is in progress: a stop that interrupts the linger below must not
+        # log and answer this one again.
+        self.request = None
+        with suppress(OSError):
+            self.sendall(response)
+            self.linger(linger_s)
+
     def reset(self) -> None:
         """Discard unsent bytes when the socket closes: the client does not read them."""
         self._client.reset()
@@ -344,7 +380,7 @@ class ClientConnection:
         self.error = self.request = self._response = self._body = None
         vars(self).pop("_parser", None)
 
-    def finish(self, stays: bool) -> bool:
+    def _finish(self, stays: bool) -> bool:
         """
         Read the rest of the body; return whether another request may follow.
 
@@ -397,7 +433,7 @@ class ClientConnection:
 
     def took_s(self) -> float:
         """Return the seconds since the worker began to answer the request in progress."""
-        return 0.0 if self.started_s is None else monotonic() - self.started_s
+        return max(monotonic() - self.started_s, 0.0)
 
     def what(self) -> str | None:
         """Return the method and target of the request in progress, None without one."""
@@ -420,7 +456,7 @@ class ClientConnection:
     def cut(self) -> None:
         """End the request in progress, or the wait for one."""
         # The greenlet of the connection may be waiting for the handler, which would go on.
-        gevent.kill(self.handler or self._greenlet)
+        gevent.kill(self._handler or self._greenlet)
 
     def _close_if_idle(self) -> None:
         # Runs in the hub: no greenlet switch between the check and the throw. A close would lose

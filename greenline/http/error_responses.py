@@ -6,7 +6,6 @@ A client that has received a part of a response gets no second one.
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from greenline.errors import GreenlineError, StoreError
@@ -19,16 +18,16 @@ from greenline.http.client import (
 )
 from greenline.http.connection import LINGER_S, ClientConnection
 from greenline.http.response import Response
-from greenline.hub.request_timeout import RequestTimeout
+from greenline.hub.request_timeout import REASON, RequestTimeout
 from greenline.telemetry import access_log
 from greenline.telemetry.request_log import RequestLog
 
 SHORT_S = 0.5  # to linger after a 408: the client is known to be slow
-REFUSALS: dict[type, tuple[int, str]] = {
-    HeadTimeout: (408, "Request Timeout"),
-    BodyTimeout: (408, "Request Timeout"),
-    BodyTooLarge: (413, "Content Too Large"),
-    RequestTimeout: (504, "Gateway Timeout"),
+REFUSALS: dict[type, str] = {
+    HeadTimeout: "408 Request Timeout",
+    BodyTimeout: "408 Request Timeout",
+    BodyTooLarge: "413 Content Too Large",
+    RequestTimeout: REASON,
 }
 
 
@@ -84,8 +83,7 @@ class ErrorResponses:
         cause = connection.error or error
         if type(cause) in REFUSALS and not connection.is_answered():
             self._log.debug("Refusing a request. %s", cause)
-            status, reason = REFUSALS[type(cause)]
-            self._refuse(connection, status, reason, str(cause))
+            self._refuse(connection, REFUSALS[type(cause)], str(cause))
         elif cause is connection.error or isinstance(cause, IdleTimeout | RequestTimeout):
             self._log.debug("Closing connection. %r", cause)
             if isinstance(cause, WriteTimeout):
@@ -114,27 +112,22 @@ class ErrorResponses:
             return
         self._log.warning("cut after the graceful timeout: %s", what)
         if not connection.is_answered():
-            self._refuse(connection, 503, "Service Unavailable", "the server is being stopped")
+            self._refuse(connection, "503 Service Unavailable", "the server is being stopped")
 
-    def _refuse(self, connection: ClientConnection, status: int, reason: str, message: str) -> None:
+    def _refuse(self, connection: ClientConnection, status: str, message: str) -> None:
         """Send a response of our own to a client that may still be sending its request."""
-        body = message.encode()
-        retry = "Retry-After: 1\r\n" if status == 503 else ""
+        body, code = message.encode(), int(status[:3])
+        retry = "Retry-After: 1\r\n" if code == 503 else ""
         head = (
-            f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\n{retry}"
+            f"HTTP/1.1 {status}\r\nConnection: close\r\n{retry}"
             f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         environ, request = connection.environ(), connection.request
         if request is None:
-            self._request_log.tell_refusal(environ, status)
+            self._request_log.tell_refusal(environ, code)
         else:
             response = Response(request, connection, self._cfg)
-            response.status, response.status_code = f"{status} {reason}", status
+            response.status, response.status_code = status, code
             response.sent, response.route = len(body), access_log.route(environ)
             self._request_log.tell(environ, request, response, connection.took_s())
-            # From now on no request is in progress: a stop that interrupts the linger below must
-            # not log and answer this one again.
-            connection.request = None
-        with suppress(OSError):
-            connection.sendall(head.encode() + body)
-            connection.linger(SHORT_S if status == 408 else LINGER_S)
+        connection.end_with(head.encode() + body, SHORT_S if code == 408 else LINGER_S)

@@ -140,7 +140,7 @@ class FastRequest(Request):  # type: ignore[misc]
     It has the attributes of gunicorn's Request. Those that only hooks and logs read are computed
     on demand.
 
-    :param lane: the parser.
+    :param parser: the one that has read it.
     :param head: the head as gunicorn_h1c has split it.
     :param environ: for the application.
     :param head_bytes: length of the head, int.
@@ -155,9 +155,9 @@ class FastRequest(Request):  # type: ignore[misc]
     proxy_protocol_info: Any = None
 
     def __init__(
-        self, lane: "FastParser", head: Any, environ: dict[str, Any], head_bytes: int, minor: int
+        self, parser: "FastParser", head: Any, environ: dict[str, Any], head_bytes: int, minor: int
     ) -> None:
-        self._lane = lane
+        self._parser = parser
         self._head = head
         self.environ = environ
         self.head_bytes = head_bytes
@@ -207,21 +207,21 @@ class FastRequest(Request):  # type: ignore[misc]
 
     @property
     def cfg(self) -> Any:
-        return self._lane.rules.cfg
+        return self._parser.rules.cfg
 
     @property
     def peer_addr(self) -> Any:
-        return self._lane.peer_addr
+        return self._parser.peer_addr
 
     remote_addr = peer_addr
 
     @property
     def limit_request_fields(self) -> Any:
-        return self._lane.rules.max_fields
+        return self._parser.rules.max_fields
 
     @property
     def limit_request_field_size(self) -> Any:
-        return self._lane.rules.max_field_bytes
+        return self._parser.rules.max_field_bytes
 
     @property
     def max_buffer_headers(self) -> Any:

@@ -22,7 +22,6 @@ from typing import Any
 import gevent
 from gevent import GreenletExit
 from gevent.pool import Pool
-from greenlet import getcurrent
 
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
@@ -30,7 +29,7 @@ from greenline.admission.limiter import limiter, refuse
 from greenline.errors import ClientGone, ConfigError, Overloaded
 from greenline.http import http2, proxy_headers
 from greenline.http.client import Client
-from greenline.http.connection import ClientConnection, HandlerOutcome
+from greenline.http.connection import ClientConnection
 from greenline.http.error_responses import ErrorResponses
 from greenline.http.fast_parser import UWSGI, Rules, split_head
 from greenline.http.gunicorn_compat import (
@@ -172,7 +171,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         told_s = settings.proxy_keepalive_s()
         self.proxy_s = cfg.keepalive if told_s is None else told_s
         self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
-        self.is_fast = self._has_fast_lane()
         self._counters = counters.join(self.shared_fd)
         self._request_log = RequestLog(cfg, self.log, self._counters, as_json=settings.logs_json())
         atexit.register(self._request_log.close)  # after gunicorn's last line
@@ -197,10 +195,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             unaccepted=lambda: sum(server.unaccepted() for server in self._servers),
         )
         counters.gauges["limiter"] = self._limiter.stats
-        start = partial(self._handlers.start, self._handle) if self.is_fast else None
         self._connect = partial(
             ClientConnection,
-            *(self.rules, self.base, self.limits, self._limiter, start, self.sweep),
+            rules=self.rules,
+            base=self.base,
+            limits=self.limits,
+            limiter=self._limiter,
+            keepalive_s=self.keepalive_s,
+            answer=self.answer,
+            start=self._handlers.start if self._has_fast_parser() else None,
+            sweep=self.sweep,
         )
         self._limit_requests()
         has_hooks = self._pre_request is not None or self._post_request is not None
@@ -235,12 +239,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             return
         connection = self._connect(sock, addr, listener.getsockname())
         self.conversations.add(connection)
-        idle_s = self.limits.head_s
         try:
-            while (request := connection.next_request(idle_s)) is not None:
-                if not connection.finish(self.answer(connection, request)):
-                    break
-                idle_s = self.keepalive_s
+            connection.converse()
         except (StopIteration, NoMoreData) as error:
             # The application took over the socket, or the client closed it in a request.
             self.log.debug("Closing connection. %r", error)
@@ -271,25 +271,22 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         finally:
             self.conversations.discard(guest)
 
-    def answer(self, connection: ClientConnection, request: Any, in_handler: bool = False) -> bool:
+    def answer(self, connection: ClientConnection, request: Any, in_handler: bool) -> bool:
         """
         Call the application and send its response. All HTTP/1 requests pass here.
 
         :param connection: the client's.
         :param request: the request.
-        :param in_handler: whether this greenlet is a handler, in which the application may run.
-            Default False: it runs in another one.
+        :param in_handler: whether this greenlet is a handler, bool: the application may run in it.
         :returns: whether the connection stays open.
         :raises ClientGone: the client disconnected while the request waited for admission.
         :raises RequestTimeout: the request was not answered in time.
         :raises OSError: the client is gone, or too slow.
         :raises Exception: the application's.
         """
-        started = connection.started_s = monotonic()
-        environ: dict[str, Any] = {}
-        response = None
+        response, environ = connection.respond(request)
+        started = connection.started_s
         try:
-            response, environ = connection.respond(request)
             if proxy_headers.REQUEST_START in environ:
                 proxy_headers.note_queue(environ)
             self.nr += 1
@@ -457,20 +454,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._request_log.reopen()
         self.base["wsgi.errors"].streams = WSGIErrorsWrapper(self.cfg).streams
 
-    def _handle(self, connection: ClientConnection, request: Any) -> None:
-        """Answer *request* in a handler; resume the connection's greenlet if it must go on."""
-        connection.handler = getcurrent()
-        try:
-            stays = self.answer(connection, request, True)
-            if stays and connection.wait_for_next(self.keepalive_s):
-                return
-            outcome = HandlerOutcome(stays)
-        except BaseException as error:  # the connection's greenlet raises it
-            outcome = HandlerOutcome(error=error)
-        finally:
-            connection.handler = None
-        connection.end_request(outcome)
-
     def _end_after_this(self) -> None:
         if self.alive and arbiter.has_successors():
             self.log.info("Autorestarting worker after current request.")
@@ -532,7 +515,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             gevent.sleep(0)  # the loop runs, and drops, their callbacks, which refer to them
             gc.collect()  # connections in reference cycles, such as Django's, are closed now
 
-    def _has_fast_lane(self) -> bool:
+    def _has_fast_parser(self) -> bool:
         if split_head is None and self.cfg.http_parser == "auto":
             self.log.warning(
                 "gunicorn_h1c is not installed: every request is read by gunicorn's Python parser"

@@ -1,0 +1,166 @@
+"""greenline.http.connection on a pair of sockets."""
+
+import gc
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Any
+from weakref import ref
+
+import gevent
+import pytest
+from gunicorn.config import Config
+from gunicorn.http.wsgi import base_environ
+
+from greenline import settings
+from greenline.admission.adaptive import Fixed
+from greenline.admission.limiter import ConcurrencyLimiter
+from greenline.http.body import BodyTooLarge
+from greenline.http.client import BodyTimeout, ClientTimeout, HeadTimeout
+from greenline.http.connection import ClientConnection
+from greenline.http.fast_parser import Rules
+from greenline.http.plain_client import Sweep
+
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+READ_S, MAX_BYTES = 0.3, 100
+
+
+class Talk:
+    """A connection, and the client's end of it."""
+
+    def __init__(self, ours: socket.socket, theirs: socket.socket) -> None:
+        self.theirs = theirs
+        self.limiter = ConcurrencyLimiter(Fixed(1))
+        self.outcomes: list[Any] = []
+        self.answer: Any = lambda connection, environ: environ["wsgi.input"].read()
+        cfg, sweep = Config(), Sweep()
+        sweep.start()
+        limits = settings.limits()._replace(
+            head_s=READ_S, body_read_s=READ_S, max_body_bytes=MAX_BYTES
+        )
+        self.connection = ClientConnection(
+            ours, ("127.0.0.1", 4711), ("127.0.0.1", 8000),
+            rules=Rules(cfg), base=base_environ(cfg), limits=limits, limiter=self.limiter,
+            keepalive_s=READ_S, answer=self._answer, start=None, sweep=sweep,
+        )  # fmt: skip
+
+    def _answer(self, connection: ClientConnection, request: Any, in_handler: bool) -> bool:
+        response, environ = connection.respond(request)
+        try:
+            self.outcomes.append(self.answer(connection, environ))
+            response.start_response("200 OK", [("Content-Length", "0")])
+            response.write_all([])
+            return not response.should_close()
+        finally:
+            del environ["wsgi.early_hints"]  # as the worker does
+
+    def fail(self, data: bytes) -> BaseException:
+        """Return the error that ends the conversation in which the client sends *data*."""
+        self.theirs.sendall(data)
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            self.connection.converse()
+        return caught.value
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    """A connection that reads every request with gunicorn's parser."""
+    ours, theirs = socket.socketpair()
+    with closing(theirs):
+        talk = Talk(ours, theirs)
+        yield talk
+        talk.connection.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param(HEAD, HeadTimeout, id="in the head"),
+        pytest.param(HEAD + b"Content-Length: 9\r\n\r\nbegun", BodyTimeout, id="in the body"),
+    ],
+)
+def test_the_connection_keeps_the_error_of_a_slow_client(
+    talk: Talk, data: bytes, expected: type[ClientTimeout]
+) -> None:
+    """The application may hide it, and it is answered all the same."""
+    error = talk.fail(data)
+    assert type(error) is expected
+    assert talk.connection.error is error
+
+
+def test_the_connection_keeps_the_error_of_a_body_that_is_too_large(talk: Talk) -> None:
+    """An application that answers it with a 500 sends nothing: the response raises the error."""
+
+    def hide(connection: ClientConnection, environ: dict[str, Any]) -> None:
+        with pytest.raises(BodyTooLarge):
+            environ["wsgi.input"].read()
+        connection._response.start_response("500 Internal Server Error", [])  # type: ignore[union-attr]
+
+    talk.answer = hide
+    error = talk.fail(CHUNKED + b"%x\r\n" % (MAX_BYTES + 1) + b"x" * (MAX_BYTES + 1) + b"\r\n")
+    assert type(error) is BodyTooLarge
+    assert talk.connection.error is error
+    assert not talk.connection.is_answered()
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_request_is_suspended_while_it_waits_for_its_client(talk: Talk, is_counted: bool) -> None:
+    """Only a request that the limiter counts is, and it counts again when the client has sent."""
+    found = []
+
+    def read(connection: ClientConnection, environ: dict[str, Any]) -> Any:
+        admitted = talk.limiter.acquire({"PATH_INFO": "/"}, connection.sock)
+        connection.count_in(is_counted)
+
+        def send() -> None:
+            found.append(talk.limiter.stats()["in_progress"])
+            talk.theirs.sendall(b"rest")
+            talk.theirs.shutdown(socket.SHUT_WR)
+
+        gevent.spawn(send)
+        body = environ["wsgi.input"].read()
+        found.append(talk.limiter.stats()["in_progress"])
+        connection.count_in(False)
+        talk.limiter.release(admitted)
+        return body
+
+    talk.answer = read
+    talk.theirs.sendall(HEAD + b"Content-Length: 4\r\n\r\n")
+    talk.connection.converse()
+    assert talk.outcomes == [b"rest"]
+    assert found == [0 if is_counted else 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("data", "closes", "answer"),
+    [
+        pytest.param(HEAD + b"\r\n", True, None, id="the client closes"),
+        pytest.param(HEAD, False, None, id="a slow client"),
+        pytest.param(HEAD + b"Content-Length: 9\r\n\r\n", True, None, id="a body that is cut"),
+        pytest.param(HEAD + b"\r\n", False, lambda *_: 1 / 0, id="the application fails"),
+        pytest.param(b"\r\r\r\r", True, None, id="no request"),
+    ],
+)
+def test_a_closed_connection_is_freed_without_the_collector(
+    data: bytes, closes: bool, answer: Any
+) -> None:
+    """It is part of no cycle, except gunicorn's of a chunked body and its request."""
+    ours, theirs = socket.socketpair()
+    gc.disable()
+    try:
+        with closing(theirs):
+            talk = Talk(ours, theirs)
+            talk.answer = answer or talk.answer
+            connection = vars(talk).pop("connection")
+            theirs.sendall(data)
+            if closes:
+                theirs.shutdown(socket.SHUT_WR)
+            with suppress(Exception):
+                connection.converse()
+            connection.close()
+            freed = ref(connection)
+            del connection, talk
+            assert freed() is None
+    finally:
+        gc.enable()
