@@ -113,7 +113,7 @@ def create_app(settings: Settings) -> Flask:
         ops.add_budget(routes, partial(plans, opened), settings.ops_token)
     if settings.diagnostics:
         ops.add_diagnostics(routes, Diagnostics(postgres))
-    # The document is made at its first request, of all routes that exist by then.
+    # The document describes the routes that exist by now.
     openapi.add(routes)
     docs.add(app)
     return app

@@ -6,7 +6,6 @@ statuses that it can answer, and no others.
 """
 
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Any
@@ -61,16 +60,9 @@ SECURITY = {
 
 
 def add(routes: Routes) -> None:
-    """Add the route; the document has the operations that exist at its first request."""
-
-    # Made once: it is the same for every request.
-    @cache
-    def made() -> tuple[bytes, str]:
-        text = msgspec.json.encode(document(routes.operations, is_open=routes.is_open))
-        return text, sha256(text).hexdigest()[:32]
+    """Add the route, after all others, and build the document, which has its operation as well."""
 
     def answer() -> Response:
-        text, tag = made()
         # Revalidated with its ETag at each use: the document changes with a release.
         response = http.json(text)
         response.set_etag(tag)
@@ -88,6 +80,9 @@ def add(routes: Routes) -> None:
         has_version=True,
     )
     routes.add(operation, answer)
+    # Not at the first request: it takes up to half a second, which would block the hub.
+    text = msgspec.json.encode(document(routes.operations, is_open=routes.is_open))
+    tag = sha256(text).hexdigest()[:32]
 
 
 def document(operations: Sequence[Operation], *, is_open: bool = False) -> Document:
