@@ -13,9 +13,9 @@ from functools import wraps
 from typing import Any
 
 from gevent.lock import BoundedSemaphore
-from gevent.thread import LockType  # type: ignore[import-not-found]
 from greenlet import getcurrent
 
+from greenline.hub.gevent_compat import LockType
 from greenline.hub.handlers import Handler
 
 _gevent_acquire = LockType.acquire

@@ -22,15 +22,12 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 import gevent.hub
-
-# Private names of gevent. Setting `Hub.loop`, as below, is not documented either.
-from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
 from gevent.exceptions import LoopExit
 from gevent.monkey import get_original
-from gevent.os import _watched_children  # type: ignore[attr-defined]
 from greenlet import getcurrent, greenlet, settrace
 
-from greenline.hub import deadline, disconnect
+from greenline.hub import deadline, disconnect, gevent_compat
+from greenline.hub.gevent_compat import get_hub_if_exists, set_hub, set_loop, watched_children
 
 TERMINATE_S = 5.0  # from SIGTERM to SIGKILL, for a child whose worker has ended
 
@@ -58,6 +55,7 @@ def install() -> None:
 
     from greenline.offload import multiprocess
 
+    gevent_compat.check_subprocess()
     subprocess: Any = gevent.subprocess
     subprocess.fork = partial(_fork_for_exec, subprocess.fork)
     multiprocess.install()
@@ -204,8 +202,8 @@ def _replace_hub() -> None:
     for _ in range(hub.loop.activecnt):  # libev keeps the count, and would wait for ever
         hub.loop.unref()
     for one, _ in _abandoned:
-        one.loop = hub.loop
-    _watched_children.clear()
+        one.loop = hub.loop  # gevent does not document that this can be set
+    watched_children.clear()
     _own = WeakSet([hub])
     _own.add(current)
     top = current

@@ -15,14 +15,12 @@ from time import monotonic
 from typing import Any
 
 import gevent
-
-# Private names of gevent. Those of multiprocessing are in install().
-from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import get_original
-from gevent.os import _closing_fd_to_event, fork_and_watch, fork_gevent  # type: ignore[attr-defined]
+from gevent.os import fork_and_watch, fork_gevent
 from greenlet import getcurrent
 
 from greenline.hub import poll
+from greenline.hub.gevent_compat import closing_descriptors, get_hub_if_exists
 from greenline.offload.imports import after_import
 from greenline.offload.pipes import (
     ATOMIC_WRITE_BYTES,
@@ -175,6 +173,6 @@ def _close(later: Callable[[int], None], number: int) -> None:
     # then reads until the child closes its end.
     hub = get_hub_if_exists()
     is_waited_for = hub is not None and (
-        number in _closing_fd_to_event or hub.loop.closing_fd(number)
+        number in closing_descriptors or hub.loop.closing_fd(number)
     )
     (later if is_waited_for else get_original("os", "close"))(number)

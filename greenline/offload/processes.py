@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import gevent
 from gevent.event import AsyncResult
-from gevent.os import _watched_children  # type: ignore[attr-defined]  # a private name
 
 from greenline.hub.deadline import wait_for, wait_in
+from greenline.hub.gevent_compat import watched_children
 from greenline.offload.locks import Pauses
 from greenline.offload.threads import can_wait
 
@@ -178,7 +178,7 @@ def _try_waitid(idtype: int, id: int, options: int) -> Any:  # noqa: A002
         pid, status = _try_waitpid(id if idtype == os.P_PID else ANY_CHILD, os.WNOHANG)
         if pid and options & os.WNOWAIT:
             # WNOWAIT leaves the child to a later wait: give the status back to gevent.
-            _watched_children[pid] = (pid, status, time())
+            watched_children[pid] = (pid, status, time())
         return _as_waitid(pid, status) if pid else None
     if result is not None and not options & os.WNOWAIT and result.si_code in ENDS:
         exited = result.si_code == os.CLD_EXITED
@@ -201,9 +201,9 @@ def _note_end(pid: int, status: int) -> None:
     # gevent may watch the child as well: a Popen that waits for it would never end.
     if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
         return
-    watcher = _watched_children.get(pid)
+    watcher = watched_children.get(pid)
     # Not a tuple: the callback of the watcher has not run yet, or will never run.
     if watcher is not None and not isinstance(watcher, tuple):
         watcher.rpid, watcher.rstatus = pid, status
         watcher.callback(*watcher.args)
-    _watched_children.pop(pid, None)
+    watched_children.pop(pid, None)

@@ -13,13 +13,15 @@ from inspect import signature
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-import gevent.os
 import gevent.subprocess
 from gevent.monkey import get_original
 
+from greenline.hub import gevent_compat
+
+gevent_compat.check_subprocess()
 # In an instance, because greenline.hub.patching reports an original among the globals.
 _plain = SimpleNamespace(Popen=get_original("subprocess", "Popen"))
-_green_start = gevent.subprocess.Popen._execute_child  # type: ignore[attr-defined]  # a private name
+_green_start = gevent.subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
 
 def _without_gevent(function: Any) -> Any:
@@ -71,4 +73,4 @@ def _start(self: Any, args: Any, executable: Any, preexec_fn: Any, *others: Any)
         -1 if process_group is None else process_group,
     )  # fmt: skip
     # Critical section: no greenlet switch since the start, so libev has not reaped the child yet.
-    gevent.os._watch_child(self.pid, self._on_child, self._loop, True)  # type: ignore[attr-defined]
+    gevent_compat.watch_child(self.pid, self._on_child, self._loop, True)

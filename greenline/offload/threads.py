@@ -17,11 +17,11 @@ from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
 import gevent
-from gevent._hub_local import get_hub_if_exists
 from gevent.hub import Waiter
 from gevent.monkey import get_original
 
 from greenline.hub.deadline import wait_in
+from greenline.hub.gevent_compat import get_hub_if_exists
 
 IDLE_S = 10.0
 MAX_IDLE = 16  # idle threads that no OwnThread keeps

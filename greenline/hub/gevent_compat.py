@@ -1,0 +1,94 @@
+"""
+The undocumented names of gevent that the runtime uses, checked once, at import.
+
+A version of gevent without one of them, or with another signature, ends the process with one line
+that says which version it is and which ones are supported.
+"""
+
+import inspect
+import sys
+from typing import Any, NoReturn
+
+import gevent
+
+SUPPORTED = ">=26.9,<27"
+
+
+def _refuse(reason: str) -> NoReturn:
+    sys.exit(
+        f"greenline: gevent {gevent.__version__} is not supported ({reason}): "
+        f"install gevent{SUPPORTED}"
+    )
+
+
+try:
+    from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
+    from gevent.hub import Hub
+    from gevent.libev.corecext import loop as _Loop
+    from gevent.os import _closing_fd_to_event as closing_descriptors  # type: ignore[attr-defined]
+    from gevent.os import _watch_child as watch_child  # type: ignore[attr-defined]
+    from gevent.os import _watched_children as watched_children  # type: ignore[attr-defined]
+    from gevent.socket import socket as _Socket
+    from gevent.thread import LockType  # type: ignore[import-not-found]
+except ImportError as error:
+    _refuse(str(error))
+
+# What is called or overridden, with the parameters that it has in the supported versions; None for
+# what is no function.
+MEMBERS: tuple[tuple[Any, str, str | None], ...] = (
+    (gevent.os, "_watch_child", "pid callback loop ref"),
+    (LockType, "acquire", "self blocking timeout"),
+    (Hub, "cancel_waits_close_and_then", "self watchers exc_kind then then_args"),
+    (_Socket, "_wait", "socket watcher timeout_exc"),
+    (_Socket, "_sock", None),
+    (_Socket, "_read_event", None),
+    (_Socket, "_write_event", None),
+    (_Loop, "_callbacks", None),
+    (_Loop, "activecnt", None),
+    (_Loop, "closing_fd", None),
+    (_Loop, "destroy", None),
+    (_Loop, "pendingcnt", None),
+)
+
+
+def check(members: tuple[tuple[Any, str, str | None], ...] = MEMBERS) -> None:
+    """
+    Prove that gevent's classes and modules have the members that the runtime knows.
+
+    :param members: the owner, the name and the parameters of each.
+    :raises SystemExit: one is missing or has other parameters; the one line says which, and which
+        versions are supported.
+    """
+    for owner, name, expected in members:
+        if not hasattr(owner, name):
+            _refuse(f"{owner.__name__}.{name} is gone")
+        if expected is None:
+            continue
+        parameters = inspect.signature(getattr(owner, name)).parameters
+        # A monitoring agent may have wrapped it in a function of any arguments.
+        is_wrapped = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
+        if (found := " ".join(parameters)) != expected and not is_wrapped:
+            _refuse(f"{owner.__name__}.{name}({found.replace(' ', ', ')})")
+
+
+def check_subprocess() -> None:
+    """
+    Prove the same of :mod:`gevent.subprocess`.
+
+    :raises SystemExit: as :func:`check`.
+    """
+    # Not at the import: gevent.subprocess keeps the functions of ``os`` that it finds, and in the
+    # arbiter they are not patched.
+    from gevent import subprocess
+
+    check(
+        (
+            (subprocess, "fork", None),
+            (subprocess.Popen, "_execute_child", None),
+            (subprocess.Popen, "_on_child", "self watcher"),
+            (subprocess.Popen, "_remove_nonblock_flag", "self fd"),
+        )
+    )
+
+
+check()
