@@ -1,17 +1,23 @@
 """
-The undocumented names of Flask that this package builds on, and whether this Flask has them.
+The undocumented names of Flask and Werkzeug that this package builds on, and whether they exist.
 
 ``_split_blueprint_path`` and ``_sentinel`` are compared with what Flask's own methods use;
-``_cv_app`` and ``_cv_request`` hold its contexts.
+``_cv_app`` and ``_cv_request`` hold its contexts. Of Werkzeug the attributes of rules, of the
+matcher and of responses are used, which a sample shows.
 """
 
 import inspect
+from collections.abc import Mapping
 from importlib.metadata import version
+from typing import Any
 
 import flask
 from flask import ctx as flask_ctx
+from flask.json.provider import DefaultJSONProvider
+from werkzeug.routing import Map, MapAdapter, Rule
 
 SUPPORTED = ">=3.1.3,<3.2"
+WERKZEUG_SUPPORTED = ">=3.1.9,<3.2"
 
 MISSING = ""
 try:
@@ -44,6 +50,13 @@ METHODS = {
         "push": "",
         "pop": "exc",
     },
+    DefaultJSONProvider: {"_prepare_response_obj": "args kwargs"},
+}
+WERKZEUG_METHODS = {
+    MapAdapter: {
+        "__init__": "map server_name script_name subdomain url_scheme path_info default_method "
+        "query_args",
+    },
 }
 
 
@@ -54,17 +67,21 @@ def misfit() -> str | None:
     :returns: a sentence that names the version, the reason and the supported versions; None where
         it can.
     """
-    reason = MISSING or _other_method()
+    name, supported = "Flask", SUPPORTED
+    reason = MISSING or _other_method(METHODS)
+    if not reason:
+        name, supported = "Werkzeug", WERKZEUG_SUPPORTED
+        reason = _other_method(WERKZEUG_METHODS) or _other_attribute()
     if not reason:
         return None
     return (
-        f"Flask {version('Flask')} is not one that greenline.flask builds on ({reason}): "
-        f"applications run as on Flask itself; the supported versions are Flask{SUPPORTED}"
+        f"{name} {version(name)} is not one that greenline.flask builds on ({reason}): "
+        f"applications run as on Flask itself; the supported versions are {name}{supported}"
     )
 
 
-def _other_method() -> str:
-    for owner, methods in METHODS.items():
+def _other_method(classes: Mapping[Any, Mapping[str, str]]) -> str:
+    for owner, methods in classes.items():
         if owner is None:
             return "one of its contexts is gone"
         for name, expected in methods.items():
@@ -76,4 +93,24 @@ def _other_method() -> str:
             is_wrapped = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
             if not is_wrapped and list(parameters)[1:] != expected.split():
                 return f"{owner.__name__}.{name}({', '.join(parameters)})"
+    return ""
+
+
+def _other_attribute() -> str:
+    """Name what a rule, the matcher or a response of Werkzeug lacks."""
+    rule = Rule("/a/<int:id>", endpoint="a")
+    try:
+        # The way of routing.Map through the matcher.
+        state = Map([rule])._matcher._root
+        *fixed, last = rule._parts
+        for part in fixed:
+            state = state.static[part.content]
+        ((part, found),) = state.dynamic
+        is_known = part is last and not (last.static or last.final) and found.rules == [rule]
+        if not is_known or [*rule._converters] != ["id"]:
+            return "its matcher is another one"
+        response = flask.Response(b"")
+        _ = response._status, response._status_code, response._on_close, response.headers._list
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        return str(error)
     return ""

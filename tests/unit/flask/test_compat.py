@@ -14,6 +14,18 @@ WITH_CONTEXT = (
     "inner = flask.Flask.dispatch_request\n"
     "flask.Flask.dispatch_request = lambda self, ctx=None: inner(self)\n"
 )
+# A Werkzeug that calls the root of its matcher otherwise, and works.
+WERKZEUG_NAME_GONE = """
+import inspect
+import werkzeug.routing.map, werkzeug.routing.matcher as matcher
+text = inspect.getsource(matcher.StateMachineMatcher).replace("_root", "root")
+exec("from __future__ import annotations\\n" + text, vars(matcher))
+werkzeug.routing.map.StateMachineMatcher = matcher.StateMachineMatcher
+"""
+WERKZEUG_WITH_MORE = (
+    "from werkzeug.routing import MapAdapter\n"
+    "MapAdapter.__init__ = lambda self, map, *, query_args='', **more: None\n"
+)
 SERVE = """
 import logging
 logging.basicConfig(format="%(levelname)s %(message)s")
@@ -27,6 +39,7 @@ async def path(name):
 answer = app.test_client().get("/path/x")
 print(answer.status, answer.json, Flask.__module__)
 """
+IMPORT = SERVE.partition("app = ")[0] + "print('201 CREATED /path/x', Flask.__module__)"
 
 
 @pytest.mark.parametrize(
@@ -40,12 +53,30 @@ def test_an_unknown_flask_serves_with_one_warning(before: str, reason: str) -> N
     """The warning names the reason and the supported versions."""
     serve = SERVE
     if before is NAME_GONE:  # without it this Flask cannot serve: only the import is tried
-        serve = SERVE.partition("app = ")[0] + "print('201 CREATED /path/x', Flask.__module__)"
+        serve = IMPORT
     done = run(["python", "-c", before + serve], {})
     assert done.stdout == "201 CREATED /path/x greenline.flask.plain\n"
     assert done.stderr.count("WARNING") == 1
     assert reason in done.stderr
     assert "Flask>=3.1.3,<3.2" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "serve", "reason"),
+    [
+        pytest.param(WERKZEUG_NAME_GONE, SERVE, "has no attribute '_root'", id="a name is gone"),
+        pytest.param(
+            WERKZEUG_WITH_MORE, IMPORT, "MapAdapter.__init__(self, map, ", id="other parameters"
+        ),
+    ],
+)
+def test_an_unknown_werkzeug_serves_with_one_warning(before: str, serve: str, reason: str) -> None:
+    """Its routes are matched by Werkzeug alone; the warning names the supported versions."""
+    done = run(["python", "-c", before + serve], {})
+    assert done.stdout == "201 CREATED /path/x greenline.flask.plain\n"
+    assert done.stderr.count("WARNING") == 1
+    assert reason in done.stderr
+    assert f"Werkzeug{compat.WERKZEUG_SUPPORTED}" in done.stderr
 
 
 def test_this_flask_is_built_on() -> None:
@@ -58,3 +89,4 @@ def test_the_supported_range_is_the_extras_own() -> None:
     """pip refuses what would not be built on."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     assert f"Flask{compat.SUPPORTED}" in project["optional-dependencies"]["flask"]
+    assert f"Werkzeug{compat.WERKZEUG_SUPPORTED}" in project["optional-dependencies"]["flask"]
