@@ -2,7 +2,7 @@
 PYTHON ?= python3
 ARGS ?=
 # The whole suite in processes side by side; what ARGS selects or asks for, in one.
-PYTEST = pytest $(or $(ARGS),-p tests.side_by_side)
+PYTEST = pytest --durations 10 $(or $(ARGS),-p tests.side_by_side)
 
 PINS = .venv/bin/uv pip compile - --quiet --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make pins'
@@ -10,10 +10,10 @@ PINS = .venv/bin/uv pip compile - --quiet --python-version 3.11 --generate-hashe
 # pip's and Python's own settings are the person's; these would change what runs here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 # The tests start a thousand Pythons, each of which would compile all of the code again.
-test test-long test-deploy: export PYTHONDONTWRITEBYTECODE =
+test test-fast test-long test-deploy canary: export PYTHONDONTWRITEBYTECODE =
 COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline tests
 
-.PHONY: help serve dev test test-long test-deploy check pins bench-article bench-postgres bench-api bench-http \
+.PHONY: help serve dev test test-fast test-long test-deploy canary check pins bench-article bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
 	bench-slow-clients bench-legacy bench-documents clean \
 	have-python setup-serve setup-dev setup-bench
@@ -31,6 +31,11 @@ test: setup-dev ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
 	@$(COMPILE)
 	@exec .venv/bin/python -m $(PYTEST)
 
+# The unit tests start no Postgres and no MongoDB, which tests/test_house.py checks.
+test-fast: setup-dev ## run the tests that need no database server, in less than a minute
+	@$(COMPILE)
+	@exec .venv/bin/python -m pytest --durations 10 -p tests.side_by_side tests/unit tests/test_house.py
+
 test-long: setup-dev ## run them with the long forms: twenty reloads for three, half a minute deaf
 	@$(COMPILE)
 	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m $(PYTEST) --timeout 1200
@@ -38,6 +43,9 @@ test-long: setup-dev ## run them with the long forms: twenty reloads for three, 
 test-deploy: setup-dev ## run what is in deploy/, on real servers: nginx under load, the image, the units
 	@$(COMPILE)
 	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m pytest --timeout 1200 tests/deploy $(ARGS)
+
+canary: have-python ## run the tests against the newest versions of all requirements; ARGS as in test
+	@exec $(PYTHON) -B -m tests.helpers.canary $(ARGS)
 
 check: setup-dev ## run the linters, the type checker, and the searches for weaknesses
 	.venv/bin/python -m ruff check .

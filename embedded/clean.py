@@ -16,7 +16,8 @@ from greenline.errors import ConfigError
 
 OURS = ("postgres", "mongo")
 CACHES = (".pytest_cache", ".mypy_cache", ".ruff_cache", ".import_linter_cache", ".hypothesis")
-BUILT = (".venv", "build", "dist", "greenline.egg-info", "bench/results", ".coverage")
+VENVS = (".venv", ".venv-canary")
+BUILT = (*VENVS, "build", "dist", "greenline.egg-info", "bench/results", ".coverage")
 
 
 def main() -> int:

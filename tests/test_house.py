@@ -108,6 +108,13 @@ def test_every_target_of_the_makefile_is_in_its_help(target: str) -> None:
     assert f"make {target}" in said
 
 
+def test_no_unit_test_needs_a_database_server(request: pytest.FixtureRequest) -> None:
+    """make test-fast runs them all."""
+    servers = {"postgres", "mongo", "standalone_mongo"}
+    unit = [one for one in request.session.items if CHECKOUT / "tests/unit" in one.path.parents]
+    assert [one.nodeid for one in unit if servers & {*getattr(one, "fixturenames", ())}] == []
+
+
 def test_what_the_readme_tells_to_type_exists() -> None:
     """Every make target and every file path in the README is there."""
     targets = set(re.findall(r"`?make ([a-z][a-z-]+)", README))

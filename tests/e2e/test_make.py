@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.support import CHECKOUT, environ
 
 IGNORED = shutil.ignore_patterns(
-    ".venv", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results"
+    ".venv*", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results"
 )
 
 

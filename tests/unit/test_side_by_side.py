@@ -1,5 +1,6 @@
 """tests.side_by_side: what became of each test is told, and no test is lost in silence."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,9 +32,10 @@ def run(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "tests.side_by_side", "-c"]
+    options = ["-ra", "--durations=2", "--durations-min=0"]
     return subprocess.run(
-        [*command, folder / "pytest.ini", "-ra", folder], cwd=CHECKOUT, env=environ({}), text=True,
-        capture_output=True, timeout=120,
+        [*command, folder / "pytest.ini", *options, folder], cwd=CHECKOUT, env=environ({}),
+        text=True, capture_output=True, timeout=120,
     )  # fmt: skip
 
 
@@ -43,6 +45,9 @@ def test_all_tests_are_reported_as_by_one_process(tmp_path: Path) -> None:
     assert "1 failed, 1 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
     assert "assert 1 == 2" in done.stdout
     assert "nobody asks" in done.stdout
+    assert re.search(
+        r"slowest 2 durations =+\n(\d+\.\d\ds .*test_ends_well.py.*\n){2}", done.stdout
+    )
     assert done.returncode == 1
 
 

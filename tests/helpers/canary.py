@@ -1,0 +1,151 @@
+"""
+Run the tests against the newest versions of all requirements: ``make canary``.
+
+The requirements are installed without their bounds, and without pre-releases, in ``.venv-canary``.
+For the tests that fail there, each package is set back to our version in turn: what then passes,
+the new version broke. After 15 minutes the run is cut, and the table shows what is known by then.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+LIMIT_S = 15 * 60.0
+INTERRUPT_S = 60.0  # for pytest to stop its servers
+REQUIREMENTS = Path("requirements-dev.txt")
+VENV = Path(".venv-canary")
+LOG = VENV / "tests.log"
+PIN = re.compile(r"([\w.-]+)==([^\s;]+)(.*)")
+FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
+ROW = "{:<28} {:<16} {:<16} {}"
+
+Versions = dict[str, tuple[str, str]]  # ours and the newest, by package
+
+
+def main(arguments: list[str]) -> int:
+    """Install, run the tests that *arguments* select, and print the table; return the status."""
+    end_s = time.monotonic() + LIMIT_S
+    print(f"canary: installing the newest versions into {VENV}", flush=True)
+    pins = dict(_pins(REQUIREMENTS))
+    subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+    _pip("install", "--upgrade", "--upgrade-strategy", "eager", *without_bounds(REQUIREMENTS))
+    newest = _installed()
+    changed = {
+        name: (ours, newest[_normal(name)])
+        for name, ours in pins.items()
+        if newest.get(_normal(name), ours) != ours
+    }
+    print(f"canary: {len(changed)} packages have newer versions; running the tests", flush=True)
+    # The whole suite in processes side by side, as make test.
+    output, is_cut = _tests(arguments or ["-p", "tests.side_by_side"], end_s)
+    failed = set(FAILED.findall(output))
+
+    def fails_with(name: str, version: str) -> set[str]:
+        _pip("install", "--no-deps", f"{name}=={version}")
+        try:
+            output, is_cut = _tests(sorted(failed), end_s)
+            return failed if is_cut else {*FAILED.findall(output)}
+        finally:
+            _pip("install", "--no-deps", f"{name}=={changed[name][1]}")
+
+    _print(changed, failed, culprits(failed, changed, fails_with))
+    summary = (output.strip().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
+    print(f"canary: {'cut after 15 minutes: ' if is_cut else ''}{summary}; see {LOG}")
+    return 1 if failed or is_cut else 0
+
+
+def without_bounds(requirements: Path) -> list[str]:
+    """
+    Return the packages of a requirements file, and of those that it names, without versions.
+
+    :param requirements: the file.
+    """
+    return [found[1] + found[3] for found in _lines(requirements)]
+
+
+def culprits(
+    failed: set[str], changed: Versions, fails_with: Callable[[str, str], set[str]]
+) -> dict[str, set[str]]:
+    """
+    Return the tests that each new version broke, by package.
+
+    :param failed: the tests that fail with all of the newest versions.
+    :param changed: the packages with a newer version than ours.
+    :param fails_with: returns those of *failed* that fail with one package in our version.
+    """
+    found: dict[str, set[str]] = {}
+    for name, (ours, _) in changed.items():
+        if broken := failed - set().union(*found.values()):
+            found[name] = broken - fails_with(name, ours)
+    return found
+
+
+def _pins(requirements: Path) -> Iterator[tuple[str, str]]:
+    return ((found[1], found[2]) for found in _lines(requirements))
+
+
+def _lines(requirements: Path) -> Iterator["re.Match[str]"]:
+    for line in requirements.read_text(encoding="utf-8").splitlines():
+        if line.startswith("-r "):
+            yield from _lines(requirements.with_name(line[3:].strip()))
+        elif found := PIN.match(line):
+            yield found
+
+
+def _normal(name: str) -> str:
+    """Return the name as PEP 503 compares names."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _pip(*arguments: str) -> str:
+    command = [VENV / "bin/python", "-m", "pip", "-qq", "--disable-pip-version-check", *arguments]
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def _installed() -> dict[str, str]:
+    found = json.loads(_pip("list", "--format", "json"))
+    return {_normal(each["name"]): each["version"] for each in found}
+
+
+def _tests(arguments: list[str], end_s: float) -> tuple[str, bool]:
+    """Run pytest; return its output, and whether it was cut at *end_s*."""
+    remaining_s = end_s - time.monotonic()
+    if remaining_s <= 0:
+        return "", True
+    command = [VENV / "bin/python", "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    is_cut = False
+    with LOG.open("a+", encoding="utf-8") as log:
+        begin = log.tell()
+        running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            running.wait(remaining_s)
+        except subprocess.TimeoutExpired:
+            is_cut = True
+            running.send_signal(signal.SIGINT)  # it reports what has failed by then
+            with suppress(subprocess.TimeoutExpired):
+                running.wait(INTERRUPT_S)
+        finally:
+            running.kill()
+        log.seek(begin)
+        return log.read(), is_cut
+
+
+def _print(changed: Versions, failed: set[str], broken: Mapping[str, set[str]]) -> None:
+    print(ROW.format("package", "our version", "newest version", "tests failed"))
+    for name, versions in changed.items():
+        print(ROW.format(name, *versions, len(broken.get(name, ()))))
+    others = failed - set().union(*broken.values())
+    print(ROW.format("no single package", "", "", len(others)))
+    for name, tests in [*broken.items(), ("no single package", others)]:
+        for test in sorted(tests):
+            print(f"{name}: {test}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
