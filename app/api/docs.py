@@ -1,5 +1,6 @@
-"""``/docs``: Swagger UI for ``/openapi.json``, served without any other host."""
+"""``/``, which leads to ``/docs``: Swagger UI for ``/openapi.json``, without any other host."""
 
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,17 +15,17 @@ POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 # These change with each release, so browsers ask for them each time.
-OURS = {"docs.html", "docs.js"}
+OURS = {"docs.html", "docs.js", "index.html"}
 PACKAGED = {"favicon-32x32.png", "swagger-ui-bundle.js", "swagger-ui.css"}
 
 
 def add(app: Flask) -> None:
-    """Add the page and the files that it loads."""
+    """Add the two pages and the files that they load."""
     here, packaged = Path(__file__).parent, Path(str(files("flask_swagger_ui"))) / "dist"
     paths = {name: here / name for name in OURS} | {name: packaged / name for name in PACKAGED}
 
-    def page() -> Response:
-        response = file("docs.html")
+    def page(name: str) -> Response:
+        response = file(name)
         response.headers["Content-Security-Policy"] = POLICY
         return response
 
@@ -34,5 +35,6 @@ def add(app: Flask) -> None:
             raise NotFound
         return send_file(paths[name], max_age=A_DAY_S if name in PACKAGED else 0)
 
-    app.add_url_rule("/docs", "docs.page", page)
+    app.add_url_rule("/", "docs.index", partial(page, "index.html"))
+    app.add_url_rule("/docs", "docs.page", partial(page, "docs.html"))
     app.add_url_rule("/docs/<name>", "docs.file", file)

@@ -1,11 +1,12 @@
 """
-``/docs``: the page over HTTP, and in a browser.
+``/`` and ``/docs``: the pages over HTTP, and in a browser.
 
 The browser is Debian's chromium with its chromium-driver; ``GREENLINE_LONG_TESTS=1`` starts it.
 """
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,19 @@ def test_the_page_loads_nothing_from_elsewhere(api: Service) -> None:
     assert "unsafe" not in page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
     assert all(name in text for name in LOADED)
+
+
+def test_the_root_leads_to_the_page(api: Service) -> None:
+    """Without a key; each of its links and files is there, relative, and none is elsewhere."""
+    root = api.get("/")
+    assert (root.status, root.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    text = root.body.decode()
+    assert "<h1>Greenline</h1>" in text
+    links = re.findall(r'href="([^"]+)"', text)
+    assert {"docs", "openapi.json"} < set(links)
+    assert [link for link in links if api.get(f"/{link}").status != 200] == []
+    assert "//" not in text
+    assert "default-src 'none'" in root.headers["Content-Security-Policy"]
 
 
 @pytest.mark.parametrize("name", LOADED)
