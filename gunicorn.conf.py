@@ -9,6 +9,7 @@ from pathlib import Path
 from config import load
 from greenline.errors import ConfigError
 from greenline.settings import drain_delay_s
+from greenline.telemetry.console import colour_levels
 from greenline.worker import hooks, preflight
 from greenline.worker.dry_run import try_application
 
@@ -33,22 +34,24 @@ timeout = 30
 loglevel = settings.log_level
 accesslog = "-"
 access_log_format = (
-    '%(h)s "%(r)s" %(s)s %(b)s %(M)sms id=%({x-request-id}o)s proxy=%({greenline.proxy_ms}e)sms'
+    '%(t)s [INFO] %(h)s "%(r)s" %(s)s %(b)s %(M)sms id=%({x-request-id}o)s '
+    "proxy=%({greenline.proxy_ms}e)sms"
 )
 # The control socket wants a home folder, which a container's user may not have.
 control_socket_disable = True
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def take_descriptors():
-    """Take all the descriptors there are: a client is one, and so is each connection."""
+def prepare(log):
+    """Colour the log, and take all descriptors: a client is one, and so is each connection."""
+    colour_levels(log.error_log)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def on_starting(server):
     """Stop here when the application cannot be loaded, or the connections do not fit."""
-    take_descriptors()
+    prepare(server.log)
     with preflight.budget_shown(server):
         try_application(server)
 

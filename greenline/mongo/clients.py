@@ -82,8 +82,11 @@ class Clients:
         # Another greenlet may have been faster. An unused client has no socket to close.
         if self.current is None:
             self.current, self._size, self._wanted = client, size, wanted
-            waiting = " until the old workers are gone" * (size < wanted)
-            log.info("%s pool: %s%s", self._name, _connections(size), waiting)
+            if size < wanted:
+                sized = _connections(size)
+                log.info("%s pool: %s until the old workers are gone", self._name, sized)
+            else:
+                log.debug("%s pool: %s", self._name, _connections(size))
         return self.current
 
     def open_fixed(self, least: int, size: int) -> LimitedClient:

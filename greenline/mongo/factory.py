@@ -73,7 +73,7 @@ class OpenMongo(Mongo):
             raise StoreDown(f"MongoDB: {error}") from error
         self.slot_table.resize(plan.host, plan.reserved)
         self.slot_table.publish(plan.host)
-        log.info("%s pool: %s", self.name, plan)
+        log.debug("%s pool: %s", self.name, plan)
         return plan.worker
 
 

@@ -43,7 +43,8 @@ class Versions(Repeating):
         if self._capabilities is None:
             capabilities = self.read(read_capabilities)
             if self._capabilities is None:  # checked again, as the read was a wait
-                log.info("mongodb: %s", capabilities)
+                level = logging.DEBUG if capabilities.has_transactions else logging.INFO
+                log.log(level, "mongodb: %s", capabilities)
                 self._capabilities = capabilities
         return self._capabilities
 

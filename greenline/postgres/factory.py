@@ -116,12 +116,13 @@ class HostShare:
         )
 
     def _follow(self, plan: Plan) -> None:
+        # The arbiter has logged the first one, and `greenline budget` shows its sum.
+        log.log(logging.DEBUG if self.plan is None else logging.INFO, "postgres pool: %s", plan)
         self.plan = plan
         # All pools of the process on this server together may have so many.
         pool_sizes[self.path.name] = plan.pool_most
         for user in self.users:
             user.resize(plan)
-        log.info("postgres pool: %s", plan)
 
 
 # By the file of the host's slots: a second table would be a second process to the other ones, with

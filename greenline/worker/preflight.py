@@ -15,6 +15,8 @@ from typing import Any
 BUDGET_TIMEOUT_S = 10.0
 # Exit statuses of ``greenline budget``.
 FITS, UNREACHABLE = 0, 3
+# The first line of each of its tables begins with one of these.
+SERVERS = ("Postgres: ", "MongoDB: ")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @contextmanager
 def budget_shown(server: Any) -> Iterator[None]:
     """
-    Run ``greenline budget`` during the block, then log its output, or exit with its error.
+    Run ``greenline budget`` during the block, then log its result, or exit with its error.
+
+    The sums are logged at the level DEBUG.
 
     :param server: gunicorn's Arbiter.
     """
@@ -53,6 +57,12 @@ def _ask(server: Any) -> "subprocess.Popen[str]":
     )
 
 
+def _heads(answer: str) -> str:
+    """Return the first lines of the tables of ``greenline budget`` as one line."""
+    heads = [line for line in answer.splitlines() if line.startswith(SERVERS)]
+    return f"{'; '.join(heads)}; the sums: greenline budget"
+
+
 def _show(server: Any, asked: "subprocess.Popen[str]") -> None:
     try:
         answer, complaint = asked.communicate(timeout=BUDGET_TIMEOUT_S)
@@ -60,7 +70,8 @@ def _show(server: Any, asked: "subprocess.Popen[str]") -> None:
         server.log.warning("connection budget: no answer within %.0f s", BUDGET_TIMEOUT_S)
         return
     if answer:
-        server.log.info("connection budget\n%s", answer.rstrip())
+        server.log.info("%s", _heads(answer))
+        server.log.debug("connection budget\n%s", answer.rstrip())
     said = complaint.strip().splitlines()
     problems = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
     # A crash of the command reports no problem, and must not prevent the start.

@@ -1,6 +1,7 @@
 """The budget at the start, and at /ops/budget."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,19 @@ from tests.helpers.support import OPS_TOKEN, Databases, Service, service, wait_u
 RIGHT = {"Authorization": f"Bearer {OPS_TOKEN}"}
 
 
+@pytest.fixture(scope="module")
+def debugged(databases: Databases) -> Iterator[Service]:
+    """Two workers, which log their plans."""
+    more = {"WEB_CONCURRENCY": "2", "OPS_TOKEN": OPS_TOKEN, "LOG_LEVEL": "debug"}
+    with service({**databases.environ, **more}) as greenline:
+        wait_until(lambda: greenline.log.count(": ready") == 2, "both workers to be ready")
+        yield greenline
+
+
 def test_the_start_prints_the_sum_once(databases: Databases) -> None:
     """With the workers of the command line, by a process of its own: the master has no driver."""
-    with service({**databases.environ, "WEB_CONCURRENCY": "1"}, "-w", "3") as greenline:
+    environ = {**databases.environ, "WEB_CONCURRENCY": "1", "LOG_LEVEL": "debug"}
+    with service(environ, "-w", "3") as greenline:
         assert greenline.log.count("connection budget") == 1
         assert len(re.findall(r"^Postgres: \d+ connections a host", greenline.log, re.M)) == 1
         assert len(re.findall(r"^MongoDB: \d+ connections a host", greenline.log, re.M)) == 1
@@ -22,13 +33,11 @@ def test_the_start_prints_the_sum_once(databases: Databases) -> None:
         assert "psycopg" not in master
 
 
-def test_the_log_has_the_plan_of_each_worker(databases: Databases) -> None:
+def test_the_log_has_the_plan_of_each_worker(debugged: Service) -> None:
     """One line a worker and server, with the sum that was read when it connected."""
-    with service({**databases.environ, "WEB_CONCURRENCY": "2"}) as greenline:
-        wait_until(lambda: greenline.log.count(": ready") == 2, "both workers to be ready")
-        for name in ("postgres", "mongodb"):
-            found = re.findall(rf"{name} pool: \d+ connections a worker.*, by 2 w", greenline.log)
-            assert len(found) == 2
+    for name in ("postgres", "mongodb"):
+        found = re.findall(rf"{name} pool: \d+ connections a worker.*, by 2 w", debugged.log)
+        assert len(found) == 2
 
 
 def test_workers_that_do_not_fit_end_the_start(databases: Databases) -> None:
@@ -51,16 +60,16 @@ def test_servers_that_are_away_do_not_end_the_start() -> None:
         assert greenline.get("/readyz").status == 503
 
 
-def test_the_token_opens_the_budget(api: Service) -> None:
+def test_the_token_opens_the_budget(debugged: Service) -> None:
     """It is the plan of the worker that answers, as it was logged."""
-    answer = api.get("/ops/budget", headers=RIGHT)
+    answer = debugged.get("/ops/budget", headers=RIGHT)
     assert answer.status == 200
     assert answer.headers["Cache-Control"] == "no-store"
     plans = answer.json
     assert plans.keys() == {"postgres", "mongodb"}
     for plan in filter(None, plans.values()):
         assert plan["worker"] <= plan["pool_most"] <= plan["host"]
-        assert plan["reason"] in api.log
+        assert plan["reason"] in debugged.log
         assert {"sign", "number", "name", "meaning"} == plan["lines"][0].keys()
 
 

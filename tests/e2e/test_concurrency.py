@@ -182,7 +182,8 @@ def test_an_abandoned_query_does_not_outlive_its_slot(
 
 def test_pools_are_sized_by_the_workers_of_the_command_line(databases: Databases) -> None:
     """gunicorn's own -w wins over WEB_CONCURRENCY, in the pools' sizes too."""
-    with service({**databases.environ, "WEB_CONCURRENCY": "1"}, "-w", "3") as greenline:
+    environ = {**databases.environ, "WEB_CONCURRENCY": "1", "LOG_LEVEL": "debug"}
+    with service(environ, "-w", "3") as greenline:
         assert len(greenline.workers()) == 3
         wait_until(lambda: greenline.log.count(": ready") == 3, "all workers to be ready")
         lines = [line for line in greenline.log.splitlines() if " pool: " in line]

@@ -58,6 +58,7 @@ def running(server: Mongo, databases: Databases, connections: Connections) -> It
         "GREENLINE_SURGE_HOSTS": "0",
         "GREENLINE_BODY_READ_TIMEOUT": str(LIMIT_S),
         "REQUEST_TIMEOUT": str(LIMIT_S),
+        "LOG_LEVEL": "debug",  # the sizes of the pools
     }
     with service(more, "--graceful-timeout", f"{LIMIT_S:.0f}") as running:
         wait_until(lambda: full(running), "two full pools", LIMIT_S)
@@ -75,7 +76,7 @@ def full(running: Service) -> bool:
     """Return whether each worker has said that its pool has its whole share."""
     log = running.log
     return len(running.workers()) == WORKERS and all(
-        re.search(rf"^\[{pid}\] .*mongodb pool: {PLAN.worker} connections$", log, re.MULTILINE)
+        re.search(rf"^.+ \[{pid}\] .*mongodb pool: {PLAN.worker} connections$", log, re.MULTILINE)
         for pid in running.workers()
     )
 

@@ -84,7 +84,7 @@ def test_a_new_generation_is_ready_with_one_connection_and_grows_when_the_old_is
     worker: Worker, mongo_proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says both in the log, and never more is open than the host may have."""
-    caplog.set_level("INFO", "greenline.mongo.clients")
+    caplog.set_level("DEBUG", "greenline.mongo.clients")
     old = worker()
     old.check()
     assert size_of(old) == SHARE
