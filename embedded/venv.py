@@ -1,6 +1,8 @@
 """
 Make .venv and install the pinned requirements into it: python3 embedded/venv.py SET.
 
+The console script ``greenline`` of this checkout is added, which pip would have to build.
+
 1. Nothing is done when it was done before, for these requirements, here, with this Python.
 2. An install that was cut short leaves a mark, and the next run starts .venv anew.
 3. Two runs at once wait for each other.
@@ -12,10 +14,12 @@ and no syntax newer than the check of the version.
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 OLDEST = (3, 11)
 SETS = {
@@ -23,12 +27,27 @@ SETS = {
     "dev": ["requirements-dev.txt"],  # All of serve, and the tools.
     "bench": ["requirements-bench.txt"],  # All of serve, and what we are compared with.
 }
+# Measured on two cores, with packages from a near mirror.
+VENV_S = 5
+INSTALL_S = {"serve": 20, "dev": 40, "bench": 40}
+BAR = 30  # characters
 # What else holds all of a set.
 LARGER = {"serve": {"dev", "bench"}}
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(CHECKOUT, ".venv")
 PYTHON = os.path.join(VENV, "bin", "python")
 UNFINISHED = os.path.join(VENV, "unfinished")
+SCRIPT = os.path.join(VENV, "bin", "greenline")
+# As pip writes it, for a path to Python that a #! line cannot hold: sh runs the second line, and
+# for Python lines 2 and 3 are a text.
+SCRIPT_TEXT = """#!/bin/sh
+'''exec' {python} "$0" "$@"
+' '''
+import sys
+sys.path.insert(0, {checkout!r})
+from greenline.cli import main
+main(prog_name="greenline")
+"""
 
 
 def main(name):
@@ -39,6 +58,7 @@ def main(name):
     lock = os.open(CHECKOUT, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     if any(_read(_stamp(each)) == _digest() for each in _holding(name)) and _python_runs():
+        _add_script()
         return
     _require_new_enough()
     if os.path.exists(UNFINISHED) or (os.path.exists(VENV) and not _python_runs()):
@@ -47,16 +67,80 @@ def main(name):
     open(UNFINISHED, "w").close()
     if not os.path.exists(PYTHON):
         _require_venv()
-        print("setup: making .venv", flush=True)
+        _log(f"making .venv, about {VENV_S} s")
         _run([sys.executable, "-m", "venv", VENV])
-    print("setup: installing " + " and ".join(SETS[name]) + " into .venv", flush=True)
-    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for each in SETS[name]:
-        pip += ["-r", os.path.join(CHECKOUT, each)]
-    _run(pip)
+    _install(name)
+    _add_script()
     with open(_stamp(name), "w") as stamp:
         stamp.write(_digest())
     os.remove(UNFINISHED)
+
+
+def _install(name):
+    """Run pip, and show on a terminal how far it is."""
+    count = len(set().union(*(_packages(each) for each in SETS[name])))
+    _log(f"installing {count} packages into .venv, about {INSTALL_S[name]} s")
+    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
+    for each in SETS[name]:
+        pip += ["-r", os.path.join(CHECKOUT, each)]
+    if not sys.stdout.isatty():
+        _run([*pip, "--quiet"])
+        return
+    seen = 0
+    # pip's errors go to stderr, which it has from us.
+    with subprocess.Popen(
+        pip, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, universal_newlines=True
+    ) as process:
+        try:
+            for line in process.stdout:
+                words = line.split()
+                if words[:1] == ["Collecting"]:
+                    seen = min(seen + 1, count)
+                    _draw(seen, count, words[1])
+                elif line.startswith("Installing collected"):
+                    _draw(count, count, "unpacking")
+        except KeyboardInterrupt:
+            process.kill()
+            sys.exit(130)
+        finally:
+            sys.stdout.write("\r\x1b[K")  # the bar goes: what comes next begins in its place
+            sys.stdout.flush()
+    if process.returncode:
+        _fail("failed, as told above: " + " ".join(pip[:4]))
+
+
+def _draw(seen, count, what):
+    filled = BAR * seen // count
+    bar = "#" * filled + "." * (BAR - filled)
+    # A line that is cut to 80 columns: one that wraps could not be drawn over.
+    sys.stdout.write(f"\r\x1b[K  [{bar}] {seen}/{count} {what}"[:85])
+    sys.stdout.flush()
+
+
+def _packages(name):
+    """Return the names that a file of requirements has, with those of the files that it names."""
+    found = set()
+    for line in _read(os.path.join(CHECKOUT, name)).splitlines():
+        if line.startswith("-r "):
+            found |= _packages(line[3:].strip())
+        elif line[:1].isalnum():
+            found.add(line.partition("==")[0])
+    return found
+
+
+def _add_script():
+    text = SCRIPT_TEXT.format(python=shlex.quote(PYTHON), checkout=CHECKOUT)
+    if _read(SCRIPT) != text:
+        # To be run by those whom the umask lets.
+        fd = os.open(SCRIPT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o777)
+        with open(fd, "w") as file:
+            file.write(text)
+
+
+def _log(line):
+    """Print *line* with time and level, as the log of the service has them."""
+    now = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    print(f"[{now}] [{os.getpid()}] [INFO] setup: {line}", flush=True)
 
 
 def _holding(name):
@@ -114,7 +198,7 @@ def _require_venv():
         return
     package = "python{}.{}-venv".format(*sys.version_info[:2])
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        print("setup: installing the system package " + package, flush=True)
+        _log(f"installing the system package {package}, about 10 s")
         environ = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
         _run(["apt-get", "update", "-qq"], environ)
         _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", package], environ)

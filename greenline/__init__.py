@@ -9,4 +9,6 @@ servers allow the workers of all hosts. ``greenline.patch.patch_all()`` makes a 
 All else is internal.
 """
 
+__version__ = "0.1.0"
+
 __all__ = ["errors", "flask", "mongo", "patch", "postgres", "worker"]

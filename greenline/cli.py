@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from greenline import settings
+from greenline import __version__, settings
 from greenline.budget.plan import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
 from greenline.deploy.command import check_deploy
 from greenline.errors import ConfigError, GreenlineError
@@ -49,6 +49,7 @@ class BudgetOutcome(NamedTuple):
 
 
 @click.group()
+@click.version_option(__version__, prog_name="greenline", message="%(prog)s %(version)s")
 def main() -> None:
     """Green gunicorn workers that keep to the connection limits of their databases."""
 

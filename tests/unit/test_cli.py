@@ -6,7 +6,9 @@ import tomllib
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from greenline import __version__
 from greenline.cli import main
 from tests.helpers.budget import budget
 from tests.helpers.support import CHECKOUT
@@ -24,6 +26,12 @@ def test_the_package_has_the_script() -> None:
     module, _, name = project["scripts"]["greenline"].partition(":")
     assert getattr(importlib.import_module(module), name) is main
     assert any(one.startswith("click") for one in project["dependencies"])
+
+
+def test_it_says_its_version() -> None:
+    """One line, the version that the package has."""
+    done = CliRunner().invoke(main, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"greenline {__version__}\n")
 
 
 def test_what_if_needs_no_server() -> None:

@@ -1,0 +1,87 @@
+"""The console script of the checkout's .venv, and what an install shows."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from embedded import venv
+from greenline import __version__
+from tests.helpers.support import CHECKOUT, environ
+
+LOGGED = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}\] \[\d+\] \[INFO\] setup: "
+INSTALL = "from embedded import venv; venv.PYTHON = {!r}; venv._install('serve')"
+# In the place of pip: two packages, an error on its way, and an exit status.
+PIP = """#!/bin/sh
+echo "Collecting click==8.5.1 (from -r requirements-common.txt (line 5))"
+echo "  Downloading click-8.5.1-py3-none-any.whl"
+echo "Collecting Flask==3.1.3 (from -r requirements-common.txt (line 8))"
+echo "Installing collected packages: click, Flask"
+exit {status}
+"""
+
+
+def install(folder: Path, status: int, output: int) -> int:
+    """Install with a pip that ends with *status*; return the exit status."""
+    pip = folder / "python"
+    pip.write_text(PIP.format(status=status))
+    pip.chmod(0o755)
+    command = [sys.executable, "-c", INSTALL.format(str(pip))]
+    process = subprocess.Popen(command, cwd=CHECKOUT, env=environ({}), stdout=output, stderr=output)
+    return process.wait(timeout=60)
+
+
+@pytest.mark.parametrize("status", [0, 1], ids=["success", "failure"])
+def test_a_terminal_shows_how_far_pip_is(tmp_path: Path, status: int) -> None:
+    """A bar that is drawn over, with the package that is fetched, and is gone at the end."""
+    ours, terminal = pty.openpty()
+    assert install(tmp_path, status, terminal) == status
+    shown = os.read(ours, 65_536).decode()
+    os.close(ours)
+    os.close(terminal)
+    first, *bars = re.split("\r\x1b\\[K|\r\n", shown)
+    logged = re.fullmatch(LOGGED + r"installing (\d+) packages into .venv, about \d+ s", first)
+    assert logged
+    count = int(logged[1])
+    assert [bar.split("] ")[1] for bar in bars if "[" in bar] == [
+        f"1/{count} click==8.5.1", f"2/{count} Flask==3.1.3", f"{count}/{count} unpacking",
+    ]  # fmt: skip
+    end = shown.rpartition("\r\x1b[K")[2]
+    assert end.startswith("setup: failed") if status else end == ""
+
+
+def test_a_pipe_gets_one_line(tmp_path: Path) -> None:
+    """With the time, the level, and how long it takes."""
+    with (tmp_path / "output").open("w+") as output:
+        assert install(tmp_path, 0, output.fileno()) == 0
+        output.seek(0)
+        lines = [line for line in output if "Collecting" not in line]
+    assert re.match(LOGGED + r"installing \d+ packages", lines[0])
+
+
+def test_the_script_runs_the_code_of_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From any folder, and whatever the path of .venv has in it."""
+    folder = tmp_path / "it's a .venv"
+    folder.mkdir()
+    python = folder / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(venv, "PYTHON", str(python))
+    monkeypatch.setattr(venv, "SCRIPT", str(folder / "greenline"))
+    # Python finds the packages of an environment by the place of its link.
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    for _ in range(2):
+        venv._add_script()
+        done = subprocess.run(
+            [folder / "greenline", "--version"],
+            cwd=tmp_path,
+            env=environ({"PYTHONPATH": os.pathsep.join(packages)}),
+            capture_output=True,
+            text=True,
+        )
+        assert (done.stdout, done.stderr) == (f"greenline {__version__}\n", "")
