@@ -94,7 +94,8 @@ class Indexes:
         :raises Unavailable: an index is missing; the message names it.
         """
         # On a new database this is enough for all of them.
-        if self._is_enough.wait(INDEXES_WAIT_S):
+        # The last index may be done after the wait timed out and before this greenlet runs again.
+        if self._is_enough.wait(INDEXES_WAIT_S) or not self._left:
             return
         collection, index = self._left[0]
         # Without a unique index duplicates could be stored, so there is no limit for it. The others

@@ -179,6 +179,14 @@ def test_a_worker_waits_long_for_the_unique_ones_alone(
     indexes.close()
 
 
+def test_a_wait_that_ends_with_the_last_index_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has timed out, and none is left: there is no first one to name."""
+    monkeypatch.setattr("app.store.indexes.INDEXES_WAIT_S", 0)
+    Indexes(pytest.fail, {}, bool).check()
+
+
 def _indexes(client: Mongo) -> Indexes:
     return Indexes(partial(client.database, repeatable=True), DECLARED, client.capabilities)
 
