@@ -18,15 +18,16 @@ COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline 
 	bench-slow-clients bench-legacy bench-documents clean \
 	have-python setup-serve setup-dev setup-bench
 
-help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+.DEFAULT_GOAL := help
 
+##@ Run
 serve: setup-serve ## run the service with its own Postgres and MongoDB, on PORT (8000)
 	@exec .venv/bin/python -m embedded.serve
 
 dev: setup-serve ## the same with one worker, which reloads when the code changes
 	@exec .venv/bin/python -m embedded.serve --dev
 
+##@ Test
 test: setup-dev ## run the tests; ARGS goes to pytest, as in ARGS="-k books"
 	@$(COMPILE)
 	@exec .venv/bin/python -m $(PYTEST)
@@ -55,10 +56,12 @@ check: setup-dev ## run the linters, the type checker, and the searches for weak
 	.venv/bin/python -m bandit --quiet --configfile pyproject.toml --recursive app config greenline embedded gunicorn.conf.py
 	.venv/bin/python -m tests.helpers.audit
 
+##@ Build
 pins: setup-dev ## write what the image installs anew, with hashes, after a change of a pin
 	@sed s/-binary// requirements.txt | $(PINS) -o requirements-image.txt
 	@echo setuptools | $(PINS) -o requirements-build.txt
 
+##@ Measure
 bench-article: setup-dev ## run the experiment of the README: a thousand sleeping queries
 	@exec .venv/bin/python -m bench.article
 
@@ -97,6 +100,11 @@ bench-legacy: setup-bench ## compare unmodified applications on our worker and o
 
 bench-documents: setup-bench ## compare copies of 300,000 documents with what a script does
 	@exec .venv/bin/python -m bench.documents $(ARGS)
+
+##@ Other
+help: ## show this list
+	@awk -F ':.*## ' '/^##@ / { printf "%s%s\n", sep, substr($$0, 5); sep = "\n" } \
+	  /^[a-z-]+:.*## / { printf "  make %-18s  %s\n", $$1, $$2 }' Makefile
 
 clean: ## remove everything that the other targets made
 	@exec $(or $(wildcard .venv/bin/python),$(PYTHON)) -B -m embedded.clean

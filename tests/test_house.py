@@ -115,6 +115,18 @@ def test_no_unit_test_needs_a_database_server(request: pytest.FixtureRequest) ->
     assert [one.nodeid for one in unit if servers & {*getattr(one, "fixturenames", ())}] == []
 
 
+def test_the_help_is_grouped_and_aligned() -> None:
+    """Each target is below the head of a group, and all descriptions begin in one column."""
+    said = subprocess.run(["make"], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+    groups = [block.splitlines() for block in said.split("\n\n")]
+    assert [head for head, *_ in groups] == re.findall(r"^##@ (\w+)$", MAKEFILE, re.MULTILINE)
+    targets = [
+        re.fullmatch(r"  make ([a-z-]+ +)(\S.+)", line) for _, *rows in groups for line in rows
+    ]
+    assert None not in targets
+    assert len({len(target[1]) for target in targets if target}) == 1
+
+
 def test_what_the_readme_tells_to_type_exists() -> None:
     """Every make target and every file path in the README is there."""
     targets = set(re.findall(r"`?make ([a-z][a-z-]+)", README))
