@@ -1,4 +1,4 @@
-"""What ``make serve`` tells when all is up."""
+"""The banner of ``make serve``: printed last, when the service is ready."""
 
 import os
 import shlex
@@ -7,24 +7,42 @@ import time
 
 from embedded import cluster
 from embedded.account import Account
+from greenline.telemetry.console import coloured
 
+BOLD = "1"
 NEW_BOOK = (
     '{"title": "The Dispossessed", "authors": ["Ursula K. Le Guin"], '
     '"genres": ["utopia"], "published": "1974-05-01"}'
 )
-# A task of its own at every start: a second state for the same pair would be a conflict.
+# A new task at every start: a second state for the same pair would be a conflict.
 NEW_STATE = f'{{"task_id": {int(time.time())}, "agent_id": 1, "data": {{"step": 1}}}}'
 
 
-def started(port: int, told: list[str], key: str | None, has_mongo: bool) -> str:
-    """Return the lines to print: where it listens, what it uses, and what to try with *key*."""
+def banner(
+    port: int, notes: list[str], key: str | None, *, has_mongo: bool, in_colour: bool
+) -> str:
+    """
+    Return the lines to print: the servers, commands to try, and last the page to open.
+
+    :param port: where the service listens, int.
+    :param notes: lines about the databases.
+    :param key: the API key, str; None if none is required.
+    :param has_mongo: whether the service has what is stored in MongoDB, bool.
+    :param in_colour: whether the terminal shows colours, bool.
+    """
+
+    def bold(text: str) -> str:
+        return coloured(text, BOLD) if in_colour else text
+
     base = f"http://127.0.0.1:{port}"
-    curl = "curl" if key is None else f"curl -H 'Authorization: Bearer {key}'"
-    lines = [f"Greenline listens on {base}; Ctrl-C stops it, the data stays", "", *told]
-    lines += ["", f"Try, or read and try all of it at {base}/docs:", ""]
-    lines += [f"  {curl} '{base}/books?limit=3'", _post(curl, f"{base}/books", NEW_BOOK)]
+    curl = "curl" if key is None else 'curl -H "Authorization: Bearer $KEY"'
+    lines = [*notes, "", "Try:", ""]
+    lines += [] if key is None else [bold(f"KEY={key}")]
+    lines += [f"{curl} '{base}/books?limit=3'", _post(curl, f"{base}/books", NEW_BOOK)]
     lines += [_post(curl, f"{base}/states", NEW_STATE)] * has_mongo
-    lines += [f"  curl {base}/readyz"]
+    lines += [f"curl {base}/readyz"]
+    lines += ["", f"Greenline is ready: open {bold(f'{base}/')}"]
+    lines += ["Ctrl-C stops it, the data stays"]
     return "\n".join(["", *(f"  {line}".rstrip() for line in lines), ""])
 
 
@@ -36,4 +54,4 @@ def psql(url: str) -> str:
 
 
 def _post(curl: str, url: str, body: str) -> str:
-    return f"  {curl} {url} -H 'Content-Type: application/json' -d '{body}'"
+    return f"{curl} {url} -H 'Content-Type: application/json' -d '{body}'"

@@ -1,13 +1,14 @@
 """
-``make serve``: the whole service on this machine, with its servers, for as long as it runs.
+``make serve``: run the service and its servers on this machine until Ctrl-C.
 
-1. Whatever is started is registered to be stopped before it starts; stopping goes backwards.
-2. Ctrl-C and SIGTERM end it with status 0; a child that ends by itself ends it with status 1.
-3. What a person can mend is one line, which names the variable and says what to do.
+Each step is logged before it begins, with its usual duration. Ctrl-C and SIGTERM end the run with
+status 0, a child that ends by itself with status 1. An error that a setting can correct is one
+line, which names the variable and says what to do.
 """
 
 import argparse
 import errno
+import logging
 import os
 import re
 import sys
@@ -24,14 +25,28 @@ from embedded.postgres import Postgres
 from embedded.process import Child, run, wait_until
 from embedded.settings import CHECKOUT, data_folder
 from greenline.errors import ConfigError
+from greenline.telemetry.console import has_colours
 
+# The format of gunicorn's lines.
+FORMAT = "[%(asctime)s] [%(process)d] [%(levelname)s] %(name)s: %(message)s"
+DATE_FORMAT = "%Y-%m-%d %H:%M:%S %z"
 READY_TIMEOUT_S = 30
 STEPS = ("db", "upgrade", "sample")
 KEY = "development"
 NEW_KEY = ("keys", "create", "--name", KEY, "--scopes", "read,write,admin", "--replace")
 GRACEFUL_TIMEOUT_S = 30
 WATCH_S = 0.2
+# The workers write their logs from threads: what they have logged so far precedes the banner.
+LOGS_S = 0.3
+# Seconds of each step, measured on two cores; the first start makes the data.
+POSTGRES_S, FIRST_POSTGRES_S = 1, 3
+MONGODB_S, FIRST_MONGODB_S = 2, 4
+DATA_S, FIRST_DATA_S = 3, 5
+GUNICORN_S = 4
 NO_MONGODB = "none: SecantusDB has no wheel for this platform and Python; install mongod"
+
+
+log = logging.getLogger("serve")
 
 
 class Serve:
@@ -42,7 +57,8 @@ class Serve:
         self.port = 0
         self.env = {**os.environ, **({"WEB_CONCURRENCY": "1"} if dev else {})}
         self.children: list[Child | Postgres | Mongo] = []
-        self.told: list[str] = []
+        self.notes: list[str] = []
+        self.is_first = False
         self.key: str | None = None
         self._stack = ExitStack()
         self.stop = self._stack.close
@@ -75,47 +91,52 @@ class Serve:
                 del os.environ[name]
                 self.env.pop(name, None)
             server = Postgres(self.folder / "postgres")
-            self._adopt(server)
+            self._adopt(server, POSTGRES_S, FIRST_POSTGRES_S)
             self.env["DATABASE_URL"] = server.url
-            self.told.append(f"Postgres  {checks.postgres(server.url)}, embedded")
-            self.told.append(f"          {report.psql(server.url)}")
-            self.told.append(f"          export DATABASE_URL='{server.url}'")
+            self.notes.append(f"Postgres  {checks.postgres(server.url)}, embedded")
+            self.notes.append(f"          {report.psql(server.url)}")
+            self.notes.append(f"          export DATABASE_URL='{server.url}'")
         else:
             version = checks.postgres(self.env["DATABASE_URL"])
-            self.told.append(f"Postgres  {version}, yours (DATABASE_URL)")
-            self.told.append('          psql "$DATABASE_URL"')
+            self.notes.append(f"Postgres  {version}, yours (DATABASE_URL)")
+            self.notes.append('          psql "$DATABASE_URL"')
 
     def have_mongo(self) -> None:
         """Start MongoDB, or ask the one in ``MONGODB_URI``."""
         uri = self.env.get("MONGODB_URI")
         if uri == OFF:
-            self.told.append("MongoDB   none (MONGODB_URI=off)")
+            self.notes.append("MongoDB   none (MONGODB_URI=off)")
         elif uri:
-            self.told.append(f"MongoDB   {checks.mongodb(uri)}, yours (MONGODB_URI)")
+            self.notes.append(f"MongoDB   {checks.mongodb(uri)}, yours (MONGODB_URI)")
         elif not is_available():
             self.env["MONGODB_URI"] = OFF
-            self.told.append(f"MongoDB   {NO_MONGODB}")
+            self.notes.append(f"MongoDB   {NO_MONGODB}")
         else:
             server = Mongo(self.folder / "mongo")
-            self._adopt(server)
+            self._adopt(server, MONGODB_S, FIRST_MONGODB_S)
             self.env["MONGODB_URI"] = server.url
-            self.told.append(f"MongoDB   {server.version}, embedded")
-            self.told.append(f"          export MONGODB_URI='{server.url}'")
+            self.notes.append(f"MongoDB   {server.version}, embedded")
+            self.notes.append(f"          export MONGODB_URI='{server.url}'")
 
     def prepare_databases(self) -> None:
         """Apply the schema and add the sample data."""
-        self.told += self._flask(*STEPS).splitlines()
+        _announce(
+            "adding the schema, the sample data and an API key",
+            FIRST_DATA_S if self.is_first else DATA_S,
+        )
+        self.notes += self._flask(*STEPS).splitlines()
 
     def make_key(self) -> None:
-        """Make a key for this run, in the place of the last one's; it is printed and not kept."""
+        """Make a key for this run, in place of the last run's; it is printed and not stored."""
         if self.env.get("AUTH", "").strip().lower() == "off":
-            self.told.append("API key   none is asked for (AUTH=off)")
+            self.notes.append("API key   not required (AUTH=off)")
             return
         self.key = self._flask(*NEW_KEY)
-        self.told.append(f"API key   {KEY}, made anew at each start")
+        self.notes.append(f"API key   {KEY}, made anew at each start")
 
     def start_gunicorn(self) -> None:
         """Start the service itself."""
+        _announce("starting gunicorn", GUNICORN_S)
         command = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py"]
         command += ["--bind", f"127.0.0.1:{self.port}"]
         command += ["--workers", "1", "--reload"] if self.dev else []
@@ -132,16 +153,21 @@ class Serve:
             )
         if self.dead():
             raise ConfigError(str(self.dead()))
+        time.sleep(LOGS_S)
 
     def dead(self) -> str | None:
-        """Say which child has ended by itself and where it told why; None while all run."""
+        """Return which child has ended by itself and where its log is; None while all run."""
         for child in self.children:
             if not child.alive():
-                told = "above" if isinstance(child, Child) else f"in {child.log}"
-                return f"{child.name}: ended by itself; what it said is {told}"
+                place = "above" if isinstance(child, Child) else f"in {child.log}"
+                return f"{child.name}: ended by itself; its log is {place}"
         return None
 
-    def _adopt(self, server: Postgres | Mongo) -> None:
+    def _adopt(self, server: Postgres | Mongo, seconds: int, first_seconds: int) -> None:
+        is_first = not server.folder.exists()
+        self.is_first |= is_first
+        _announce(f"starting {server.name}", first_seconds if is_first else seconds)
+        # Before it starts: a signal during the start must stop it, too.
         self._stack.callback(server.stop)
         server.start()
         self.children.append(server)
@@ -179,17 +205,22 @@ class Serve:
 
 
 def main() -> int:
-    """Serve until we are told to stop; return the exit status."""
+    """Serve until a signal; return the exit status."""
     parser = argparse.ArgumentParser(prog="serve", description="Run the service and its servers.")
     parser.add_argument("--dev", action="store_true", help="one worker, which reloads on a change")
     serve = Serve(parser.parse_args().dev)
+    logging.basicConfig(level=logging.INFO, format=FORMAT, datefmt=DATE_FORMAT)
     signals.raise_stopped()
     try:
         serve.start()
-        print(
-            report.started(serve.port, serve.told, serve.key, serve.env["MONGODB_URI"] != OFF),
-            flush=True,
+        banner = report.banner(
+            serve.port,
+            serve.notes,
+            serve.key,
+            has_mongo=serve.env["MONGODB_URI"] != OFF,
+            in_colour=has_colours(sys.stdout),
         )
+        print(banner, flush=True)
         while not serve.dead():
             time.sleep(WATCH_S)
         return _fail(f"{serve.dead()}; the others are being stopped")
@@ -204,6 +235,10 @@ def main() -> int:
     finally:
         signals.only_answer()
         serve.stop()
+
+
+def _announce(step: str, seconds: int) -> None:
+    log.info("%s, about %d s", step, seconds)
 
 
 def _fail(line: str) -> int:

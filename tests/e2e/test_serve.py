@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -26,7 +27,10 @@ from tests.helpers.support import CHECKOUT, environ, free_port, wait_until
 START_LIMIT_S = 120
 STOP_LIMIT_S = 60
 SERVE = (sys.executable, "-m", "embedded.serve")
-READY = "/docs:"
+# A line of the log; the access log's times are in the Common Log Format.
+TIME = r"\[(\d{4}-\d\d-\d\d|\d\d/\w{3}/\d{4}:)\s?\d\d:\d\d:\d\d [+-]\d{4}\]"
+LOGGED = re.compile(TIME + r" (\[\d+\] )?\[(\x1b\[\d+m)?[A-Z]+(\x1b\[0m)?\] ")
+READY = "Ctrl-C stops it"  # the last line of the banner
 
 
 def _fields(pid: int) -> list[str]:
@@ -93,13 +97,19 @@ class Run:
         return Path((self.data / "postgres" / "sockets").read_text())
 
     def curls(self) -> list[str]:
-        return re.findall(r"^ +(curl .+)$", self.output, re.MULTILINE)
+        """Return the curl lines, each after the line that sets the key, as they are printed."""
+        found = re.findall(r"^ +(curl .+)$", self.output, re.MULTILINE)
+        return [f"{self.key_line()}{line}" for line in found]
+
+    def key_line(self) -> str:
+        found = re.search(r"^ +KEY=gl_[\w-]+\n", self.output, re.MULTILINE)
+        return found[0].lstrip() if found else ""
 
     def authorization(self) -> str:
         """Return the header that the curl lines have."""
-        found = re.search(r"Authorization: Bearer gl_[\w-]+", self.output)
-        assert found, self.output
-        return found[0]
+        key = self.key_line().strip().removeprefix("KEY=")
+        assert key, self.output
+        return f"Authorization: Bearer {key}"
 
     def assert_nothing_left(self) -> None:
         assert self.processes() == {}
@@ -223,13 +233,32 @@ def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(data: Path) ->
     """The first screen answers what a newcomer asks: which servers, how many connections."""
     with serve(data) as run:
         told = run.ready().output
+        assert "\x1b" not in told  # no terminal, no colours
         assert re.search(r"Postgres +18\.\d+, embedded", told)
         assert re.search(r"MongoDB +(SecantusDB|mongod) \S+, embedded", told)
-        assert "postgres pool: " in told
-        assert "mongodb pool: " in told
+        assert re.search(r"Postgres: \d+ connections a host, \d+ in a worker's pool", told)
+        assert re.search(r"MongoDB: \d+ connections a host, \d+ in a worker's pool", told)
         psql = re.search(r"^ +(\S*psql '.+')$", told, re.MULTILINE)
         assert psql
         assert "1000" in _shell(f"{psql[1]} -Atc 'select count(*) from books'")
+
+
+def test_a_terminal_shows_a_short_log_and_the_banner_last(data: Path) -> None:
+    """Each line has a time and a level; the key and the page to open are easy to find."""
+    with serve(data, "script", "-qec", shlex.join(SERVE), "/dev/null", TERM="xterm") as run:
+        log, _, banner = run.ready().output.replace("\r\n", "\n").partition("\n\n")
+        lines = log.splitlines()
+        assert [line for line in lines if not LOGGED.match(line)] == []
+        # A busy machine adds warnings, and asks more often.
+        lines = [line for line in lines if "[INFO]" in line and "GET /readyz" not in line]
+        steps = [line for line in lines if re.search(r" serve: .+, about \d+ s$", line)]
+        assert lines[:4] == steps
+        assert len(lines) - len(steps) <= 10
+        assert ["Listening at" in line for line in lines].index(True) < 10
+        assert re.search(r"^  \x1b\[1mKEY=gl_[\w-]+\x1b\[0m$", banner, re.MULTILINE)
+        page = f"http://127.0.0.1:{run.port}/"
+        assert f"open \x1b[1m{page}\x1b[0m\n" in banner
+        assert 'href="docs"' in _shell(f"curl -sS {page}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -349,7 +378,7 @@ def test_a_second_serve_on_the_same_data_is_refused(data: Path) -> None:
 
 def test_dev_runs_one_worker(data: Path) -> None:
     """``make dev`` has one worker, whose pool is not divided."""
-    with serve(data, *SERVE, "--dev", WEB_CONCURRENCY="4") as run:
+    with serve(data, *SERVE, "--dev", WEB_CONCURRENCY="4", LOG_LEVEL="debug") as run:
         assert "by 1 worker, " in run.ready().output
         assert len(run.find("-m gunicorn")) == 2
 
