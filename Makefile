@@ -13,7 +13,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 test test-fast test-long test-deploy canary: export PYTHONDONTWRITEBYTECODE =
 COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline tests
 
-.PHONY: help serve dev test test-fast test-long test-deploy canary check pins bench-article bench-postgres bench-api bench-http \
+.PHONY: help serve dev test test-fast test-long test-deploy canary check pins wheel bench-article bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
 	bench-slow-clients bench-legacy bench-documents clean \
 	have-python setup-serve setup-dev setup-bench
@@ -60,6 +60,9 @@ check: setup-dev ## run the linters, the type checker, and the searches for weak
 pins: setup-dev ## write what the image installs anew, with hashes, after a change of a pin
 	@sed s/-binary// requirements.txt | $(PINS) -o requirements-image.txt
 	@echo setuptools | $(PINS) -o requirements-build.txt
+
+wheel: setup-dev ## build the package's wheel and source distribution into dist/
+	@exec .venv/bin/uv tool run --quiet --from build==1.6.1 pyproject-build
 
 ##@ Measure
 bench-article: setup-dev ## run the experiment of the README: a thousand sleeping queries

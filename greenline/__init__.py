@@ -1,14 +1,18 @@
 """
 A green runtime for synchronous WSGI applications on gunicorn's gevent workers.
 
-``gunicorn -k greenline.worker.GreenWorker your.wsgi:app`` hosts any application as it is.
+- ``gunicorn -k greenline.worker.GreenWorker legacy:app`` hosts an application as it is.
+- ``greenline.postgres.open()`` and ``greenline.mongo.open()`` open pools whose connections fit into
+  what the server allows the workers of all hosts.
+- ``greenline.patch.patch_all()``, before all other imports, lets a script use them.
+- ``greenline.hub.deadline.limit(2.0)`` limits the waiting in a ``with`` block, in seconds.
+- ``greenline.flask.Flask`` is a ``flask.Flask`` with less work for each request.
+- ``greenline.telemetry.counters.totals()`` returns the counts of all workers.
+- ``greenline.errors`` has what all of these raise.
 
-``greenline.postgres.open()`` and ``greenline.mongo.open()`` open pools that fit into what the
-servers allow the workers of all hosts. ``greenline.patch.patch_all()`` makes a script green.
-``greenline.flask.Flask`` is a faster ``flask.Flask``. ``greenline.errors`` has what they raise.
-All else is internal.
+All else is internal. ``greenline budget`` and ``greenline check-deploy`` are commands.
 """
 
 __version__ = "0.1.0"
 
-__all__ = ["errors", "flask", "mongo", "patch", "postgres", "worker"]
+__all__ = ["errors", "flask", "hub", "mongo", "patch", "postgres", "telemetry", "worker"]

@@ -1,4 +1,8 @@
-"""Define the console script ``greenline``, with its commands ``budget`` and ``check-deploy``."""
+"""
+Define the console script ``greenline``, with its commands ``budget`` and ``check-deploy``.
+
+Internal: applications import nothing from here.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +17,7 @@ from greenline import __version__, settings
 from greenline.budget.plan import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
 from greenline.deploy.command import check_deploy
 from greenline.errors import ConfigError, GreenlineError
+from greenline.extras import needs_extra
 from greenline.settings import Sizing
 
 if TYPE_CHECKING:
@@ -137,13 +142,13 @@ def _ask(sizing: Sizing) -> dict[str, BudgetOutcome]:
         raise ConfigError("DATABASE_URL, MONGODB_URI: neither is set; or try --max-connections")
     # Drivers are imported here, not at the top: an application may have only one of them.
     if url:
-        with _named(settings.DATABASE_URL), _needed("psycopg2"):
+        with _named(settings.DATABASE_URL), _needed("postgres"):
             from greenline.postgres.connect import check_url
 
             check_url(url)
         asks[POSTGRES] = partial(_ask_postgres, url, sizing)
     if uri:
-        with _named(settings.MONGODB_URI), _needed("pymongo"):
+        with _named(settings.MONGODB_URI), _needed("mongo"):
             from greenline.mongo.client import make_client
 
             # Opens no socket, but checks the URI: a wrong one is an error of the settings.
@@ -274,9 +279,10 @@ def _named(variable: settings.Variable) -> Iterator[None]:
 
 
 @contextmanager
-def _needed(driver: str) -> Iterator[None]:
-    """Translate a failed import in the block to a ConfigError that names *driver*."""
+def _needed(extra: str) -> Iterator[None]:
+    """Translate a failed import in the block to a ConfigError that names *extra*."""
     try:
-        yield
+        with needs_extra(extra):
+            yield
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{driver} is not installed; it is needed to ask the server") from error
+        raise ConfigError(str(error)) from error

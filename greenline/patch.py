@@ -3,6 +3,9 @@ Patch a process for gevent: the standard library and the libraries that would bl
 
 gunicorn's gevent worker patches the standard library after the fork, before it imports the
 application. The arbiter stays unpatched, and must not depend on gevent's hub.
+
+:func:`patch_all`, for a script, and :func:`hook_psycopg2`, for gunicorn's own gevent worker, are
+the public face; all else is internal.
 """
 
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from importlib.util import find_spec
 import gevent.monkey
 
 from greenline import offload, settings
+from greenline.errors import ConfigError
 
 
 def patch_all() -> None:
@@ -41,7 +45,7 @@ def hook_libraries() -> None:
     """
     Let the libraries of the application wait in the hub.
 
-    :raises ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
+    :raises ConfigError: ``GREENLINE_PG_WAIT`` names no callback, or one that is not installed.
     """
     # Only psycopg2 is imported here; the others are patched when the application imports them.
     hook_psycopg2()
@@ -62,7 +66,7 @@ def hook_psycopg2() -> None:
     """
     Let psycopg2, if it is installed, wait in the hub, so that other greenlets run meanwhile.
 
-    :raises ConfigError: ``GREENLINE_PG_WAIT`` names no callback.
+    :raises ConfigError: ``GREENLINE_PG_WAIT`` names no callback, or one that is not installed.
     """
     if find_spec("psycopg2") is None:  # the application has another driver, or none
         return
@@ -73,8 +77,15 @@ def hook_psycopg2() -> None:
 
     foreign.install()
     if settings.pg_wait() == "psycogreen":
-        from psycogreen.gevent import gevent_wait_callback
-
+        try:
+            from psycogreen.gevent import gevent_wait_callback
+        except ModuleNotFoundError as error:
+            if error.name != "psycogreen":
+                raise
+            # Nothing else needs it, so no extra brings it.
+            raise ConfigError(
+                f"{settings.PG_WAIT.name}=psycogreen needs psycogreen: pip install psycogreen"
+            ) from None
         set_wait_callback(keeping_promises(gevent_wait_callback))
     else:
         set_wait_callback(wait)

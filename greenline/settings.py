@@ -1,4 +1,8 @@
-"""Define and read the environment variables of the runtime; no other module reads these."""
+"""
+Define and read the environment variables of the runtime; no other module reads these.
+
+Internal: applications import nothing from here.
+"""
 
 import os
 import re

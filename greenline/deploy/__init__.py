@@ -1,1 +1,5 @@
-"""Check nginx.conf, gunicorn.conf.py and the environment against each other (check-deploy)."""
+"""
+Check nginx.conf, gunicorn.conf.py and the environment against each other (check-deploy).
+
+Internal: applications import nothing from here.
+"""

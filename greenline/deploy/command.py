@@ -5,6 +5,7 @@ import msgspec
 
 from greenline.deploy.findings import Finding, Level
 from greenline.errors import ConfigError
+from greenline.extras import needs_extra
 
 FILE = click.Path(exists=True, dir_okay=False)
 LEVELS = list(Level)
@@ -41,11 +42,10 @@ def check_deploy(
 
 def _check(nginx_file: str, gunicorn_file: str) -> list[Finding]:
     try:
-        import crossplane  # noqa: F401  an extra of the package
-    except ImportError:
-        raise ConfigError("crossplane is missing: pip install crossplane") from None
-    from greenline.deploy.checks import findings, gather  # these import crossplane
-
+        with needs_extra("deploy"):
+            from greenline.deploy.checks import findings, gather
+    except ModuleNotFoundError as error:
+        raise ConfigError(str(error)) from error
     found = findings(gather(nginx_file, gunicorn_file))
     # Stable, so that findings of one level stay in the order of the checks.
     return sorted(found, key=lambda one: LEVELS.index(one.level))

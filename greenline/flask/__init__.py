@@ -1,8 +1,16 @@
-"""A drop-in ``flask.Flask`` with less work for each request."""
+"""
+A drop-in ``flask.Flask`` with less work for each request.
+
+:class:`Flask`, :func:`environ` and :func:`json_response` are the public face; the other modules are
+internal.
+"""
 
 import logging
 
-from greenline.flask.compat import misfit
+from greenline.extras import needs_extra
+
+with needs_extra("flask"):
+    from greenline.flask.compat import misfit
 
 if (reason := misfit()) is None:
     from greenline.flask.app import Flask, environ

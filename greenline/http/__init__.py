@@ -1,1 +1,5 @@
-"""The HTTP side of one client connection: read requests and write responses."""
+"""
+The HTTP side of one client connection: read requests and write responses.
+
+Internal: applications import nothing from here.
+"""

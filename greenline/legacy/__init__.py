@@ -1,1 +1,5 @@
-"""Adapt libraries that were written for threads to many greenlets."""
+"""
+Adapt libraries that were written for threads to many greenlets.
+
+Internal: applications import nothing from here.
+"""

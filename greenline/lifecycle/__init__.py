@@ -1,1 +1,5 @@
-"""Start, check and close the resources of a worker, and drain its connections."""
+"""
+Start, check and close the resources of a worker, and drain its connections.
+
+Internal: applications import nothing from here.
+"""

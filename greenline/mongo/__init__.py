@@ -6,6 +6,8 @@ MongoDB through pymongo, green: clients, limits, errors.
 
 from typing import TYPE_CHECKING, Any
 
+from greenline.extras import needs_extra
+
 if TYPE_CHECKING:
     from greenline.mongo.factory import OpenMongo, open  # noqa: A004
 
@@ -16,12 +18,6 @@ def __getattr__(name: str) -> Any:
     # At the first use: the arbiter and the commands import modules of this package without it.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with needs_extra("mongo"):
         from greenline.mongo import factory
-    except ModuleNotFoundError as error:
-        if error.name != "pymongo":
-            raise
-        raise ModuleNotFoundError(
-            "greenline.mongo needs pymongo: pip install 'greenline[mongo]'", name=error.name
-        ) from None
     return getattr(factory, name)

@@ -4,6 +4,8 @@ Keep calls that block below Python away from the hub.
 ``sqlite3``, file locks, pipes, ``os.system`` and ``os.wait*`` are replaced by functions that wait
 in the hub or work in native threads. So are the functions that ``GREENLINE_OFFLOAD`` names. With
 ``GREENLINE_OFFLOAD=off`` nothing is replaced.
+
+Internal: applications import nothing from here.
 """
 
 import fcntl

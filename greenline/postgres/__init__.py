@@ -6,6 +6,8 @@ Postgres through psycopg2, green: pool, limits, errors.
 
 from typing import TYPE_CHECKING, Any
 
+from greenline.extras import needs_extra
+
 if TYPE_CHECKING:
     from greenline.postgres.factory import OpenPostgres, open  # noqa: A004
 
@@ -16,14 +18,6 @@ def __getattr__(name: str) -> Any:
     # At the first use: the arbiter and the commands import modules of this package without it.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with needs_extra("postgres"):
         from greenline.postgres import factory
-    except ModuleNotFoundError as error:
-        if error.name != "psycopg2":
-            raise
-        raise ModuleNotFoundError(
-            "greenline.postgres needs psycopg2: pip install 'greenline[postgres]', or "
-            "psycopg2-binary",
-            name=error.name,
-        ) from None
     return getattr(factory, name)

@@ -1,4 +1,8 @@
-"""Share a host's connections to one server among its processes, never more than the capacity."""
+"""
+Share a host's connections to one server among its processes, never more than the capacity.
+
+Internal: applications import nothing from here.
+"""
 
 from greenline.slots.location import path
 from greenline.slots.sharers import Sharers

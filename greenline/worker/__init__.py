@@ -1,4 +1,9 @@
-"""gunicorn's side: the worker class, and what runs in gunicorn's arbiter."""
+"""
+gunicorn's side: the worker class, and what runs in gunicorn's arbiter.
+
+:class:`GreenWorker`, by its name in gunicorn's settings, is the public face; the modules are
+internal.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -86,4 +86,4 @@ def test_without_the_parser_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "crossplane", None)
     done = check_files(GOOD["one host"], tmp_path)
     assert done.exit_code == 2
-    assert "pip install crossplane" in done.stderr
+    assert "pip install 'greenline[deploy]'" in done.stderr
