@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import app.errors
+import greenline
 from app.api.problems import STATUS
 from config import load
 from embedded.settings import VARIABLES
@@ -191,3 +192,17 @@ def test_each_unit_test_mirrors_a_source() -> None:
     }
     lost = {str(path.relative_to(CHECKOUT)) for path in tests if not is_mirror(path)}
     assert lost == OF_A_PACKAGE
+
+
+def test_what_is_not_public_says_that_it_is_internal() -> None:
+    """Each room of greenline that ``__all__`` does not name; what it names can be imported."""
+    rooms = {path.stem: path for path in (CHECKOUT / "greenline").glob("*.py")}
+    rooms |= {path.parent.name: path for path in (CHECKOUT / "greenline").glob("*/__init__.py")}
+    del rooms["__init__"]
+    heads = {name: ast.get_docstring(ast.parse(path.read_text())) for name, path in rooms.items()}
+    internal = {name for name, head in heads.items() if "\nInternal: " in (head or "")}
+    assert set(rooms) == internal | set(greenline.__all__)
+    assert not internal & set(greenline.__all__)
+    for name in greenline.__all__:
+        room = __import__(f"greenline.{name}", fromlist=["*"])
+        assert [each for each in getattr(room, "__all__", ()) if not hasattr(room, each)] == []

@@ -43,6 +43,8 @@ def check_deploy(
 def _check(nginx_file: str, gunicorn_file: str) -> list[Finding]:
     try:
         with needs_extra("deploy"):
+            import crossplane  # noqa: F401  brought by the extra
+
             from greenline.deploy.checks import findings, gather
     except ModuleNotFoundError as error:
         raise ConfigError(str(error)) from error

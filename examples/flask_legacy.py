@@ -1,0 +1,25 @@
+"""
+A Flask application that was written for threads, on Greenline's worker as it is.
+
+Each request opens a connection of its own and waits for a second in Postgres. Fifty requests at
+once take a second, not fifty. With DATABASE_URL in the environment:
+
+    pip install greenline flask psycopg2-binary
+    gunicorn -k greenline.worker.GreenWorker examples.flask_legacy:app
+    curl http://127.0.0.1:8000/slow
+"""
+
+import os
+from contextlib import closing
+
+import psycopg2
+from flask import Flask, jsonify
+
+app = Flask(__name__)
+
+
+@app.get("/slow")
+def slow():
+    with closing(psycopg2.connect(os.environ["DATABASE_URL"])) as conn, conn.cursor() as cursor:
+        cursor.execute("select pg_sleep(1), 42")
+        return jsonify(answer=cursor.fetchone()[1])

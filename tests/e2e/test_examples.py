@@ -1,0 +1,270 @@
+"""The wheel in an empty environment: each example as its head says, and what is missing by name."""
+
+import ast
+import json
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email import message_from_bytes
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.helpers.support import CHECKOUT, Answer, Service, free_port, wait_until
+from tests.helpers.wheel import Environment, build
+
+EXAMPLES = CHECKOUT / "examples"
+HELLO = """
+import greenline
+
+def app(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [greenline.__file__.encode()]
+"""
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
+    """An environment after ``pip install greenline``."""
+    return Environment(tmp_path_factory.mktemp("bare") / "venv", wheel, ["greenline"])
+
+
+@dataclass
+class Example:
+    """An example, the environment that its head asks for, and the folder where it is typed."""
+
+    lines: list[str]
+    environment: Environment
+    cwd: Path
+
+    def run(self, more: dict[str, str]) -> str:
+        """Run the commands before gunicorn, and return what they print."""
+        printed = ""
+        for line in self.lines:
+            if line.startswith("gunicorn "):
+                break
+            done = self.environment.run(line, more, self.cwd)
+            assert (done.returncode, done.stderr) == (0, ""), f"{line}\n{done.stderr}"
+            printed += done.stdout
+        return printed
+
+    @contextmanager
+    def served(self, more: dict[str, str]) -> Iterator[Service]:
+        """Run the command that begins with gunicorn, on a port of the test's own."""
+        (line,) = [line for line in self.lines if line.startswith("gunicorn ")]
+        with serving(self.environment, line, more, self.cwd) as running:
+            yield running
+
+    def asked(self, running: Service) -> list[Answer]:
+        """Ask what the lines that begin with curl ask."""
+        return [ask(running, line) for line in self.lines if line.startswith("curl ")]
+
+
+def ask(running: Service, line: str) -> Answer:
+    """Do what curl would."""
+    words = shlex.split(line)
+    path = words[-1].removeprefix("http://127.0.0.1:8000")
+    if words[1] == "-d":
+        return running.ask("POST", path, words[2].encode(), FORM)
+    assert len(words) == 2
+    return running.get(path)
+
+
+@contextmanager
+def serving(
+    environment: Environment, line: str, more: dict[str, str], cwd: Path
+) -> Iterator[Service]:
+    """Run *line*, a command that starts gunicorn, until it listens and has a worker."""
+    port = free_port()
+    log = cwd / "gunicorn.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S602 - as it is typed
+            f"exec {line}",
+            shell=True,
+            cwd=cwd,
+            env=environment.environ({**more, "PORT": str(port)}),
+            stdout=output,
+            stderr=output,
+        )
+    running = Service(process, port, log)
+    try:
+        wait_until(
+            lambda: "Booting worker" in running.log or process.poll() is not None, "a worker"
+        )
+        assert process.poll() is None, running.log
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def example(wheel: Path, tmp_path: Path) -> Callable[[str], Example]:
+    """Return a function that makes an :class:`Example` by its name, away from the checkout."""
+
+    def make(name: str) -> Example:
+        shutil.copytree(
+            EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
+        )
+        install, *lines = head(name)
+        assert install.startswith("pip install ")
+        environment = Environment(tmp_path / "venv", wheel, shlex.split(install)[2:])
+        return Example(lines, environment, tmp_path)
+
+    return make
+
+
+def head(name: str) -> list[str]:
+    """Return the commands in the docstring of an example."""
+    said = ast.get_docstring(ast.parse((EXAMPLES / name).read_text(encoding="utf-8"))) or ""
+    return [line.strip() for line in said.splitlines() if line.startswith("    ")]
+
+
+def test_a_legacy_flask_application(example: Callable[[str], Example], empty_database: str) -> None:
+    """Fifty requests that wait a second each do not wait for each other."""
+    legacy = example("flask_legacy.py")
+    with legacy.served({"DATABASE_URL": empty_database}) as running:
+        assert [answer.json for answer in legacy.asked(running)] == [{"answer": 42}]
+        with ThreadPoolExecutor(50) as clients:
+            began = time.monotonic()
+            answers = list(clients.map(running.get, ["/slow"] * 50))
+        assert [answer.status for answer in answers] == [200] * 50, running.log
+        assert time.monotonic() - began < 25
+
+
+@pytest.mark.parametrize("server", ["Postgres", "sqlite"])
+def test_a_django_catalogue(
+    example: Callable[[str], Example], empty_database: str, server: str
+) -> None:
+    """Its table is made once, by a command that may be repeated."""
+    more = {"DATABASE_URL": empty_database} if server == "Postgres" else {}
+    catalogue = example("django_catalogue.py")
+    catalogue.run(more)
+    catalogue.run(more)
+    with catalogue.served(more) as running:
+        answers = catalogue.asked(running)
+    assert [answer.json for answer in answers] == [{"titles": ["Tehanu"]}] * 2
+    assert (catalogue.cwd / "catalogue.sqlite3").exists() == (server == "sqlite")
+
+
+def test_a_report_with_sqlalchemy(example: Callable[[str], Example], empty_database: str) -> None:
+    """Forty requests at once on two workers stay within the budget, which the answer names."""
+    report = example("sqlalchemy_report.py")
+    with report.served({"DATABASE_URL": empty_database}) as running:
+        (answer,) = report.asked(running)
+        assert answer.json["connections"]["greenline"] >= 1
+        with ThreadPoolExecutor(40) as clients:
+            answers = list(clients.map(running.get, ["/report"] * 40))
+    assert [answer.status for answer in answers] == [200] * 40, running.log
+    assert all(sum(each.json["connections"].values()) <= each.json["allowed"] for each in answers)
+
+
+def test_a_script(example: Callable[[str], Example], empty_database: str, empty_mongo: str) -> None:
+    """It prints the sum that went through both databases."""
+    script = example("script.py")
+    said = script.run({"DATABASE_URL": empty_database, "MONGODB_URI": empty_mongo})
+    assert f"sum: {sum(n * n for n in range(200))}\nat most " in said
+
+
+def test_each_example_is_short_and_is_run_here() -> None:
+    """Of 60 lines at most."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    examples = sorted(EXAMPLES.glob("*.py"))
+    assert len(examples) == 4
+    for path in examples:
+        assert f'example("{path.name}")' in source, path.name
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 60, path.name
+
+
+def test_the_worker_needs_no_extra(bare: Environment, tmp_path: Path) -> None:
+    """It serves what is installed from the wheel; greenline's own command is there as well."""
+    (tmp_path / "hello.py").write_text(HELLO)
+    line = "gunicorn -k greenline.worker.GreenWorker hello:app"
+    with serving(bare, line, {}, tmp_path) as running:
+        answer = running.get("/")
+    assert answer.body.decode() == str(bare.packages / "greenline" / "__init__.py")
+    said = bare.run("greenline budget --max-connections 100 --json", {}, tmp_path)
+    assert json.loads(said.stdout)["postgres"]["host"] > 0
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        pytest.param(
+            "python -c 'from greenline import postgres; postgres.open()'",
+            "greenline.postgres needs psycopg2: pip install 'greenline[postgres]', or "
+            "psycopg2-binary",
+            id="postgres",
+        ),
+        pytest.param(
+            "python -c 'from greenline import mongo; mongo.open()'",
+            "greenline.mongo needs pymongo: pip install 'greenline[mongo]'",
+            id="mongo",
+        ),
+        pytest.param(
+            "python -c 'from greenline.flask import Flask'",
+            "greenline.flask needs flask: pip install 'greenline[flask]'",
+            id="flask",
+        ),
+        pytest.param(
+            "touch n; greenline check-deploy --nginx n --gunicorn n",
+            "greenline.deploy needs crossplane: pip install 'greenline[deploy]'",
+            id="deploy",
+        ),
+        pytest.param(
+            "DATABASE_URL=postgresql://h/d greenline budget",
+            "DATABASE_URL: greenline.postgres needs psycopg2: pip install 'greenline[postgres]', "
+            "or psycopg2-binary",
+            id="greenline budget",
+        ),
+    ],
+)
+def test_a_missing_extra_is_one_line(
+    bare: Environment, tmp_path: Path, command: str, missing: str
+) -> None:
+    """The last line names what to install, and no other line has an error."""
+    done = bare.run(command, {}, tmp_path)
+    assert done.returncode != 0
+    *_, last = done.stderr.splitlines()
+    assert last.removeprefix("ModuleNotFoundError: ").removeprefix("Error: ") == missing
+    assert done.stderr.count("Error: ") == 1
+
+
+def test_psycogreen_is_needed_where_it_is_asked_for(wheel: Path, tmp_path: Path) -> None:
+    """With all extras it is not there; the setting that needs it says so, and others do not."""
+    environment = Environment(tmp_path / "venv", wheel, ["greenline[all]"])
+    line = "python -c 'from greenline.patch import patch_all; patch_all()'"
+    assert environment.run(line, {}, tmp_path).stderr == ""
+    done = environment.run(line, {"GREENLINE_PG_WAIT": "psycogreen"}, tmp_path)
+    assert done.stderr.splitlines()[-1] == (
+        "greenline.errors.ConfigError: GREENLINE_PG_WAIT=psycogreen needs psycogreen: "
+        "pip install psycogreen"
+    )
+
+
+def test_the_wheel_describes_itself(wheel: Path) -> None:
+    """Types, a description, and an extra that is all the others."""
+    with ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        said = message_from_bytes(archive.read(metadata))
+    assert "greenline/py.typed" in names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"greenline"}
+    extras = set(said.get_all("Provides-Extra", []))
+    assert extras == {"deploy", "flask", "mongo", "postgres", "all"}
+    named = ",".join(sorted(extras - {"all"}))
+    assert f'greenline[{named}]; extra == "all"' in said.get_all("Requires-Dist", [])
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert said.get_payload().startswith("# Greenline")  # type: ignore[union-attr]
