@@ -156,7 +156,7 @@ class Traffic:
         for load, status in ((self.reads, 200), (self.adds, 201)):
             assert not load.failures, load.failures
             assert load.refused == 0
-            assert set(load.statuses) == {status}, (load.statuses, load.errors)
+            assert set(load.statuses) == {status}, self._reasons(load)
         told = {
             (READ, 200, "200"): len(self.reads.answered),
             (ADD, 201, "201"): len(self.adds.answered),
@@ -172,6 +172,12 @@ class Traffic:
         assert added == dict.fromkeys(self.adds.answered, 1), (
             f"{len(added)} of {len(self.adds.answered)}"
         )
+
+    def _reasons(self, load: Load) -> list[str]:
+        """Return the service's lines on the requests that ended with an error."""
+        ids = [json.loads(text)["request_id"] for text in load.errors.values()]
+        lines = self._place.running.log.splitlines()
+        return [line for line in lines if any(one in line for one in ids)]
 
     def _task(self, number: int) -> bytes:
         return json.dumps({"agent_id": 1, "title": f"{self._mark}-{number}"}).encode()
