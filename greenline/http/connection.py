@@ -277,7 +277,7 @@ class ClientConnection:
         return self._is_withheld
 
     def count_in(self, is_counted: bool) -> None:
-        """Note whether the limiter counts the request, and is suspended by waits for the client."""
+        """Set whether the limiter counts the request: then each wait for the client suspends it."""
         self._client.limiter = self._limiter if is_counted else None
 
     def recv(self, size: int = RECV_BYTES) -> bytes:

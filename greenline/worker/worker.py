@@ -256,7 +256,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self.conversations.discard(connection)
 
     def _may_upgrade(self, addr: Any) -> bool:
-        """Return whether a client without TLS may speak HTTP/2."""
+        """Return whether a client with this address may speak HTTP/2 without TLS."""
         return bool(
             negotiation.prior_knowledge_allowed(self.cfg, addr)
             or negotiation.upgrade_allowed(self.cfg, addr)
