@@ -61,7 +61,8 @@ class PlainClient(Client):
         finally:
             wait.watcher.stop()
             wait.until = NEVER
-        return self._raw.recv(RECV_BYTES) if found is None else found
+        # None: _read_request() met an error, or the input came at the last moment.
+        return super().recv_request(0.0) if found is None else found
 
     def _read_request(self) -> None:
         """Read the first bytes of a request and pass them on; runs in the hub."""

@@ -44,12 +44,17 @@ def pair() -> Iterator[tuple[PlainClient, socket.socket]]:
         client.release()
 
 
+@pytest.mark.parametrize(
+    "on_request",
+    [pytest.param(None, id="by the greenlet"), pytest.param(lambda data: True, id="in the hub")],
+)
 def test_the_time_for_a_request_goes_on_while_there_is_nothing_to_read(
-    pair: tuple[PlainClient, socket.socket],
+    pair: tuple[PlainClient, socket.socket], on_request: Any
 ) -> None:
     """However often the socket becomes readable, the client is given up."""
     client, theirs = pair
     client._raw = deceptive = Deceptive(client._raw)
+    client.on_request = on_request
 
     def tease() -> None:
         while True:
