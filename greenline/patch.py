@@ -16,7 +16,6 @@ from importlib.util import find_spec
 import gevent.monkey
 
 from greenline import offload, settings
-from greenline.errors import ConfigError
 
 
 def patch_all() -> None:
@@ -77,15 +76,8 @@ def hook_psycopg2() -> None:
 
     foreign.install()
     if settings.pg_wait() == "psycogreen":
-        try:
-            from psycogreen.gevent import gevent_wait_callback
-        except ModuleNotFoundError as error:
-            if error.name != "psycogreen":
-                raise
-            # Nothing else needs it, so no extra brings it.
-            raise ConfigError(
-                f"{settings.PG_WAIT.name}=psycogreen needs psycogreen: pip install psycogreen"
-            ) from None
+        from psycogreen.gevent import gevent_wait_callback
+
         set_wait_callback(keeping_promises(gevent_wait_callback))
     else:
         set_wait_callback(wait)

@@ -6,6 +6,7 @@ Internal: applications import nothing from here.
 
 import os
 import re
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from greenline.budget.cpu import default_workers
@@ -148,9 +149,13 @@ def pg_wait() -> str:
     """
     Return the name of psycopg2's wait callback, ``greenline`` or ``psycogreen``.
 
-    :raises ConfigError: the value is neither of them.
+    :raises ConfigError: the value is neither of them, or psycogreen is not installed.
     """
-    return _choice(PG_WAIT, "greenline", "psycogreen")
+    chosen = _choice(PG_WAIT, "greenline", "psycogreen")
+    # No extra of the package brings it, because nothing else needs it.
+    if chosen == "psycogreen" and find_spec("psycogreen") is None:
+        raise ConfigError(f"{PG_WAIT.name}=psycogreen needs psycogreen: pip install psycogreen")
+    return chosen
 
 
 class Admission(NamedTuple):
