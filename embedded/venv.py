@@ -106,7 +106,7 @@ def _install(name):
             sys.stdout.write("\r\x1b[K")  # the bar goes: what comes next begins in its place
             sys.stdout.flush()
     if process.returncode:
-        _fail("failed, as told above: " + " ".join(pip[:4]))
+        _fail("failed, see above: " + " ".join(pip[:4]))
 
 
 def _draw(seen, count, what):
@@ -212,7 +212,7 @@ def _run(command, environ=None):
     except KeyboardInterrupt:
         sys.exit(130)
     if status:
-        _fail("failed, as told above: " + " ".join(command[:4]))
+        _fail("failed, see above: " + " ".join(command[:4]))
 
 
 def _fail(line):
