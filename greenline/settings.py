@@ -189,7 +189,8 @@ def admission() -> Admission:
         max_waiting=0 if _text(MAX_WAITING) == "0" else _optional_count(MAX_WAITING),
         max_wait_s=_seconds(MAX_WAIT) if _text(MAX_WAIT) else None,
         timeout_s=request_timeout_s(),
-        health_paths=tuple(path.strip() for path in _text(HEALTH_PATHS).split(",")),
+        # A trailing comma adds no empty path.
+        health_paths=tuple(filter(None, map(str.strip, _text(HEALTH_PATHS).split(",")))),
     )
 
 

@@ -16,8 +16,12 @@ from greenline.deploy.facts import Nginx, Route, Sourced, Upstream
 from greenline.errors import ConfigError
 
 LEVELS = ("http", "server", "location", "if", "limit_except")
-SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+# A time's unit depends on the case: 5m are minutes, 5M are months, of 30 days to nginx.
+SECONDS = {
+    "ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800,
+    "M": 30 * 86_400, "y": 365 * 86_400,
+}  # fmt: skip
+BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "K": 1024, "M": 1024**2, "G": 1024**3}
 # nginx 1.29.7 added a second argument, `local`, which crossplane's table does not know.
 analyzer.DIRECTIVES["keepalive"] = [analyzer.NGX_HTTP_UPS_CONF | analyzer.NGX_CONF_TAKE12]
 
@@ -252,10 +256,10 @@ def _size(found: Sourced[str]) -> Sourced[int]:
 
 
 def _measured(found: Sourced[str], units: dict[str, Any], what: str) -> Sourced[float]:
-    text = found.value.lower()
+    text = found.value
     # A time may have several parts, as in "1m 30s".
-    parts = re.findall(r"(\d+)([a-z]*)\s*", text)
-    if not re.fullmatch(r"(\d+[a-z]*\s*)+", text) or any(unit not in units for _, unit in parts):
+    parts = re.findall(r"(\d+)([a-zA-Z]*)\s*", text)
+    if not re.fullmatch(r"(\d+[a-zA-Z]*\s*)+", text) or any(unit not in units for _, unit in parts):
         raise ConfigError(f"{found.where}: {found.value!r} is no {what} that nginx reads")
     value = sum(int(number) * units[unit] for number, unit in parts)
     return Sourced(value, found.where, found.is_set)
