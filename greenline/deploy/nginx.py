@@ -4,10 +4,13 @@ Read an nginx.conf and its includes into facts about the locations that proxy.
 A directive that is not set has nginx's default, and is marked as such.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from crossplane import analyzer, parse
 from gunicorn.util import parse_address
@@ -100,32 +103,65 @@ def tree(file: str) -> Block:
 
     :raises ConfigError: it cannot be read; the text is one line.
     """
-    # No check of contexts: crossplane's table is older than nginx.
-    payload = parse(file, check_ctx=False)
+    statements = _parsed(file)
+    return _block(statements, _Including(_folder(file, statements), (file,)))
+
+
+class _Including(NamedTuple):
+    """
+    Locate the files that a file includes.
+
+    :param folder: the folder of relative paths, str.
+    :param files: the file, behind those that include it.
+    """
+
+    folder: str
+    files: tuple[str, ...]
+
+
+def _folder(file: str, statements: Any) -> str:
+    # nginx resolves a relative path against the folder of its main file, in each included file
+    # too. For a part (sites-available/app) that is the nearest folder above with an nginx.conf.
+    own = os.path.dirname(file)
+    is_main = any(one["directive"] in ("http", "events") for one in statements)
+    above = () if is_main else (Path(own).absolute(), *Path(own).absolute().parents)
+    return next((str(one) for one in above if (one / "nginx.conf").exists()), own)
+
+
+def _parsed(file: str) -> Any:
+    # No check of contexts: crossplane's table is older than nginx. `single`: crossplane would
+    # resolve the includes of a part against the part's own folder.
+    payload = parse(file, check_ctx=False, single=True)
     for error in payload["errors"]:
         where = f"{error['file']}:{error['line']}" if error["line"] else error["file"]
         # crossplane repeats the position at the end of its message.
         said = re.sub(r" in [^\"]*:\d+$", "", error["error"])
         raise ConfigError(f"{where}: {said or 'it ends in the middle of a directive'}")
-    # Not crossplane's `combine`: directives after an include would get the included file's name.
-    configs = payload["config"]
-    try:
-        return _block(configs, configs[0]["file"], configs[0]["parsed"])
-    except RecursionError:
-        raise ConfigError(f"{file}: it includes itself") from None
+    return payload["config"][0]["parsed"]
 
 
-def _block(configs: Any, file: str, statements: Any) -> Block:
+def _block(statements: Any, including: _Including) -> Block:
     block: list[Directive] = []
     for one in statements:
-        if "includes" in one:
-            for included in (configs[number] for number in one["includes"]):
-                block += _block(configs, included["file"], included["parsed"])
+        where = f"{including.files[-1]}:{one['line']}"
+        if one["directive"] == "include":
+            block += _included(one["args"][0], where, including)
         else:
-            inner = _block(configs, file, one.get("block", ()))
-            where = f"{file}:{one['line']}"
+            inner = _block(one.get("block", ()), including)
             block.append(Directive(one["directive"], tuple(one["args"]), where, inner))
     return tuple(block)
+
+
+def _included(pattern: str, where: str, including: _Including) -> Iterator[Directive]:
+    path = os.path.join(including.folder, pattern)
+    found = sorted(glob(path))
+    if not found and not has_magic(path):  # nginx accepts a pattern without a match
+        raise ConfigError(f"{where}: No such file: {path}")
+    for file in found:
+        if file in including.files:
+            raise ConfigError(f"{file}: it includes itself")
+        inner = including._replace(files=(*including.files, file))
+        yield from _block(_parsed(file), inner)
 
 
 def _passes(block: Block, outer: Levels) -> Iterator[tuple[Directive, Levels]]:
