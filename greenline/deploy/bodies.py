@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
+from greenline.deploy import edits
 from greenline.deploy.facts import Facts
 from greenline.deploy.findings import Check, Finding, Level
 
 
 def check_buffers(facts: Facts) -> Iterator[Finding]:
-    """Report where slow clients reach the worker, and where the size limits differ."""
-    limit = facts.service.max_body_bytes
+    """Report where slow clients reach the worker."""
     for route in facts.routes:
         for name, found, what in (
             ("proxy_request_buffering", route.request_buffering, "sends its body"),
-            ("proxy_buffering", route.buffering, "takes its answer"),
+            ("proxy_buffering", route.buffering, "reads its answer"),
         ):
             # With buffering, nginx waits for a slow client, and the worker has the request only
             # while it works on it.
@@ -22,41 +22,54 @@ def check_buffers(facts: Facts) -> Iterator[Finding]:
                     "unbuffered",
                     found.where,
                     f"{name} is off",
-                    f"a client that slowly {what} holds a place in a worker, and a request that "
-                    "has begun to be sent is never asked elsewhere",
-                    f"{name} on; off only in locations that stream",
+                    f"a client that slowly {what} occupies a connection of a worker, and nginx "
+                    "does not retry a request of which it has sent a part",
+                    f"set {name} on; leave it off only in locations that stream",
+                    (edits.directive(route, found, f"{name} on"),),
                 )
+
+
+def check_sizes(facts: Facts) -> Iterator[Finding]:
+    """Report where the size limits of nginx and the service differ."""
+    limit = facts.service.max_body_bytes
+    for route in facts.routes:
         most = route.max_body_bytes
+        text = f"client_max_body_size {_size(limit.value)}"
+        corrected = (edits.directive(route, most, text),)
         # 0 means unlimited to nginx, so it is not the lowest of the limits.
         if not most.value:
             yield Finding(
                 Level.WARNING,
                 "body-unlimited",
                 most.where,
-                "client_max_body_size is 0: no limit",
-                "nginx takes in whatever comes before it asks: any client may fill the disk",
-                f"client_max_body_size {_size(limit.value)}, the service's own limit",
+                "client_max_body_size is 0, which is no limit",
+                "nginx stores a body on its disk before it sends the request to gunicorn: a client "
+                "may fill the disk",
+                f"set {text}, the limit of the service",
+                corrected,
             )
         elif most.value > limit.value:
             yield Finding(
                 Level.WARNING,
                 "body-limit",
                 most.where,
-                f"client_max_body_size is {_size(most.value)}, and {limit.where} "
-                f"{_size(limit.value)}",
-                "nginx takes in bodies that the service refuses: time and disk for nothing",
-                f"client_max_body_size {_size(limit.value)}",
+                f"client_max_body_size is {_size(most.value)}, and {limit.where} is "
+                f"{_size(limit.value)}{limit.by_default}",
+                "nginx receives and stores bodies that the service then refuses",
+                f"set {text}",
+                corrected,
             )
-        # Only if the service's limit was set: its default is far above nginx's default of 1 MiB.
-        elif limit.is_set and most.value < limit.value:
+        # Two defaults differ as well. Where nginx alone has a limit, it was chosen.
+        elif most.value < limit.value and (limit.is_set or not most.is_set):
             yield Finding(
                 Level.WARNING,
                 "body-limit",
                 most.where,
                 f"client_max_body_size is {_size(most.value)}{most.by_default}, "
-                f"and {limit.where} {_size(limit.value)}",
-                "nginx refuses what the service would take, with a page of its own for the 413",
-                f"client_max_body_size {_size(limit.value)}",
+                f"and {limit.where} is {_size(limit.value)}{limit.by_default}",
+                "nginx refuses bodies that the service would accept, with a 413 and its own page",
+                f"set {text}, or a lower limit explicitly",
+                corrected,
             )
 
 
@@ -70,13 +83,14 @@ def check_pages(facts: Facts) -> Iterator[Finding]:
                 "replaced-503",
                 route.replaced.where,
                 "proxy_intercept_errors is on, and error_page has 503",
-                "the service's 503 loses its Retry-After and its problem document: clients do not "
-                "know when to come again, and see maintenance where there is overload",
-                "proxy_intercept_errors off: error_page then stands for nginx's own errors only",
+                "nginx replaces the service's 503 by its own page: clients get no Retry-After "
+                "header and no problem document",
+                "set proxy_intercept_errors off; nginx then replaces only its own errors",
+                (edits.directive(route, route.replaced, "proxy_intercept_errors off"),),
             )
 
 
-CHECKS: tuple[Check, ...] = (check_buffers, check_pages)
+CHECKS: tuple[Check, ...] = (check_buffers, check_sizes, check_pages)
 
 
 def _size(size_bytes: int) -> str:

@@ -1,12 +1,26 @@
 """Gather the facts of a deployment, and run all checks on them."""
 
-from collections.abc import Iterator
+import os
+from typing import NamedTuple
 
+from greenline.budget.cpu import cpu_limit
 from greenline.deploy import bodies, capacity, gunicorn, nginx, order, proxying, service, trust
 from greenline.deploy.facts import Facts
-from greenline.deploy.findings import Finding
+from greenline.deploy.findings import Finding, Level
 
 CHECKS = (*order.CHECKS, *proxying.CHECKS, *bodies.CHECKS, *trust.CHECKS, *capacity.CHECKS)
+
+
+class Report(NamedTuple):
+    """
+    Hold the results of all checks.
+
+    :param findings: the findings, without duplicates.
+    :param passed: the number of checks that found no error and no warning, int.
+    """
+
+    findings: list[Finding]
+    passed: int
 
 
 def gather(nginx_file: str, gunicorn_file: str) -> Facts:
@@ -20,15 +34,24 @@ def gather(nginx_file: str, gunicorn_file: str) -> Facts:
     proxy = nginx.read(nginx_file)
     server, names = gunicorn.read(gunicorn_file)
     routes = proxying.routes_to(server.bind.value, proxy.routes)
-    return Facts(proxy, server, service.read(names, gunicorn_file), routes)
+    # The limit of the container, too: the formula counts the CPUs of its host.
+    counts = os.cpu_count(), int(cpu_limit() or 0)
+    cpus = frozenset(filter(None, counts))
+    return Facts(proxy, server, service.read(names, gunicorn_file), routes, cpus)
 
 
-def findings(facts: Facts) -> Iterator[Finding]:
-    """Return the findings of all checks, without duplicates."""
+def run(facts: Facts) -> Report:
+    """Run all checks."""
     # Many locations may inherit the same line of nginx.conf.
-    seen = set()
+    found: dict[tuple[str, str, str], Finding] = {}
+    passed = 0
     for check in CHECKS:
-        for one in check(facts):
-            if (one.code, one.where, one.what) not in seen:
-                seen.add((one.code, one.where, one.what))
-                yield one
+        ones = list(check(facts))
+        passed += all(one.level == Level.REMARK for one in ones)
+        for one in ones:
+            key = one.code, one.where, one.what
+            if key in found:
+                # The same problem of several locations: each may need an edit of its own.
+                one = one._replace(edits=(*found[key].edits, *one.edits))
+            found[key] = one
+    return Report(list(found.values()), passed)

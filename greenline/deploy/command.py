@@ -1,11 +1,18 @@
 """Define the command ``greenline check-deploy``, which prints the findings of all checks."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
+from greenline.deploy.correction import Snippet, snippets
 from greenline.deploy.findings import Finding, Level
 from greenline.errors import ConfigError
 from greenline.extras import needs_extra
+
+if TYPE_CHECKING:
+    from greenline.deploy.checks import Report
 
 FILE = click.Path(exists=True, dir_okay=False)
 LEVELS = list(Level)
@@ -22,35 +29,37 @@ def check_deploy(
     context: click.Context, /, nginx_file: str, gunicorn_file: str, as_json: bool
 ) -> None:
     """
-    Report contradictions between nginx, gunicorn and the service.
+    Report contradictions between nginx, gunicorn and the service, and print the corrected lines.
 
-    Reads both files and the environment: run it with the environment of the service. Exits with 0
-    when there is no error, 1 when there is one, 2 for wrong use or when something cannot be read.
+    Reads both files and the environment: run it with the environment of the service. A part of a
+    configuration can be checked as well, such as a file of sites-available. Exits with 0 when there
+    is no error, 1 when there is one, 2 for wrong use or when something cannot be read.
     """
     try:
-        found = _check(nginx_file, gunicorn_file)
+        report = _check(nginx_file, gunicorn_file)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
+    # Stable, so that findings of one level stay in the order of the checks.
+    found = sorted(report.findings, key=lambda one: LEVELS.index(one.level))
     # Printed in any case: the exit status alone depends on the level.
     if as_json:
         documents = [one._asdict() for one in found]
         click.echo(msgspec.json.format(msgspec.json.encode(documents)))
     else:
-        click.echo("\n\n".join([*map(_block, found), _summary(found)]))
+        blocks = [*map(_block, found), _summary(found, report.passed), *_corrections(found)]
+        click.echo("\n\n".join(blocks))
     context.exit(int(any(one.level == Level.ERROR for one in found)))
 
 
-def _check(nginx_file: str, gunicorn_file: str) -> list[Finding]:
+def _check(nginx_file: str, gunicorn_file: str) -> "Report":
     try:
         with needs_extra("deploy"):
             import crossplane  # noqa: F401  brought by the extra
 
-            from greenline.deploy.checks import findings, gather
+            from greenline.deploy.checks import gather, run
     except ModuleNotFoundError as error:
         raise ConfigError(str(error)) from error
-    found = findings(gather(nginx_file, gunicorn_file))
-    # Stable, so that findings of one level stay in the order of the checks.
-    return sorted(found, key=lambda one: LEVELS.index(one.level))
+    return run(gather(nginx_file, gunicorn_file))
 
 
 def _block(finding: Finding) -> str:
@@ -63,8 +72,33 @@ def _wrapped(title: str, text: str) -> str:
     return click.wrap_text(text, WIDTH, initial_indent=f"  {title}: ", subsequent_indent=margin)
 
 
-def _summary(found: list[Finding]) -> str:
-    counts = ((level, sum(one.level == level for one in found)) for level in LEVELS)
-    numbers = [f"{count} {level}{'s' * (count > 1)}" for level, count in counts if count]
+def _summary(found: list[Finding], passed: int) -> str:
+    counts = [(level, sum(one.level == level for one in found)) for level in LEVELS]
+    numbers = [_counted(count, level) for level, count in counts if count]
     is_in_order = all(one.level == Level.REMARK for one in found)
+    numbers.append(f"{_counted(passed, 'check')} passed")
     return "nothing is out of order; " * is_in_order + ", ".join(numbers)
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"
+
+
+def _corrections(found: list[Finding]) -> Iterator[str]:
+    """Yield the corrected lines to paste, and the codes of the findings that they leave."""
+    if corrected := snippets(edit for one in found for edit in one.edits):
+        yield "Corrected lines, to paste:"
+        yield from map(_pasted, corrected)
+    left = {one.code for one in found if one.level != Level.REMARK and not one.edits}
+    if left:
+        yield f"Not corrected above, as it needs a decision: {', '.join(sorted(left))}"
+
+
+def _pasted(snippet: Snippet) -> str:
+    if snippet.lines is None:
+        title = f"{snippet.file}, at its end" if snippet.file else "the environment of the service"
+    else:
+        first, last = snippet.lines
+        lines = f"lines {first}-{last}" if last > first else f"line {first}"
+        title = f"{snippet.file}, in place of {lines}"
+    return f"# {title}:\n{snippet.text}"

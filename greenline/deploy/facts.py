@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)  # a Sourced is frozen
 
 # A unix socket's path, a host and a port, or a descriptor that gunicorn inherits.
 Address = str | tuple[str, int] | int
@@ -32,11 +32,26 @@ class Sourced(Generic[T]):
 
 
 @dataclass(frozen=True)
+class Place:
+    """
+    Locate a directive of nginx.
+
+    :param where: its ``file:line``, str.
+    :param text: its name and first arguments, str.
+    """
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Upstream:
     """An upstream block of nginx; without one, the server that ``proxy_pass`` names."""
 
     where: str
+    name: str  # empty without a block
     servers: tuple[Address, ...]
+    lines: tuple[Sourced[tuple[str, ...]], ...]  # the arguments of each server line
     max_fails: tuple[Sourced[int], ...]  # of each server
     keepalive: Sourced[int]  # 0 if it is not set, which is off before nginx 1.29.7, and 32 since
     keepalive_timeout_s: Sourced[float]
@@ -52,10 +67,14 @@ class Route:
     """A location with a ``proxy_pass``, and its directives, inherited ones included."""
 
     where: str
+    scheme: str  # http:// or https://
+    uri: str  # what follows the server in proxy_pass, mostly empty
+    place: Place  # a missing directive of the location belongs before it
+    headers_place: Place  # a missing proxy_set_header belongs before it
+    server_place: Place | None  # an upstream block belongs before it; None: in another file
     upstream: Upstream
     http_version: Sourced[str]
     headers: Mapping[str, Sourced[str]]  # of proxy_set_header, by the lower-case name
-    headers_where: str
     connect_timeout_s: Sourced[float]
     read_timeout_s: Sourced[float]
     max_body_bytes: Sourced[int]
@@ -77,7 +96,8 @@ class Nginx:
     unread: tuple[Sourced[str], ...]  # arguments of proxy_pass in which a variable names the server
     without_upgrade: Mapping[str, Sourced[str]]  # variables of a map, for a request without Upgrade
     processes: int | None  # None: one for each core
-    worker_connections: Sourced[int] | None  # None: a part of a configuration, without events
+    events: Place | None  # None: a part of a configuration
+    worker_connections: Sourced[int] | None  # None: without events
     descriptors: Sourced[int]  # worker_rlimit_nofile; 0 if it is not set
 
 
@@ -86,7 +106,8 @@ class Gunicorn:
     """
     A gunicorn.conf.py as gunicorn reads it, with ``GUNICORN_CMD_ARGS``.
 
-    The fields are gunicorn's settings, except ``is_green``: the worker is Greenline's.
+    The fields are gunicorn's settings, except two. ``is_green``: the worker is Greenline's.
+    ``open_sockets``: see its comment.
     """
 
     file: str
@@ -101,6 +122,10 @@ class Gunicorn:
     preload_app: Sourced[bool]
     forwarded_allow_ips: Sourced[tuple[str, ...]]
     worker_tmp_dir: Sourced[str | None]
+    umask: Sourced[int]
+    open_sockets: tuple[str, ...]  # paths of unix sockets to which every local user may connect
+    max_requests: Sourced[int]
+    max_requests_jitter: Sourced[int]
 
 
 @dataclass(frozen=True)
@@ -113,6 +138,8 @@ class Service:
     :param proxy_keepalive_s: GREENLINE_PROXY_KEEPALIVE.
     :param max_body_bytes: GREENLINE_MAX_BODY_BYTES.
     :param max_in_progress: GREENLINE_MAX_IN_PROGRESS; None: ``auto``.
+    :param max_waiting: GREENLINE_MAX_WAITING; None: no limit.
+    :param workers: WEB_CONCURRENCY.
     :param statement_timeout_s: statement_timeout in the options of DATABASE_URL.
     """
 
@@ -121,6 +148,8 @@ class Service:
     proxy_keepalive_s: Sourced[float] | None
     max_body_bytes: Sourced[int]
     max_in_progress: int | None
+    max_waiting: int | None
+    workers: Sourced[int] | None
     statement_timeout_s: Sourced[float] | None
 
 
@@ -133,12 +162,22 @@ class Facts:
     :param gunicorn: the server.
     :param service: the settings in the environment.
     :param routes: the routes of *nginx* that lead to *gunicorn*; all, if none does.
+    :param cpus: what this machine or its container reports as the number of CPUs.
     """
 
     nginx: Nginx
     gunicorn: Gunicorn
     service: Service
     routes: tuple[Route, ...]
+    cpus: frozenset[int]
+
+    @property
+    def workers(self) -> Sourced[int]:
+        """Return the number of workers; its source is WEB_CONCURRENCY where that decides."""
+        own, variable = self.gunicorn.workers, self.service.workers
+        # A gunicorn.conf.py may read the variable itself.
+        is_from_variable = variable and (not own.is_set or own.value == variable.value)
+        return variable if variable and is_from_variable else own
 
     @property
     def keepalive_s(self) -> float:
@@ -163,6 +202,29 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_network(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def reaches(server: Address, bound: Address) -> bool:
+    """
+    Return whether a connection to *server* may reach *bound*.
+
+    :param server: an address in nginx.conf.
+    :param bound: an address in gunicorn's ``bind``.
+    """
+    if isinstance(bound, int):
+        return True  # an inherited descriptor, whose address is unknown
+    if isinstance(server, tuple) and isinstance(bound, tuple):
+        (asked, port), (host, own_port) = server, bound
+        return port == own_port and (is_everywhere(host) or _is_near(asked, host))
+    return server == bound
+
+
+def _is_near(asked: str, host: str) -> bool:
+    if is_loopback(asked) and is_loopback(host):
+        # "localhost" may be IPv4 or IPv6; two addresses must be of the same family.
+        return "localhost" in (asked, host) or (":" in asked) == (":" in host)
+    # Two addresses that are not loopback may be one machine: names are not looked up.
+    return is_loopback(asked) == is_loopback(host)
 
 
 def shown(address: Address) -> str:

@@ -3,7 +3,9 @@
 import ast
 import io
 import os
-from collections.abc import Mapping
+import re
+import stat
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,11 @@ from greenline.errors import ConfigError
 
 GREEN = "greenline.worker.GreenWorker"
 CMD_ARGS = "GUNICORN_CMD_ARGS"
+# For a shell without the service's settings.
+HINT = (
+    "; run check-deploy with the environment of the service, for example after "
+    "`set -a; . /etc/greenline/env; set +a`"
+)
 
 
 def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
@@ -39,7 +46,8 @@ def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
     except SystemExit as error:
         # gunicorn prints the reason to stderr and exits.
         found = error.code if isinstance(error.code, str) else _last_line(said.getvalue())
-        raise ConfigError(f"{file}: {found or 'it exits'}") from None
+        hint = HINT if re.search(r"\b[A-Z][A-Z0-9_]+: not set$", found) else ""
+        raise ConfigError(f"{file}: {found or 'it exits'}{hint}") from None
     except Exception as error:
         raise ConfigError(f"{file}: {error}") from error
 
@@ -99,7 +107,21 @@ def _facts(file: str, loaded: _Loaded) -> Gunicorn:
         preload_app=found("preload_app", cfg.preload_app),
         forwarded_allow_ips=found("forwarded_allow_ips", tuple(cfg.forwarded_allow_ips)),
         worker_tmp_dir=found("worker_tmp_dir", cfg.worker_tmp_dir),
+        umask=found("umask", cfg.umask),
+        open_sockets=tuple(_open_sockets(cfg)),
+        max_requests=found("max_requests", cfg.max_requests),
+        max_requests_jitter=found("max_requests_jitter", cfg.max_requests_jitter),
     )
+
+
+def _open_sockets(cfg: Config) -> Iterator[str]:
+    # To connect, a user needs the right to write the socket, and to enter the folders above it.
+    for path in (one for one in cfg.address if isinstance(one, str)):
+        folders = [one for one in Path(path).absolute().parents if one.exists()]
+        if not cfg.umask & stat.S_IWOTH and all(
+            one.stat().st_mode & stat.S_IXOTH for one in folders
+        ):
+            yield path
 
 
 def _is_green(worker_class: Any) -> bool:

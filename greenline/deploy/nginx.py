@@ -7,7 +7,7 @@ A directive that is not set has nginx's default, and is marked as such.
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from crossplane import analyzer, parse
 from gunicorn.util import parse_address
 
-from greenline.deploy.facts import Nginx, Route, Sourced, Upstream
+from greenline.deploy.facts import Nginx, Place, Route, Sourced, Upstream
 from greenline.errors import ConfigError
 
 LEVELS = ("http", "server", "location", "if", "limit_except")
@@ -57,6 +57,8 @@ class Directive:
 
 Block = tuple[Directive, ...]
 Levels = tuple[Block, ...]
+# The blocks around a directive, the outermost first.
+Parents = tuple[Directive, ...]
 
 
 def read(file: str) -> Nginx:
@@ -75,14 +77,14 @@ def read(file: str) -> Nginx:
         if one.name == "upstream" and one.args
     }
     routes, unread = [], []
-    for one, around in _passes(top, ()):
-        if server := _server(one):
-            routes.append(_route(one, server, around, upstreams))
+    for one, parents in _passes(top, ()):
+        if found := SERVER.match(one.args[0]):
+            routes.append(_route(one, found, top, parents, upstreams))
         else:
             unread.append(Sourced(one.args[0], one.where))
     if not routes:
         raise ConfigError(f"{file}: no location with a proxy_pass whose server can be found")
-    events = next((one.block for one in top if one.name == "events"), None)
+    events = next((one for one in top if one.name == "events"), None)
     processes = _one(file, (top,), "worker_processes", "1").value
     return Nginx(
         file=file,
@@ -90,9 +92,10 @@ def read(file: str) -> Nginx:
         unread=tuple(unread),
         without_upgrade=dict(_without_upgrade(levels)),
         processes=int(processes) if processes.isdigit() else None,
+        events=None if events is None else Place(events.where, "events"),
         worker_connections=None
         if events is None
-        else _count(_one(file, (events,), "worker_connections", "512")),
+        else _count(_one(events.where, (events.block,), "worker_connections", "512")),
         descriptors=_count(_one(file, (top,), "worker_rlimit_nofile", "0")),
     )
 
@@ -164,20 +167,13 @@ def _included(pattern: str, where: str, including: _Including) -> Iterator[Direc
         yield from _block(_parsed(file), inner)
 
 
-def _passes(block: Block, outer: Levels) -> Iterator[tuple[Directive, Levels]]:
-    """Yield each proxy_pass with its enclosing levels, the outermost first."""
-    levels = (*outer, block)
+def _passes(block: Block, parents: Parents) -> Iterator[tuple[Directive, Parents]]:
+    """Yield each proxy_pass with the blocks around it."""
     for one in block:
         if one.name == "proxy_pass":
-            yield one, levels
+            yield one, parents
         elif one.name in LEVELS:
-            yield from _passes(one.block, levels)
-
-
-def _server(proxy_pass: Directive) -> str | None:
-    """Return the name, address or socket of the server, None if a variable names it."""
-    found = SERVER.match(proxy_pass.args[0])
-    return found and (found[1] or found[2])
+            yield from _passes(one.block, (*parents, one))
 
 
 def _without_upgrade(levels: Sequence[Block]) -> Iterator[tuple[str, Sourced[str]]]:
@@ -185,11 +181,21 @@ def _without_upgrade(levels: Sequence[Block]) -> Iterator[tuple[str, Sourced[str
         if one.args[0] == "$http_upgrade":
             said = {each.name: Sourced(each.args[0], each.where) for each in one.block if each.args}
             # nginx maps an empty value by "", else by "default", else to the empty string.
-            yield one.args[1], said.get("") or said.get("default") or Sourced("", one.where)
+            default = said.get("default", Sourced("", one.where))
+            yield one.args[1], said.get("") or replace(default, is_set=False)
 
 
-def _route(proxy_pass: Directive, server: str, levels: Levels, known: dict[str, Upstream]) -> Route:
+def _route(
+    proxy_pass: Directive,
+    found: re.Match[str],
+    top: Block,
+    parents: Parents,
+    known: dict[str, Upstream],
+) -> Route:
     where = proxy_pass.where
+    levels = (top, *(one.block for one in parents))
+    server, uri = found[1] or found[2], proxy_pass.args[0][found.end(found.lastindex or 0) :]
+    place = _place(proxy_pass, top, parents)
     headers = _at_one_level(levels, "proxy_set_header")
     pages = _at_one_level(levels, "error_page")
     intercepts = _flag(_one(where, levels, "proxy_intercept_errors", "off"))
@@ -199,10 +205,14 @@ def _route(proxy_pass: Directive, server: str, levels: Levels, known: dict[str, 
     real_ip_header = _one(where, levels, "real_ip_header", "X-Real-IP").value
     return Route(
         where=where,
+        scheme=proxy_pass.args[0].partition("//")[0] + "//",
+        uri=uri.removeprefix(":"),
+        place=place,
+        headers_place=Place(headers[0].where, "proxy_set_header") if headers else place,
+        server_place=_server_place(top, parents),
         upstream=known.get(server.lower()) or _unnamed(server, where),
         http_version=_one(where, levels, "proxy_http_version", "1.0"),
         headers={one.args[0].lower(): Sourced(one.args[1], one.where) for one in headers},
-        headers_where=headers[0].where if headers else where,
         connect_timeout_s=_time(_one(where, levels, "proxy_connect_timeout", "60s")),
         read_timeout_s=_time(_one(where, levels, "proxy_read_timeout", "60s")),
         max_body_bytes=_size(_one(where, levels, "client_max_body_size", "1m")),
@@ -216,10 +226,35 @@ def _route(proxy_pass: Directive, server: str, levels: Levels, known: dict[str, 
     )
 
 
+def _place(proxy_pass: Directive, top: Block, parents: Parents) -> Place:
+    """Return the first directive of the location, in its own file if there is one."""
+    # nginx allows few directives in `if` and `limit_except`: those of the location apply there. One
+    # place for all of a location, as nginx refuses a directive that is there twice.
+    levels = [one for one in parents if one.name not in ("if", "limit_except")]
+    block, around = (levels[-1].block, levels[-1]) if levels else (top, proxy_pass)
+    file = around.where.rpartition(":")[0]
+    found = next((one for one in block if one.where.rpartition(":")[0] == file), block[0])
+    # crossplane takes the parentheses of an `if` from its arguments.
+    arguments = () if found.name == "if" else found.args[:1]
+    return Place(found.where, " ".join([found.name, *arguments]))
+
+
+def _server_place(top: Block, parents: Parents) -> Place | None:
+    """Return the first server block among those around the location's."""
+    names = [one.name for one in parents]
+    if "server" not in names:
+        return None
+    at = names.index("server")
+    block = parents[at - 1].block if at else top
+    return Place(next(one.where for one in block if one.name == "server"), "server {")
+
+
 def _unnamed(server: str, where: str) -> Upstream:
     # nginx's defaults for a server without an upstream block.
     return Upstream(
         where=where,
+        name="",
+        lines=(Sourced((server,), where),),
         servers=(_address(server, where),),
         max_fails=(Sourced(1, where, is_set=False),),
         keepalive=Sourced(0, where, is_set=False),
@@ -232,6 +267,8 @@ def _upstream(block: Directive) -> Upstream:
     servers = [one for one in block.block if one.name == "server" and "down" not in one.args]
     return Upstream(
         where=where,
+        name=block.args[0],
+        lines=tuple(Sourced(one.args, one.where) for one in servers),
         servers=tuple(_address(one.args[0], one.where) for one in servers),
         max_fails=tuple(_max_fails(one) for one in servers),
         keepalive=_count(_one(where, levels, "keepalive", "0")),

@@ -1,11 +1,12 @@
 """Check the order of the timeouts of nginx, gunicorn, the service and Postgres."""
 
 from collections.abc import Iterator
-from math import inf, isinf
+from math import ceil, inf, isinf
 from typing import NamedTuple
 
+from greenline.deploy import edits
 from greenline.deploy.facts import Facts, Route, Sourced
-from greenline.deploy.findings import Check, Finding, Level
+from greenline.deploy.findings import Check, Edit, Finding, Level
 from greenline.lifecycle.drain import LAST_S
 
 
@@ -35,6 +36,7 @@ class Step(NamedTuple):
     :param more: the longer timeout.
     :param why: the consequences of the wrong order, str.
     :param fix: the suggested change, str.
+    :param edits: the same change for a program, default none.
     :param level: the finding's severity, default an error.
     :param may_equal: both may be equal, bool, default False.
     """
@@ -44,6 +46,7 @@ class Step(NamedTuple):
     more: Timeout
     why: str
     fix: str
+    edits: tuple[Edit, ...] = ()
     level: Level = Level.ERROR
     may_equal: bool = False
 
@@ -68,7 +71,7 @@ def check_order(facts: Facts) -> Iterator[Finding]:
         if not one.holds():
             relation = "is above" if one.may_equal else "is not below"
             what = f"{one.less} {relation} {one.more}"
-            yield Finding(one.level, one.code, one.less.where, what, one.why, one.fix)
+            yield Finding(one.level, one.code, one.less.where, what, one.why, one.fix, one.edits)
 
 
 def check_stop(facts: Facts) -> Iterator[Finding]:
@@ -80,10 +83,11 @@ def check_stop(facts: Facts) -> Iterator[Finding]:
         "stop-timeout",
         graceful.where,
         f"a stop takes up to graceful_timeout, {graceful.value:g} s",
-        "who kills earlier cuts the requests in progress: docker waits 10 s, Kubernetes 30 s, "
-        "systemd 90 s",
-        f"give more than {graceful.value:g} s: stop_grace_period (compose), TimeoutStopSec "
-        "(systemd), terminationGracePeriodSeconds less the time of preStop (Kubernetes)",
+        "a supervisor that kills the service earlier cuts the requests in progress: docker waits "
+        "10 s, Kubernetes 30 s, systemd 90 s",
+        f"give the supervisor more than {graceful.value:g} s: stop_grace_period (compose), "
+        "TimeoutStopSec (systemd), terminationGracePeriodSeconds minus the time of preStop "
+        "(Kubernetes)",
     )
 
 
@@ -110,9 +114,10 @@ def _idle(facts: Facts, route: Route) -> Iterator[Step]:
         "keepalive-order",
         proxys,
         keepalive(facts),
-        "gunicorn closes a connection that nginx still believes to be idle: a request that is on "
-        "its way meets the closed end, and nginx answers 502; a POST it may not send again",
-        "keepalive_timeout in the upstream below gunicorn's keepalive, as 4s and 5",
+        "gunicorn closes an idle connection while nginx may be sending a request over it: nginx "
+        "answers 502, and cannot retry a POST",
+        "set keepalive_timeout in the upstream below gunicorn's keepalive, for example 4s and 5",
+        edits.idle_timeouts(facts, upstream),
     )
     found = facts.service.proxy_keepalive_s
     if found is not None:
@@ -120,9 +125,10 @@ def _idle(facts: Facts, route: Route) -> Iterator[Step]:
             "proxy-keepalive",
             proxys,
             Timeout(found.where, found.value, found.where),
-            "a worker that stops keeps idle connections open until the proxy has given them up; "
-            "found too little it closes them earlier, and each reload costs 502s",
+            f"a worker that stops closes idle connections after {found.where}: if nginx keeps them "
+            "longer, each reload causes 502s",
             f"unset {found.where}, or set it to {proxys.seconds:g}",
+            (edits.variable(found.where, ""),),
             may_equal=True,
         )
 
@@ -136,9 +142,10 @@ def _stop(facts: Facts) -> Iterator[Step]:
         "keepalive-stop",
         idle._replace(name=ours + idle.name, seconds=drain.value + idle.seconds),
         Timeout("graceful_timeout", graceful.value, graceful.where),
-        "a stopping worker waits for idle connections that long: it is killed before, at each "
-        "reload, with the requests that nginx sends over them",
-        "graceful_timeout above it",
+        "a worker that stops waits that long for nginx to close idle connections: at each reload "
+        "gunicorn kills it before, together with the requests that nginx sends over them",
+        f"set graceful_timeout above {drain.value + idle.seconds:g}",
+        edits.graceful_timeout(facts),
     )
     request = facts.service.request_timeout_s
     if request is not None:
@@ -149,9 +156,10 @@ def _stop(facts: Facts) -> Iterator[Step]:
             "drain-order",
             Timeout(f"{ours}REQUEST_TIMEOUT", drain.value + request.value, graceful.where),
             Timeout(f"graceful_timeout{less}", graceful.value - last_s, graceful.where),
-            "a request that came in the last moment of the drain may still use its whole time; it "
-            "is cut at the stop instead, and its write may have been done: a 502 that lies",
-            "graceful_timeout = DRAIN_DELAY + REQUEST_TIMEOUT + 5",
+            "a request that arrives at the end of the drain may take all of REQUEST_TIMEOUT; the "
+            "stop cuts it before, and the client gets a 502 though its write may have been done",
+            "set graceful_timeout to DRAIN_DELAY + REQUEST_TIMEOUT + 5",
+            edits.graceful_timeout(facts),
         )
 
 
@@ -166,21 +174,29 @@ def _request(facts: Facts, route: Route) -> Iterator[Step]:
         "deadline-order",
         deadline._replace(where=route.read_timeout_s.where),
         read,
-        "nginx answers 504 to a request that goes on, and may ask again meanwhile: the client is "
-        "found of a failure, the write is done, perhaps twice",
-        "proxy_read_timeout a few seconds above REQUEST_TIMEOUT, as 35s and 30",
+        "nginx answers 504 while the worker still works on the request, and may retry it: the "
+        "client sees a failure, and the write is done, perhaps twice",
+        "set proxy_read_timeout a few seconds above REQUEST_TIMEOUT, for example 35s and 30",
+        (
+            edits.directive(
+                route,
+                route.read_timeout_s,
+                f"proxy_read_timeout {ceil(request.value) + edits.REST_S}s",
+            ),
+        ),
     )
     statement = facts.service.statement_timeout_s
     if statement is not None:
-        name = "statement_timeout" if statement.value else "statement_timeout 0, which is no limit,"
+        name = "statement_timeout" if statement.value else "statement_timeout 0 (no limit)"
         yield Step(
             "statement-order",
             Timeout(name, statement.value or inf, statement.where),  # 0 is no limit to Postgres
             deadline,
-            "the request is over, and its statement goes on: it holds a connection and its locks",
-            "take statement_timeout out of DATABASE_URL: the service sets its own, below "
+            "a statement may run on after the end of its request: it keeps a connection and its "
+            "locks",
+            "remove statement_timeout from DATABASE_URL: the service sets one below "
             "REQUEST_TIMEOUT",
-            Level.WARNING,
+            level=Level.WARNING,  # no edit: it would print the URL, which may have a password
         )
 
 

@@ -26,7 +26,7 @@ def read(names: Mapping[str, Any], file: str) -> Service:
         # A gunicorn.conf.py may load the application's own settings, under this name.
         request_timeout_s = getattr(names.get("settings"), "request_timeout_s", None)
         where = file
-    max_body = settings.MAX_BODY_BYTES
+    max_body, admission = settings.MAX_BODY_BYTES, settings.admission()
     return Service(
         request_timeout_s=_optional(request_timeout_s, where),
         drain_delay_s=Sourced(settings.drain_delay_s(), settings.DRAIN_DELAY.name),
@@ -34,7 +34,11 @@ def read(names: Mapping[str, Any], file: str) -> Service:
         max_body_bytes=Sourced(
             settings.limits().max_body_bytes, max_body.name, settings.is_set(max_body)
         ),
-        max_in_progress=settings.admission().max_in_progress,
+        max_in_progress=admission.max_in_progress,
+        max_waiting=admission.max_waiting,
+        workers=Sourced(settings.sizing().workers, settings.WORKERS.name)
+        if settings.is_set(settings.WORKERS)
+        else None,
         statement_timeout_s=_statement_timeout_s(settings.databases()[0]),
     )
 

@@ -57,6 +57,7 @@ timeout = 30
 preload_app = False
 forwarded_allow_ips = "127.0.0.1"
 worker_tmp_dir = "/dev/shm"
+umask = 0o007
 """
 
 # Two hosts over TCP, TLS at nginx, headers at the server's level, other applications beside it.
@@ -144,7 +145,7 @@ upstream app {
     keepalive_timeout 4;
 }
 server {
-    listen 8080;
+    listen 8080; client_max_body_size 1m;
     location / {
         include proxy.conf;
         proxy_pass http://app;

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.checking import check, check_files
+from tests.deploy.checking import OURS, check, check_files
 from tests.deploy.configurations import GOOD
 
 UNREADABLE = {
@@ -71,6 +71,28 @@ def test_a_wrong_variable_is_named(environ: dict[str, str], said: str, tmp_path:
     done = check_files(replace(good, environ={**good.environ, **environ}), tmp_path)
     assert done.exit_code == 2
     assert said in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("said", "has_hint"),
+    [
+        pytest.param("greenline: DATABASE_URL: not set", True, id="a variable"),
+        pytest.param("greenline: the plan is not set", False, id="anything else"),
+    ],
+)
+def test_a_variable_that_is_not_set_has_a_hint(said: str, has_hint: bool, tmp_path: Path) -> None:
+    """The shell has not the environment of the service."""
+    good = GOOD["one host"]
+    done = check_files(replace(good, gunicorn=f"import sys\nsys.exit({said!r})\n"), tmp_path)
+    line = done.stderr.splitlines()[-1]
+    assert said in line
+    assert ("; run check-deploy with the environment of the service" in line) == has_hint
+
+
+def test_our_own_gunicorn_conf_py_has_the_hint() -> None:
+    """In a shell that sets nothing."""
+    line = check(*OURS, MONGODB_URI="off").stderr.splitlines()[-1]
+    assert "greenline: DATABASE_URL: not set; run check-deploy with the environment" in line
 
 
 def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """greenline check-deploy: each trap, as one change of what is in order, is told by its line."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.deploy.checking import check_files, told
-from tests.deploy.configurations import GOOD
+from tests.deploy.checking import check_files, pasted, refused_by_nginx, told
+from tests.deploy.configurations import GOOD, Configuration
+from tests.helpers.support import open_folder
 
 
 class Break(NamedTuple):
@@ -127,6 +129,21 @@ WARNINGS = {
     "a host of nginx's making": Break(
         "nginx.conf", "            proxy_set_header Host $host;\n", "", "no-host",
         "proxy_set_header"),
+    "a limit that nginx has by default": Break(
+        "nginx.conf", "        client_max_body_size 1m;\n", "", "body-limit", "proxy_pass http"),
+    "a wait of minutes for a connection": Break(
+        "nginx.conf", "proxy_connect_timeout 2s", "proxy_connect_timeout 5m", "connect-timeout",
+        "proxy_connect_timeout"),
+    "a socket that is open to all": Break(
+        "gunicorn.conf.py", "umask = 0o007\n", "", "open-socket", "bind ="),
+    "a umask that opens it": Break(
+        "gunicorn.conf.py", "umask = 0o007", "umask = 0o070", "open-socket", "umask ="),
+    "the number of workers that block": Break(
+        "gunicorn.conf.py", "workers = 4", "workers = __import__('os').cpu_count() * 2 + 1",
+        "worker-count", "workers ="),
+    "workers that restart together": Break(
+        "gunicorn.conf.py", "preload_app = False", "max_requests = 5000", "restart-jitter",
+        "max_requests"),
     "a host of the client's making": Break(
         "nginx.conf", "proxy_set_header Host $host;", "proxy_set_header Host $http_host;",
         "client-host", "proxy_set_header Host $http_host"),
@@ -161,6 +178,9 @@ WARNINGS = {
         "worker_connections"),
 }  # fmt: skip
 
+# Those whose correction is in none of the files.
+DECISIONS = ["everybody may be a proxy"]
+
 
 @pytest.mark.parametrize("name", [*ERRORS, *WARNINGS])
 def test_one_broken_thing_is_one_finding(name: str, tmp_path: Path) -> None:
@@ -176,6 +196,23 @@ def test_one_broken_thing_is_one_finding(name: str, tmp_path: Path) -> None:
     place = f"{file}:{line_of(files[file], one.place)}"
     assert told(done, tmp_path) == [(level, one.code, place)]
     assert done.exit_code == (level == "error")
+
+
+@pytest.mark.parametrize("name", [name for name in (*ERRORS, *WARNINGS) if name not in DECISIONS])
+def test_the_corrected_lines_pass(name: str, tmp_path: Path) -> None:
+    """Pasted into the files they leave no error and no warning, and nginx accepts them."""
+    one = {**ERRORS, **WARNINGS}[name]
+    corrected = pasted(GOOD["one host"].changed(one.file, one.old, one.new), tmp_path)
+    assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
+    assert refused_by_nginx(corrected, tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_what_needs_a_decision_is_said_to(name: str, tmp_path: Path) -> None:
+    """The address of a proxy is in none of the files."""
+    one = ERRORS[name]
+    done = check_files(GOOD["one host"].changed(one.file, one.old, one.new), tmp_path)
+    assert done.stdout.splitlines()[-1].endswith(f"it needs a decision: {one.code}")
 
 
 @pytest.mark.parametrize(
@@ -197,6 +234,12 @@ def test_one_broken_thing_is_one_finding(name: str, tmp_path: Path) -> None:
             {"GREENLINE_MAX_BODY_BYTES": "2097152"}, "warning", "body-limit", "nginx.conf:15",
             id="bodies that nginx refuses"),
         pytest.param(
+            {"GREENLINE_MAX_IN_PROGRESS": "2000"}, "warning", "limit-connections",
+            "gunicorn.conf.py:4", id="a limit that no connection is left for"),
+        pytest.param(
+            {"GREENLINE_MAX_IN_PROGRESS": "1500", "GREENLINE_MAX_WAITING": "500"}, "warning",
+            "limit-connections", "gunicorn.conf.py:4", id="nor for the queue behind it"),
+        pytest.param(
             {"DATABASE_URL": "postgresql://h/d?options=-c%20statement_timeout%3D60000"},
             "warning", "statement-order", "DATABASE_URL",
             id="statements that outlive their request"),
@@ -213,9 +256,13 @@ def test_the_environment_counts(
 ) -> None:
     """What is in order in the files may be undone by a variable."""
     good = GOOD["one host"]
-    done = check_files(replace(good, environ={**good.environ, **environ}), tmp_path, "--json")
+    broken = replace(good, environ={**good.environ, **environ})
+    done = check_files(broken, tmp_path, "--json")
     assert told(done, tmp_path) == [(level, code, place)]
     assert done.exit_code == (level == "error")
+    if code != "statement-order":  # a correction would print the URL
+        corrected = pasted(broken, tmp_path)
+        assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
 
 
 TWO = """    proxy_connect_timeout 1500ms;
@@ -265,7 +312,154 @@ def test_two_hosts_have_traps_of_their_own(
     file: str, old: str, new: str, found: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     """Over the network, with levels that inherit, and with other applications beside."""
-    done = check_files(GOOD["two hosts"].changed(file, old, new), tmp_path, "--json")
+    broken = GOOD["two hosts"].changed(file, old, new)
+    done = check_files(broken, tmp_path, "--json")
     codes = [(level, code) for level, code, _ in told(done, tmp_path)]
     assert codes == found
     assert done.exit_code == (found[0][0] == "error")
+    # Where nginx comes from, and the port that a container publishes, are in none of the files.
+    if not {
+        ("error", "trusts-everybody"),
+        ("warning", "proxy-untrusted"),
+        ("warning", "address"),
+    } & {*codes}:
+        corrected = pasted(broken, tmp_path)
+        assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
+
+
+# What most examples have: a server in proxy_pass, and hardly a directive.
+BARE = {
+    "on one line": "events {} http {server { location / {proxy_pass http://127.0.0.1:8000/;}}}",
+    "with a condition": """\
+events {}
+http {
+    server {
+        location / {
+            limit_except GET POST {
+                deny all;
+            }
+            if ($request_method = POST) {
+                proxy_pass http://127.0.0.1:8000;
+            }
+            proxy_pass http://127.0.0.1:8000;
+        }
+    }
+    server {
+        location = /${host} {proxy_pass http://127.0.0.1:8000/x;} # a comment; with } in it
+        location /ws/ {
+            proxy_set_header Upgrade $http_upgrade;
+            proxy_set_header Connection "close";
+            proxy_read_timeout 5s;
+            proxy_pass "http://127.0.0.1:8000";
+        }
+    }
+}
+""",
+}
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_all_of_a_bare_configuration_is_corrected(name: str, tmp_path: Path) -> None:
+    """One correction makes no other one necessary."""
+    gunicorn = "bind = '0.0.0.0:8000'\nforwarded_allow_ips = '*'\nmax_requests = 9\nworkers = 4\n"
+    broken = Configuration(
+        {"nginx.conf": BARE[name]}, gunicorn, {"GREENLINE_MAX_IN_PROGRESS": "9000"}
+    )
+    corrected = pasted(broken, tmp_path)
+    assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
+    assert refused_by_nginx(corrected, tmp_path) == ""
+
+
+@pytest.mark.parametrize("file", ["proxy.conf", "conf.d/app.conf"])
+def test_lines_of_included_files_are_corrected_there(file: str, tmp_path: Path) -> None:
+    """By the name of the included file."""
+    good = GOOD["in pieces"]
+    broken = good.changed("proxy.conf", "Host $host", "Host $http_host")
+    broken = broken.changed("conf.d/app.conf", "timeout 50s", "timeout 20s")
+    corrected = pasted(broken, tmp_path)
+    assert corrected.files[file] != broken.files[file]
+    assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
+
+
+def test_a_comment_in_a_corrected_block_stays(tmp_path: Path) -> None:
+    """The block is the user's own, but for the corrected lines."""
+    broken = GOOD["one host"].changed(
+        "nginx.conf", "keepalive_timeout 4s;", "# for } all\n        keepalive_timeout 1m;"
+    )
+    text = pasted(broken, tmp_path).files["nginx.conf"]
+    assert text == broken.files["nginx.conf"].replace(
+        "keepalive_timeout 1m", "keepalive_timeout 4s"
+    )
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["by gunicorn", "by gunicorn.conf.py"])
+def test_the_number_of_workers_may_come_from_the_environment(is_read: bool, tmp_path: Path) -> None:
+    """WEB_CONCURRENCY is the place, and the variable is corrected."""
+    count = 2 * (os.cpu_count() or 1) + 1
+    text = "workers = int(__import__('os').environ['WEB_CONCURRENCY'])\n" if is_read else ""
+    good = GOOD["one host"].changed("gunicorn.conf.py", "workers = 4\n", text)
+    broken = replace(good, environ={**good.environ, "WEB_CONCURRENCY": str(count)})
+    done = check_files(broken, tmp_path, "--json")
+    assert told(done, tmp_path) == [("warning", "worker-count", "WEB_CONCURRENCY")]
+    assert pasted(broken, tmp_path).environ["WEB_CONCURRENCY"] == str(os.cpu_count())
+
+
+@pytest.mark.parametrize(
+    ("base", "old", "new"),
+    [
+        pytest.param("one host", "preload_app = False",
+                     "max_requests = 5000; max_requests_jitter = 500", id="a jitter"),
+        pytest.param("one host", "workers = 4", "workers = 1; max_requests = 5000",
+                     id="one worker that restarts"),
+        pytest.param("one host", "workers = 4", "workers = __import__('os').cpu_count()",
+                     id="a worker for each CPU"),
+        pytest.param("in pieces", "keepalive = 5", "keepalive = 5; bind = '127.0.0.1:8000'",
+                     id="the address that nginx uses"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_in_order_are_left_alone(
+    base: str, old: str, new: str, tmp_path: Path
+) -> None:
+    """Each is beside a trap."""
+    done = check_files(GOOD[base].changed("gunicorn.conf.py", old, new), tmp_path, "--json")
+    assert told(done, tmp_path) == []
+
+
+def test_a_limit_below_worker_connections_is_left_alone(tmp_path: Path) -> None:
+    """There are connections to spare."""
+    good = GOOD["one host"]
+    environ = {**good.environ, "GREENLINE_MAX_IN_PROGRESS": "1999"}
+    assert told(check_files(replace(good, environ=environ), tmp_path, "--json"), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("bind", "corrected"),
+    [
+        pytest.param("'0.0.0.0:8000'", '["127.0.0.1:8000", "localhost:8000"]', id="IPv4"),
+        pytest.param("['[::]:8000', 'unix:/run/app.sock']",
+                     '["127.0.0.1:8000", "localhost:8000", "unix:/run/app.sock"]', id="IPv6"),
+    ],
+)  # fmt: skip
+def test_nothing_is_to_pass_by_nginx(bind: str, corrected: str, tmp_path: Path) -> None:
+    """All addresses are too many where nginx is on the same machine."""
+    settings = f"keepalive = 5; umask = 0o007\nbind = {bind}"
+    broken = GOOD["in pieces"].changed("gunicorn.conf.py", "keepalive = 5", settings)
+    done = check_files(broken, tmp_path, "--json")
+    assert told(done, tmp_path) == [("warning", "bind-everywhere", "gunicorn.conf.py:2")]
+    text = pasted(broken, tmp_path).files["gunicorn.conf.py"]
+    assert text.splitlines()[-1] == f"bind = {corrected}"
+
+
+@pytest.mark.parametrize(("mode", "codes"), [(0o750, []), (0o755, ["open-socket"])])
+def test_the_folder_of_a_socket_may_keep_others_out(
+    mode: int, codes: list[str], tmp_path: Path
+) -> None:
+    """gunicorn's umask does not matter then."""
+    with open_folder() as folder:
+        folder.chmod(mode)
+        path = f"unix:{folder}/http.sock"
+        good = GOOD["one host"].changed("gunicorn.conf.py", "umask = 0o007\n", "")
+        text = good.nginx["nginx.conf"].replace("unix:/run/app/http.sock", path)
+        moved = good.changed("gunicorn.conf.py", "unix:/run/app/http.sock", path)
+        done = check_files(replace(moved, nginx={"nginx.conf": text}), tmp_path, "--json")
+    assert [code for _, code, _ in told(done, tmp_path)] == codes

@@ -24,7 +24,7 @@ def section(title: str) -> str:
 
 def without_lines(text: str) -> str:
     """Return *text* without the numbers of lines, which a comment more would change."""
-    return re.sub(r"(\.conf|\.py):\d+", r"\1", text)
+    return re.sub(r"(\.conf|\.py):\d+|lines \d+-\d+", r"\1", text)
 
 
 def first_cells(table: str) -> list[str]:
