@@ -52,6 +52,6 @@ def run(facts: Facts) -> Report:
             key = one.code, one.where, one.what
             if key in found:
                 # The same problem of several locations: each may need an edit of its own.
-                one = one._replace(edits=(*found[key].edits, *one.edits))
+                one = one._replace(edits=tuple(dict.fromkeys((*found[key].edits, *one.edits))))
             found[key] = one
     return Report(list(found.values()), passed)

@@ -91,7 +91,7 @@ def _corrections(found: list[Finding]) -> Iterator[str]:
         yield from map(_pasted, corrected)
     left = {one.code for one in found if one.level != Level.REMARK and not one.edits}
     if left:
-        yield f"Not corrected above, as it needs a decision: {', '.join(sorted(left))}"
+        yield f"Not corrected above, see the fix: {', '.join(sorted(left))}"
 
 
 def _pasted(snippet: Snippet) -> str:

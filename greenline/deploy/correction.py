@@ -52,12 +52,12 @@ def snippets(edits: Iterable[Edit]) -> list[Snippet]:
 
 
 def _corrected(file: str, edits: list[Edit]) -> Iterator[Snippet]:
-    old = new = Path(file).read_text(encoding="utf-8", errors="surrogateescape")
+    old = new = Path(file).read_text(encoding="utf-8", errors="replace")  # as crossplane does
     # From the end, so that the numbers of the lines before an edit stay right. Replacements are the
     # last of a line: what is inserted there is found by the text that they replace.
     for one in sorted(edits, key=lambda one: (-_line(one), one.action is Action.REPLACE)):
         new = _applied(new, one)
-    before, after = old.splitlines(), new.splitlines()
+    before, after = old.split("\n"), new.split("\n")
     opcodes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     for first, last in _ranges(old, opcodes):
         text = "\n".join(_between(before, after, opcodes, first, last))

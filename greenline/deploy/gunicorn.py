@@ -47,7 +47,7 @@ def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
         # gunicorn prints the reason to stderr and exits.
         found = error.code if isinstance(error.code, str) else _last_line(said.getvalue())
         hint = HINT if re.search(r"\b[A-Z][A-Z0-9_]+: not set$", found) else ""
-        raise ConfigError(f"{file}: {found or 'it exits'}{hint}") from None
+        raise ConfigError(f"{file}: {found or 'the file calls exit'}{hint}") from None
     except Exception as error:
         raise ConfigError(f"{file}: {error}") from error
 
@@ -117,10 +117,10 @@ def _facts(file: str, loaded: _Loaded) -> Gunicorn:
 def _open_sockets(cfg: Config) -> Iterator[str]:
     # To connect, a user needs the right to write the socket, and to enter the folders above it.
     for path in (one for one in cfg.address if isinstance(one, str)):
-        folders = [one for one in Path(path).absolute().parents if one.exists()]
-        if not cfg.umask & stat.S_IWOTH and all(
-            one.stat().st_mode & stat.S_IXOTH for one in folders
-        ):
+        # A folder that is not there yet, or that this user may not see, does not count.
+        folders = [one for one in Path(path).absolute().parents if os.path.exists(one)]
+        is_closed = any(not one.stat().st_mode & stat.S_IXOTH for one in folders)
+        if not is_closed and not cfg.umask & stat.S_IWOTH:
             yield path
 
 

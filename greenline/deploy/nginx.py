@@ -83,7 +83,7 @@ def read(file: str) -> Nginx:
         else:
             unread.append(Sourced(one.args[0], one.where))
     if not routes:
-        raise ConfigError(f"{file}: no location with a proxy_pass whose server can be found")
+        raise ConfigError(f"{file}: no location has a proxy_pass with a fixed server")
     events = next((one for one in top if one.name == "events"), None)
     processes = _one(file, (top,), "worker_processes", "1").value
     return Nginx(
@@ -139,7 +139,7 @@ def _parsed(file: str) -> Any:
         where = f"{error['file']}:{error['line']}" if error["line"] else error["file"]
         # crossplane repeats the position at the end of its message.
         said = re.sub(r" in [^\"]*:\d+$", "", error["error"])
-        raise ConfigError(f"{where}: {said or 'it ends in the middle of a directive'}")
+        raise ConfigError(f"{where}: {said or 'the file ends in the middle of a directive'}")
     return payload["config"][0]["parsed"]
 
 
@@ -162,7 +162,7 @@ def _included(pattern: str, where: str, including: _Including) -> Iterator[Direc
         raise ConfigError(f"{where}: No such file: {path}")
     for file in found:
         if file in including.files:
-            raise ConfigError(f"{file}: it includes itself")
+            raise ConfigError(f"{file}: the file includes itself")
         inner = including._replace(files=(*including.files, file))
         yield from _block(_parsed(file), inner)
 
@@ -315,7 +315,7 @@ def _flag(found: Sourced[str]) -> Sourced[bool]:
 
 def _count(found: Sourced[str]) -> Sourced[int]:
     if not found.value.isdigit():
-        raise ConfigError(f"{found.where}: {found.value!r} is no whole number")
+        raise ConfigError(f"{found.where}: {found.value!r} is not a whole number")
     return Sourced(int(found.value), found.where, found.is_set)
 
 
@@ -333,6 +333,6 @@ def _measured(found: Sourced[str], units: dict[str, Any], what: str) -> Sourced[
     # A time may have several parts, as in "1m 30s".
     parts = re.findall(r"(\d+)([a-zA-Z]*)\s*", text)
     if not re.fullmatch(r"(\d+[a-zA-Z]*\s*)+", text) or any(unit not in units for _, unit in parts):
-        raise ConfigError(f"{found.where}: {found.value!r} is no {what} that nginx reads")
+        raise ConfigError(f"{found.where}: {found.value!r} is not a {what} that nginx accepts")
     value = sum(int(number) * units[unit] for number, unit in parts)
     return Sourced(value, found.where, found.is_set)

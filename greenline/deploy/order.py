@@ -17,14 +17,18 @@ class Timeout(NamedTuple):
     :param name: its name in a finding, str.
     :param seconds: its length, float; inf for no limit.
     :param where: its source, ``file:line`` or a variable, str.
+    :param by_default: what :attr:`Sourced.by_default` says about it, str, default empty.
     """
 
     name: str
     seconds: float
     where: str
+    by_default: str = ""
 
     def __str__(self) -> str:
-        return self.name if isinf(self.seconds) else f"{self.name} ({self.seconds:g} s)"
+        if isinf(self.seconds):
+            return self.name
+        return f"{self.name} ({self.seconds:g} s{self.by_default})"
 
 
 class Step(NamedTuple):
@@ -101,7 +105,7 @@ def keepalive(facts: Facts) -> Timeout:
     if found is not None and facts.keepalive_s > facts.gunicorn.keepalive_s.value:
         return Timeout(found.where, facts.keepalive_s, found.where)
     own = facts.gunicorn.keepalive_s
-    return Timeout(f"gunicorn's keepalive{own.by_default}", facts.keepalive_s, own.where)
+    return Timeout("gunicorn's keepalive", facts.keepalive_s, own.where, own.by_default)
 
 
 def _idle(facts: Facts, route: Route) -> Iterator[Step]:
@@ -201,4 +205,4 @@ def _request(facts: Facts, route: Route) -> Iterator[Step]:
 
 
 def _of_nginx(name: str, found: Sourced[float]) -> Timeout:
-    return Timeout(f"{name}{found.by_default}", found.value, found.where)
+    return Timeout(name, found.value, found.where, found.by_default)

@@ -1,4 +1,4 @@
-"""Call greenline check-deploy, and read what it tells."""
+"""Call greenline check-deploy, and read what it prints."""
 
 import json
 import re
@@ -25,8 +25,8 @@ OURS = (
 
 
 def check(*arguments: object, **environ: Any) -> Result:
-    told = ["check-deploy", *map(str, arguments)]
-    return CliRunner().invoke(main, told, env={**UNSET, **environ})
+    options = ["check-deploy", *map(str, arguments)]
+    return CliRunner().invoke(main, options, env={**UNSET, **environ})
 
 
 def check_files(configuration: Configuration, folder: Path, *arguments: str) -> Result:
@@ -34,8 +34,8 @@ def check_files(configuration: Configuration, folder: Path, *arguments: str) -> 
     return check("--nginx", nginx, "--gunicorn", gunicorn, *arguments, **configuration.environ)
 
 
-def told(done: Result, folder: Path) -> list[tuple[str, str, str]]:
-    """Return level, code and place of what is told, without the remark that always is."""
+def reported(done: Result, folder: Path) -> list[tuple[str, str, str]]:
+    """Return level, code and place of the findings, without the remark that always stands."""
     assert done.exit_code < 2, done.output
     found = json.loads(done.stdout)
     assert [one["code"] for one in found].count("stop-timeout") == 1

@@ -1,4 +1,4 @@
-"""greenline check-deploy: what is out of order is told by its line, and nothing else is."""
+"""greenline check-deploy reports each problem with its line, and nothing else."""
 
 import re
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from greenline.deploy.checks import CHECKS
 from greenline.deploy.facts import reaches
-from tests.deploy.checking import OURS, SERVICE, check, check_files, told
+from tests.deploy.checking import OURS, SERVICE, check, check_files, reported
 from tests.deploy.configurations import GOOD, Configuration
 from tests.helpers.support import CHECKOUT, run
 
@@ -19,7 +19,7 @@ PASSED = len(CHECKS)
 def test_what_is_in_order_is_left_alone(name: str, tmp_path: Path) -> None:
     """A false alarm would teach to overlook the others."""
     done = check_files(GOOD[name], tmp_path, "--json")
-    assert (done.exit_code, told(done, tmp_path)) == (0, []), done.output
+    assert (done.exit_code, reported(done, tmp_path)) == (0, []), done.output
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_may_be_so_is_left_alone(
 ) -> None:
     """It looks like a trap, and is none here."""
     done = check_files(GOOD[base].changed(file, old, new), tmp_path, "--json")
-    assert (done.exit_code, told(done, tmp_path)) == (0, []), done.output
+    assert (done.exit_code, reported(done, tmp_path)) == (0, []), done.output
 
 
 @pytest.mark.parametrize(
@@ -67,21 +67,21 @@ def test_ours_is_in_order(environ: dict[str, str], codes: list[str]) -> None:
     """With the environment's defaults; that systemd's socket is needed is a remark."""
     done = check(*OURS, "--json", **SERVICE, **environ)
     assert done.exit_code == 0, done.output
-    assert [code for _, code, _ in told(done, CHECKOUT)] == codes
+    assert [code for _, code, _ in reported(done, CHECKOUT)] == codes
 
 
 def test_a_snippet_that_several_locations_include_is_told_once(tmp_path: Path) -> None:
     """By the line of the snippet, which is what has to be changed."""
     broken = GOOD["in pieces"].changed("proxy.conf", "proxy_set_header Host $host;\n", "")
     done = check_files(broken, tmp_path, "--json")
-    assert told(done, tmp_path) == [("warning", "no-host", "proxy.conf:2")]
+    assert reported(done, tmp_path) == [("warning", "no-host", "proxy.conf:2")]
 
 
 def test_a_condition_is_a_level_of_its_own(tmp_path: Path) -> None:
     """What proxies within an `if` inherits from its location."""
     broken = GOOD["in pieces"].changed("conf.d/app.conf", "timeout 50s", "timeout 20s")
     done = check_files(broken, tmp_path, "--json")
-    assert told(done, tmp_path) == [("error", "deadline-order", "conf.d/app.conf:17")]
+    assert reported(done, tmp_path) == [("error", "deadline-order", "conf.d/app.conf:17")]
 
 
 def test_what_gunicorn_gives_to_its_workers_counts(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_what_gunicorn_gives_to_its_workers_counts(tmp_path: Path) -> None:
     told_s = "timeout = 30\nraw_env = ['DRAIN_DELAY=3']\n"
     broken = GOOD["one host"].changed("gunicorn.conf.py", "\ntimeout = 30\n", f"\n{told_s}")
     done = check_files(broken, tmp_path, "--json")
-    assert told(done, tmp_path) == [("error", "drain-order", "gunicorn.conf.py:6")]
+    assert reported(done, tmp_path) == [("error", "drain-order", "gunicorn.conf.py:6")]
 
 
 def test_a_socket_of_systemd_s_tells_one_server_from_others(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_socket_of_systemd_s_tells_one_server_from_others(tmp_path: Path) -> N
     )
     tcp = beside.changed("gunicorn.conf.py", "unix:/run/app/http.sock", "127.0.0.1:8000")
     done = check_files(tcp, tmp_path, "--json")
-    assert told(done, tmp_path) == [("remark", "socket-activation", "nginx.conf:7")]
+    assert reported(done, tmp_path) == [("remark", "socket-activation", "nginx.conf:7")]
     assert done.exit_code == 0
 
 
@@ -109,14 +109,28 @@ def test_a_site_alone_can_be_checked(tmp_path: Path) -> None:
     site = nginx.parent / "conf.d" / "app.conf"
     (site.parent / "proxy.conf").write_text((nginx.parent / "proxy.conf").read_text())
     done = check("--nginx", site, "--gunicorn", gunicorn, "--json", REQUEST_TIMEOUT="20")
-    assert told(done, tmp_path) == []
+    assert reported(done, tmp_path) == []
+
+
+def test_a_site_is_corrected_with_its_includes(tmp_path: Path) -> None:
+    """Relative paths are those of nginx.conf; each file gets its own lines."""
+    broken = GOOD["in pieces"].changed("proxy.conf", "Host $host", "Host $http_host")
+    broken = broken.changed("conf.d/app.conf", "keepalive_timeout 4;", "keepalive_timeout 9;")
+    nginx, gunicorn = broken.write(tmp_path)
+    site = nginx.parent / "conf.d" / "app.conf"
+    done = check("--nginx", site, "--gunicorn", gunicorn, REQUEST_TIMEOUT="20")
+    assert (
+        f"# {tmp_path}/proxy.conf, in place of line 3:\nproxy_set_header Host $host;" in done.stdout
+    )
+    assert f"# {site}, in place of lines 3-8:\nupstream app {{\n" in done.stdout
+    assert done.exit_code == 1
 
 
 def test_without_an_upstream_block_the_address_is_in_proxy_pass(tmp_path: Path) -> None:
     """As most examples have it: nginx does not keep connections, and asks one server once."""
     text = "http { server { location / { proxy_pass http://127.0.0.1:8000/; } } }"
     done = check_files(Configuration({"nginx.conf": text}, ""), tmp_path, "--json")
-    codes = {code for _, code, _ in told(done, tmp_path)}
+    codes = {code for _, code, _ in reported(done, tmp_path)}
     assert {"keepalive-untold", "single-server", "no-x-forwarded-for", "worker-class"} <= codes
     assert "address" not in codes
 
@@ -127,7 +141,7 @@ def test_a_server_that_a_variable_names_is_said_to_be_unread(tmp_path: Path) -> 
         "nginx.conf", "uwsgi_pass 127.0.0.1:3031", "proxy_pass http://$arg_host"
     )
     done = check_files(beside, tmp_path, "--json")
-    assert told(done, tmp_path) == [("remark", "unread-proxy-pass", "nginx.conf:20")]
+    assert reported(done, tmp_path) == [("remark", "unread-proxy-pass", "nginx.conf:20")]
     assert done.exit_code == 0
 
 
@@ -140,7 +154,7 @@ def test_a_map_for_websockets_may_close_all_other_connections(tmp_path: Path) ->
     ):
         text = f"http {{ map $http_upgrade $upgrade {{ default upgrade; '' {value}; }}"
         done = check_files(mapped.changed("nginx.conf", "http {", text), tmp_path, "--json")
-        assert told(done, tmp_path) == found
+        assert reported(done, tmp_path) == found
 
 
 @pytest.mark.parametrize(
@@ -164,7 +178,7 @@ def test_servers_that_the_file_does_not_name_are_no_wrong_address(tmp_path: Path
     text = re.sub(r" +server unix:.*\n", "", good.nginx["nginx.conf"])
     text = text.replace("keepalive 64;", "keepalive 64; zone app 64k;")
     done = check_files(replace(good, nginx={"nginx.conf": text}), tmp_path, "--json")
-    assert told(done, tmp_path) == []
+    assert reported(done, tmp_path) == []
 
 
 def test_what_is_told_has_a_reason_and_a_fix(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""greenline check-deploy: what it cannot read is told in one line, with the status of wrong use."""
+"""greenline check-deploy reports what it cannot read in one line, with the status of wrong use."""
 
 import re
 import sys
@@ -18,17 +18,17 @@ UNREADABLE = {
     "a brace too few": ({"nginx.conf": "http {\n server {\n }\n"}, "",
         r'nginx\.conf:3: .*expecting "}"'),
     "an end in mid-directive": ({"nginx.conf": "http {}\nuser www"}, "",
-        r"nginx\.conf: it ends in the middle"),
+        r"nginx\.conf: the file ends in the middle"),
     "a file that includes itself": ({"nginx.conf": "include nginx.co*f;\n"}, "",
-        r"nginx\.conf: it includes itself"),
+        r"nginx\.conf: the file includes itself"),
     "nothing that proxies": ({"nginx.conf": "http { server { root /srv; } }"}, "",
-        r"nginx\.conf: no location with a proxy_pass"),
+        r"nginx\.conf: no location has a proxy_pass"),
     "nothing but a server that a variable names": ({"nginx.conf":
         "http { server { location / { proxy_pass http://$u; } } }"}, "",
-        r"nginx\.conf: no location with a proxy_pass"),
+        r"nginx\.conf: no location has a proxy_pass"),
     "a time that is none": ({"nginx.conf":
         "http { server { proxy_read_timeout soon; location / { proxy_pass http://a; } } }"}, "",
-        r"nginx\.conf:1: 'soon' is no time"),
+        r"nginx\.conf:1: 'soon' is not a time"),
     "a gunicorn.conf.py that raises": ({}, "import os\nos.environ['NOBODY_SETS_IT']\n",
         r"gunicorn\.conf\.py: KeyError: 'NOBODY_SETS_IT'"),
     "one that exits": ({}, "import sys\nsys.exit('greenline: PORT: no')\n",

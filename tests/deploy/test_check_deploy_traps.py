@@ -1,4 +1,4 @@
-"""greenline check-deploy: each trap, as one change of what is in order, is told by its line."""
+"""greenline check-deploy reports a change of a good configuration by its line, and corrects it."""
 
 import os
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.deploy.checking import check_files, pasted, refused_by_nginx, told
+from tests.deploy.checking import check_files, pasted, refused_by_nginx, reported
 from tests.deploy.configurations import GOOD, Configuration
 from tests.helpers.support import open_folder
 
@@ -129,16 +129,16 @@ WARNINGS = {
     "a host of nginx's making": Break(
         "nginx.conf", "            proxy_set_header Host $host;\n", "", "no-host",
         "proxy_set_header"),
-    "a limit that nginx has by default": Break(
+    "the default limit of nginx for bodies": Break(
         "nginx.conf", "        client_max_body_size 1m;\n", "", "body-limit", "proxy_pass http"),
-    "a wait of minutes for a connection": Break(
+    "a connect timeout of minutes": Break(
         "nginx.conf", "proxy_connect_timeout 2s", "proxy_connect_timeout 5m", "connect-timeout",
         "proxy_connect_timeout"),
-    "a socket that is open to all": Break(
+    "a socket to which every user can connect": Break(
         "gunicorn.conf.py", "umask = 0o007\n", "", "open-socket", "bind ="),
-    "a umask that opens it": Break(
+    "a umask that lets other users connect": Break(
         "gunicorn.conf.py", "umask = 0o007", "umask = 0o070", "open-socket", "umask ="),
-    "the number of workers that block": Break(
+    "2 x CPUs + 1 workers": Break(
         "gunicorn.conf.py", "workers = 4", "workers = __import__('os').cpu_count() * 2 + 1",
         "worker-count", "workers ="),
     "workers that restart together": Break(
@@ -178,7 +178,7 @@ WARNINGS = {
         "worker_connections"),
 }  # fmt: skip
 
-# Those whose correction is in none of the files.
+# The files do not have the value that corrects these.
 DECISIONS = ["everybody may be a proxy"]
 
 
@@ -194,7 +194,7 @@ def test_one_broken_thing_is_one_finding(name: str, tmp_path: Path) -> None:
     done = check_files(configuration, tmp_path, "--json")
 
     place = f"{file}:{line_of(files[file], one.place)}"
-    assert told(done, tmp_path) == [(level, one.code, place)]
+    assert reported(done, tmp_path) == [(level, one.code, place)]
     assert done.exit_code == (level == "error")
 
 
@@ -203,16 +203,16 @@ def test_the_corrected_lines_pass(name: str, tmp_path: Path) -> None:
     """Pasted into the files they leave no error and no warning, and nginx accepts them."""
     one = {**ERRORS, **WARNINGS}[name]
     corrected = pasted(GOOD["one host"].changed(one.file, one.old, one.new), tmp_path)
-    assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
+    assert reported(check_files(corrected, tmp_path, "--json"), tmp_path) == []
     assert refused_by_nginx(corrected, tmp_path) == ""
 
 
 @pytest.mark.parametrize("name", DECISIONS)
-def test_what_needs_a_decision_is_said_to(name: str, tmp_path: Path) -> None:
-    """The address of a proxy is in none of the files."""
+def test_a_finding_without_a_correction_is_named(name: str, tmp_path: Path) -> None:
+    """The files do not have the address of the proxy."""
     one = ERRORS[name]
     done = check_files(GOOD["one host"].changed(one.file, one.old, one.new), tmp_path)
-    assert done.stdout.splitlines()[-1].endswith(f"it needs a decision: {one.code}")
+    assert done.stdout.splitlines()[-1].endswith(f"see the fix: {one.code}")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_what_needs_a_decision_is_said_to(name: str, tmp_path: Path) -> None:
     [
         pytest.param(
             {"GREENLINE_PROXY_KEEPALIVE": "1"}, "error", "proxy-keepalive", "nginx.conf:11",
-            id="a proxy that is told to give up earlier than it does"),
+            id="a variable below the idle timeout of the proxy"),
         pytest.param(
             {"DRAIN_DELAY": "3"}, "error", "drain-order", "gunicorn.conf.py:6",
             id="a drain that eats the requests' time"),
@@ -235,10 +235,10 @@ def test_what_needs_a_decision_is_said_to(name: str, tmp_path: Path) -> None:
             id="bodies that nginx refuses"),
         pytest.param(
             {"GREENLINE_MAX_IN_PROGRESS": "2000"}, "warning", "limit-connections",
-            "gunicorn.conf.py:4", id="a limit that no connection is left for"),
+            "gunicorn.conf.py:4", id="a limit equal to worker_connections"),
         pytest.param(
             {"GREENLINE_MAX_IN_PROGRESS": "1500", "GREENLINE_MAX_WAITING": "500"}, "warning",
-            "limit-connections", "gunicorn.conf.py:4", id="nor for the queue behind it"),
+            "limit-connections", "gunicorn.conf.py:4", id="a limit and a queue that use them up"),
         pytest.param(
             {"DATABASE_URL": "postgresql://h/d?options=-c%20statement_timeout%3D60000"},
             "warning", "statement-order", "DATABASE_URL",
@@ -258,11 +258,11 @@ def test_the_environment_counts(
     good = GOOD["one host"]
     broken = replace(good, environ={**good.environ, **environ})
     done = check_files(broken, tmp_path, "--json")
-    assert told(done, tmp_path) == [(level, code, place)]
+    assert reported(done, tmp_path) == [(level, code, place)]
     assert done.exit_code == (level == "error")
     if code != "statement-order":  # a correction would print the URL
         corrected = pasted(broken, tmp_path)
-        assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
+        assert reported(check_files(corrected, tmp_path, "--json"), tmp_path) == []
 
 
 TWO = """    proxy_connect_timeout 1500ms;
@@ -314,20 +314,20 @@ def test_two_hosts_have_traps_of_their_own(
     """Over the network, with levels that inherit, and with other applications beside."""
     broken = GOOD["two hosts"].changed(file, old, new)
     done = check_files(broken, tmp_path, "--json")
-    codes = [(level, code) for level, code, _ in told(done, tmp_path)]
+    codes = [(level, code) for level, code, _ in reported(done, tmp_path)]
     assert codes == found
     assert done.exit_code == (found[0][0] == "error")
-    # Where nginx comes from, and the port that a container publishes, are in none of the files.
+    # The files do not have the address of a remote nginx, nor the port that a container publishes.
     if not {
         ("error", "trusts-everybody"),
         ("warning", "proxy-untrusted"),
         ("warning", "address"),
     } & {*codes}:
         corrected = pasted(broken, tmp_path)
-        assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
+        assert reported(check_files(corrected, tmp_path, "--json"), tmp_path) == []
 
 
-# What most examples have: a server in proxy_pass, and hardly a directive.
+# As in most examples: proxy_pass names the server, and few directives are set.
 BARE = {
     "on one line": "events {} http {server { location / {proxy_pass http://127.0.0.1:8000/;}}}",
     "with a condition": """\
@@ -359,30 +359,30 @@ http {
 
 
 @pytest.mark.parametrize("name", BARE)
-def test_all_of_a_bare_configuration_is_corrected(name: str, tmp_path: Path) -> None:
-    """One correction makes no other one necessary."""
+def test_every_problem_of_a_bare_configuration_is_corrected(name: str, tmp_path: Path) -> None:
+    """No correction causes another finding."""
     gunicorn = "bind = '0.0.0.0:8000'\nforwarded_allow_ips = '*'\nmax_requests = 9\nworkers = 4\n"
     broken = Configuration(
         {"nginx.conf": BARE[name]}, gunicorn, {"GREENLINE_MAX_IN_PROGRESS": "9000"}
     )
     corrected = pasted(broken, tmp_path)
-    assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
+    assert reported(check_files(corrected, tmp_path, "--json"), tmp_path) == []
     assert refused_by_nginx(corrected, tmp_path) == ""
 
 
 @pytest.mark.parametrize("file", ["proxy.conf", "conf.d/app.conf"])
 def test_lines_of_included_files_are_corrected_there(file: str, tmp_path: Path) -> None:
-    """By the name of the included file."""
+    """The title of the corrected lines names the included file."""
     good = GOOD["in pieces"]
     broken = good.changed("proxy.conf", "Host $host", "Host $http_host")
     broken = broken.changed("conf.d/app.conf", "timeout 50s", "timeout 20s")
     corrected = pasted(broken, tmp_path)
     assert corrected.files[file] != broken.files[file]
-    assert told(check_files(corrected, tmp_path, "--json"), tmp_path) == []
+    assert reported(check_files(corrected, tmp_path, "--json"), tmp_path) == []
 
 
 def test_a_comment_in_a_corrected_block_stays(tmp_path: Path) -> None:
-    """The block is the user's own, but for the corrected lines."""
+    """Only the corrected lines of the block change."""
     broken = GOOD["one host"].changed(
         "nginx.conf", "keepalive_timeout 4s;", "# for } all\n        keepalive_timeout 1m;"
     )
@@ -394,13 +394,13 @@ def test_a_comment_in_a_corrected_block_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_read", [False, True], ids=["by gunicorn", "by gunicorn.conf.py"])
 def test_the_number_of_workers_may_come_from_the_environment(is_read: bool, tmp_path: Path) -> None:
-    """WEB_CONCURRENCY is the place, and the variable is corrected."""
+    """The finding names WEB_CONCURRENCY, and the correction sets it."""
     count = 2 * (os.cpu_count() or 1) + 1
     text = "workers = int(__import__('os').environ['WEB_CONCURRENCY'])\n" if is_read else ""
     good = GOOD["one host"].changed("gunicorn.conf.py", "workers = 4\n", text)
     broken = replace(good, environ={**good.environ, "WEB_CONCURRENCY": str(count)})
     done = check_files(broken, tmp_path, "--json")
-    assert told(done, tmp_path) == [("warning", "worker-count", "WEB_CONCURRENCY")]
+    assert reported(done, tmp_path) == [("warning", "worker-count", "WEB_CONCURRENCY")]
     assert pasted(broken, tmp_path).environ["WEB_CONCURRENCY"] == str(os.cpu_count())
 
 
@@ -417,19 +417,17 @@ def test_the_number_of_workers_may_come_from_the_environment(is_read: bool, tmp_
                      id="the address that nginx uses"),
     ],
 )  # fmt: skip
-def test_settings_that_are_in_order_are_left_alone(
-    base: str, old: str, new: str, tmp_path: Path
-) -> None:
-    """Each is beside a trap."""
+def test_settings_beside_a_trap_are_accepted(base: str, old: str, new: str, tmp_path: Path) -> None:
+    """Each differs from a trap in one value."""
     done = check_files(GOOD[base].changed("gunicorn.conf.py", old, new), tmp_path, "--json")
-    assert told(done, tmp_path) == []
+    assert reported(done, tmp_path) == []
 
 
-def test_a_limit_below_worker_connections_is_left_alone(tmp_path: Path) -> None:
-    """There are connections to spare."""
+def test_a_limit_below_worker_connections_is_accepted(tmp_path: Path) -> None:
+    """A connection is left for a health check."""
     good = GOOD["one host"]
     environ = {**good.environ, "GREENLINE_MAX_IN_PROGRESS": "1999"}
-    assert told(check_files(replace(good, environ=environ), tmp_path, "--json"), tmp_path) == []
+    assert reported(check_files(replace(good, environ=environ), tmp_path, "--json"), tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -440,21 +438,21 @@ def test_a_limit_below_worker_connections_is_left_alone(tmp_path: Path) -> None:
                      '["127.0.0.1:8000", "localhost:8000", "unix:/run/app.sock"]', id="IPv6"),
     ],
 )  # fmt: skip
-def test_nothing_is_to_pass_by_nginx(bind: str, corrected: str, tmp_path: Path) -> None:
-    """All addresses are too many where nginx is on the same machine."""
+def test_a_bind_to_all_addresses_is_reported(bind: str, corrected: str, tmp_path: Path) -> None:
+    """If nginx is on the same machine; the correction keeps the addresses that nginx uses."""
     settings = f"keepalive = 5; umask = 0o007\nbind = {bind}"
     broken = GOOD["in pieces"].changed("gunicorn.conf.py", "keepalive = 5", settings)
     done = check_files(broken, tmp_path, "--json")
-    assert told(done, tmp_path) == [("warning", "bind-everywhere", "gunicorn.conf.py:2")]
+    assert reported(done, tmp_path) == [("warning", "bind-everywhere", "gunicorn.conf.py:2")]
     text = pasted(broken, tmp_path).files["gunicorn.conf.py"]
     assert text.splitlines()[-1] == f"bind = {corrected}"
 
 
 @pytest.mark.parametrize(("mode", "codes"), [(0o750, []), (0o755, ["open-socket"])])
-def test_the_folder_of_a_socket_may_keep_others_out(
+def test_the_folder_of_a_socket_may_keep_other_users_out(
     mode: int, codes: list[str], tmp_path: Path
 ) -> None:
-    """gunicorn's umask does not matter then."""
+    """umask 0 is accepted if other users cannot enter the folder."""
     with open_folder() as folder:
         folder.chmod(mode)
         path = f"unix:{folder}/http.sock"
@@ -462,4 +460,4 @@ def test_the_folder_of_a_socket_may_keep_others_out(
         text = good.nginx["nginx.conf"].replace("unix:/run/app/http.sock", path)
         moved = good.changed("gunicorn.conf.py", "unix:/run/app/http.sock", path)
         done = check_files(replace(moved, nginx={"nginx.conf": text}), tmp_path, "--json")
-    assert [code for _, code, _ in told(done, tmp_path)] == codes
+    assert [code for _, code, _ in reported(done, tmp_path)] == codes

@@ -2,7 +2,7 @@
 
 import gzip
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,20 @@ HOSTS = {
 @pytest.mark.parametrize(("said", "expected"), HOSTS.values(), ids=HOSTS)
 def test_the_host_is_the_one_that_nginx_went_by(said: bytes, expected: bytes) -> None:
     """Not what else a client says; nor is any other header about the host the client's."""
+    told, port = passed_on(said, {})
+    assert (told[b"Host"], told[b"X-Forwarded-Host"]) == (expected, expected)
+    assert told[b"X-Forwarded-Port"] == b"%d" % port
+
+
+def test_http_host_is_another_name_than_the_server_s() -> None:
+    """Which is why check-deploy reports it (client-host)."""
+    changes = {"proxy_set_header Host $host;": "proxy_set_header Host $http_host;"}
+    told, _ = passed_on(HOSTS["absolute form"][0], changes)
+    assert told[b"Host"] == b"malformed.example"
+
+
+def passed_on(said: bytes, changes: Mapping[str, str]) -> tuple[dict[bytes, bytes], int]:
+    """Return the headers that nginx passes on of a request, and nginx's port."""
     heads: list[bytes] = []
 
     def answer(client: socket.socket, _: object) -> None:
@@ -125,11 +139,9 @@ def test_the_host_is_the_one_that_nginx_went_by(said: bytes, expected: bytes) ->
 
     with StreamServer(("127.0.0.1", 0), answer) as upstream, socket.socket() as client:
         upstream.start()
-        with behind(ports=[upstream.server_port]) as front:
+        with behind(ports=[upstream.server_port], changes=changes) as front:
             client.connect(front.address)
             more = b"X-Forwarded-Host: bad.example\r\nX-Forwarded-Port: 9\r\n"
             client.sendall(said + more + b"Connection: close\r\n\r\n")
             assert client.recv(65_536).startswith(b"HTTP/1.1 200 ")
-    told = dict(line.split(b": ", 1) for line in heads[0].split(b"\r\n")[1:] if line)
-    assert (told[b"Host"], told[b"X-Forwarded-Host"]) == (expected, expected)
-    assert told[b"X-Forwarded-Port"] == b"%d" % front.port
+    return dict(line.split(b": ", 1) for line in heads[0].split(b"\r\n")[1:] if line), front.port
