@@ -23,6 +23,7 @@ VENV = Path(".venv-canary")
 LOG = VENV / "tests.log"
 PIN = re.compile(r"([\w.-]+)==([^\s;]+)(.*)")
 FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
+DIRECT_END = "# Asked for by "  # begins the comment after the packages that we name
 ROW = "{:<28} {:<16} {:<16} {}"
 
 Versions = dict[str, tuple[str, str]]  # ours and the newest, by package
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
     """Install, run the tests that *arguments* select, and print the table; return the status."""
     end_s = time.monotonic() + LIMIT_S
     print(f"canary: installing the newest versions into {VENV}", flush=True)
-    pins = dict(_pins(REQUIREMENTS))
+    pins = {found[1]: found[2] for found in _pins(REQUIREMENTS)}
     subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
     _pip("install", "--upgrade", "--upgrade-strategy", "eager", *without_bounds(REQUIREMENTS))
     newest = _installed()
@@ -64,9 +65,12 @@ def without_bounds(requirements: Path) -> list[str]:
     """
     Return the packages of a requirements file, and of those that it names, without versions.
 
+    Not those that only others ask for: pip's resolver would take their newest versions first, and
+    then search for older versions of what asks for them.
+
     :param requirements: the file.
     """
-    return [found[1] + found[3] for found in _lines(requirements)]
+    return [found[1] + found[3] for found in _pins(requirements, DIRECT_END)]
 
 
 def culprits(
@@ -86,14 +90,13 @@ def culprits(
     return found
 
 
-def _pins(requirements: Path) -> Iterator[tuple[str, str]]:
-    return ((found[1], found[2]) for found in _lines(requirements))
-
-
-def _lines(requirements: Path) -> Iterator["re.Match[str]"]:
+def _pins(requirements: Path, end: str = "") -> Iterator["re.Match[str]"]:
+    """Yield the pins of the file, and of those that it names, up to the line that begins with *end*."""
     for line in requirements.read_text(encoding="utf-8").splitlines():
+        if end and line.startswith(end):
+            return
         if line.startswith("-r "):
-            yield from _lines(requirements.with_name(line[3:].strip()))
+            yield from _pins(requirements.with_name(line[3:].strip()), end)
         elif found := PIN.match(line):
             yield found
 

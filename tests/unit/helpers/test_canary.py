@@ -12,9 +12,9 @@ ERROR tests/unit/test_c.py
 
 
 def test_the_newest_versions_are_asked_for(tmp_path: Path) -> None:
-    """Without bounds and comments, with markers, and of all files."""
+    """Without bounds and comments, with markers, of all files; the rest comes with them."""
     (tmp_path / "one.txt").write_text("# What we use.\n-r other.txt\na.b-c==1.0b2 ; python < '4'\n")
-    (tmp_path / "other.txt").write_text("d==1.2\n")
+    (tmp_path / "other.txt").write_text("d==1.2\n\n# Asked for by the above.\ne==1.3\n")
     assert without_bounds(tmp_path / "one.txt") == ["d", "a.b-c ; python < '4'"]
 
 
