@@ -68,7 +68,7 @@ def misfit() -> str | None:
         it can.
     """
     name, supported = "Flask", SUPPORTED
-    reason = MISSING or _other_method(METHODS)
+    reason = MISSING or _other_method(METHODS) or _other_session()
     if not reason:
         name, supported = "Werkzeug", WERKZEUG_SUPPORTED
         reason = _other_method(WERKZEUG_METHODS) or _other_attribute()
@@ -94,6 +94,14 @@ def _other_method(classes: Mapping[Any, Mapping[str, str]]) -> str:
             if not is_wrapped and list(parameters)[1:] != expected.split():
                 return f"{owner.__name__}.{name}({', '.join(parameters)})"
     return ""
+
+
+def _other_session() -> str:
+    # Flask's session proxy reads this property, and it reads ``_session``. Before 3.1.3 ``session``
+    # was an attribute, which no context of ours sets.
+    owner = flask_ctx.RequestContext
+    is_property = isinstance(inspect.getattr_static(owner, "session", None), property)
+    return "" if is_property else f"{owner.__name__}.session is no property"
 
 
 def _other_attribute() -> str:

@@ -91,7 +91,7 @@ def culprits(
 
 
 def _pins(requirements: Path, end: str = "") -> Iterator["re.Match[str]"]:
-    """Yield the pins of the file, and of those that it names, up to the line that begins with *end*."""
+    """Yield the pins of the file and of those that it names, each up to a line with *end*."""
     for line in requirements.read_text(encoding="utf-8").splitlines():
         if end and line.startswith(end):
             return

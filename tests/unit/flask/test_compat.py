@@ -26,6 +26,8 @@ WERKZEUG_WITH_MORE = (
     "from werkzeug.routing import MapAdapter\n"
     "MapAdapter.__init__ = lambda self, map, *, query_args='', **more: None\n"
 )
+# Before Flask 3.1.3.
+SESSION_IS_NO_PROPERTY = "from flask.ctx import RequestContext; RequestContext.session = None\n"
 SERVE = """
 import logging
 logging.basicConfig(format="%(levelname)s %(message)s")
@@ -47,6 +49,7 @@ IMPORT = SERVE.partition("app = ")[0] + "print('201 CREATED /path/x', Flask.__mo
     [
         pytest.param(WITH_CONTEXT, "Flask.dispatch_request(self, ctx)", id="other parameters"),
         pytest.param(NAME_GONE, "_cv_request", id="a name is gone"),
+        pytest.param(SESSION_IS_NO_PROPERTY, "RequestContext.session", id="an older session"),
     ],
 )
 def test_an_unknown_flask_serves_with_one_warning(before: str, reason: str) -> None:
