@@ -8,14 +8,14 @@ from pathlib import Path
 
 from config import load
 from greenline.errors import ConfigError
-from greenline.settings import drain_delay_s
+from greenline.settings import DRAIN_DELAY
 from greenline.telemetry.console import colour_levels
 from greenline.worker import hooks, preflight
 from greenline.worker.dry_run import try_application
 
 try:
     settings = load()
-    drain_s = drain_delay_s()
+    drain_s = DRAIN_DELAY.read()
 except ConfigError as error:
     sys.exit(f"greenline: {error}")
 

@@ -12,7 +12,6 @@ from app.store.declared import DECLARED
 from app.store.indexes import Indexes
 from app.store.keys import require_one
 from config import Settings
-from config.env import named
 from greenline import mongo, postgres
 from greenline.budget.plan import Plan
 from greenline.errors import DeadlineExceeded, StoreError, Unavailable
@@ -24,6 +23,7 @@ from greenline.postgres import OpenPostgres
 from greenline.postgres.connect import check_url, connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.errors import translated
+from greenline.settings import DATABASE_URL, MONGODB_URI
 
 # A statement ends so long before its request does that the server's word of it comes in time.
 STATEMENT_MARGIN_S = 0.25
@@ -47,7 +47,7 @@ def add_postgres(settings: Settings, resources: Resources) -> OpenPostgres:
     """Open Postgres, ready when it answers, has the schema and, once, a key."""
     # A pooler in transaction mode takes no options, and gives a process id that is its own.
     is_direct = settings.postgres_prepare
-    with named("DATABASE_URL"):
+    with DATABASE_URL.named():
         check_url(settings.database_url)
     return postgres.open(
         settings.database_url,
@@ -67,7 +67,7 @@ def add_postgres(settings: Settings, resources: Resources) -> OpenPostgres:
 
 def add_mongo(uri: str, settings: Settings, resources: Resources) -> OpenMongo:
     """Open MongoDB, ready when it answers, may be read, and has its indexes."""
-    with named("MONGODB_URI"):
+    with MONGODB_URI.named():
         make_client(uri, {})  # it opens nothing, and says what is wrong in the URI
     opened = mongo.open(
         uri,

@@ -40,7 +40,7 @@ from app.store.products import Products
 from app.store.states import States
 from app.store.tasks import Tasks
 from config import Settings
-from config.env import named
+from config.settings import RATE_LIMIT, RATE_LIMIT_STORAGE
 from greenline.flask import Flask
 from greenline.lifecycle.resources import Resources
 from greenline.mongo import OpenMongo
@@ -141,9 +141,9 @@ def _access(settings: Settings, app: Flask, keys_store: Keys, resources: Resourc
     resources.add("rate limit", close=own.close)
     shared = None
     if settings.rate_limit_storage is not None:
-        with named("RATE_LIMIT_STORAGE"):
+        with RATE_LIMIT_STORAGE.named():
             shared = rate_limit.shared_storage(settings.rate_limit_storage)
-    with named("RATE_LIMIT"):
+    with RATE_LIMIT.named():
         limit = rate_limit.RateLimit(settings.rate_limit, own, shared)
     rate_limit.register(app)
     return Access(find, limit.take)

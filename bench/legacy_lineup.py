@@ -18,7 +18,6 @@ from bench.http_lineup import GREEN
 from bench.report import OURS
 from bench.servers import ROOT, Gunicorn, ServerError
 from greenline import settings
-from greenline.settings import Variable
 
 THREADS = (8, 16, 32)
 MAX_CONNECTIONS = 100
@@ -129,7 +128,7 @@ class Hosted(Gunicorn):
 
 def without_settings(environ: Mapping[str, str], kept: Mapping[str, str]) -> dict[str, str]:
     """Return *environ* without the settings of ours that *kept* does not have."""
-    ours = {each.name for each in vars(settings).values() if isinstance(each, Variable)}
+    ours = {each.name for each in settings.VARIABLES}
     return {name: value for name, value in environ.items() if name in kept or name not in ours}
 
 

@@ -1,13 +1,75 @@
 """All settings of the service, as one frozen record."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from config import env
-from greenline.budget.cpu import default_workers
+from greenline.errors import ConfigError
+from greenline.settings import (
+    DATABASE_URL,
+    MONGODB_URI,
+    OFF,
+    REQUEST_TIMEOUT,
+    Variable,
+    choice,
+    flag,
+    optional,
+    seconds,
+    sizing,
+    whole,
+)
 
-A_DAY_S = 86_400
+REQUEST_TIMEOUT_S = 30.0  # unlike the runtime's REQUEST_TIMEOUT, the service's is never unlimited
+ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    # A browser sends an origin without a path, in lower case: another form would never match.
+    given = [one.strip() for one in text.split(",") if one.strip()]
+    for one in given:
+        if one != "*" and not ORIGIN.fullmatch(one):
+            raise ConfigError(f"{one!r} is no origin like https://app.example:8443, nor *")
+    return tuple(given)
+
+
+PORT = Variable("PORT", whole(1, 65_535), "8000", "the port that the service listens on")
+MONGODB_DOCUMENTDB = Variable("MONGODB_DOCUMENTDB", flag, "0", "1 for Amazon DocumentDB")
+POSTGRES_PREPARE = Variable(
+    "POSTGRES_PREPARE", flag, "1", "0 for a pgbouncer in transaction mode: no prepared statements"
+)
+POOL_TIMEOUT = Variable(
+    "POOL_TIMEOUT",
+    optional(seconds),
+    "",
+    "seconds to wait for a connection; unset: until the request's deadline",
+)
+POOL_MAX_WAITING = Variable(
+    "POOL_MAX_WAITING",
+    whole(0, 1_000_000),
+    "1000",
+    "requests of a worker that may wait for a Postgres connection",
+)
+DIAGNOSTICS = Variable("GREENLINE_DIAGNOSTICS", flag, "0", "1 adds `/diagnostics/sleep`")
+LOG_LEVEL = Variable(
+    "LOG_LEVEL",
+    choice("debug", "info", "warning", "error", "critical"),
+    "info",
+    "the lowest level that is logged",
+)
+AUTH = Variable("AUTH", choice("on", OFF), "on", "`off` accepts requests without an API key")
+RATE_LIMIT = Variable(
+    "RATE_LIMIT", optional(str), "", "requests that a key may send, such as `100/minute`"
+)
+RATE_LIMIT_STORAGE = Variable(
+    "RATE_LIMIT_STORAGE", optional(str), "", "URL of a store in which several hosts count together"
+)
+CORS_ORIGINS = Variable(
+    "CORS_ORIGINS", _origins, "", "origins whose pages may read the responses; `*` is any"
+)
+OPS_TOKEN = Variable(
+    "OPS_TOKEN", optional(str), "", "the secret for `/ops/budget` and the reasons in `/readyz`"
+)
 
 
 @dataclass(frozen=True)
@@ -51,38 +113,22 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     """
     mongodb_uri, mongodb_documentdb = load_mongodb(environ)
     return Settings(
-        database_url=env.url(environ, "DATABASE_URL", ("postgresql", "postgres")),
+        database_url=_url(DATABASE_URL, environ, "postgresql", "postgres"),
         mongodb_uri=mongodb_uri,
-        port=env.integer(environ, "PORT", 8000, least=1, most=65_535),
-        workers=env.integer(environ, "WEB_CONCURRENCY", default_workers(), least=1, most=1_000),
-        postgres_pool_size=env.optional_integer(
-            environ, "POSTGRES_POOL_SIZE", least=1, most=100_000
-        ),
-        mongodb_max_pool_size=env.optional_integer(
-            environ, "MONGODB_MAX_POOL_SIZE", least=1, most=100_000
-        ),
-        hosts=_hosts(environ),
-        surge_hosts=env.integer(environ, "GREENLINE_SURGE_HOSTS", 1, least=0, most=10_000),
-        pgbouncer_pool_size=env.optional_integer(
-            environ, "PGBOUNCER_POOL_SIZE", least=1, most=100_000
-        ),
-        mongodb_max_connections=env.optional_integer(
-            environ, "MONGODB_MAX_CONNECTIONS", least=1, most=10_000_000
-        ),
-        postgres_prepare=env.flag(environ, "POSTGRES_PREPARE", default=True),
         mongodb_documentdb=mongodb_documentdb,
-        request_timeout_s=env.seconds(environ, "REQUEST_TIMEOUT", 30.0, most=A_DAY_S),
-        pool_timeout_s=env.optional_seconds(environ, "POOL_TIMEOUT", most=A_DAY_S),
-        pool_max_waiting=env.integer(environ, "POOL_MAX_WAITING", 1_000, least=0, most=1_000_000),
-        diagnostics=env.flag(environ, "GREENLINE_DIAGNOSTICS"),
-        log_level=env.choice(
-            environ, "LOG_LEVEL", "info", ("debug", "info", "warning", "error", "critical")
-        ),
-        auth=env.choice(environ, "AUTH", "on", ("on", "off")) == "on",
-        rate_limit=env.text(environ, "RATE_LIMIT", "") or None,
-        rate_limit_storage=env.text(environ, "RATE_LIMIT_STORAGE", "") or None,
-        cors_origins=env.origins(environ, "CORS_ORIGINS"),
-        ops_token=env.text(environ, "OPS_TOKEN", "") or None,
+        port=PORT.read(environ),
+        **sizing(environ)._asdict(),
+        postgres_prepare=POSTGRES_PREPARE.read(environ),
+        request_timeout_s=REQUEST_TIMEOUT.read(environ) or REQUEST_TIMEOUT_S,
+        pool_timeout_s=POOL_TIMEOUT.read(environ),
+        pool_max_waiting=POOL_MAX_WAITING.read(environ),
+        diagnostics=DIAGNOSTICS.read(environ),
+        log_level=LOG_LEVEL.read(environ),
+        auth=AUTH.read(environ) == "on",
+        rate_limit=RATE_LIMIT.read(environ),
+        rate_limit_storage=RATE_LIMIT_STORAGE.read(environ),
+        cors_origins=CORS_ORIGINS.read(environ),
+        ops_token=OPS_TOKEN.read(environ),
     )
 
 
@@ -94,11 +140,18 @@ def load_mongodb(environ: Mapping[str, str] = os.environ) -> tuple[str | None, b
     :returns: the URI, None for no MongoDB; and whether the server is Amazon DocumentDB.
     :raises ConfigError: a variable is missing or wrong; the message names it.
     """
-    uri = env.url_or_off(environ, "MONGODB_URI", ("mongodb", "mongodb+srv"))
-    return uri, env.flag(environ, "MONGODB_DOCUMENTDB")
+    is_off = MONGODB_URI.read(environ) == OFF
+    uri = None if is_off else _url(MONGODB_URI, environ, "mongodb", "mongodb+srv")
+    return uri, MONGODB_DOCUMENTDB.read(environ)
 
 
-def _hosts(environ: Mapping[str, str]) -> int | None:
-    if env.text(environ, "GREENLINE_HOSTS", "1").lower() == "auto":
-        return None
-    return env.integer(environ, "GREENLINE_HOSTS", 1, least=1, most=10_000)
+def _url(variable: Variable[str], environ: Mapping[str, str], *schemes: str) -> str:
+    """Return the URL in a variable that the service requires."""
+    url = variable.read(environ)
+    with variable.named():
+        if not url:
+            raise ConfigError("not set")
+        # The error does not show the value: a URL may contain a password.
+        if not url.startswith(tuple(f"{scheme}://" for scheme in schemes)):
+            raise ConfigError(f"must begin with {' or '.join(f'{s}://' for s in schemes)}")
+    return url

@@ -17,7 +17,6 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 
-from config.env import OFF
 from embedded import checks, report, signals
 from embedded.lock import FolderLock
 from embedded.mongo import Mongo, is_available
@@ -25,6 +24,7 @@ from embedded.postgres import Postgres
 from embedded.process import Child, run, wait_until
 from embedded.settings import CHECKOUT, data_folder
 from greenline.errors import ConfigError
+from greenline.settings import OFF
 from greenline.telemetry.console import has_colours
 
 # The format of gunicorn's lines.

@@ -142,13 +142,13 @@ def _ask(sizing: Sizing) -> dict[str, BudgetOutcome]:
         raise ConfigError("DATABASE_URL, MONGODB_URI: neither is set; or try --max-connections")
     # Drivers are imported here, not at the top: an application may have only one of them.
     if url:
-        with _named(settings.DATABASE_URL), _needed("postgres"):
+        with settings.DATABASE_URL.named(), _needed("postgres"):
             from greenline.postgres.connect import check_url
 
             check_url(url)
         asks[POSTGRES] = partial(_ask_postgres, url, sizing)
     if uri:
-        with _named(settings.MONGODB_URI), _needed("mongo"):
+        with settings.MONGODB_URI.named(), _needed("mongo"):
             from greenline.mongo.client import make_client
 
             # Opens no socket, but checks the URI: a wrong one is an error of the settings.
@@ -267,15 +267,6 @@ def _table(name: str, outcome: BudgetOutcome) -> str:
         row = f"  {line.sign:>2} {line.number:>{number}}  {line.name:<{text}}  {line.meaning}"
         rows += [row.rstrip()] if line.sign else ["", row.rstrip()]
     return "\n".join(rows)
-
-
-@contextmanager
-def _named(variable: settings.Variable) -> Iterator[None]:
-    """Add the name of *variable* to a ConfigError of the block."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{variable.name}: {error}") from error
 
 
 @contextmanager

@@ -80,12 +80,6 @@ class Overloaded(Unavailable):
     code = "overloaded"
 
 
-class Draining(Unavailable):
-    """The service is being stopped."""
-
-    code = "draining"
-
-
 class SerializationFailure(Unavailable):
     """Another transaction was in the way; the same again may succeed."""
 

@@ -75,7 +75,7 @@ def hook_psycopg2() -> None:
     from greenline.postgres.wait import keeping_promises, wait
 
     foreign.install()
-    if settings.pg_wait() == "psycogreen":
+    if settings.PG_WAIT.read() == "psycogreen":
         from psycogreen.gevent import gevent_wait_callback
 
         set_wait_callback(keeping_promises(gevent_wait_callback))

@@ -1,115 +1,332 @@
 """
-Define and read the environment variables of the runtime; no other module reads these.
+Define the environment variables: a record of each, and the parsers that the records use.
 
-Internal: applications import nothing from here.
+No other module of the runtime reads these variables. ``config`` defines those of the service with
+the same parsers, so that one text has one meaning. Internal: applications import nothing from here.
 """
 
 import os
 import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import NamedTuple
+from math import nan
+from typing import Generic, NamedTuple, TypeVar
 
 from greenline.budget.cpu import default_workers
 from greenline.errors import ConfigError
 
+MAX_SECONDS = 86_400.0
+MAX_WHOLE = 10**18 - 1
+OFF = "off"
 
-class Variable(NamedTuple):
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Variable(Generic[T_co]):
     """
-    Describe an environment variable.
+    Define an environment variable.
 
     :param name: its name, str.
+    :param parse: converts the text to the value, a function; it knows the range, and raises
+        ConfigError.
     :param default: the text that applies if it is unset or blank, str.
     :param meaning: one line of documentation, str.
     """
 
     name: str
+    parse: Callable[[str], T_co]
     default: str
     meaning: str
 
+    def read(self, environ: Mapping[str, str] = os.environ) -> T_co:
+        """
+        Return the value.
 
-PG_WAIT = Variable("GREENLINE_PG_WAIT", "greenline", "psycopg2's wait callback, or `psycogreen`")
+        :param environ: the environment. Default ``os.environ``.
+        :raises ConfigError: the value is invalid; the text names the variable.
+        """
+        with self.named():
+            # A blank value means the default: compose files pass unset variables as empty ones.
+            return self.parse(environ.get(self.name, "").strip() or self.default)
+
+    def is_set(self) -> bool:
+        """Return whether the environment sets the variable; a blank value does not count."""
+        return bool(os.environ.get(self.name, "").strip())
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """
+        Add the variable's name to a ConfigError that leaves the ``with`` block.
+
+        :raises ConfigError: the block raised one.
+        """
+        try:
+            yield
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error}") from error
+
+
+def whole(min_: int, max_: int = MAX_WHOLE) -> Callable[[str], int]:
+    """
+    Return a parser of whole numbers.
+
+    :param min_: the smallest allowed number, int.
+    :param max_: the largest allowed number, int. Default: any of 18 digits.
+    """
+
+    def parse(text: str) -> int:
+        # int() alone would accept "1_000", "+1" and digits of other scripts.
+        if not re.fullmatch(r"[0-9]{1,18}", text) or not min_ <= int(text) <= max_:
+            limit = f"of {min_} or more" if max_ == MAX_WHOLE else f"from {min_} to {max_}"
+            raise ConfigError(f"{text!r} is not a whole number {limit}")
+        return int(text)
+
+    return parse
+
+
+def seconds_or_0(text: str) -> float:
+    """
+    Parse a number of seconds in any form that float() accepts, such as ``2.5`` or ``1e3``.
+
+    :raises ConfigError: it is not a number from 0 to a day.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    # The comparison refuses "nan", too, and "inf".
+    if not 0 <= value <= MAX_SECONDS:
+        raise ConfigError(f"{text!r} is not a number of seconds from 0 to {MAX_SECONDS:.0f}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """
+    Parse a number of seconds above 0, as :func:`seconds_or_0` does.
+
+    :raises ConfigError: it is not a number, or out of its range.
+    """
+    value = seconds_or_0(text)
+    if not value:
+        raise ConfigError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def choice(*choices: str) -> Callable[[str], str]:
+    """Return a parser that accepts *choices*, which are in lower case, in any case."""
+
+    def parse(text: str) -> str:
+        value = text.lower()
+        if value not in choices:
+            raise ConfigError(f"{text!r} is not one of {', '.join(choices)}")
+        return value
+
+    return parse
+
+
+def flag(text: str) -> bool:
+    """
+    Parse 1 and 0.
+
+    :raises ConfigError: it is neither.
+    """
+    return choice("0", "1")(text) == "1"
+
+
+def none_if(word: str, parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    """
+    Return a parser that gives None for *word*.
+
+    :param word: a text in lower case, accepted in any case.
+    :param parse: the parser of all other texts.
+    """
+    return lambda text: None if text.lower() == word else parse(text)
+
+
+def optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    """Return a parser that gives None for a variable that is not set and has no default."""
+    return none_if("", parse)
+
+
+def _workers(text: str) -> int:
+    return whole(1, 1_000)(text) if text else default_workers()
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    # A trailing comma adds no empty path.
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def _wait_callback(text: str) -> str:
+    chosen = choice("greenline", "psycogreen")(text)
+    # No extra of the package brings it, because nothing else needs it.
+    if chosen == "psycogreen" and find_spec("psycogreen") is None:
+        raise ConfigError("psycogreen is not installed: pip install psycogreen")
+    return chosen
+
+
+def _offload_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    for name in names:
+        # Not imported here: this also runs in the arbiter, which must not load the application.
+        if name != "mysqlclient" and not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):
+            raise ConfigError(
+                f"{name!r} is neither mysqlclient nor package.module:function, nor off alone"
+            )
+    return names
+
+
+PG_WAIT = Variable(
+    "GREENLINE_PG_WAIT",
+    _wait_callback,
+    "greenline",
+    "psycopg2's wait callback, or `psycogreen`",
+)
 HEAD_TIMEOUT = Variable(
-    "GREENLINE_HEAD_TIMEOUT", "10", "seconds that the worker waits for the head of a request"
+    "GREENLINE_HEAD_TIMEOUT",
+    seconds,
+    "10",
+    "seconds that the worker waits for the head of a request",
 )
 BODY_READ_TIMEOUT = Variable(
-    "GREENLINE_BODY_READ_TIMEOUT", "15", "seconds that it waits for the next bytes of a body"
+    "GREENLINE_BODY_READ_TIMEOUT",
+    seconds,
+    "15",
+    "seconds that it waits for the next bytes of a body",
 )
 BODY_TIMEOUT = Variable(
-    "GREENLINE_BODY_TIMEOUT", "300", "seconds that it waits for a body, all together"
+    "GREENLINE_BODY_TIMEOUT", seconds, "300", "seconds that it waits for a body, all together"
 )
 WRITE_TIMEOUT = Variable(
-    "GREENLINE_WRITE_TIMEOUT", "30", "seconds in which a client takes 64 KiB of its answer"
+    "GREENLINE_WRITE_TIMEOUT",
+    seconds,
+    "30",
+    "seconds in which a client takes 64 KiB of its answer",
 )
 MAX_BODY_BYTES = Variable(
-    "GREENLINE_MAX_BODY_BYTES", "104857600", "a larger body is refused with 413"
+    "GREENLINE_MAX_BODY_BYTES", whole(1), "104857600", "a larger body is refused with 413"
 )
 DRAIN_DELAY = Variable(
-    "DRAIN_DELAY", "0", "seconds that a stopping service goes on accepting, not ready any more"
+    "DRAIN_DELAY",
+    seconds_or_0,
+    "0",
+    "seconds that a stopping service goes on accepting, not ready any more",
 )
 PROXY_KEEPALIVE = Variable(
     "GREENLINE_PROXY_KEEPALIVE",
+    optional(seconds),
     "",
     "seconds after which the proxy gives up an idle connection; unset: gunicorn's `keepalive`",
 )
 MAX_IN_PROGRESS = Variable(
     "GREENLINE_MAX_IN_PROGRESS",
+    none_if("auto", whole(1)),
     "auto",
     "requests that a worker works on at once; `auto` finds the number",
 )
 MAX_WAITING = Variable(
     "GREENLINE_MAX_WAITING",
+    optional(whole(0)),
     "",
     "requests that may wait beyond those; one more is a 503; unset: all, unless it is an overload",
 )
 MAX_WAIT = Variable(
     "GREENLINE_MAX_WAIT",
+    optional(seconds),
     "",
     "seconds that one of them waits before it is a 503; unset: no limit but `REQUEST_TIMEOUT`",
 )
 HEALTH_PATHS = Variable(
-    "GREENLINE_HEALTH_PATHS", "/healthz,/readyz", "paths that are never refused"
+    "GREENLINE_HEALTH_PATHS", _paths, "/healthz,/readyz", "paths that are never refused"
 )
 BLOCKED_HUB_MS = Variable(
     "GREENLINE_BLOCKED_HUB_MS",
+    whole(0),
     "100",
     "a hub blocked for longer is logged with the stack; 0 is never",
 )
 ACCESS_LOG = Variable(
-    "GREENLINE_ACCESS_LOG", "gunicorn", "`json` for lines of ours; `gunicorn` for its settings"
+    "GREENLINE_ACCESS_LOG",
+    choice("gunicorn", "json"),
+    "gunicorn",
+    "`json` for Greenline's lines; `gunicorn` for gunicorn's settings",
 )
 REQUIRE_HOST = Variable(
-    "GREENLINE_REQUIRE_HOST", "1", "0 accepts a request of HTTP/1.1 without a valid Host header"
+    "GREENLINE_REQUIRE_HOST",
+    flag,
+    "1",
+    "0 accepts a request of HTTP/1.1 without a valid Host header",
 )
 OFFLOAD = Variable(
     "GREENLINE_OFFLOAD",
+    none_if(OFF, _offload_names),
     "",
     "runs in threads, too: `mysqlclient`, `package.module:function`; `off`: nothing does",
 )
-HOSTS = Variable("GREENLINE_HOSTS", "1", "hosts that share the databases; `auto` has them counted")
-SURGE_HOSTS = Variable("GREENLINE_SURGE_HOSTS", "1", "hosts more while a deploy rolls")
-PGBOUNCER_POOL_SIZE = Variable(
-    "PGBOUNCER_POOL_SIZE", "", "what the pgbouncer in `DATABASE_URL` gives all hosts together"
+REQUEST_TIMEOUT = Variable(
+    "REQUEST_TIMEOUT",
+    optional(seconds),
+    "",
+    "seconds that the application may take for a request; then 504",
 )
-MONGODB_MAX_CONNECTIONS = Variable(
-    "MONGODB_MAX_CONNECTIONS", "", "what MongoDB allows, where it does not tell"
-)
-VARIABLES = (
+OF_WORKER: tuple[Variable[object], ...] = (
     PG_WAIT, HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, HOSTS, SURGE_HOSTS, PGBOUNCER_POOL_SIZE,
-    MONGODB_MAX_CONNECTIONS,
+    BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT,
 )  # fmt: skip
-# Variables of the application. The runtime reads only REQUEST_TIMEOUT, the console script all.
-DATABASE_URL = Variable("DATABASE_URL", "", "Postgres")
-MONGODB_URI = Variable("MONGODB_URI", "", "MongoDB")
-WORKERS = Variable("WEB_CONCURRENCY", "", "workers; unset: as many as the CPU limit, or 2")
-POSTGRES_POOL_SIZE = Variable("POSTGRES_POOL_SIZE", "", "what a worker's pool holds at most")
-MONGODB_MAX_POOL_SIZE = Variable("MONGODB_MAX_POOL_SIZE", "", "the same for MongoDB")
-REQUEST_TIMEOUT = Variable(
-    "REQUEST_TIMEOUT", "", "seconds that the application may take for a request; then 504"
-)
 
-MAX_SECONDS = 86_400.0
+# Read by postgres.open(), mongo.open() and the console script. An application of another kind may
+# have variables of these names with a meaning of its own, so the worker does not check them.
+DATABASE_URL = Variable("DATABASE_URL", str, "", "Postgres")
+MONGODB_URI = Variable("MONGODB_URI", str, "", "MongoDB")
+WORKERS = Variable(
+    "WEB_CONCURRENCY", _workers, "", "workers; unset: as many as the CPU limit, or 2"
+)
+HOSTS = Variable(
+    "GREENLINE_HOSTS",
+    none_if("auto", whole(1, 10_000)),
+    "1",
+    "hosts that share the databases; `auto` has them counted",
+)
+SURGE_HOSTS = Variable(
+    "GREENLINE_SURGE_HOSTS", whole(0, 10_000), "1", "hosts more while a deploy rolls"
+)
+POSTGRES_POOL_SIZE = Variable(
+    "POSTGRES_POOL_SIZE", optional(whole(1, 100_000)), "", "the largest pool of a worker"
+)
+PGBOUNCER_POOL_SIZE = Variable(
+    "PGBOUNCER_POOL_SIZE",
+    optional(whole(1, 100_000)),
+    "",
+    "connections that the pgbouncer in `DATABASE_URL` gives all hosts together",
+)
+MONGODB_MAX_POOL_SIZE = Variable(
+    "MONGODB_MAX_POOL_SIZE", optional(whole(1, 100_000)), "", "the same for MongoDB"
+)
+MONGODB_MAX_CONNECTIONS = Variable(
+    "MONGODB_MAX_CONNECTIONS",
+    optional(whole(1, 10_000_000)),
+    "",
+    "connections that MongoDB allows, if the server does not report it",
+)
+VARIABLES: tuple[Variable[object], ...] = (
+    *OF_WORKER, DATABASE_URL, MONGODB_URI, WORKERS, HOSTS, SURGE_HOSTS, POSTGRES_POOL_SIZE,
+    PGBOUNCER_POOL_SIZE, MONGODB_MAX_POOL_SIZE, MONGODB_MAX_CONNECTIONS,
+)  # fmt: skip
+
+
+def check() -> None:
+    """
+    Read every variable of the worker, so that an invalid one is reported before a worker starts.
+
+    :raises ConfigError: a value is invalid; the text names the variable.
+    """
+    for variable in OF_WORKER:
+        variable.read()
 
 
 class Limits(NamedTuple):
@@ -137,25 +354,12 @@ def limits() -> Limits:
     :raises ConfigError: a value is not a number, or out of its range.
     """
     return Limits(
-        head_s=_seconds(HEAD_TIMEOUT),
-        body_read_s=_seconds(BODY_READ_TIMEOUT),
-        body_s=_seconds(BODY_TIMEOUT),
-        write_s=_seconds(WRITE_TIMEOUT),
-        max_body_bytes=_count(MAX_BODY_BYTES),
+        head_s=HEAD_TIMEOUT.read(),
+        body_read_s=BODY_READ_TIMEOUT.read(),
+        body_s=BODY_TIMEOUT.read(),
+        write_s=WRITE_TIMEOUT.read(),
+        max_body_bytes=MAX_BODY_BYTES.read(),
     )
-
-
-def pg_wait() -> str:
-    """
-    Return the name of psycopg2's wait callback, ``greenline`` or ``psycogreen``.
-
-    :raises ConfigError: the value is neither of them, or psycogreen is not installed.
-    """
-    chosen = _choice(PG_WAIT, "greenline", "psycogreen")
-    # No extra of the package brings it, because nothing else needs it.
-    if chosen == "psycogreen" and find_spec("psycogreen") is None:
-        raise ConfigError(f"{PG_WAIT.name}=psycogreen needs psycogreen: pip install psycogreen")
-    return chosen
 
 
 class Admission(NamedTuple):
@@ -182,15 +386,12 @@ def admission() -> Admission:
 
     :raises ConfigError: a value is not a number, or out of its range.
     """
-    is_auto = _text(MAX_IN_PROGRESS).lower() == "auto"
     return Admission(
-        max_in_progress=None if is_auto else _count(MAX_IN_PROGRESS),
-        # 0 is valid here, and means that no request may wait; _count requires 1 or more.
-        max_waiting=0 if _text(MAX_WAITING) == "0" else _optional_count(MAX_WAITING),
-        max_wait_s=_seconds(MAX_WAIT) if _text(MAX_WAIT) else None,
-        timeout_s=request_timeout_s(),
-        # A trailing comma adds no empty path.
-        health_paths=tuple(filter(None, map(str.strip, _text(HEALTH_PATHS).split(",")))),
+        max_in_progress=MAX_IN_PROGRESS.read(),
+        max_waiting=MAX_WAITING.read(),
+        max_wait_s=MAX_WAIT.read(),
+        timeout_s=REQUEST_TIMEOUT.read(),
+        health_paths=HEALTH_PATHS.read(),
     )
 
 
@@ -216,26 +417,27 @@ class Sizing(NamedTuple):
     mongodb_max_pool_size: int | None
 
 
-def sizing() -> Sizing:
+def sizing(environ: Mapping[str, str] = os.environ) -> Sizing:
     """
     Return the input of the connection budget.
 
+    :param environ: the environment. Default ``os.environ``.
     :raises ConfigError: a value is not a number, or out of its range.
     """
     return Sizing(
-        workers=_optional_count(WORKERS) or default_workers(),
-        hosts=None if _text(HOSTS).lower() == "auto" else _count(HOSTS),
-        surge_hosts=0 if _text(SURGE_HOSTS) == "0" else _count(SURGE_HOSTS),
-        postgres_pool_size=_optional_count(POSTGRES_POOL_SIZE),
-        pgbouncer_pool_size=_optional_count(PGBOUNCER_POOL_SIZE),
-        mongodb_max_connections=_optional_count(MONGODB_MAX_CONNECTIONS),
-        mongodb_max_pool_size=_optional_count(MONGODB_MAX_POOL_SIZE),
+        workers=WORKERS.read(environ),
+        hosts=HOSTS.read(environ),
+        surge_hosts=SURGE_HOSTS.read(environ),
+        postgres_pool_size=POSTGRES_POOL_SIZE.read(environ),
+        pgbouncer_pool_size=PGBOUNCER_POOL_SIZE.read(environ),
+        mongodb_max_connections=MONGODB_MAX_CONNECTIONS.read(environ),
+        mongodb_max_pool_size=MONGODB_MAX_POOL_SIZE.read(environ),
     )
 
 
 def databases() -> tuple[str, str]:
     """Return the URLs of Postgres and MongoDB; empty for one that is unset or ``off``."""
-    url, uri = ("" if text == "off" else text for text in map(_text, (DATABASE_URL, MONGODB_URI)))
+    url, uri = ("" if text == OFF else text for text in (DATABASE_URL.read(), MONGODB_URI.read()))
     return url, uri
 
 
@@ -245,7 +447,7 @@ def blocked_hub_s() -> float | None:
 
     :raises ConfigError: the value is not a whole number of milliseconds.
     """
-    return None if _text(BLOCKED_HUB_MS) == "0" else _count(BLOCKED_HUB_MS) / 1000
+    return BLOCKED_HUB_MS.read() / 1000 or None
 
 
 def logs_json() -> bool:
@@ -254,120 +456,4 @@ def logs_json() -> bool:
 
     :raises ConfigError: the value is neither ``json`` nor ``gunicorn``.
     """
-    return _choice(ACCESS_LOG, "gunicorn", "json") == "json"
-
-
-def requires_host() -> bool:
-    """
-    Return whether an HTTP/1.1 request without a valid Host header is refused.
-
-    :raises ConfigError: the value is neither 0 nor 1.
-    """
-    return _choice(REQUIRE_HOST, "0", "1") == "1"
-
-
-def offload() -> tuple[str, ...] | None:
-    """
-    Return the names of the additional calls that run in threads; None: no call does.
-
-    :raises ConfigError: a name is neither ``mysqlclient`` nor ``package.module:function``.
-    """
-    text = _text(OFFLOAD)
-    if text.lower() == "off":
-        return None
-    names = tuple(name.strip() for name in text.split(",")) if text else ()
-    for name in names:
-        # Not imported here: this also runs in the arbiter, which must not load the application.
-        if name != "mysqlclient" and not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", name):
-            raise ConfigError(
-                f"{OFFLOAD.name}: {name!r} is neither mysqlclient nor package.module:function, "
-                "nor off alone"
-            )
-    return names
-
-
-def check() -> None:
-    """
-    Read every variable, so that an invalid one is reported before a worker starts.
-
-    :raises ConfigError: a value is invalid; the text names the variable.
-    """
-    for read in (
-        pg_wait, limits, admission, drain_delay_s, proxy_keepalive_s, blocked_hub_s, logs_json,
-        requires_host,
-        request_timeout_s,
-        offload,
-    ):  # fmt: skip
-        read()
-
-
-def drain_delay_s() -> float:
-    """
-    Return the seconds during which a stopping service still accepts connections.
-
-    :raises ConfigError: the value is not a number of seconds.
-    """
-    # 0, the default, is valid here only; _seconds requires a positive number.
-    is_none = re.fullmatch(r"0+(\.0*)?", _text(DRAIN_DELAY))
-    return 0.0 if is_none else _seconds(DRAIN_DELAY)
-
-
-def proxy_keepalive_s() -> float | None:
-    """
-    Return the proxy's idle timeout in seconds, None if it is not set.
-
-    :raises ConfigError: the value is not a number of seconds.
-    """
-    return _seconds(PROXY_KEEPALIVE) if _text(PROXY_KEEPALIVE) else None
-
-
-def request_timeout_s() -> float | None:
-    """
-    Return the seconds that the application may take for a request, None for no limit.
-
-    :raises ConfigError: the value is not a number of seconds.
-    """
-    return _seconds(REQUEST_TIMEOUT) if _text(REQUEST_TIMEOUT) else None
-
-
-def is_set(variable: Variable) -> bool:
-    """Return whether the environment sets the variable; a blank value does not count."""
-    return bool(os.environ.get(variable.name, "").strip())
-
-
-def _text(variable: Variable) -> str:
-    # A blank value means the default: compose files pass unset variables as empty ones.
-    return os.environ.get(variable.name, "").strip() or variable.default
-
-
-def _choice(variable: Variable, one: str, other: str) -> str:
-    value = _text(variable).lower()
-    if value not in (one, other):
-        raise ConfigError(f"{variable.name}: {value!r} is neither {one} nor {other}")
-    return value
-
-
-def _seconds(variable: Variable) -> float:
-    text = _text(variable)
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    # The comparison refuses "nan", too, and "inf".
-    if not 0 < value <= MAX_SECONDS:
-        raise ConfigError(
-            f"{variable.name}: {text!r} is no number of seconds above 0, up to {MAX_SECONDS:.0f}"
-        )
-    return value
-
-
-def _count(variable: Variable) -> int:
-    text = _text(variable)
-    # Stricter than int(), which accepts "1_000", a sign and digits of other scripts.
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ConfigError(f"{variable.name}: {text!r} is no whole number above 0")
-    return int(text)
-
-
-def _optional_count(variable: Variable) -> int | None:
-    return _count(variable) if _text(variable) else None
+    return ACCESS_LOG.read() == "json"

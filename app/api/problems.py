@@ -34,7 +34,6 @@ STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
     errors.PoolClosed: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.TooManyWaiting: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.Overloaded: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.Draining: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.SerializationFailure: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StoreDown: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ConnectionLost: HTTPStatus.SERVICE_UNAVAILABLE,

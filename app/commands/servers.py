@@ -12,7 +12,6 @@ from pymongo.errors import PyMongoError
 
 from app.store.ports import Document
 from config import Settings
-from config.env import named
 from greenline.errors import ConfigError, GreenlineError, StoreDown
 from greenline.mongo.client import make_client
 from greenline.mongo.errors import first_sentence
@@ -20,6 +19,7 @@ from greenline.mongo.options import DOCUMENTDB, split
 from greenline.postgres.connect import check_url
 from greenline.postgres.errors import first_line, translated
 from greenline.postgres.limits import APPLICATION
+from greenline.settings import DATABASE_URL, MONGODB_URI
 
 REACH_TIMEOUT_S = 5
 
@@ -33,7 +33,7 @@ def postgres(settings: Settings) -> Connection:
     :raises ConfigError: ``DATABASE_URL`` is wrong.
     :raises psycopg2.Error: the server cannot be reached.
     """
-    with named("DATABASE_URL"):
+    with DATABASE_URL.named():
         url = check_url(settings.database_url)
     return psycopg2.connect(
         url, connect_timeout=REACH_TIMEOUT_S, fallback_application_name=APPLICATION
@@ -98,7 +98,7 @@ def mongo(settings: Settings) -> "MongoClient[Document]":
     engine = DOCUMENTDB if settings.mongodb_documentdb else {}
     # Options of the URI win over these.
     ours, _ = split(uri, {"serverSelectionTimeoutMS": REACH_TIMEOUT_S * 1000, **engine})
-    with named("MONGODB_URI"):
+    with MONGODB_URI.named():
         return make_client(uri, ours)
 
 

@@ -20,7 +20,7 @@ def read(names: Mapping[str, Any], file: str) -> Service:
     :param file: the path of gunicorn.conf.py, str.
     :raises ConfigError: a value is not a number, or out of its range; DATABASE_URL is malformed.
     """
-    request_timeout_s = settings.request_timeout_s()
+    request_timeout_s = settings.REQUEST_TIMEOUT.read()
     where = settings.REQUEST_TIMEOUT.name
     if request_timeout_s is None:
         # A gunicorn.conf.py may load the application's own settings, under this name.
@@ -29,15 +29,13 @@ def read(names: Mapping[str, Any], file: str) -> Service:
     max_body, admission = settings.MAX_BODY_BYTES, settings.admission()
     return Service(
         request_timeout_s=_optional(request_timeout_s, where),
-        drain_delay_s=Sourced(settings.drain_delay_s(), settings.DRAIN_DELAY.name),
-        proxy_keepalive_s=_optional(settings.proxy_keepalive_s(), settings.PROXY_KEEPALIVE.name),
-        max_body_bytes=Sourced(
-            settings.limits().max_body_bytes, max_body.name, settings.is_set(max_body)
-        ),
+        drain_delay_s=Sourced(settings.DRAIN_DELAY.read(), settings.DRAIN_DELAY.name),
+        proxy_keepalive_s=_optional(settings.PROXY_KEEPALIVE.read(), settings.PROXY_KEEPALIVE.name),
+        max_body_bytes=Sourced(settings.limits().max_body_bytes, max_body.name, max_body.is_set()),
         max_in_progress=admission.max_in_progress,
         max_waiting=admission.max_waiting,
-        workers=Sourced(settings.sizing().workers, settings.WORKERS.name)
-        if settings.is_set(settings.WORKERS)
+        workers=Sourced(settings.WORKERS.read(), settings.WORKERS.name)
+        if settings.WORKERS.is_set()
         else None,
         statement_timeout_s=_statement_timeout_s(settings.databases()[0]),
     )

@@ -123,7 +123,7 @@ class Rules:
             {"CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "HTTP_CONNECTION"}
             | {key for key, _ in self.scheme_headers}
         )
-        self.requires_host = settings.requires_host() and cfg.protocol != UWSGI
+        self.requires_host = settings.REQUIRE_HOST.read() and cfg.protocol != UWSGI
         self.script_name = os.environ.get("SCRIPT_NAME", "")
         self._split = partial(split_target, self.script_name)
         self._split_short = lru_cache(MAX_REMEMBERED_TARGETS)(self._split)

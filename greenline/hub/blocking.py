@@ -42,7 +42,7 @@ def found() -> list[tuple[str, str]]:
 
 def _drivers() -> Iterator[tuple[str, str]]:
     for module, (name, instead) in BLOCKING_DRIVERS.items():
-        if module in sys.modules and name not in (settings.offload() or ()):
+        if module in sys.modules and name not in (settings.OFFLOAD.read() or ()):
             yield name, f"it waits in C and blocks the whole worker meanwhile; use {instead}"
     for module, name, yields, cure in DRIVERS_WITH_A_SWITCH:
         loaded = sys.modules.get(module)

@@ -29,7 +29,7 @@ def patch() -> None:
 
     :raises ConfigError: ``GREENLINE_OFFLOAD`` names a package that does not exist.
     """
-    wanted = settings.offload()
+    wanted = settings.OFFLOAD.read()
     if wanted is None:
         return
     # Not at the top: at their import these modules keep the functions that gevent has set.

@@ -140,7 +140,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         # Keep accepting for a moment: /readyz fails by now, and the load balancer needs time to
         # notice. A worker that is replaced need not wait.
         if arbiter.is_stopping():
-            drain.go_on(settings.drain_delay_s())
+            drain.go_on(settings.DRAIN_DELAY.read())
         for server in servers:
             server.leave()
         gevent.sleep(0)  # the clients just accepted enter self.conversations
@@ -168,7 +168,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.limits = settings.limits()
         # An idle connection must not be closed before the proxy closes it: a request that the proxy
         # is about to send on it would end as a 502.
-        told_s = settings.proxy_keepalive_s()
+        told_s = settings.PROXY_KEEPALIVE.read()
         self.proxy_s = cfg.keepalive if told_s is None else told_s
         self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
         self._counters = counters.join(self.shared_fd)
@@ -535,7 +535,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _limit_requests(self) -> None:
         """Apply REQUEST_TIMEOUT to each request, unless the application does so itself."""
-        timeout_s = settings.request_timeout_s()
+        timeout_s = settings.REQUEST_TIMEOUT.read()
         if timeout_s is None or getattr(self.wsgi, "limits_requests", False):
             return
         modules = {each.__module__ for each in (Client, PlainClient, TlsClient)}

@@ -248,7 +248,7 @@ def test_psycogreen_is_needed_where_it_is_asked_for(bare: Environment, tmp_path:
     done = bare.run(line, {"GREENLINE_PG_WAIT": "psycogreen"}, tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "greenline: GREENLINE_PG_WAIT=psycogreen needs psycogreen: pip install psycogreen"
+        "greenline: GREENLINE_PG_WAIT: psycogreen is not installed: pip install psycogreen"
     )
 
 
