@@ -82,7 +82,7 @@ def test_a_start_checks_the_variables_of_the_worker_only(monkeypatch: pytest.Mon
     monkeypatch.setenv("POSTGRES_POOL_SIZE", "many")
     settings.check()
     monkeypatch.setenv("GREENLINE_BODY_TIMEOUT", "many")
-    with pytest.raises(ConfigError, match="^GREENLINE_BODY_TIMEOUT: 'many'"):
+    with pytest.raises(ConfigError, match=r"^GREENLINE_BODY_TIMEOUT: 'many'"):
         settings.check()
 
 
