@@ -1,39 +1,27 @@
-"""
-The databases' part of the composition: what the service's settings say, and when it is ready.
-"""
+"""Open the databases with the service's settings."""
 
-import logging
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from functools import partial
 
-from app.store import schema
+from app.readiness import postgres_requirements
 from app.store.declared import DECLARED
 from app.store.indexes import Indexes
-from app.store.keys import require_one
 from config import Settings
 from greenline import mongo, postgres
 from greenline.budget.plan import Plan
-from greenline.errors import DeadlineExceeded, StoreError, Unavailable
-from greenline.hub import deadline
 from greenline.lifecycle.resources import Resources
 from greenline.mongo import OpenMongo
 from greenline.mongo.client import make_client
 from greenline.postgres import OpenPostgres
-from greenline.postgres.connect import check_url, connect
-from greenline.postgres.connection import Connection
-from greenline.postgres.errors import translated
+from greenline.postgres.connect import check_url
 from greenline.settings import DATABASE_URL, MONGODB_URI
 
-# A statement ends so long before its request does that the server's word of it comes in time.
+# A statement ends so long before its request does that the server's error arrives in time.
 STATEMENT_MARGIN_S = 0.25
-DRY_RUN_S = 2.0
-
-log = logging.getLogger(__name__)
 
 
 def plans(opened: Mapping[str, OpenPostgres | OpenMongo]) -> dict[str, Plan | None]:
-    """Return this worker's plans of connections; None is a server that has not been asked yet."""
+    """Return this worker's plan for each server; None: the server has not been asked yet."""
     return {name: each.plan for name, each in opened.items()}
 
 
@@ -44,9 +32,7 @@ def statement_limit_s(request_timeout_s: float) -> float:
 
 
 def add_postgres(settings: Settings, resources: Resources) -> OpenPostgres:
-    """Open Postgres, ready when it answers, has the schema and, once, a key."""
-    # A pooler in transaction mode takes no options, and gives a process id that is its own.
-    is_direct = settings.postgres_prepare
+    """Return a pool for Postgres, whose readiness includes the schema and an API key."""
     with DATABASE_URL.named():
         check_url(settings.database_url)
     return postgres.open(
@@ -59,16 +45,16 @@ def add_postgres(settings: Settings, resources: Resources) -> OpenPostgres:
         timeout_s=settings.pool_timeout_s,
         max_waiting=settings.pool_max_waiting,
         statement_timeout_s=statement_limit_s(settings.request_timeout_s),
-        prepare=is_direct,
+        prepare=settings.postgres_prepare,
         resources=resources,
-        question=_required(settings),
+        question=postgres_requirements(settings),
     )
 
 
 def add_mongo(uri: str, settings: Settings, resources: Resources) -> OpenMongo:
-    """Open MongoDB, ready when it answers, may be read, and has its indexes."""
+    """Return a client of MongoDB, whose readiness includes the right to read and the indexes."""
     with MONGODB_URI.named():
-        make_client(uri, {})  # it opens nothing, and says what is wrong in the URI
+        make_client(uri, {})  # opens no connection, and raises an error if the URI is wrong
     opened = mongo.open(
         uri,
         workers=settings.workers,
@@ -91,43 +77,3 @@ def add_mongo(uri: str, settings: Settings, resources: Resources) -> OpenMongo:
 
     resources.add("indexes", start=indexes.start, close=indexes.close)
     return opened
-
-
-def _required(settings: Settings) -> Callable[[Connection], None]:
-    """Return the readiness check of Postgres: the schema is current and an API key exists."""
-    is_open = not settings.auth
-
-    def require(conn: Connection) -> None:
-        nonlocal is_open
-        schema.require_current(conn)
-        if not is_open:
-            require_one(conn)
-            # Checked until a key was seen once: revoking the last key must not stop the service.
-            is_open = True
-
-    return require
-
-
-def refuse_without_key(settings: Settings) -> None:
-    """
-    Refuse the start of a service that requires a key and has none.
-
-    If Postgres cannot be asked, the service starts, is not ready, and logs the reason.
-
-    :raises ConfigError: there is no API key, and ``AUTH`` is on.
-    """
-    if not settings.auth:
-        log.warning("AUTH=off: requests are not authenticated")
-        return
-    try:
-        # A connection of its own: a dry run starts none of the resources.
-        with (
-            deadline.limit(DRY_RUN_S),
-            closing(connect(settings.database_url, DRY_RUN_S, None)) as conn,
-            translated(),
-        ):
-            conn.autocommit = True
-            schema.require_current(conn)
-            require_one(conn)
-    except (DeadlineExceeded, StoreError, Unavailable) as error:
-        log.warning("not known whether there is an API key: %s", error)

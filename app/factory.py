@@ -27,7 +27,8 @@ from app.api import (
 )
 from app.api.access import Access
 from app.api.operations import Routes
-from app.databases import add_mongo, add_postgres, plans, refuse_without_key
+from app.databases import add_mongo, add_postgres, plans
+from app.readiness import refuse_without_key
 from app.service import IdConverter, NameConverter, ObjectIdConverter, Service
 from app.store.agents import Agents
 from app.store.authors import Authors

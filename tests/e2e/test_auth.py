@@ -487,7 +487,7 @@ def test_a_start_without_a_first_key_is_refused(fresh: dict[str, str]) -> None:
 def test_auth_off_is_said_aloud(fresh: dict[str, str]) -> None:
     """It starts without a key, with a warning, and asks nobody for one."""
     with service({**fresh, "AUTH": "off"}) as running:
-        assert "WARNING] app.databases: AUTH=off" in running.log
+        assert "WARNING] app.readiness: AUTH=off" in running.log
         assert running.get("/agents").status == 200
 
 
