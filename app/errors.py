@@ -11,13 +11,13 @@ from greenline.errors import GreenlineError, Unavailable
 
 
 class AppError(GreenlineError):
-    """The request cannot be answered as it is."""
+    """The request cannot be processed."""
 
     code = "app_error"
 
 
 class MalformedRequest(AppError):
-    """The request cannot be read."""
+    """The request is malformed."""
 
     code = "malformed_request"
 
@@ -38,7 +38,7 @@ class Fault:
 
 
 class InvalidRequest(AppError):
-    """The request is understood, and wrong."""
+    """The request is invalid."""
 
     code = "invalid_request"
 
@@ -49,13 +49,13 @@ class InvalidRequest(AppError):
 
 
 class KeyReused(AppError):
-    """This Idempotency-Key came with another request before."""
+    """This Idempotency-Key was already used with a different request."""
 
     code = "idempotency_key_reused"
 
 
 class KeyInProgress(AppError):
-    """The first request with this Idempotency-Key has not been answered yet."""
+    """The first request with this Idempotency-Key is still in progress."""
 
     code = "idempotency_key_in_progress"
     retryable = True
@@ -63,35 +63,35 @@ class KeyInProgress(AppError):
 
 
 class PreconditionFailed(AppError):
-    """The item has another version by now."""
+    """The item has changed: its current version is another one."""
 
     code = "precondition_failed"
 
 
 class Unauthorized(AppError):
-    """Send a key, as in "Authorization: Bearer gl_..."; here it is missing, or another one."""
+    """Send an API key as "Authorization: Bearer gl_...": it is missing or malformed."""
 
     code = "unauthorized"
 
 
 class InvalidToken(AppError):
-    """There is no such key, or it is over."""
+    """The API key is unknown, expired or revoked."""
 
     code = "invalid_token"
 
 
 class Forbidden(AppError):
-    """The key may not do this."""
+    """The API key does not allow this operation."""
 
     code = "forbidden"
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"the key has no scope {scope}")
+        super().__init__(f"the API key lacks the scope {scope}")
         self.scope = scope
 
 
 class TooManyRequests(AppError):
-    """More was asked in this time than is allowed."""
+    """The rate limit is exceeded."""
 
     code = "too_many_requests"
     retryable = True
@@ -102,7 +102,7 @@ class TooManyRequests(AppError):
 
 
 class NotFound(AppError):
-    """There is nothing here."""
+    """The resource was not found."""
 
     code = "not_found"
 
@@ -112,6 +112,6 @@ class NotFound(AppError):
 
 
 class SchemaBehind(Unavailable):
-    """The database's schema is older than this code needs."""
+    """The schema of the database is older than this release requires."""
 
     code = "schema_behind"

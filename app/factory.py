@@ -29,7 +29,7 @@ from app.api.access import Access
 from app.api.operations import Routes
 from app.databases import add_mongo, add_postgres, plans
 from app.readiness import refuse_without_key
-from app.service import IdConverter, NameConverter, ObjectIdConverter, Service
+from app.service import DeadlineFlask, IdConverter, NameConverter, ObjectIdConverter
 from app.store.agents import Agents
 from app.store.authors import Authors
 from app.store.books import Books
@@ -67,7 +67,7 @@ def create_app(settings: Settings) -> Flask:
     if settings.mongodb_uri is not None:
         mongo = add_mongo(settings.mongodb_uri, settings, resources)
 
-    app = Service(__name__, static_folder=None, request_timeout_s=settings.request_timeout_s)
+    app = DeadlineFlask(__name__, static_folder=None, request_timeout_s=settings.request_timeout_s)
     app.config["MAX_CONTENT_LENGTH"] = MAX_JSON_BYTES
     app.url_map.converters["id"] = IdConverter
     app.url_map.converters["name"] = NameConverter

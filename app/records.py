@@ -317,9 +317,9 @@ class Key(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewKey(Key, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An API key as it is answered once: who asks with an Idempotency-Key is refused."""
+    """An API key with its token, which is sent once: an Idempotency-Key is refused."""
 
-    key: Annotated[str, Meta(description="to be kept by who asked: it is not shown again")]
+    key: Annotated[str, Meta(description="store it: it is not shown again")]
 
 
 class Rotation(Struct, frozen=True, forbid_unknown_fields=True):

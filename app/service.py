@@ -14,7 +14,7 @@ from greenline.flask import Flask, environ
 from greenline.hub import deadline
 
 
-class Service(Flask):
+class DeadlineFlask(Flask):
     """
     Flask with a deadline around each handler except those of health, which have their own.
 

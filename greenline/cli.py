@@ -257,8 +257,8 @@ def _table(name: str, outcome: BudgetOutcome) -> str:
     plan = outcome.plan
     if plan is None:
         return f"{name}: {'no plan' if outcome.status != FITS else outcome.problem}"
-    most = f", up to {plan.pool_most} while others idle" * (plan.pool_most > plan.worker)
-    rows = [f"{name}: {plan.host} connections a host, {plan.worker} in a worker's pool{most}"]
+    suffix = f", up to {plan.pool_most} while others idle" * (plan.pool_most > plan.worker)
+    rows = [f"{name}: {plan.host} connections a host, {plan.worker} in a worker's pool{suffix}"]
     rows += [f"{plan.more_workers} more workers would fit; {plan.binding} binds"]
     number = max(len(str(line.number)) for line in plan.lines)
     text = max(len(line.name) for line in plan.lines)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class GreenlineError(Exception):
-    """Something went wrong."""
+    """An error occurred."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -25,7 +25,7 @@ class GreenlineError(Exception):
 
 
 class ConfigError(GreenlineError):
-    """A setting is wrong."""
+    """A setting is invalid."""
 
     code = "config"
 
@@ -37,7 +37,7 @@ class LatePatching(ConfigError):
 
 
 class Unavailable(GreenlineError):
-    """The service cannot do this now; try again in a moment."""
+    """The service is temporarily unavailable; try again in a moment."""
 
     code = "unavailable"
     retryable = True
@@ -51,13 +51,13 @@ class PoolTimeout(Unavailable):
 
 
 class PoolClosed(Unavailable):
-    """The pool is closed."""
+    """The connection pool is closed."""
 
     code = "pool_closed"
 
 
 class TooManyWaiting(Unavailable):
-    """Too many are waiting for a connection already."""
+    """Too many requests are already waiting for a connection."""
 
     code = "too_many_waiting"
 
@@ -69,25 +69,25 @@ class StoreDown(Unavailable):
 
 
 class ConnectionLost(StoreDown):
-    """The connection was lost, and nothing was written; the same again may succeed."""
+    """The database connection was lost and nothing was written; repeat the request."""
 
     code = "connection_lost"
 
 
 class Overloaded(Unavailable):
-    """There is more to do than this server can do now; try again in a moment."""
+    """The server is overloaded; try again in a moment."""
 
     code = "overloaded"
 
 
 class SerializationFailure(Unavailable):
-    """Another transaction was in the way; the same again may succeed."""
+    """The transaction conflicted with a concurrent one; repeat the request."""
 
     code = "serialization_failure"
 
 
 class DeadlineExceeded(GreenlineError):
-    """The request took longer than it was allowed to."""
+    """The request exceeded its time limit."""
 
     code = "deadline_exceeded"
     retryable = True
@@ -104,13 +104,13 @@ class DeadlineExceeded(GreenlineError):
 
 
 class ClientGone(GreenlineError):
-    """The client hung up while its request waited."""
+    """The client disconnected while its request waited."""
 
     code = "client_gone"
 
 
 class Conflict(GreenlineError):
-    """This contradicts what is stored."""
+    """The request conflicts with stored data."""
 
     code = "conflict"
 
@@ -124,18 +124,18 @@ class Conflict(GreenlineError):
 
 
 class NestedConnection(GreenlineError):
-    """This greenlet holds a connection of this pool already: two could wait for each other."""
+    """This greenlet already holds a connection of this pool; a second one could deadlock."""
 
     code = "nested_connection"
 
 
 class OutcomeUnknown(GreenlineError):
-    """The connection was lost after the database was told to write: look before you repeat it."""
+    """The connection was lost during a write, which may be stored: check before you repeat it."""
 
     code = "outcome_unknown"
 
 
 class StoreError(GreenlineError):
-    """The database refused the operation."""
+    """The database rejected the operation."""
 
     code = "store_error"

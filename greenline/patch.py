@@ -33,7 +33,7 @@ def entry_points_read_once() -> Iterator[None]:
     # package: with 150 packages that takes 0.2 s of CPU time in each process that starts.
     read = metadata.entry_points
     found = read()
-    metadata.entry_points = lambda **wanted: found.select(**wanted)  # type: ignore[assignment]
+    metadata.entry_points = lambda **selection: found.select(**selection)  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -48,7 +48,7 @@ def prefers_lines() -> bool:
     if accept is None or not _prefers_lines(accept):
         return False
     # HTTP/1.0 has no chunks: the end of the connection is the end of the answer, so a client could
-    # not tell a complete list from one that an error cut off.
+    # not distinguish a complete list from one that an error cut off.
     if environ["SERVER_PROTOCOL"] == "HTTP/1.0":
         raise NotAcceptable(f"{LINES} needs HTTP/1.1: see proxy_http_version of nginx")
     return True

@@ -91,9 +91,11 @@ def _of_struct(value: dict[str, Any], type_: type[Struct], pointer: str) -> Iter
 def _of_list(value: list[Any], item: Any, metas: list[Meta], pointer: str) -> Iterator[Fault]:
     # The number of elements is a fault of its own: the elements are checked all the same.
     for meta in metas:
-        least, most = meta.min_length or 0, meta.max_length
-        if len(value) < least or (most is not None and len(value) > most):
-            limits = f"at least {least}" if len(value) < least else f"at most {most}"
+        min_length, max_length = meta.min_length or 0, meta.max_length
+        if len(value) < min_length or (max_length is not None and len(value) > max_length):
+            limits = (
+                f"at least {min_length}" if len(value) < min_length else f"at most {max_length}"
+            )
             yield Fault(f"there must be {limits}; there are {len(value)}", pointer=pointer)
     for index, one in enumerate(value):
         yield from _faults(one, item, f"{pointer}/{index}")

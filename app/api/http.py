@@ -62,8 +62,8 @@ def _sent() -> bytes:
     except ParseException as error:
         raise MalformedRequest(f"the body cannot be read: {error}") from error
     # Werkzeug truncates a chunked body at the limit without an error.
-    most = request.max_content_length
-    if request.content_length is None and most is not None and len(sent) >= most:
+    max_bytes = request.max_content_length
+    if request.content_length is None and max_bytes is not None and len(sent) >= max_bytes:
         raise RequestEntityTooLarge
     return sent
 

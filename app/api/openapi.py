@@ -26,8 +26,8 @@ patch (RFC 7396) and deleted; a batch of 1 to 1,000 of them is written as a whol
 
 Lists are read page by page: `next` and `previous` of an answer are the cursors for `after` and
 `before`, and its Link header has them as addresses. With `Accept: application/x-ndjson` a list
-comes whole, an item a line. Items have versions: `If-Match` with an ETag changes only what nobody
-changed meanwhile. A POST with an `Idempotency-Key` can be sent again.
+comes whole, an item a line. Items have versions: `If-Match` with an ETag is refused if the item
+has changed. A POST with an `Idempotency-Key` can be sent again.
 
 Errors are problem documents (RFC 9457); `code` is for programs.
 """
@@ -48,7 +48,7 @@ RESPONSE_HEADERS: dict[str, Document] = {
         "schema": {"type": "integer"},
     },
     "WWW-Authenticate": {
-        "description": "How to say who asks.",
+        "description": "How to authenticate.",
         "required": True,
         "schema": TAG,
     },

@@ -114,7 +114,7 @@ def _http(error: HTTPException) -> Response | HTTPException:
     if status == HTTPStatus.NOT_FOUND:
         detail = str(app_errors.NotFound())
     elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        detail = f"a body has {request.max_content_length} bytes at most"
+        detail = f"the body is larger than {request.max_content_length} bytes"
     response = problem(status, detail, status.name.lower())
     # Allow of a 405, for example.
     for name, value in error.get_headers(request.environ):
@@ -127,7 +127,11 @@ def _unexpected(error: Exception) -> Response:
     # No detail for the client: the message of an unexpected error may contain data.
     log.error("request %s failed", request_id.current(), exc_info=error)
     status = HTTPStatus.INTERNAL_SERVER_ERROR
-    return problem(status, "something failed on our side; the log has it", "internal_error")
+    return problem(
+        status,
+        "an internal error occurred; the log of the service has the details",
+        "internal_error",
+    )
 
 
 def problem(status: HTTPStatus, detail: str, code: str, **more: object) -> Response:

@@ -131,10 +131,10 @@ def shared_storage(url: str) -> Storage:
 
 def register(app: Flask) -> None:
     """Add the headers of the rate limit to the answers of *app*."""
-    app.wsgi_app = _Told(app.wsgi_app)  # type: ignore[method-assign]
+    app.wsgi_app = _WithHeaders(app.wsgi_app)  # type: ignore[method-assign]
 
 
-class _Told:
+class _WithHeaders:
     """A WSGI application around *application*."""
 
     def __init__(self, application: Any) -> None:

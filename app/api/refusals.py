@@ -7,21 +7,21 @@ from msgspec import UNSET, Struct, UnsetType
 from app.api.operations import Operation, Scope
 
 WHY = {
-    HTTPStatus.BAD_REQUEST: "The request cannot be read; the body is no JSON.",
+    HTTPStatus.BAD_REQUEST: "The request is malformed; the body is no JSON.",
     HTTPStatus.UNAUTHORIZED: "The key is missing, unknown, expired or revoked.",
     HTTPStatus.FORBIDDEN: "The key's scope does not allow this.",
     HTTPStatus.NOT_FOUND: "There is no such item; of a batch, `missing` lists the ids.",
-    HTTPStatus.NOT_ACCEPTABLE: "Accept allows no JSON.",
-    HTTPStatus.CONFLICT: "It contradicts what is stored, or the first try is still in progress.",
+    HTTPStatus.NOT_ACCEPTABLE: "The Accept header does not allow JSON.",
+    HTTPStatus.CONFLICT: "It conflicts with stored data, or the first try is still in progress.",
     HTTPStatus.PRECONDITION_FAILED: "The item has another version.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
-    HTTPStatus.REQUEST_URI_TOO_LONG: "The address is too long, says the server in its own words.",
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is not said to be JSON.",
-    HTTPStatus.UNPROCESSABLE_ENTITY: "The request is wrong; `errors` lists every fault.",
-    HTTPStatus.TOO_MANY_REQUESTS: "The key's rate is used up, where there is a limit.",
-    HTTPStatus.INTERNAL_SERVER_ERROR: "It may have been done, or not: `outcome_unknown`.",
-    HTTPStatus.SERVICE_UNAVAILABLE: "There is no room, or a database is not there; try again.",
-    HTTPStatus.GATEWAY_TIMEOUT: "It took too long.",
+    HTTPStatus.REQUEST_URI_TOO_LONG: "The URL is too long; the response is no problem document.",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The Content-Type of the body is not JSON.",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "The request is invalid; `errors` lists every fault.",
+    HTTPStatus.TOO_MANY_REQUESTS: "The rate limit of the key is exceeded.",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "The write may be stored, or not: `outcome_unknown`.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Overloaded, or a database cannot be reached; try again.",
+    HTTPStatus.GATEWAY_TIMEOUT: "The request exceeded its time limit.",
 }
 KEPT_HEADERS = {
     HTTPStatus.UNAUTHORIZED: ["WWW-Authenticate"],

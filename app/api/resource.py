@@ -410,9 +410,9 @@ class _Api(Generic[I]):
                 wrong = faults.found(value, self._input, pointer)
                 raise InvalidRequest(faults=wrong) from error
             # Patches could otherwise grow an item beyond what one request may send.
-            most = request.max_content_length
-            if most is not None and len(msgspec.json.encode(item)) > most:
-                detail = f"with this it has more than {most} bytes"
+            max_bytes = request.max_content_length
+            if max_bytes is not None and len(msgspec.json.encode(item)) > max_bytes:
+                detail = f"with this it has more than {max_bytes} bytes"
                 raise InvalidRequest(faults=[Fault(detail, pointer=pointer)])
             return item
 

@@ -7,7 +7,7 @@ import click
 from psycopg2.extensions import connection as Connection
 
 from app.commands.document_files import compress
-from app.commands.servers import postgres, told_plainly
+from app.commands.servers import plain_errors, postgres
 from app.documents import files
 from app.store import book_copy, schema
 from config import load
@@ -51,7 +51,7 @@ def import_(path: str, compress: str | None) -> None:
 
 @contextmanager
 def _opened() -> Iterator[Connection]:
-    with told_plainly(), closing(postgres(load())) as conn:
+    with plain_errors(), closing(postgres(load())) as conn:
         schema.require_current(conn)
         # The check began a transaction; the command begins its own.
         conn.rollback()

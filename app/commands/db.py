@@ -4,7 +4,7 @@ from contextlib import ExitStack, closing
 
 import click
 
-from app.commands.servers import mongo, postgres, told_plainly
+from app.commands.servers import mongo, plain_errors, postgres
 from app.store import schema
 from config import Settings, load
 from greenline.mongo.client import DEFAULT_DATABASE
@@ -15,7 +15,7 @@ from greenline.mongo.client import DEFAULT_DATABASE
 def db(context: click.Context) -> None:
     """Work on the databases; several commands may follow each other."""
     # Once for all commands of the chain.
-    with told_plainly():
+    with plain_errors():
         context.obj = load()
 
 
@@ -23,7 +23,7 @@ def db(context: click.Context) -> None:
 @click.pass_obj
 def upgrade(settings: Settings) -> None:
     """Bring the schema in Postgres up to date."""
-    with told_plainly(), closing(postgres(settings)) as conn:
+    with plain_errors(), closing(postgres(settings)) as conn:
         done = schema.upgrade(conn)
     click.echo(f"schema: {', '.join(done)} applied" if done else "schema: up to date")
 
@@ -35,7 +35,7 @@ def sample(settings: Settings) -> None:
     # Imported here: an upgrade in production needs no generator of sample data.
     from app.commands.sample import add_sample
 
-    with told_plainly(), closing(postgres(settings)) as conn, ExitStack() as stack:
+    with plain_errors(), closing(postgres(settings)) as conn, ExitStack() as stack:
         database = None
         if settings.mongodb_uri is not None:
             client = stack.enter_context(mongo(settings))

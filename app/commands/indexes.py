@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import click
 from pymongo.database import Database
 
-from app.commands.servers import mongo, told_plainly
+from app.commands.servers import mongo, plain_errors
 from app.store import indexes as store
 from app.store.declared import DECLARED
 from app.store.ports import Document
@@ -53,7 +53,7 @@ def drop() -> None:
 
 @indexes.command()
 def stats() -> None:
-    """Show names, keys, sizes, and use counts where the server tells them."""
+    """Show names, keys, sizes, and use counts if the server reports them."""
     rows = [COLUMNS]
     with _database() as database:
         for one in store.stats(database, DECLARED):
@@ -67,7 +67,7 @@ def stats() -> None:
 
 @contextmanager
 def _database() -> "Iterator[Database[Document]]":
-    with told_plainly(), mongo(load()) as client:
+    with plain_errors(), mongo(load()) as client:
         yield client.get_default_database(DEFAULT_DATABASE)
 
 

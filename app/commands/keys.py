@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import msgspec
 
-from app.commands.servers import OneConnection, postgres, told_plainly
+from app.commands.servers import OneConnection, plain_errors, postgres
 from app.records import Id, Key, KeyInput, NewKey
 from app.store import schema
 from app.store.keys import Keys
@@ -34,14 +34,14 @@ def create(name: str, scopes: str, days: int | None, replace: bool) -> None:
     expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
     sent = {"name": name, "scopes": scopes.split(","), "expires_at": expires_at}
     try:
-        wanted = msgspec.convert(sent, KeyInput)
+        key_input = msgspec.convert(sent, KeyInput)
     except msgspec.ValidationError as error:
         raise click.UsageError(str(error)) from error
     with _opened() as store:
         if replace:
             store.delete_where({"name": name})
         try:
-            [stored] = store.create([wanted])
+            [stored] = store.create([key_input])
         except Conflict as error:
             advice = "revoke it, or --replace it"
             raise click.ClickException(f"there is a key named {name}; {advice}") from error
@@ -78,7 +78,7 @@ def revoke(key: str) -> None:
 
 @contextmanager
 def _opened() -> Iterator[Keys]:
-    with told_plainly(), closing(postgres(load())) as conn:
+    with plain_errors(), closing(postgres(load())) as conn:
         # Otherwise an older schema would show as an SQL error.
         schema.require_current(conn)
         yield Keys(OneConnection(conn))

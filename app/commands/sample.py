@@ -183,9 +183,9 @@ def _put(collection: "Collection[Document]", contents: Sequence[Document]) -> No
     collection.insert_many(documents)
 
 
-def _some(chance: random.Random, most: int, count: int) -> list[int]:
-    """Return 1 to *count* different numbers from 1 to *most*."""
-    return chance.sample(range(1, most + 1), chance.randint(1, count))
+def _some(chance: random.Random, max_: int, count: int) -> list[int]:
+    """Return 1 to *count* different numbers from 1 to *max_*."""
+    return chance.sample(range(1, max_ + 1), chance.randint(1, count))
 
 
 def _insert(cursor: Cursor, into: str, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -103,7 +103,7 @@ def mongo(settings: Settings) -> "MongoClient[Document]":
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
     """
     Turn errors of a ``with`` block into one line that names the setting.
 

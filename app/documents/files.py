@@ -195,8 +195,8 @@ def _zstd() -> Any:
         try:
             from backports import zstd
         except ImportError as error:
-            wanted = "zstd needs the package backports.zstd: requirements-common.txt has it"
-            raise FileError(wanted) from error
+            needed = "zstd needs the package backports.zstd: requirements-common.txt has it"
+            raise FileError(needed) from error
     return zstd
 
 

@@ -26,17 +26,17 @@ def read_archive(stream: BinaryIO, namespace: str | None) -> Iterator[Numbered]:
     """
     if stream.read(4) != MAGIC:
         raise FileError("it does not begin as an archive of mongodump does")
-    wanted = _choose(_read_namespaces(stream), namespace)
+    chosen = _choose(_read_namespaces(stream), namespace)
     number, is_complete = 0, False
     while size := stream.read(4):
         header = _read_header(stream, size)
         name = f"{header.get('db')}.{header.get('collection')}"
         # The CRC in this header is not checked: in Python that takes a loop over all bytes, and a
         # compressed archive has a checksum of its own.
-        is_complete |= name == wanted and bool(header.get("EOF"))
+        is_complete |= name == chosen and bool(header.get("EOF"))
         for document in _read_block(stream, f"{name}, document"):
             # Blocks of other collections are read, because their length is not known before.
-            if name != wanted:
+            if name != chosen:
                 continue
             number += 1
             try:
@@ -45,7 +45,7 @@ def read_archive(stream: BinaryIO, namespace: str | None) -> Iterator[Numbered]:
                 raise FileError(f"document {number}: {error}") from error
             yield number, document
     if not is_complete:
-        raise FileError(f"cut off after document {number} of {wanted}")
+        raise FileError(f"cut off after document {number} of {chosen}")
 
 
 def _read_namespaces(stream: BinaryIO) -> list[str]:

@@ -98,17 +98,17 @@ class Reader:
         return documents
 
     def _open(self) -> "RawBatchCursor[Any]":
-        least, end = self._after or self._first, self._end
+        start, end = self._after or self._first, self._end
         asked: dict[str, Any] = {"sort": BY_ID, "batch_size": self._batch}
-        if not (least or end):
+        if not (start or end):
             return self._collection.find_raw_batches(**asked)
         if not self._takes_bounds:
-            return self._collection.find_raw_batches(_between(least, end), **asked)
+            return self._collection.find_raw_batches(_between(start, end), **asked)
         # Bounds of the index scan, which cover all types: $gt compares within one BSON type only,
         # and a collection may have _ids of several. The server requires the hint.
         cursor = self._collection.find_raw_batches(hint=BY_ID, **asked)
-        if least:
-            cursor.min([("_id", ids.value_of(least))])
+        if start:
+            cursor.min([("_id", ids.value_of(start))])
         if end:
             cursor.max([("_id", ids.value_of(end))])
         return cursor
@@ -118,12 +118,12 @@ def _is_refusal(error: PyMongoError) -> bool:
     return isinstance(error, OperationFailure) and not passes(error)
 
 
-def _between(least: bytes | None, end: bytes | None) -> dict[str, Any]:
-    """Return the filter for ids from *least* to before *end*, in the server's order of types."""
+def _between(start: bytes | None, end: bytes | None) -> dict[str, Any]:
+    """Return the filter for ids from *start* to before *end*, in the server's order of types."""
     # $expr compares across types; $literal keeps an _id that looks like an operator a value.
     parts = [
         {operator: ["$_id", {"$literal": ids.value_of(element)}]}
-        for operator, element in (("$gte", least), ("$lt", end))
+        for operator, element in (("$gte", start), ("$lt", end))
         if element
     ]
     return {"$expr": {"$and": parts}}

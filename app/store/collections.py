@@ -22,7 +22,17 @@ from app.errors import NotFound, PreconditionFailed
 from app.store import documents
 from app.store.indexes import Index
 from app.store.once_in_documents import ONCE, create_once
-from app.store.ports import Change, Document, I, Listing, Mongo, Once, Page, Position, Stored
+from app.store.ports import (
+    Change,
+    Document,
+    DocumentStore,
+    I,
+    Listing,
+    Once,
+    Page,
+    Position,
+    Stored,
+)
 from greenline.errors import OutcomeUnknown, SerializationFailure
 
 T = TypeVar("T")
@@ -51,7 +61,7 @@ class Collection(Generic[I]):
     # Fields that are unique: an order by one of them needs no second field.
     unique: ClassVar[frozenset[str]] = frozenset({"id"})
 
-    def __init__(self, mongo: Mongo) -> None:
+    def __init__(self, mongo: DocumentStore) -> None:
         self._mongo = mongo
 
     def stored(self, item: I) -> Document:

@@ -15,7 +15,7 @@ from typing import Any
 from app.errors import KeyInProgress, KeyReused
 from app.store import documents
 from app.store.indexes import Index
-from app.store.ports import Document, Mongo, Once
+from app.store.ports import Document, DocumentStore, Once
 from greenline.errors import Conflict
 
 ONCE = "once"
@@ -31,7 +31,7 @@ _INDEX_LENGTH = 4  # hexadecimal
 class _Key:
     """The documents of one key in one collection."""
 
-    def __init__(self, mongo: Mongo, collection: str, key: str) -> None:
+    def __init__(self, mongo: DocumentStore, collection: str, key: str) -> None:
         self._mongo = mongo
         self._collection = collection
         self._hash = sha256(key.encode()).hexdigest()[:_HASH_LENGTH]
@@ -40,7 +40,7 @@ class _Key:
     def at(self, index: int) -> str:
         return f"{self._hash}{index:0{_INDEX_LENGTH}x}"
 
-    def look(self) -> tuple[dict[int, Document], bool]:
+    def read(self) -> tuple[dict[int, Document], bool]:
         """Return the key's documents by position, and whether expired ones were released."""
         fields = [ONCE, "created_at"]
         there = self._mongo.read(
@@ -64,7 +64,7 @@ class _Key:
 
 
 def create_once(
-    mongo: Mongo, collection: str, contents: Sequence[Document], once: Once
+    mongo: DocumentStore, collection: str, contents: Sequence[Document], once: Once
 ) -> list[Document]:
     """
     Store documents, all or none, unless the same request did so before.
@@ -82,7 +82,7 @@ def create_once(
     found: dict[int, Document] = {}
     # A single insert needs no read before: the unique index refuses it if the key was used.
     if len(contents) > 1:
-        found, _ = key.look()
+        found, _ = key.read()
     for _ in range(MAX_CLAIMS):
         made = _as_first(contents, once, found)
         for index, document in enumerate(made):
@@ -97,7 +97,7 @@ def create_once(
                 mongo.insert_all(collection, missing, are_ours=not found)
             return made
         except Conflict:
-            seen, was_freed = key.look()
+            seen, was_freed = key.read()
             # Unchanged documents of this key: the conflict is with some other unique index.
             if seen.keys() == found.keys() and not was_freed:
                 raise

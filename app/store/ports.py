@@ -230,7 +230,7 @@ class Pool(Protocol):
         ...
 
 
-class Mongo(Protocol):
+class DocumentStore(Protocol):
     """
     Lend the MongoDB database; errors are those of :mod:`greenline.errors`.
 

@@ -115,8 +115,8 @@ class Plan:
     lines: tuple[Line, ...]
 
     def __str__(self) -> str:
-        most = f", up to {self.pool_most} while others idle" * (self.pool_most > self.worker)
-        return f"{self.worker} connections a worker{most} ({self.reason})"
+        suffix = f", up to {self.pool_most} while others idle" * (self.pool_most > self.worker)
+        return f"{self.worker} connections a worker{suffix} ({self.reason})"
 
 
 def postgres_plan(
@@ -196,10 +196,12 @@ def mongodb_plan(
         has the sum).
     """
     known = {"serverStatus.connections": server_limit, "MONGODB_MAX_CONNECTIONS": max_connections}
-    limits = {name: Sum().put("", most, name) for name, most in known.items() if most is not None}
+    limits = {
+        name: Sum().put("", allowed, name) for name, allowed in known.items() if allowed is not None
+    }
     if not limits:
         assumed = "assumed limit"
-        why = "the server does not tell; set MONGODB_MAX_CONNECTIONS"
+        why = "the server does not report it; set MONGODB_MAX_CONNECTIONS"
         limits[assumed] = Sum().put("", MONGODB_DEFAULT_MAX_CONNECTIONS, assumed, why)
     for limit in limits.values():
         limit.put("-", HEAD_ROOM, "head-room", "people with mongosh, commands")
@@ -273,8 +275,8 @@ def _plan(
     # whole shared part while the others are idle.
     share = Sum().put("", shared, "shared").put("/", workers, "workers").put("+", 1, "reserved")
     even = share.value
-    most = Sum().put("", shared, "shared").put("+", 1, "reserved")
-    sums = [share, most] if exchange is None else [share]
+    largest = Sum().put("", shared, "shared").put("+", 1, "reserved")
+    sums = [share, largest] if exchange is None else [share]
     name, size = cap
     if size is not None:
         for one in sums:
@@ -282,7 +284,7 @@ def _plan(
         if size < even:
             binding = name
     share.result("a worker's pool", "an even share")
-    most.result("a worker's pool", "at most, while others idle")
+    largest.result("a worker's pool", "at most, while others idle")
     more = Sum().put("", host, "a host").put("/", per_worker, "a worker needs")
     more.put("-", workers, "workers").result("more workers", "would fit")
     kept = f"{first + second} reserved" + f" and {room} for an exchange" * (room > 0)
@@ -294,7 +296,7 @@ def _plan(
         host=host,
         reserved=first + second,
         worker=share.value,
-        pool_most=most.value if exchange is None else share.value,
+        pool_most=largest.value if exchange is None else share.value,
         more_workers=more.value,
         binding=binding,
         reason=why if second == first else f"{why}; {waiting}",

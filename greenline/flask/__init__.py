@@ -17,6 +17,7 @@ if (reason := misfit()) is None:
     from greenline.flask.response import json_response
 else:
     logging.getLogger(__name__).warning("%s", reason)
-    from greenline.flask.plain import Flask, environ, json_response  # type: ignore[assignment]
+    from greenline.flask.plain import PlainFlask as Flask  # type: ignore[assignment]
+    from greenline.flask.plain import environ, json_response
 
 __all__ = ["Flask", "environ", "json_response"]

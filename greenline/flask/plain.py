@@ -6,7 +6,7 @@ from typing import Any
 import flask
 
 
-class Flask(flask.Flask):
+class PlainFlask(flask.Flask):
     """A ``flask.Flask`` whose asynchronous views run in greenlets."""
 
     def async_to_sync(self, func: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:

@@ -78,8 +78,8 @@ def _threads() -> Iterator[tuple[str, str]]:
         if thread is not main and thread.ident in native:
             yield (
                 f"thread {thread.name!r}",
-                "it was started before the standard library was patched: who waits for it, or for "
-                "a thread pool that it belongs to, blocks the whole worker; start it in the "
+                "it was started before the standard library was patched: a wait for it, or for a "
+                "thread pool that it belongs to, blocks the whole worker; start it in the "
                 "application",
             )
 

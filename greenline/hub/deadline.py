@@ -201,18 +201,18 @@ def spending(what: str) -> _Spending:
     return _Spending(what)
 
 
-def remaining(at_most_s: float | None = None) -> float | None:
+def remaining(max_s: float | None = None) -> float | None:
     """
     Return the seconds until the deadline, not below 0.
 
-    :param at_most_s: an upper bound, float; None (the default): no bound.
-    :returns: seconds, float; *at_most_s* where there is no deadline.
+    :param max_s: an upper bound, float; None (the default): no bound.
+    :returns: seconds, float; *max_s* where there is no deadline.
     """
     current = _current.get()
     if current is None:
-        return at_most_s
+        return max_s
     left = max(current.until - monotonic(), 0.0)
-    return left if at_most_s is None else min(left, at_most_s)
+    return left if max_s is None else min(left, max_s)
 
 
 class Stream(Iterator[T]):

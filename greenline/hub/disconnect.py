@@ -66,13 +66,13 @@ def watching(sock: socket.socket | None, call: Callable[[], object]) -> Iterator
         return
     watcher = gevent.get_hub().loop.io(sock.fileno(), READ_EVENT)
 
-    def look() -> None:
+    def check_socket() -> None:
         # Unread bytes would make this run in every round of the loop.
         watcher.stop()
         if is_disconnected(sock):
             call()
 
-    watcher.start(look)
+    watcher.start(check_socket)
     try:
         yield
     finally:

@@ -37,7 +37,7 @@ from gevent.hub import Hub
 from gevent.monkey import get_original
 
 LOG_EVERY_S = 10.0
-LOOKS = 4  # records of the stack in each limit_s
+RECORDS = 4  # of the stack, in each limit_s
 NUMBERS = 6  # values of a record in the notes
 MAX_SHARE = 0.01  # of the CPU, for records: each takes 5 us for each frame of each thread
 MAX_RECORDED_BYTES = 1024 * 1024
@@ -53,7 +53,7 @@ T = TypeVar("T")
 Stack = list[tuple[str, int, str]]  # file, line and function, the outermost first
 
 
-class Look(NamedTuple):
+class StackRecord(NamedTuple):
     """A record of the code that ran in the hub's thread *gap_s* seconds after the beat."""
 
     gap_s: float
@@ -87,7 +87,7 @@ class Watchdog:
         advise: Callable[[Stack], str | None] = lambda stack: None,
     ) -> None:
         self._limit_s = limit_s
-        self._look_s = limit_s / LOOKS
+        self._period_s = limit_s / RECORDS
         self._stuck_s = stuck_s
         self._on_blocked = on_blocked
         self._progress = progress
@@ -120,7 +120,7 @@ class Watchdog:
         self._fd = os.memfd_create("greenline-watchdog")
         self._loop = gevent.get_hub().loop
         self._beat_s = monotonic()
-        self._timer = self._loop.timer(self._look_s, self._look_s, ref=False)
+        self._timer = self._loop.timer(self._period_s, self._period_s, ref=False)
         self._timer.start(self._beat)
         self._start_thread()
 
@@ -138,7 +138,7 @@ class Watchdog:
     def _beat(self) -> None:
         """Note the time in the hub, and a block if it is late."""
         now = monotonic()
-        late_s = now - self._beat_s - self._look_s
+        late_s = now - self._beat_s - self._period_s
         try:
             if late_s >= self._limit_s:
                 self._note_block(late_s, now)
@@ -157,9 +157,9 @@ class Watchdog:
             return
         notes = self._notes.tolist()
         sections = _sections(os.pread(self._fd, os.fstat(self._fd).st_size, 0), self._thread)
-        looks = list(_looks(notes, sections, self._beat_s))
+        records = list(_records(notes, sections, self._beat_s))
         # Not here: a log handler may wait, and the hub must not.
-        gevent.spawn(_log, late_s, looks, self._limit_s, self._unlogged, self._advise)
+        gevent.spawn(_log, late_s, records, self._limit_s, self._unlogged, self._advise)
         self._logged_s, self._unlogged = now, 0
 
     def _restart(self) -> None:
@@ -189,25 +189,25 @@ class Watchdog:
         notes = self._notes
         head = self._head
         recorded_bytes = 0
-        looked_s = 0.0  # the beat before the last record
+        recorded_s = 0.0  # the beat before the last record
         reported_s = 0.0  # the beat before the last report on stderr
         # It records before it sleeps: this thread may begin to run only during the first block.
         while self._timer is timer:
             beat_s = self._beat_s
             now = monotonic()
             gap_s = now - beat_s
-            pause_s = self._look_s
+            pause_s = self._period_s
             if gap_s < self._limit_s / 2:
                 if recorded_bytes:
                     self._forget(fd)
                     recorded_bytes = 0
                 sleep(pause_s)
                 continue
-            if recorded_bytes > MAX_RECORDED_BYTES and looked_s != beat_s:
+            if recorded_bytes > MAX_RECORDED_BYTES and recorded_s != beat_s:
                 self._forget(fd)
             # Critical section: no release of the interpreter's lock between here and the dump. The
             # hub would run on, if it has just left a call into C that kept the lock.
-            looked_s = beat_s
+            recorded_s = beat_s
             started_s = thread_time()  # CPU time: on a busy machine this thread waits as well
             notes.append(beat_s)
             notes.append(gap_s)
@@ -222,8 +222,8 @@ class Watchdog:
                 reported_s = beat_s
                 self._report(fd, gap_s)
             # The longer the block, the fewer records: a block of an hour has about fifty.
-            if pause_s < gap_s / LOOKS:
-                pause_s = gap_s / LOOKS
+            if pause_s < gap_s / RECORDS:
+                pause_s = gap_s / RECORDS
             if pause_s < took_s / MAX_SHARE:
                 pause_s = took_s / MAX_SHARE
             sleep(pause_s)
@@ -273,7 +273,7 @@ def _sections(recorded: bytes, thread: int) -> list[str]:
     return re.findall(section, recorded.decode("ascii", "replace"), re.MULTILINE)
 
 
-def _looks(notes: list[float], sections: list[str], beat_s: float) -> Iterator[Look]:
+def _records(notes: list[float], sections: list[str], beat_s: float) -> Iterator[StackRecord]:
     """Yield the records after the beat of *beat_s*, without those of a hub that waited."""
     # Not strict: the thread may be in the middle of _forget(), and a dump may lack this thread.
     numbers = zip(*[iter(notes)] * NUMBERS, strict=False)
@@ -283,7 +283,7 @@ def _looks(notes: list[float], sections: list[str], beat_s: float) -> Iterator[L
         is_waiting = not stack or (stack[-1][0], stack[-1][2]) == HUB
         if noted_s == beat_s and not is_waiting:
             gap_s, begun, pending, callbacks, head = values
-            yield Look(gap_s, begun, pending, callbacks, head, stack)
+            yield StackRecord(gap_s, begun, pending, callbacks, head, stack)
 
 
 def _stack(section: str) -> Stack:
@@ -299,36 +299,36 @@ def _unescaped(text: str) -> str:
     return ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
 
 
-def _is_same(last: Look, look: Look) -> bool:
+def _is_same(last: StackRecord, record: StackRecord) -> bool:
     """Return whether the same greenlet ran at both records."""
     return (
-        (last.begun, last.pending) == (look.begun, look.pending)
+        (last.begun, last.pending) == (record.begun, record.pending)
         # The greenlet itself may have added callbacks, which come last in the queue.
-        and last.callbacks <= look.callbacks
-        and (last.head == look.head or not last.head or not look.head)
+        and last.callbacks <= record.callbacks
+        and (last.head == record.head or not last.head or not record.head)
     )
 
 
-def _longest_run(looks: list[Look]) -> tuple[list[Look], bool]:
+def _longest_run(records: list[StackRecord]) -> tuple[list[StackRecord], bool]:
     """Return the records of the greenlet that ran for longest, and whether it ran alone."""
-    runs: list[list[Look]] = []
-    for look in looks:
-        if runs and _is_same(runs[-1][-1], look):
-            runs[-1].append(look)
+    runs: list[list[StackRecord]] = []
+    for record in records:
+        if runs and _is_same(runs[-1][-1], record):
+            runs[-1].append(record)
         else:
-            runs.append([look])
+            runs.append([record])
     longest = max(runs, key=lambda run: run[-1].gap_s - run[0].gap_s, default=[])
     return longest, len(runs) <= 1
 
 
 def _log(
     late_s: float,
-    looks: list[Look],
+    records: list[StackRecord],
     limit_s: float,
     unlogged: int,
     advise: Callable[[Stack], str | None],
 ) -> None:
-    run, is_alone = _longest_run(looks)
+    run, is_alone = _longest_run(records)
     several = not is_alone and run[-1].gap_s - run[0].gap_s < limit_s
     head = f"the hub was blocked for {late_s * 1000:.0f} ms"
     if several:

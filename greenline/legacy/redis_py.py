@@ -48,45 +48,47 @@ def wrap(pool_class: Any, none_left: type[Exception]) -> None:
         return
 
     def get_connection(self: Any, *args: Any, **options: Any) -> Any:
-        line = self.__dict__.setdefault("_greenline_line", deque())
+        waiters = self.__dict__.setdefault("_greenline_line", deque())
         # A native thread does not queue: the events belong to the hub of the main thread.
         if not gevent.get_hub().main_hub:
             return get(self, *args, **options)
-        if not line:  # otherwise it would overtake the waiting greenlets
+        if not waiters:  # otherwise it would overtake the waiting greenlets
             with suppress(none_left):
                 return get(self, *args, **options)
-        turn = Event()
-        line.append(turn)
+        waiter = Event()
+        waiters.append(waiter)
         try:
             with deadline.spending("queued"), LockWait():
-                return in_turn(line, turn, self, args, options)
+                return get_when_first(waiters, waiter, self, args, options)
         finally:
             # The next one may proceed; if this one failed, its wake-up must not be lost.
-            line.remove(turn)
-            if line:
-                line[0].set()
+            waiters.remove(waiter)
+            if waiters:
+                waiters[0].set()
 
-    def in_turn(line: deque[Event], turn: Event, pool: Any, args: Any, options: Any) -> Any:
+    def get_when_first(
+        waiters: deque[Event], waiter: Event, pool: Any, args: Any, options: Any
+    ) -> Any:
         until_s = monotonic() + CONNECTION_WAIT_S
         while (left_s := until_s - monotonic()) > 0:
-            turn.clear()
-            if line[0] is turn:
+            waiter.clear()
+            if waiters[0] is waiter:
                 try:
                     return get(pool, *args, **options)
                 except none_left:
                     pass
             # Critical section: no greenlet switch between the failed attempt and this wait. A
             # release during the attempt has set the event, and the wait ends at once.
-            deadline.wait_in(turn.wait, min(left_s, POOL_CHECK_S))
+            deadline.wait_in(waiter.wait, min(left_s, POOL_CHECK_S))
         return get(pool, *args, **options)
 
     def release(self: Any, connection: Any) -> None:
         try:
             give_back(self, connection)
         finally:
-            line = self.__dict__.get("_greenline_line")
-            if line:
-                line[0].set()
+            waiters = self.__dict__.get("_greenline_line")
+            if waiters:
+                waiters[0].set()
 
     get_connection._greenline = True  # type: ignore[attr-defined]
     pool_class.get_connection, pool_class.release = get_connection, release

@@ -29,8 +29,8 @@ def patch() -> None:
 
     :raises ConfigError: ``GREENLINE_OFFLOAD`` names a package that does not exist.
     """
-    wanted = settings.OFFLOAD.read()
-    if wanted is None:
+    callables = settings.OFFLOAD.read()
+    if callables is None:
         return
     # Not at the top: at their import these modules keep the functions that gevent has set.
     from greenline.offload import locks, pipes, processes, programs
@@ -44,7 +44,7 @@ def patch() -> None:
         os.waitid = processes.waitid
     programs.patch()
     after_import("sqlite3.dbapi2", _patch_sqlite3)
-    for name in wanted:
+    for name in callables:
         if name == MYSQLCLIENT:
             after_import("MySQLdb._mysql", _patch_mysqlclient)
         else:

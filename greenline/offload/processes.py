@@ -101,7 +101,7 @@ def wait4(pid: int, options: int) -> tuple[int, int, struct_rusage]:
     """
     if not can_wait():
         return _wait4(pid, options)
-    return _look_before_libev(partial(_try_wait4, pid, options | os.WNOHANG), options, _ended)
+    return _reap_before_libev(partial(_try_wait4, pid, options | os.WNOHANG), options, _ended)
 
 
 def waitid(idtype: int, id: int, options: int, /) -> Any:  # noqa: A002
@@ -109,14 +109,14 @@ def waitid(idtype: int, id: int, options: int, /) -> Any:  # noqa: A002
     if not can_wait():
         return _waitid(idtype, id, options)
     attempt = partial(_try_waitid, idtype, id, options | os.WNOHANG)
-    return _look_before_libev(attempt, options, bool)
+    return _reap_before_libev(attempt, options, bool)
 
 
 def _ended(result: tuple[int, int, struct_rusage]) -> bool:
     return result[0] != 0
 
 
-def _look_before_libev(attempt: Callable[[], T], options: int, is_done: Callable[[T], bool]) -> T:
+def _reap_before_libev(attempt: Callable[[], T], options: int, is_done: Callable[[T], bool]) -> T:
     """Call *attempt* until it is done; once if *options* have WNOHANG."""
     # libev's watcher has no resource usage and no details of the end, so *attempt* must reap the
     # child before libev does: in each round of the loop, ahead of libev.
@@ -135,7 +135,7 @@ def _look_before_libev(attempt: Callable[[], T], options: int, is_done: Callable
         return result
     found: AsyncResult[T] = AsyncResult()
 
-    def look() -> None:
+    def try_again() -> None:
         if found.ready():
             return
         try:
@@ -149,8 +149,8 @@ def _look_before_libev(attempt: Callable[[], T], options: int, is_done: Callable
     # Of equal priority, libev calls the watcher last that became pending first. So a check watcher
     # of the highest priority is called before the one that reaps the children.
     with loop.check(priority=loop.MAXPRI) as watcher:
-        watcher.start(look)
-        soon = loop.run_callback(look)  # libev may have reaped the child after the attempt
+        watcher.start(try_again)
+        soon = loop.run_callback(try_again)  # libev may have reaped the child after the attempt
         try:
             wait_in(found.wait)
         finally:

@@ -48,7 +48,7 @@ class LineWriter:
         self._lines: Any = get_original("queue", "SimpleQueue")()
         # Each number has one writer, so no lock is needed: the hub those of the first line, the
         # thread those of the second.
-        self._taken = self._taken_bytes = self._dropped = self._told = 0
+        self._taken = self._taken_bytes = self._dropped = self._reported = 0
         self._written = self._done_bytes = self._failed = 0
         self._closed = self._ended = False
         get_original("_thread", "start_new_thread")(self._work, ())
@@ -72,8 +72,8 @@ class LineWriter:
             self._dropped += 1
             return
         # The report of lost lines stands where they are missing.
-        if self._dropped + self._failed != self._told:
-            self._tell()
+        if self._dropped + self._failed != self._reported:
+            self._report_lost()
         self._take(line)
 
     def has_ended(self) -> bool:
@@ -95,8 +95,8 @@ class LineWriter:
         :returns: whether all was written.
         """
         if not self._closed:
-            if self._dropped + self._failed != self._told:
-                self._tell()
+            if self._dropped + self._failed != self._reported:
+                self._report_lost()
             self._closed = True
             self._lines.put(None)
         until = monotonic() + timeout_s
@@ -113,10 +113,10 @@ class LineWriter:
         self._taken_bytes += len(line)
         self._lines.put(line)
 
-    def _tell(self) -> None:
+    def _report_lost(self) -> None:
         lost = self._dropped + self._failed
-        self._take(self._lost(lost - self._told))
-        self._told = lost
+        self._take(self._lost(lost - self._reported))
+        self._reported = lost
 
     def _work(self) -> None:
         # Runs in the thread. A write for each line would cost more than the line: gather some.

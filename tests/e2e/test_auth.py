@@ -152,7 +152,7 @@ def test_a_wrong_token_is_refused(spoil: Callable[[str], str], guarded: Guarded)
         answer = guarded.running.get("/agents", headers=headers)
         assert (answer.status, answer.json["code"]) == (401, "invalid_token")
         assert answer.headers["WWW-Authenticate"] == 'Bearer error="invalid_token"'
-        assert answer.json["detail"] == "There is no such key, or it is over."
+        assert answer.json["detail"] == "The API key is unknown, expired or revoked."
 
 
 def test_a_key_is_shown_when_it_is_made_and_never_again(guarded: Guarded) -> None:

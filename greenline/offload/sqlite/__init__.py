@@ -16,7 +16,7 @@ import sys
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from typing import Any
 
-from greenline.offload.sqlite.connection import Connection
+from greenline.offload.sqlite.connection import ThreadedConnection
 from greenline.offload.sqlite.cursor import Cursor
 
 # The originals: this package is imported before the names of sqlite3 are replaced.
@@ -27,7 +27,7 @@ FACTORY_POSITION = 5
 
 def connect(*args: Any, **kwargs: Any) -> Any:
     """Open a connection to a database; parameters as in :func:`sqlite3.connect`."""
-    factory = kwargs.get("factory", Connection)
+    factory = kwargs.get("factory", ThreadedConnection)
     if len(args) > FACTORY_POSITION:
         factory = args[FACTORY_POSITION]
     return factory(*args, **kwargs)
@@ -36,7 +36,8 @@ def connect(*args: Any, **kwargs: Any) -> Any:
 def patch() -> None:
     """Replace the names of sqlite3, also in modules that have imported them already."""
     replaced = {
-        id(one): ours for one, ours in zip(_ORIGINALS, (connect, Connection, Cursor), strict=True)
+        id(one): ours
+        for one, ours in zip(_ORIGINALS, (connect, ThreadedConnection, Cursor), strict=True)
     }
     for path, module in list(sys.modules.items()):
         if path.startswith(__name__):

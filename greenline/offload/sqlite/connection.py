@@ -33,7 +33,7 @@ PARAMETERS = (
 )  # fmt: skip
 
 
-class Connection(_Connection):  # type: ignore[misc]
+class ThreadedConnection(_Connection):  # type: ignore[misc]
     """
     Open a database, and run the calls of the connection in a native thread.
 
@@ -105,15 +105,15 @@ class Connection(_Connection):  # type: ignore[misc]
 
     def execute(self, *args: Any) -> Any:
         """Execute a statement with a new cursor."""
-        return Connection.cursor(self).execute(*args)
+        return ThreadedConnection.cursor(self).execute(*args)
 
     def executemany(self, *args: Any) -> Any:
         """Execute a statement for each set of parameters with a new cursor."""
-        return Connection.cursor(self).executemany(*args)
+        return ThreadedConnection.cursor(self).executemany(*args)
 
     def executescript(self, *args: Any) -> Any:
         """Execute several statements with a new cursor."""
-        return Connection.cursor(self).executescript(*args)
+        return ThreadedConnection.cursor(self).executescript(*args)
 
     def commit(self) -> None:
         """Commit the transaction; wait for readers whose locks prevent it."""
@@ -151,12 +151,12 @@ class Connection(_Connection):  # type: ignore[misc]
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:
             try:
-                Connection.commit(self)
+                ThreadedConnection.commit(self)
             except BaseException:
-                Connection.rollback(self)
+                ThreadedConnection.rollback(self)
                 raise
         else:
-            Connection.rollback(self)
+            ThreadedConnection.rollback(self)
 
     def backup(self, *args: Any, **kwargs: Any) -> None:
         """Copy the database into that of another connection; parameters as in sqlite3."""
@@ -289,7 +289,7 @@ def _pragma(conn: Any, text: str) -> Any:
             _Connection.set_trace_callback(conn, conn._trace)
 
 
-def _initialize(conn: Connection, database: Any, kwargs: dict[str, Any]) -> None:
+def _initialize(conn: ThreadedConnection, database: Any, kwargs: dict[str, Any]) -> None:
     _Connection.__init__(conn, database, **kwargs)
 
 
@@ -297,11 +297,11 @@ def _brief(name: str) -> Any:
     """Return a method that calls the original, which neither waits nor takes long."""
     original = getattr(_Connection, name)
 
-    def method(self: Connection, *args: Any, **kwargs: Any) -> Any:
+    def method(self: ThreadedConnection, *args: Any, **kwargs: Any) -> Any:
         return self._briefly(lambda: original(self, *args, **kwargs))
 
     method.__name__ = name
-    method.__qualname__ = f"Connection.{name}"
+    method.__qualname__ = f"ThreadedConnection.{name}"
     method.__doc__ = original.__doc__
     return method
 
@@ -311,7 +311,7 @@ for _method in (
     "enable_load_extension", "getlimit", "load_extension", "serialize", "setlimit",
 ):  # fmt: skip
     if hasattr(_Connection, _method):
-        setattr(Connection, _method, _brief(_method))
+        setattr(ThreadedConnection, _method, _brief(_method))
 
 
 def _name(database: Any) -> str:

@@ -12,7 +12,7 @@ from flask import Response
 from gevent.event import Event
 
 from app.api import problems, request_id
-from app.service import Service
+from app.service import DeadlineFlask
 from embedded.postgres import Postgres as Server
 from greenline.hub import deadline
 from greenline.postgres.connect import connect
@@ -29,15 +29,17 @@ def pool(postgres: Server) -> Iterator[ConnectionPool]:
 
 
 @pytest.fixture
-def service() -> Service:
+def service() -> DeadlineFlask:
     """A service whose requests may take half a second."""
-    app = Service(__name__, static_folder=None, request_timeout_s=0.5)
+    app = DeadlineFlask(__name__, static_folder=None, request_timeout_s=0.5)
     request_id.register(app)
     problems.register(app)
     return app
 
 
-def ask(service: Service, handler: Callable[[], object]) -> tuple[int, dict[str, object], float]:
+def ask(
+    service: DeadlineFlask, handler: Callable[[], object]
+) -> tuple[int, dict[str, object], float]:
     service.add_url_rule("/", "handler", handler)
     started = monotonic()
     with gevent.Timeout(10):
@@ -45,7 +47,7 @@ def ask(service: Service, handler: Callable[[], object]) -> tuple[int, dict[str,
     return answer.status_code, answer.get_json(silent=True) or {}, monotonic() - started
 
 
-def test_a_504_says_where_the_time_went(service: Service, pool: ConnectionPool) -> None:
+def test_a_504_says_where_the_time_went(service: DeadlineFlask, pool: ConnectionPool) -> None:
     """Queueing, connecting and the database are told apart, in milliseconds."""
 
     def handler() -> str:
@@ -59,7 +61,7 @@ def test_a_504_says_where_the_time_went(service: Service, pool: ConnectionPool) 
     assert took_s < 2
 
 
-def test_a_route_can_ask_for_less(service: Service) -> None:
+def test_a_route_can_ask_for_less(service: DeadlineFlask) -> None:
     """The limit is a decorator too; it cannot give more than the request has."""
 
     @deadline.limit(0.1)
@@ -72,7 +74,7 @@ def test_a_route_can_ask_for_less(service: Service) -> None:
     assert took_s < 1.5
 
 
-def test_the_time_in_the_queue_of_the_worker_counts(service: Service) -> None:
+def test_the_time_in_the_queue_of_the_worker_counts(service: DeadlineFlask) -> None:
     """A request that waited for longer than it may has no time left."""
     service.add_url_rule("/", "handler", lambda: gevent.sleep(0.5) or "")
     queued = {"greenline.spent": {"queued": 0.6}}
@@ -82,7 +84,7 @@ def test_the_time_in_the_queue_of_the_worker_counts(service: Service) -> None:
 
 
 def test_a_handler_that_swallows_its_end_is_interrupted_again_and_named(
-    service: Service, caplog: pytest.LogCaptureFixture
+    service: DeadlineFlask, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bare except cannot hold the worker; the log has the stack of who did it."""
 
@@ -100,14 +102,14 @@ def test_a_handler_that_swallows_its_end_is_interrupted_again_and_named(
     assert "stubborn_handler" in caplog.text
 
 
-def test_a_handler_that_waits_for_no_driver_is_interrupted(service: Service) -> None:
+def test_a_handler_that_waits_for_no_driver_is_interrupted(service: DeadlineFlask) -> None:
     """Whatever it waits for, the request ends as 504."""
     status, document, took_s = ask(service, Event().wait)
     assert (status, document["code"]) == (504, "deadline_exceeded")
     assert took_s < 2
 
 
-def test_a_stream_may_take_its_time_but_no_chunk_may(service: Service) -> None:
+def test_a_stream_may_take_its_time_but_no_chunk_may(service: DeadlineFlask) -> None:
     """Each chunk has a limit of its own: the whole may take longer than a request."""
 
     def chunks() -> Iterator[bytes]:
@@ -119,7 +121,7 @@ def test_a_stream_may_take_its_time_but_no_chunk_may(service: Service) -> None:
     assert service.test_client().get("/").data == b"xxxx"
 
 
-def test_the_first_byte_of_a_stream_comes_in_the_requests_time(service: Service) -> None:
+def test_the_first_byte_of_a_stream_comes_in_the_requests_time(service: DeadlineFlask) -> None:
     """A handler that took its time leaves the rest of it to the first chunk, which is a 504."""
 
     def chunks() -> Iterator[bytes]:
@@ -136,7 +138,7 @@ def test_the_first_byte_of_a_stream_comes_in_the_requests_time(service: Service)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_what_a_streamed_answer_is_made_from_is_closed(service: Service, method: str) -> None:
+def test_what_a_streamed_answer_is_made_from_is_closed(service: DeadlineFlask, method: str) -> None:
     """An iterable with a close() is closed, read or not, as Flask alone does it."""
 
     class Source:
@@ -154,7 +156,7 @@ def test_what_a_streamed_answer_is_made_from_is_closed(service: Service, method:
     assert source.closed == 1
 
 
-def test_a_chunk_that_does_not_come_ends_the_stream(service: Service) -> None:
+def test_a_chunk_that_does_not_come_ends_the_stream(service: DeadlineFlask) -> None:
     """The server sees the error and cuts the connection: the client does not wait for ever."""
 
     def chunks() -> Iterator[bytes]:
@@ -167,7 +169,7 @@ def test_a_chunk_that_does_not_come_ends_the_stream(service: Service) -> None:
 
 
 def test_a_stream_that_nobody_reads_gives_its_connection_back(
-    service: Service, pool: ConnectionPool
+    service: DeadlineFlask, pool: ConnectionPool
 ) -> None:
     """The server closes the answer when the client left, and the generator's blocks end."""
 
