@@ -100,8 +100,8 @@ class Experiment:
         return report.row(work.name, contender.who, result, rss_mb, backends=highest.seen)
 
 
-def problems(row: report.Row, work: Work, most: int) -> Iterator[str]:
-    """Say what makes *row* not count, with *most* connections in the budget."""
+def problems(row: report.Row, work: Work, max_backends: int) -> Iterator[str]:
+    """Say what makes *row* not count, with *max_backends* connections in the budget."""
     # hey's figures are rounded to a tenth of a millisecond.
     if row.p50_ms is not None and row.p50_ms < work.seconds * 1000 - 1:
         yield f"answered in {row.p50_ms} ms, without having slept"
@@ -109,8 +109,8 @@ def problems(row: report.Row, work: Work, most: int) -> Iterator[str]:
         return
     if row.answers != {"200": row.clients}:
         yield f"answers {row.answers}"
-    if row.more["backends"] > most:
-        yield f"{row.more['backends']} backends, the budget is {most}"
+    if row.more["backends"] > max_backends:
+        yield f"{row.more['backends']} backends, the budget is {max_backends}"
 
 
 def verdict(row: report.Row, connections: int, connecting_s: float) -> str:

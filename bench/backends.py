@@ -60,9 +60,9 @@ class Highest:
         self._every_s = every_s
         self._error: psycopg2.Error | None = None
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         try:
             while not self._end.wait(self._every_s):
                 self.seen = max(self.seen, self._backends.count())

@@ -152,15 +152,15 @@ def rows(asked: Sequence[Asked], held: Held, seconds: float, rss_mb: float) -> l
 
 
 def judge(
-    whole: report.Row, held: report.Row, *, most: int, highest: int, refused: int, lost: int
+    whole: report.Row, held: report.Row, *, max_backends: int, highest: int, refused: int, lost: int
 ) -> list[promises.Verdict]:
-    """Judge errors, the *highest* count of *most*, what the server *refused*, slots *lost*."""
+    """Judge errors, the *highest* count of backends, what the server *refused*, slots *lost*."""
     errors = sum(whole.answers.values()) - whole.answers.get("200", 0)
     killed = sum(held.answers.values())
     return [
         promises.at_most(f"errors of {sum(whole.answers.values())} requests", errors, 0),
         promises.at_least("requests that the killed worker held", killed, 1),
-        promises.at_most("highest count seen by the server", highest, most),
+        promises.at_most("highest count seen by the server", highest, max_backends),
         promises.at_most("connections refused by the server, whose limit that is", refused, 0),
         promises.at_most("slots without a connection after the run", lost, 0),
     ]
@@ -198,7 +198,7 @@ def measure(
         lost = lost_slots(postgres.url, backends)
     return judge(
         whole, killed,
-        most=plan.host, highest=highest.seen, refused=budget.refusals(postgres), lost=lost,
+        max_backends=plan.host, highest=highest.seen, refused=budget.refusals(postgres), lost=lost,
     )  # fmt: skip
 
 

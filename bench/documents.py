@@ -48,7 +48,7 @@ COUNT, SLOW_COUNT, ROUNDS, ROUND_TRIP_MS = 300_000, 30_000, 3, 10
 MEMORY = mongodb.name_in_memory(ROUND_TRIP_MS)
 AT_ONCE = 10
 LIMIT_S = 600.0  # of all
-LOOK_S = 0.05
+RSS_SAMPLE_S = 0.05
 SOURCE, TARGET, FILE = "products", "copied", "products.ndjson"
 SEQUENCE, GATHER, ASYNCIO, IMPORT = "sequence", "gather", "asyncio", "import"
 WHO = (SEQUENCE, OURS, ASYNCIO, GATHER, IMPORT)
@@ -112,7 +112,7 @@ class Peak:
         self.mb = 0.0
         self._pid = pid
         self._over = Event()
-        self._thread = Thread(target=self._look, daemon=True)
+        self._thread = Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> "Peak":
         self._thread.start()
@@ -122,8 +122,8 @@ class Peak:
         self._over.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._over.wait(LOOK_S):
+    def _sample(self) -> None:
+        while not self._over.wait(RSS_SAMPLE_S):
             self.mb = max(self.mb, proc.peak_mb(self._pid))
 
 
@@ -189,10 +189,10 @@ class Copies:
             late.start()
             try:
                 assert process.stdout is not None
-                for told in map(json.loads, process.stdout):
-                    if "copied" in told:  # what follows is the comparison
+                for line in map(json.loads, process.stdout):
+                    if "copied" in line:  # what follows is the comparison
                         cpu_s = proc.cpu_ticks(process.pid) / proc.TICKS_A_SECOND
-                        ended = {**told, "cpu_s": cpu_s}
+                        ended = {**line, "cpu_s": cpu_s}
                 process.wait()
             finally:
                 late.cancel()
@@ -247,8 +247,8 @@ def verdicts(copies: Sequence[Copied]) -> list[promises.Verdict]:
         pairs = zip(of(copies, MEMORY, OURS), of(copies, MEMORY, peer), strict=False)
         each = [ours.rate / its.rate for ours, its in pairs]
         if each:
-            told = " ".join(f"{ratio:.2f}" for ratio in each)
-            what = f"documents a second on {MEMORY}, over {peer}, middle of {told}"
+            ratios = " ".join(f"{ratio:.2f}" for ratio in each)
+            what = f"documents a second on {MEMORY}, over {peer}, middle of {ratios}"
             found.append(promises.at_least(what, statistics.median(each), floor))
     return found
 

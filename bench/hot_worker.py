@@ -33,7 +33,7 @@ from embedded.postgres import Postgres
 
 WORKERS, CLIENTS, MAX_CONNECTIONS = 4, 200, 100
 SLEEP_S, LEAD_S, SECONDS, ROUNDS = 0.25, 2.0, 4.0, 3
-LEAST = 3.5
+MIN_RATIO = 3.5
 SHARED, EVEN = report.OURS, "even split"
 # Who has come to the hot worker idles until all have.
 KEPT = ("--keep-alive", "60")
@@ -62,17 +62,17 @@ class HotWorker:
     def run(self, rounds: int) -> list[float]:
         """Measure both in turns; return the ratio of each round."""
         rows: dict[str, list[report.Row]] = {SHARED: [], EVEN: []}
-        for turn, who in interleaved(list(rows), rounds):
-            print(f"round {turn + 1}, {who}", file=sys.stderr, flush=True)
+        for round_, who in interleaved(list(rows), rounds):
+            print(f"round {round_ + 1}, {who}", file=sys.stderr, flush=True)
             row = self._measure(who)
             rows[who].append(row)
-            for problem in problems(row, self._most(who)):
-                self._found.invalid(f"{who}, round {turn + 1}: {problem}")
+            for problem in problems(row, self._pool_size(who)):
+                self._found.invalid(f"{who}, round {round_ + 1}: {problem}")
         for each in rows.values():
             self._found.add(report.middle(each))
         return ratios(rows[SHARED], rows[EVEN])
 
-    def _most(self, who: str) -> int:
+    def _pool_size(self, who: str) -> int:
         return self.shared.pool_most if who == SHARED else self.even.pool_most
 
     def _measure(self, who: str) -> report.Row:
@@ -83,7 +83,7 @@ class HotWorker:
                 asked = asyncio.run(keep_one_busy(server.process.pid, server.port))
             rss_mb = server.rss_mb()
         result = split_by_status(asked, CLIENTS, SECONDS)
-        more = {"pool": self._most(who), "backends": highest.seen}
+        more = {"pool": self._pool_size(who), "backends": highest.seen}
         return report.row(f"sleep {SLEEP_S:g} s", who, result, rss_mb, **more)
 
 
@@ -132,12 +132,12 @@ def ratios(shared: Sequence[report.Row], even: Sequence[report.Row]) -> list[flo
     return [one.req_s / other.req_s if other.req_s else 0.0 for one, other in pairs]
 
 
-def problems(row: report.Row, most: int) -> list[str]:
-    """Say what makes *row* not count, with *most* connections in the hot worker's pool."""
+def problems(row: report.Row, pool_size: int) -> list[str]:
+    """Say what makes *row* not count, with *pool_size* connections in the hot worker's pool."""
     found = []
     if set(row.answers) != {"200"}:
         found.append(f"answers {row.answers}")
-    limit = most + WORKERS + (WORKERS - 1)  # the control connections, and the idle ones' own
+    limit = pool_size + WORKERS + (WORKERS - 1)  # the control connections, and the idle ones' own
     if row.more["backends"] > limit:
         found.append(f"{row.more['backends']} backends, at most {limit} were to be")
     if row.p50_ms is not None and row.p50_ms < SLEEP_S * 1000:
@@ -160,9 +160,9 @@ def measure(
     flask("db", "upgrade", env={**os.environ, **env})
     with closing(Backends(postgres.superuser_url)) as backends:
         each = HotWorker(found, env, backends, folder).run(rounds)
-    told = " ".join(f"{ratio:.2f}" for ratio in each)
-    what = f"the hot worker's req/s over an even split's, middle of {told}"
-    return [promises.at_least(what, statistics.median(each), LEAST)]
+    ratios = " ".join(f"{ratio:.2f}" for ratio in each)
+    what = f"the hot worker's req/s over an even split's, middle of {ratios}"
+    return [promises.at_least(what, statistics.median(each), MIN_RATIO)]
 
 
 def main() -> int:

@@ -38,7 +38,7 @@ ANSWER = Work("hey", "/")
 FLOOR, AIM, AT_CLIENTS = 0.8, 1.0, 10
 # Equal load: this part of what the slower of the two can take, and no more than vegeta can offer
 # with ease from one core.
-LOAD, MOST_RATE = 0.3, 5000
+LOAD, MAX_RATE = 0.3, 5000
 FAIR, FAIR_S = "fair", 1.5
 LEAD_S = 1.0  # A thousand connections are made in it, which is another measurement.
 P99_LIMIT = 1.5
@@ -99,12 +99,12 @@ def by_wrk(found: report.Report, servers: Mapping[str, Server], rounds: int) -> 
     for clients in CLIENTS:
         print(f"wrk, {clients} connections", file=sys.stderr, flush=True)
         rows: dict[str, list[report.Row]] = {who: [] for who in servers}
-        for turn, (who, server) in interleaved(list(servers.items()), rounds):
+        for round_, (who, server) in interleaved(list(servers.items()), rounds):
             result = wrk.run(server.url, clients, WRK_S)
             rows[who].append(report.row("wrk", who, result, server.rss_mb()))
             problem = refused(result.answers)
             if problem and who == report.OURS:
-                found.invalid(f"wrk {who} {clients} clients, round {turn + 1}: {problem}")
+                found.invalid(f"wrk {who} {clients} clients, round {round_ + 1}: {problem}")
         for each in rows.values():
             found.add(report.middle(each))
 
@@ -143,7 +143,7 @@ def judge(
 
 def equal_rate(req_s: float) -> int:
     """Return the rate at which both are asked when the slower one takes *req_s*."""
-    return max(100, min(MOST_RATE, int(LOAD * req_s) // 100 * 100))
+    return max(100, min(MAX_RATE, int(LOAD * req_s) // 100 * 100))
 
 
 def fair_row(found: report.Report, who: str, server: Server, clients: int, rate: int) -> report.Row:

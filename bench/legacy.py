@@ -53,7 +53,7 @@ WARM_CLIENTS, WARM_S = 8, 0.5
 PATIENCE_S = 12
 FAR_BEHIND = 0.6
 # A miss is measured again so often, but not later: the whole run is to end within 20 minutes.
-MORE_LOOKS, MORE_LOOKS_UNTIL_S = 3, 1050
+MAX_REPEATS, REPEATS_UNTIL_S = 3, 1050
 NOTES = f"""
 each: one worker; greenline without a setting; gthread-N: gunicorn's with N threads
 a row is the middle one of its rounds by req/s; its answers are those of all rounds together
@@ -84,7 +84,7 @@ class Legacy:
         self._seconds = seconds
         self._experiment = experiment
         self._cores, self._others = cores.divided()
-        self._no_more_looks_s = monotonic() + MORE_LOOKS_UNTIL_S
+        self._no_more_repeats_s = monotonic() + REPEATS_UNTIL_S
 
     @contextmanager
     def started(self, application: Application) -> Iterator[dict[str, Server]]:
@@ -117,9 +117,9 @@ class Legacy:
         rows: dict[str, list[report.Row]] = {who: [] for who in servers}
         self._rounds_of(work, servers, clients, rows)
         verdicts = judge(work, rows)
-        for _ in range(0 if self._experiment else MORE_LOOKS):
+        for _ in range(0 if self._experiment else MAX_REPEATS):
             is_missed = any(each.kept is False for each in verdicts)
-            if not is_missed or monotonic() >= self._no_more_looks_s:
+            if not is_missed or monotonic() >= self._no_more_repeats_s:
                 break
             best = best_peer(together(rows))
             pair = {who: servers[who] for who in (OURS, best.who)}

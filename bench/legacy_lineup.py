@@ -99,8 +99,8 @@ class Work:
         if not self.waits:
             return EXPLAINED if self.explained else BUSY
         ceiling = self.ceiling(clients, threads)
-        wanted = at_waits(clients)
-        return wanted if wanted <= ceiling else round(CEILING_PART * ceiling, 2)
+        ratio = at_waits(clients)
+        return ratio if ratio <= ceiling else round(CEILING_PART * ceiling, 2)
 
     def ceiling(self, clients: int, threads: int) -> float:
         """Return what the number of connections lets us reach, over gthread with *threads*."""

@@ -49,7 +49,7 @@ NESTED, SLEEP, QUICK, AGAIN, CONNECT = "nested", "sleep", "quick", "sleep again"
 CLIENTS = {NESTED: 50, SLEEP: 100, QUICK: 20, AGAIN: 300, CONNECT: 80}
 NESTED_ROUNDS, NESTED_S, QUICK_S, CONNECT_S = 3, 2.5, 10.0, 5.0
 PATIENCE_S = 15
-LOOK_S = 0.1
+LIMIT_SAMPLE_S = 0.1
 MIN_RATIO, MAX_SLEEP_S, MAX_AGAIN_S = 0.9, 3.0, 2.0
 PICTURED = ("limit", "requests in progress", "answers 200 a second")
 BIN_S = 0.5  # of the answers a second in the picture
@@ -73,7 +73,7 @@ class Course:
         self.limit: list[tuple[float, float]] = []
         self.in_progress: list[tuple[float, float]] = []
         self._over = Event()
-        self._thread = Thread(target=self._look, daemon=True)
+        self._thread = Thread(target=self._sample, daemon=True)
         self._began_s = 0.0
 
     def __enter__(self) -> Self:
@@ -116,8 +116,8 @@ class Course:
             },
         )  # fmt: skip
 
-    def _look(self) -> None:
-        while not self._over.wait(LOOK_S):
+    def _sample(self) -> None:
+        while not self._over.wait(LIMIT_SAMPLE_S):
             try:
                 status, body = self.server.get(self.server.ready)
             except (OSError, http.client.HTTPException):

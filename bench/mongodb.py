@@ -93,6 +93,6 @@ def with_database(uri: str, database: str) -> str:
 def name_of(uri: str) -> str:
     """Return what the server at *uri* is, and which version."""
     with MongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=10_000) as client:
-        told = client.server_info()
-    secantusdb = told.get("secantusVersion")
-    return f"SecantusDB {secantusdb}" if secantusdb else f"mongod {told['version']}"
+        info = client.server_info()
+    secantusdb = info.get("secantusVersion")
+    return f"SecantusDB {secantusdb}" if secantusdb else f"mongod {info['version']}"

@@ -79,10 +79,10 @@ def compete(
             return
     runs: dict[str, list[load.Run]] = {who: [] for who in servers}
     spent = {who: Spent(0, 0) for who in servers}
-    for turn, (who, server) in interleaved(list(servers.items()), rounds):
+    for round_, (who, server) in interleaved(list(servers.items()), rounds):
         clear()
         before = Spent.until_now(server, database)
-        runs[who].append(_ask(server, task, counts[turn], clients))
+        runs[who].append(_ask(server, task, counts[round_], clients))
         spent[who] += Spent.until_now(server, database) - before
     for who, server in servers.items():
         result = load.together(runs[who], clients)
@@ -95,10 +95,10 @@ def compete(
         found.add(replace(row, spread=_spread(runs[who])))
 
 
-def divided(count: int, rounds: int, least: int) -> list[int]:
-    """Return how many of *count* operations each round has, and *least* at least."""
-    ends = [count * turn // rounds for turn in range(rounds + 1)]
-    return [max(end - start, least) for start, end in pairwise(ends)]
+def divided(count: int, rounds: int, min_: int) -> list[int]:
+    """Return how many of *count* operations each round has, and *min_* at least."""
+    ends = [count * round_ // rounds for round_ in range(rounds + 1)]
+    return [max(end - start, min_) for start, end in pairwise(ends)]
 
 
 def _ask(server: Server, task: Task, count: int, clients: int) -> load.Run:

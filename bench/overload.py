@@ -126,18 +126,18 @@ def problems(row: report.Row, limit: str, share: float) -> list[str]:
 def judge(rows: Sequence[report.Row]) -> list[promises.Verdict]:
     """Judge goodput and p99 with the defaults at the highest load."""
     ours = {row.work: row for row in rows if row.who == WHO[DEFAULT]}
-    most = ours[f"{SHARES[-1]:g} x"]
+    highest = ours[f"{SHARES[-1]:g} x"]
     peak = max(row.more["good/s"] for row in rows)
     verdicts = [
         promises.at_least(
-            f"goodput at {most.work} with the defaults over the peak of {peak:g} a second",
-            most.more["good/s"] / peak if peak else 0.0,
+            f"goodput at {highest.work} with the defaults over the peak of {peak:g} a second",
+            highest.more["good/s"] / peak if peak else 0.0,
             MIN_GOODPUT,
         )
     ]
-    if most.p99_ms:
-        what = f"p99 of the answers at {most.work}, in seconds"
-        verdicts.append(promises.at_most(what, most.p99_ms / 1000, GOOD_S))
+    if highest.p99_ms:
+        what = f"p99 of the answers at {highest.work}, in seconds"
+        verdicts.append(promises.at_most(what, highest.p99_ms / 1000, GOOD_S))
     return verdicts
 
 
@@ -148,12 +148,12 @@ def run(found: report.Report, seconds: float) -> tuple[list[promises.Verdict], f
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
         postgres = stack.enter_context(temporary())
         overload = Overload(found, postgres.url, folder)
-        most = overload.saturation()
-        print(f"saturated at {most:.0f} requests a second", file=sys.stderr, flush=True)
+        saturated_rate = overload.saturation()
+        print(f"saturated at {saturated_rate:.0f} requests a second", file=sys.stderr, flush=True)
         for share in SHARES:
             for limit in LIMITS:
-                overload.offer(limit, share, share * most, seconds)
-    return judge(found.rows), most
+                overload.offer(limit, share, share * saturated_rate, seconds)
+    return judge(found.rows), saturated_rate
 
 
 def main() -> int:
@@ -165,9 +165,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     found = report.Report("overload")
     verdicts: list[promises.Verdict] = []
-    most = 0.0
+    saturated_rate = 0.0
     try:
-        verdicts, most = run(found, seconds)
+        verdicts, saturated_rate = run(found, seconds)
     except FAILURES as error:
         found.invalid(str(error))
     status = found.finish()
@@ -176,7 +176,7 @@ def main() -> int:
         lines: dict[str, list[tuple[float, float]]] = {who: [] for who in WHO.values()}
         for row in found.rows:
             lines[row.who].append((row.more["offered/s"], row.more["good/s"]))
-        picture.curves(lines, most, report.RESULTS / "overload.png")
+        picture.curves(lines, saturated_rate, report.RESULTS / "overload.png")
     return promises.status(verdicts) or status
 
 

@@ -34,9 +34,9 @@ def bars(rows: Sequence[Row], path: Path) -> Path:
         nth = clients.index(row.clients)
         place = order.index(row.who) - (nth - (len(clients) - 1) / 2) * height
         colours = OURS_COLOURS if row.who.startswith("green") else THEIR_COLOURS
-        look = {"height": height, "color": colours[nth % len(colours)]}
-        speed.barh(place, row.req_s, **look)
-        tail.barh(place, row.p99_ms or 0.0, **look)
+        style = {"height": height, "color": colours[nth % len(colours)]}
+        speed.barh(place, row.req_s, **style)
+        tail.barh(place, row.p99_ms or 0.0, **style)
     speed.set_yticks(range(len(order)), order)
     for label in speed.get_yticklabels():
         label.set_fontweight("bold" if label.get_text() == OURS else "normal")

@@ -83,9 +83,9 @@ def plan(
         begin_s = perf_counter()
         found = ask()
         times.append(perf_counter() - begin_s)
-    told = documents.database.command("explain", command, verbosity="executionStats")
-    stages = list(stages_of(explained(told)["queryPlanner"]["winningPlan"]))
-    stats = explained(told)["executionStats"]
+    reply = documents.database.command("explain", command, verbosity="executionStats")
+    stages = list(stages_of(explained(reply)["queryPlanner"]["winningPlan"]))
+    stats = explained(reply)["executionStats"]
     index = next((each["indexName"] for each in stages if "indexName" in each), "")
     return Plan(
         asked, how, found, round(statistics.median(times) * 1_000, 2),
@@ -94,11 +94,11 @@ def plan(
     )  # fmt: skip
 
 
-def explained(told: Mapping[str, Any]) -> Mapping[str, Any]:
+def explained(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return where an answer of explain has the plan: an aggregate's may be within a stage."""
-    if "queryPlanner" in told:
-        return told
-    found: Mapping[str, Any] = told["stages"][0]["$cursor"]
+    if "queryPlanner" in reply:
+        return reply
+    found: Mapping[str, Any] = reply["stages"][0]["$cursor"]
     return found
 
 

@@ -31,7 +31,7 @@ from greenline.worker.listener import Name
 from greenline.worker.worker import GreenWorker
 
 ROUNDS, TIMES, CONNECTIONS, ASKED = 25, 200, 10, 4_000
-TURN = "a turn: between pipelined requests, and between parts of a body"
+YIELD = "a yield to the hub: between pipelined requests, and between parts of a body"
 PEER, SERVER = ("127.0.0.1", 40_000), ("127.0.0.1", 8000)
 ASK = b"GET / HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n"
 CLIENT = f"""
@@ -67,20 +67,20 @@ class Parts:
 
     def measure(self) -> dict[str, float]:
         """Return the microseconds of each part, in a request's order."""
-        worker, lane = self._worker, self._connection._fast_parser
-        environs = iter([lane.read(ASK).environ for _ in range(TIMES)])
+        worker, parser = self._worker, self._connection._fast_parser
+        environs = iter([parser.read(ASK).environ for _ in range(TIMES)])
         readers, writers = iter(self._clients), iter(self._clients)
         for peer in self._peers:
             peer.send(ASK)
         found = {
             "yield until something came, and read it": _each(lambda: next(readers).recv_request(5)),
             "parse": _each(lambda: split_head(ASK)),
-            "environ": _each(lambda: lane.read(ASK)),
+            "environ": _each(lambda: parser.read(ASK)),
             "limiter, counts, log": _each(self._account),
             "Flask": _each(lambda: b"".join(worker.wsgi(next(environs), self._start))),
             "response": _each(self._respond),
             "write": _each(lambda: next(writers).sendall(self._sent[0])),
-            TURN: _each(yield_to_hub),
+            YIELD: _each(yield_to_hub),
         }
         for peer in self._peers:
             peer.recv(65_536)
@@ -135,12 +135,12 @@ def main() -> None:
             client.stdin.write(b"%d\n" % ASKED)
             client.stdout.readline()
             rounds.append({**found, "the whole": (process_time() - started) / ASKED * 1e6})
-    least = {name: min(each[name] for each in rounds) for name in rounds[0]}
-    least["environ"] -= least["parse"]  # which is a part of it
-    turn, whole = least.pop(TURN), least.pop("the whole")
-    least["sum"] = total = sum(least.values())
-    least |= {"the rest": whole - total, "the whole": whole, TURN: turn}
-    for name, each in least.items():
+    shortest = {name: min(each[name] for each in rounds) for name in rounds[0]}
+    shortest["environ"] -= shortest["parse"]  # which is a part of it
+    yielded, whole = shortest.pop(YIELD), shortest.pop("the whole")
+    shortest["sum"] = total = sum(shortest.values())
+    shortest |= {"the rest": whole - total, "the whole": whole, YIELD: yielded}
+    for name, each in shortest.items():
         print(f"{name:68} {each:6.1f} us")
 
 

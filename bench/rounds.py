@@ -38,22 +38,22 @@ class Work:
     headers: Mapping[str, str] = field(default_factory=dict)
     part: str | None = None
 
-    def at(self, turn: int) -> str:
-        """Return the path to ask for in round *turn*."""
-        return self.path.format(id=IDS[turn % len(IDS)])
+    def at(self, round_: int) -> str:
+        """Return the path to ask for in round *round_*."""
+        return self.path.format(id=IDS[round_ % len(IDS)])
 
-    def ask(self, server: Server, turn: int, requests: int, clients: int) -> hey.Result:
-        """Ask *server* as in round *turn*."""
+    def ask(self, server: Server, round_: int, requests: int, clients: int) -> hey.Result:
+        """Ask *server* as in round *round_*."""
         options = [word for each in self.headers.items() for word in ("-H", ": ".join(each))]
-        url = server.url + self.at(turn)
+        url = server.url + self.at(round_)
         return hey.run(url, requests, clients, timeout_s=PATIENCE_S, options=options)
 
 
 def interleaved(who: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
     """Yield (round, one of *who*): everybody's turn comes once in each round."""
-    for turn in range(rounds):
+    for round_ in range(rounds):
         for each in who:
-            yield turn, each
+            yield round_, each
 
 
 def requests_for(req_s: float, seconds: float, clients: int) -> int:
@@ -64,7 +64,9 @@ def requests_for(req_s: float, seconds: float, clients: int) -> int:
 
 def same_answers(servers: Mapping[str, Server], works: Sequence[Work]) -> Iterator[str]:
     """Ask everybody for all that will be measured; say who answers something else."""
-    for path, work in {work.at(turn): work for work in works for turn in range(len(IDS))}.items():
+    for path, work in {
+        work.at(round_): work for work in works for round_ in range(len(IDS))
+    }.items():
         answers = {who: server.get(path, work.headers) for who, server in servers.items()}
         for problem in differences(answers, work.part):
             yield f"{path}: {problem}"
@@ -102,13 +104,13 @@ def compare(
             found.invalid(f"{work.name} {who} {clients} clients, before the rounds: {problem}")
             return
     rows: list[list[report.Row]] = [[] for _ in entries]
-    for turn, place in interleaved(range(len(entries)), rounds):
+    for round_, place in interleaved(range(len(entries)), rounds):
         who, server, work = entries[place]
-        result = work.ask(server, turn, counts[place], clients)
+        result = work.ask(server, round_, counts[place], clients)
         rows[place].append(report.row(work.name, who, result, server.rss_mb(), **more))
         problem = refused(result.answers)
         if problem:
-            found.invalid(f"{work.name} {who} {clients} clients, round {turn + 1}: {problem}")
+            found.invalid(f"{work.name} {who} {clients} clients, round {round_ + 1}: {problem}")
     for each in rows:
         found.add(report.middle(each))
 

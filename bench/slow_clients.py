@@ -31,7 +31,7 @@ from embedded.postgres import Postgres
 
 SLOW, RATE, SECONDS, LEAD_S, ROUNDS = 500, 100.0, 5.0, 1.0, 5
 PATIENCE_S = 5.0
-MOST = 1.5
+MAX_RATIO = 1.5
 ALONE, MEANWHILE = "alone", f"with {SLOW} slow"
 CONF = Path(__file__).resolve().parents[1] / "deploy/nginx.conf"
 SMALL = ("-c", "bench/peers/gunicorn_small_buffers.py", "--workers", "1")
@@ -116,8 +116,8 @@ class SlowClients:
     def run(self, rounds: int) -> list[promises.Verdict]:
         """Measure all in turns, and judge ours."""
         rows: dict[str, list[tuple[report.Row, report.Row]]] = {who: [] for who in self._ways}
-        for turn, who in interleaved(list(self._ways), rounds):
-            print(f"round {turn + 1}, {who}", file=sys.stderr, flush=True)
+        for round_, who in interleaved(list(self._ways), rounds):
+            print(f"round {round_ + 1}, {who}", file=sys.stderr, flush=True)
             way = self._ways[who]
             alone = self._measure(who, way, ALONE)
             with Trickle(way.port, SLOW // 2, SLOW // 2) as slow:
@@ -129,7 +129,7 @@ class SlowClients:
                 for row in (alone, meanwhile):
                     if set(row.answers) != {"200"}:
                         self._found.invalid(f"{who} {row.work}: answers {row.answers}")
-                if lost := [what for what in slow.told if what != "upload 201"]:
+                if lost := [what for what in slow.statuses if what != "upload 201"]:
                     self._found.invalid(f"{who}: of the slow {lost}")
             rows[who].append((alone, meanwhile))
             assert way.server.process is not None
@@ -141,7 +141,7 @@ class SlowClients:
                 self._found.add(row)
             if who not in PEERS:
                 what = f"{who}: p99 with {SLOW} slow clients over that without"
-                verdicts.append(promises.at_most(what, ratio or 0.0, MOST))
+                verdicts.append(promises.at_most(what, ratio or 0.0, MAX_RATIO))
         return verdicts
 
     def _measure(self, who: str, way: Way, work: str) -> report.Row:

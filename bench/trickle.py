@@ -42,7 +42,7 @@ class Clients:
         self._address = address
         self._works = [*[UPLOAD] * uploads, *[DOWNLOAD] * downloads]
         self._begun: set[int] = set()
-        self.told: Counter[str] = Counter()
+        self.statuses: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Be slow until standard input ends."""
@@ -65,7 +65,7 @@ class Clients:
             except OSError:
                 status = "lost"
                 await asyncio.sleep(STEP_S)
-            self.told[f"{work} {status}"] += 1
+            self.statuses[f"{work} {status}"] += 1
 
     async def _upload(self, number: int) -> str:
         loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ class Trickle:
         self._command = [
             sys.executable, "-m", "bench.trickle", str(address), str(uploads), str(downloads),
         ]  # fmt: skip
-        self.told: Counter[str] = Counter()
+        self.statuses: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -147,7 +147,7 @@ class Trickle:
     ) -> None:
         try:
             said, _ = self._process.communicate(timeout=READY_LIMIT_S)
-            self.told.update(json.loads(said.splitlines()[-1]))
+            self.statuses.update(json.loads(said.splitlines()[-1]))
         finally:
             self._process.kill()
             self._process.wait()
@@ -158,7 +158,7 @@ def main() -> None:
     address, uploads, downloads = sys.argv[1:]
     clients = Clients(address, int(uploads), int(downloads))
     asyncio.run(clients.run())
-    print(json.dumps(clients.told))
+    print(json.dumps(clients.statuses))
 
 
 if __name__ == "__main__":

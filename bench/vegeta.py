@@ -23,7 +23,7 @@ from bench.hey import Result, percentile_ms
 MODULE, VERSION = "github.com/tsenart/vegeta/v12", "12.12.0"
 SOURCES = Path(__file__).parent / "vegeta"
 # Below this share of the rate, what was measured is vegeta and not the server.
-LEAST_OFFERED = 0.95
+MIN_OFFERED = 0.95
 
 
 class VegetaError(Exception):
@@ -79,7 +79,7 @@ def attack(
         text = _run([find(), "encode", "-to", "csv", str(found)], limit_s)
     answers = [each for each in parse(text.splitlines()) if each.sent_s >= lead_s]
     offered = len(answers) / seconds
-    if offered < LEAST_OFFERED * rate:
+    if offered < MIN_OFFERED * rate:
         raise VegetaError(f"vegeta offered {offered:.0f} requests a second instead of {rate:.0f}")
     return answers
 

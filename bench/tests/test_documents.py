@@ -58,7 +58,7 @@ def test_a_copy_is_measured_until_it_is_done(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its own seconds count, what it compares afterwards does not, and its target is empty."""
-    monkeypatch.setattr(documents, "LOOK_S", 0.001)
+    monkeypatch.setattr(documents, "RSS_SAMPLE_S", 0.001)
     progress, compared = '{"documents": 1}', '{"event": "end", "seconds": 9}'
     script = f"for line in {[progress, DONE % 3, compared]!r}: print(line, flush=True)"
     copies = Scripted(tmp_path, script)

@@ -147,7 +147,7 @@ def test_a_person_without_wrk_has_none(tmp_path: Path, monkeypatch: pytest.Monke
     ("slower_req_s", "rate"),
     [
         pytest.param(8_050.0, 2_400, id="a-part-of-it"),
-        pytest.param(90_000.0, bench.MOST_RATE, id="no-more-than-is-offered-with-ease"),
+        pytest.param(90_000.0, bench.MAX_RATE, id="no-more-than-is-offered-with-ease"),
         pytest.param(50.0, 100, id="some-at-least"),
     ],
 )

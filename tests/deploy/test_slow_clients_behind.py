@@ -102,7 +102,7 @@ def test_all_are_answered(way: Way, databases: Databases) -> None:
         finally:
             load.stop()
         assert (load.failures, load.refused, set(load.statuses)) == ({}, 0, {200})
-    told = slow.told
+    told = slow.statuses
     assert set(told) == {"upload 201"}
     assert EACH / 2 <= told["upload 201"] <= slow_tasks(databases)
     if way.front is not None:
@@ -121,7 +121,7 @@ def test_the_others_are_as_quick_as_without_them(way: Way) -> None:
             assert slow.is_ready()
             gevent.sleep(1)
             meanwhile_ms = p99_ms(way.port)
-        assert not any("lost" in what for what in slow.told)
+        assert not any("lost" in what for what in slow.statuses)
         ratios.append((round(meanwhile_ms / alone_ms, 2), alone_ms, meanwhile_ms))
     print(ratios)
     assert min(ratios)[0] <= MOST

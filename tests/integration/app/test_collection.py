@@ -411,17 +411,17 @@ def test_who_complete_a_batch_at_once_delete_nothing(
     first = states.create(items, KEY)
     states.delete(ids(first)[1:])
     age(client, timedelta(seconds=once_in_documents.IN_PROGRESS_S + 1))
-    look, looked, all_looked = once_in_documents._Key.look, [], Event()
+    read, readers, all_read = once_in_documents._Key.read, [], Event()
 
-    def look_with_the_others(key: Any) -> Any:
-        found = look(key)
-        looked.append(key)
-        if len(looked) >= 6:
-            all_looked.set()
-        all_looked.wait(5)
+    def read_with_the_others(key: Any) -> Any:
+        found = read(key)
+        readers.append(key)
+        if len(readers) >= 6:
+            all_read.set()
+        all_read.wait(5)
         return found
 
-    monkeypatch.setattr(once_in_documents._Key, "look", look_with_the_others)
+    monkeypatch.setattr(once_in_documents._Key, "read", read_with_the_others)
     asking = [gevent.spawn(created, states, items) for _ in range(6)]
     answers = [one.value for one in gevent.joinall(asking, raise_error=True) if one.value]
     assert answers

@@ -59,7 +59,7 @@ def test_the_classes_are_sqlite3s(conn: sqlite3.Connection) -> None:
     with closing(sqlite3.connect(":memory:", factory=Mine)) as mine:
         assert type(mine) is Mine
         assert isinstance(conn, sqlite3.Connection)
-        assert isinstance(mine, sqlite.Connection)
+        assert isinstance(mine, sqlite.ThreadedConnection)
         assert mine.cursor(Wrapper).execute("select %s", (7,)).fetchone() == (7,)
         assert mine.cursor(factory=Wrapper).execute("select %s", (7,)).fetchall() == [(7,)]
         with mine:
