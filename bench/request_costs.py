@@ -92,7 +92,7 @@ class Parts:
     def _account(self) -> None:
         request, worker = self._request, self._worker
         admitted = worker._limiter.acquire(request.environ, self._clients[0].sock)
-        worker._request_log.tell(request.environ, request, self._response, 0.001)
+        worker._request_log.record(request.environ, request, self._response, 0.001)
         worker._limiter.release(admitted)
 
     def _respond(self) -> None:

@@ -96,7 +96,7 @@ class ErrorResponses:
             noter = StatusNoter(connection.sock)
             self._handle_error(connection.request, noter, addr, error)
             took_s = connection.took_s()
-            self._request_log.tell_refusal(connection.environ(), noter.status, took_s)
+            self._request_log.record_error(connection.environ(), noter.status, took_s)
             connection.linger()
 
     def _log_cut(self, request: Any, cause: BaseException) -> None:
@@ -124,10 +124,10 @@ class ErrorResponses:
         )
         environ, request = connection.environ(), connection.request
         if request is None:
-            self._request_log.tell_refusal(environ, code)
+            self._request_log.record_error(environ, code)
         else:
             response = Response(request, connection, self._cfg)
             response.status, response.status_code = status, code
             response.sent, response.route = len(body), access_log.route(environ)
-            self._request_log.tell(environ, request, response, connection.took_s())
+            self._request_log.record(environ, request, response, connection.took_s())
         connection.end_with(head.encode() + body, SHORT_S if code == 408 else LINGER_S)

@@ -76,7 +76,9 @@ class RequestLog:
         is_other = type(log).access is not Logger.access
         self._by_gunicorn = is_other or (log.access_log_enabled and not as_json)
 
-    def tell(self, environ: Mapping[str, Any], request: Any, response: Any, took_s: float) -> None:
+    def record(
+        self, environ: Mapping[str, Any], request: Any, response: Any, took_s: float
+    ) -> None:
         """
         Log and count a response that was sent, even if only a part of it was.
 
@@ -87,9 +89,9 @@ class RequestLog:
         """
         if self._by_gunicorn:
             self._log.access(response, request, environ, timedelta(seconds=took_s))
-        self._tell(environ, response.route, response.status_code or 500, response.sent, took_s)
+        self._record(environ, response.route, response.status_code or 500, response.sent, took_s)
 
-    def tell_refusal(self, environ: Mapping[str, Any], status: int, took_s: float = 0.0) -> None:
+    def record_error(self, environ: Mapping[str, Any], status: int, took_s: float = 0.0) -> None:
         """
         Log and count an error response that gunicorn or the worker has sent.
 
@@ -97,9 +99,9 @@ class RequestLog:
         :param status: the status code, int.
         :param took_s: seconds that the request took, float, default 0.
         """
-        self._tell(environ, access_log.route(environ), status, 0, took_s)
+        self._record(environ, access_log.route(environ), status, 0, took_s)
 
-    def _tell(
+    def _record(
         self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, took_s: float
     ) -> None:
         if self._json is not None:

@@ -380,7 +380,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         """Log the error response that gunicorn sends, unless the application has sent its own."""
         if not response.headers_sent:
             response.status, response.status_code = status, int(status[:3])
-            self._request_log.tell(environ, request, response, monotonic() - started)
+            self._request_log.record(environ, request, response, monotonic() - started)
 
     def _log_timeout_in_queue(self, request: Any, error: RequestTimeout) -> None:
         self.log.warning("%s %s: %s; it waited for admission", request.method, request.uri, error)
@@ -426,7 +426,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 error = sys.exception()
                 fork.end(None if error is getattr(response.sock, "error", None) else error)
             if response.headers_sent:  # else an error response is sent and logged
-                self._request_log.tell(environ, request, response, monotonic() - started)
+                self._request_log.record(environ, request, response, monotonic() - started)
             if hasattr(result, "close"):
                 result.close()
 
