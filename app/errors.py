@@ -48,13 +48,13 @@ class InvalidRequest(AppError):
         self.faults = tuple(faults)
 
 
-class KeyReused(AppError):
+class IdempotencyKeyReused(AppError):
     """This Idempotency-Key was already used with a different request."""
 
     code = "idempotency_key_reused"
 
 
-class KeyInProgress(AppError):
+class IdempotencyKeyInProgress(AppError):
     """The first request with this Idempotency-Key is still in progress."""
 
     code = "idempotency_key_in_progress"

@@ -16,7 +16,7 @@ from typing import Any
 from flask import Response
 
 from app.api import http
-from app.api.once import OWNER
+from app.api.idempotency import OWNER
 from app.api.operations import Scope, View
 from app.errors import Forbidden, InvalidToken, Unauthorized
 from app.store import tokens

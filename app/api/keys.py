@@ -36,7 +36,7 @@ def resource(keys: Keys) -> Resource[KeyInput]:
         by_name=keys,
         read=Scope.ADMIN,
         write=Scope.ADMIN,
-        is_once=False,  # a stored answer would contain the token
+        is_idempotent=False,  # a stored answer would contain the token
     )
 
 

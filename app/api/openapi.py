@@ -153,7 +153,7 @@ def _parameters(operation: Operation, known: Schemas) -> list[Document]:
     if operation.query is not None:
         parameters += schemas.parameters(operation.query)
     headers = []
-    if operation.is_once:
+    if operation.is_idempotent:
         headers.append(
             ("Idempotency-Key", IDEMPOTENCY_KEY, "Makes the request safe to send again.")
         )

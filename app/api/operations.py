@@ -48,7 +48,7 @@ class Operation:
     body: Any = None
     takes_patch: bool = False  # a merge patch of the body's type
     takes_token: bool = False  # requires OPS_TOKEN
-    is_once: bool = False  # takes Idempotency-Key
+    is_idempotent: bool = False  # takes Idempotency-Key
     has_version: bool = False  # answers ETag, takes If-Match or If-None-Match
     is_list: bool = False  # answers Link, or lines of JSON
     errors: frozenset[HTTPStatus] = field(default_factory=frozenset)  # besides refusals.of()

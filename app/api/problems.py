@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 STATUS: dict[type[errors.GreenlineError], HTTPStatus] = {
     app_errors.MalformedRequest: HTTPStatus.BAD_REQUEST,
     app_errors.InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
-    app_errors.KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
-    app_errors.KeyInProgress: HTTPStatus.CONFLICT,
+    app_errors.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    app_errors.IdempotencyKeyInProgress: HTTPStatus.CONFLICT,
     app_errors.PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
     app_errors.Unauthorized: HTTPStatus.UNAUTHORIZED,
     app_errors.InvalidToken: HTTPStatus.UNAUTHORIZED,
@@ -79,7 +79,7 @@ def _ours(error: errors.GreenlineError) -> Response:
         detail = str(errors.StoreDown())
     response = problem(status, detail, error.code, **more)
     if isinstance(
-        error, errors.Unavailable | app_errors.TooManyRequests | app_errors.KeyInProgress
+        error, errors.Unavailable | app_errors.TooManyRequests | app_errors.IdempotencyKeyInProgress
     ):
         response.headers["Retry-After"] = str(error.retry_after_s)
     challenge = _challenge(error)

@@ -91,7 +91,7 @@ def of(operation: Operation, *, is_open: bool) -> set[HTTPStatus]:
         }
     if operation.query is not None:
         found |= {HTTPStatus.REQUEST_URI_TOO_LONG, HTTPStatus.UNPROCESSABLE_ENTITY}
-    if operation.is_once:
+    if operation.is_idempotent:
         found |= {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}
     if operation.has_version and operation.method in ("PUT", "PATCH", "DELETE"):
         found.add(HTTPStatus.PRECONDITION_FAILED)

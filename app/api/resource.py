@@ -15,7 +15,7 @@ import msgspec
 from flask import Response, request
 from msgspec import Meta, Struct
 
-from app.api import accept, faults, http, merge_patch, once, schemas, versions
+from app.api import accept, faults, http, idempotency, merge_patch, schemas, versions
 from app.api.listing import Lists, given
 from app.api.operations import Operation, Routes, Scope
 from app.errors import Fault, InvalidRequest, NotFound
@@ -52,7 +52,7 @@ class Resource(Generic[I]):
     by_name: NamedRepository | None = None  # if names are unique
     as_input: Callable[[Document], Document] | None = None  # if a document differs from the input
     made: type[Struct] | None = None  # the answer to POST, if it shows more than an item
-    is_once: bool = True  # takes Idempotency-Key
+    is_idempotent: bool = True  # takes Idempotency-Key
 
 
 class Deleted(Struct, frozen=True):
@@ -141,7 +141,7 @@ class _Api(Generic[I]):
             {CREATED: made},
             self.create,
             body=one.input,
-            is_once=one.is_once,
+            is_idempotent=one.is_idempotent,
             has_version=True,
         )
         self._route(
@@ -161,7 +161,7 @@ class _Api(Generic[I]):
             {CREATED: self._made},
             self.create_many,
             body=self._batch,
-            is_once=one.is_once,
+            is_idempotent=one.is_idempotent,
         )
         self._route(
             "change_many",
@@ -322,14 +322,18 @@ class _Api(Generic[I]):
         sent = http.body(self._input)
         # "one" and "many" are part of the request's hash: a key that came with a batch is refused
         # here as reused, also for a batch of one.
-        [stored] = self._repository.create([sent], once.asked(f"{self._resource.name} one", sent))
+        [stored] = self._repository.create(
+            [sent], idempotency.asked(f"{self._resource.name} one", sent)
+        )
         response = versions.answer(stored, CREATED)
         response.headers["Location"] = f"/{self._resource.name}/{stored.id}"
         return response
 
     def create_many(self) -> Response:
         items = http.body(self._batch).items
-        made = self._repository.create(items, once.asked(f"{self._resource.name} many", items))
+        made = self._repository.create(
+            items, idempotency.asked(f"{self._resource.name} many", items)
+        )
         return _items(made, CREATED)
 
     def get_many(self) -> Response:

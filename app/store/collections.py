@@ -2,7 +2,7 @@
 The repository of a resource in one collection of MongoDB, as ``Table`` is for Postgres.
 
 A document has the item's fields, ``created_at``, ``updated_at``, ``version``, and ``once``
-(:mod:`app.store.once_in_documents`), which is not shown.
+(:mod:`app.store.idempotency_in_documents`), which is not shown.
 
 A batch is a transaction if the server has transactions. Otherwise (a mongod without a replica set)
 it is checked first, written in order, and undone if the server refuses a document: other clients
@@ -20,15 +20,15 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from app.errors import NotFound, PreconditionFailed
 from app.store import documents
+from app.store.idempotency_in_documents import ONCE, create_idempotently
 from app.store.indexes import Index
-from app.store.once_in_documents import ONCE, create_once
 from app.store.ports import (
     Change,
     Document,
     DocumentStore,
     I,
+    Idempotency,
     Listing,
-    Once,
     Page,
     Position,
     Stored,
@@ -125,10 +125,10 @@ class Collection(Generic[I]):
             total = self._mongo.read(lambda database: database[self.name].count_documents(where))
         return Page(items, len(found) > listing.limit, total)
 
-    def create(self, items: Sequence[I], once: Once | None = None) -> list[Stored]:
+    def create(self, items: Sequence[I], idempotency: Idempotency | None = None) -> list[Stored]:
         contents = [self.stored(item) for item in items]
-        if once is not None:
-            made = create_once(self._mongo, self.name, contents, once)
+        if idempotency is not None:
+            made = create_idempotently(self._mongo, self.name, contents, idempotency)
         else:
             made = documents.made(contents, documents.new_ids(len(contents)), documents.now())
             if len(made) == 1:

@@ -18,7 +18,7 @@ from app.errors import InvalidRequest
 from app.records import KeyInput
 from app.store import tokens
 from app.store.named import NamedTable
-from app.store.ports import Once, Stored
+from app.store.ports import Idempotency, Stored
 from app.store.queries import read
 from app.store.tables import Order
 from greenline.errors import ConfigError
@@ -62,9 +62,11 @@ class Keys(NamedTable[KeyInput]):
             return None
         return Grant(key_id, frozenset(scopes))
 
-    def create(self, items: Sequence[KeyInput], once: Once | None = None) -> list[Stored]:
+    def create(
+        self, items: Sequence[KeyInput], idempotency: Idempotency | None = None
+    ) -> list[Stored]:
         # A repeated request would need the token, of which only the hash is stored.
-        if once is not None:
+        if idempotency is not None:
             raise InvalidRequest("a key is shown once: it cannot be made with an Idempotency-Key")
         return super().create(items)
 

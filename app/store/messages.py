@@ -7,7 +7,7 @@ Within a millisecond of ``created_at`` the ids decide. They ascend in a batch an
 from typing import ClassVar
 
 from app.records import MessageInput
-from app.store import once_in_documents
+from app.store import idempotency_in_documents
 from app.store.collections import Collection
 from app.store.indexes import Index
 
@@ -25,5 +25,5 @@ class Messages(Collection[MessageInput]):
         Index(("task_id", "_id")),
         Index(("agent_id", "_id")),
         Index(("role", "_id")),
-        once_in_documents.INDEX,
+        idempotency_in_documents.INDEX,
     )

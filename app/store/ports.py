@@ -98,7 +98,7 @@ class Change(Generic[I]):
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class Idempotency:
     """
     The idempotency key of a request.
 
@@ -129,12 +129,12 @@ class Repository(Protocol[I]):
         """Return a page of the list."""
         ...
 
-    def create(self, items: Sequence[I], once: Once | None = None) -> list[Stored]:
+    def create(self, items: Sequence[I], idempotency: Idempotency | None = None) -> list[Stored]:
         """
         Store all items or none.
 
         :param items: the input.
-        :param once: return the answer of the first call with this key. Default None.
+        :param idempotency: return the answer of the first call with this key. Default None.
         :returns: the items as stored, in their order.
         :raises Conflict: one contradicts a stored item.
         :raises KeyReused: the key came with another request before.

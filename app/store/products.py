@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from app.records import ProductInput
-from app.store import once_in_documents
+from app.store import idempotency_in_documents
 from app.store.collections import Collection, both
 from app.store.indexes import Index
 from app.store.ports import Document
@@ -33,7 +33,7 @@ class Products(Collection[ProductInput]):
         Index(("offerId",), unique=True),
         *(Index((*fields, "_id")) for fields in SEARCHED),
         *(Index((*fields, "offerId")) for fields in SEARCHED),
-        once_in_documents.INDEX,
+        idempotency_in_documents.INDEX,
     )
 
     def where(self, filters: Mapping[str, Any]) -> Document:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from app.records import StateInput
-from app.store import once_in_documents
+from app.store import idempotency_in_documents
 from app.store.collections import Collection
 from app.store.indexes import Index
 from app.store.ports import Document
@@ -31,7 +31,7 @@ class States(Collection[StateInput]):
         Index(("agent_id", "_id")),
         Index(("agent_id", "updated_at", "_id")),
         Index(("updated_at", "_id")),
-        once_in_documents.INDEX,
+        idempotency_in_documents.INDEX,
     )
 
     def stored(self, item: StateInput) -> Document:

@@ -16,8 +16,8 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from app.errors import NotFound, PreconditionFailed
-from app.store.once import first_answer, remember
-from app.store.ports import Change, I, Listing, Once, Page, Pool, Stored, T
+from app.store.idempotency import first_answer, remember
+from app.store.ports import Change, I, Idempotency, Listing, Page, Pool, Stored, T
 from app.store.queries import read
 
 Row = tuple[int, int, str]
@@ -125,15 +125,15 @@ class Table(Generic[I]):
             values |= {"position": listing.position.id, "value": listing.position.value}
         return Statement(*self._list(listing), values)
 
-    def create(self, items: Sequence[I], once: Once | None = None) -> list[Stored]:
+    def create(self, items: Sequence[I], idempotency: Idempotency | None = None) -> list[Stored]:
         # In one transaction: the answer is stored if and only if the items are.
         def work(cursor: Cursor) -> list[Stored]:
-            if once is None:
+            if idempotency is None:
                 return self._insert(cursor, items)
-            answer = first_answer(cursor, once)
+            answer = first_answer(cursor, idempotency)
             if answer is None:
                 answer = self._insert(cursor, items)
-                remember(cursor, once, answer)
+                remember(cursor, idempotency, answer)
             return answer
 
         return self._write(work)

@@ -56,7 +56,7 @@ class Kind:
     is_unique: bool = False  # the same body twice is a conflict
     missing: Any = 987_654_321
     limit: int = 50
-    is_once: bool = True  # takes an Idempotency-Key
+    is_idempotent: bool = True  # takes an Idempotency-Key
     may_be_empty: frozenset[str] = field(default_factory=frozenset)  # of the filters
     # Only the answer to its creation shows these.
     shown_once: frozenset[str] = field(default_factory=frozenset)
@@ -152,7 +152,7 @@ KEYS = Kind(
     wrong=({"scopes": ["fly"]}, "/scopes/0"),
     default=("expires_at", None),
     is_unique=True,
-    is_once=False,
+    is_idempotent=False,
     shown_once=frozenset({"key"}),
 )
 NO_DOCUMENT = "f" * 24

@@ -37,7 +37,7 @@ def without(item: Document, names: frozenset[str]) -> Document:
 
 
 def require_once(kind: Kind) -> None:
-    if not kind.is_once:
+    if not kind.is_idempotent:
         pytest.skip("what is shown once is not shown again: tests/e2e/test_auth.py")
 
 

@@ -12,12 +12,12 @@ import pytest
 from bson import ObjectId
 from gevent.event import Event
 
-from app.errors import KeyInProgress, KeyReused, NotFound, PreconditionFailed
+from app.errors import IdempotencyKeyInProgress, IdempotencyKeyReused, NotFound, PreconditionFailed
 from app.records import MessageInput, StateInput
-from app.store import once_in_documents
+from app.store import idempotency_in_documents
 from app.store.indexes import ensure
 from app.store.messages import Messages
-from app.store.ports import Change, Document, Listing, Once, Position, Stored
+from app.store.ports import Change, Document, Idempotency, Listing, Position, Stored
 from app.store.states import States
 from greenline.errors import Conflict, DeadlineExceeded, OutcomeUnknown, StoreDown
 from greenline.hub import deadline
@@ -28,7 +28,7 @@ from tests.helpers.support import wait_until
 from tests.integration.conftest import Connect, on_both_engines
 
 pytestmark = on_both_engines
-KEY = Once("me states k", b"request")
+KEY = Idempotency("me states k", b"request")
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ def test_what_was_stored_before_there_were_versions_has_the_first(
 
 def test_the_same_again_gets_the_first_answer(states: States, client: Mongo) -> None:
     """Alone and in a batch, also when it was changed since; nothing is stored twice."""
-    for items, key in (([state(1)], KEY), ([state(2), state(3)], Once("k2", b"r"))):
+    for items, key in (([state(1)], KEY), ([state(2), state(3)], Idempotency("k2", b"r"))):
         first = states.create(items, key)
         states.change([Change(first[0].id, put(x=1))])
         assert states.create(items, key) == first
@@ -341,8 +341,8 @@ def test_another_request_with_the_key_is_refused(states: States, client: Mongo) 
     """Alone and in a batch; nothing is stored."""
     states.create([state(1)], KEY)
     for items in ([state(2)], [state(3), state(4)]):
-        with pytest.raises(KeyReused):
-            states.create(items, Once(KEY.key, b"another"))
+        with pytest.raises(IdempotencyKeyReused):
+            states.create(items, Idempotency(KEY.key, b"another"))
     assert len(everything(client)) == 1
 
 
@@ -369,7 +369,7 @@ def test_a_key_is_free_after_a_day(states: States, client: Mongo) -> None:
     age(client, timedelta(hours=23, minutes=59))
     assert states.create([state(1)], KEY)[0].id == first.id
     age(client, timedelta(minutes=2))
-    [second] = states.create([state(2)], Once(KEY.key, b"another"))
+    [second] = states.create([state(2)], Idempotency(KEY.key, b"another"))
     assert [str(document["_id"]) for document in everything(client)] == [first.id, second.id]
     assert "once" not in everything(client)[0]
 
@@ -382,9 +382,9 @@ def test_a_batch_that_was_cut_short_is_completed_by_the_same_request(
     first = states.create(items, KEY)
     for cut in first[1], first[3]:
         states.delete([str(cut.id)])
-    with pytest.raises(KeyInProgress):
+    with pytest.raises(IdempotencyKeyInProgress):
         states.create(items, KEY)
-    age(client, timedelta(seconds=once_in_documents.IN_PROGRESS_S + 1))
+    age(client, timedelta(seconds=idempotency_in_documents.IN_PROGRESS_S + 1))
     again = states.create(items, KEY)
     assert ids(again) == ids(first)
     assert [str(document["_id"]) for document in everything(client)] == ids(first)
@@ -410,8 +410,8 @@ def test_who_complete_a_batch_at_once_delete_nothing(
     items = [state(number + 1) for number in range(40)]
     first = states.create(items, KEY)
     states.delete(ids(first)[1:])
-    age(client, timedelta(seconds=once_in_documents.IN_PROGRESS_S + 1))
-    read, readers, all_read = once_in_documents._Key.read, [], Event()
+    age(client, timedelta(seconds=idempotency_in_documents.IN_PROGRESS_S + 1))
+    read, readers, all_read = idempotency_in_documents._Key.read, [], Event()
 
     def read_with_the_others(key: Any) -> Any:
         found = read(key)
@@ -421,7 +421,7 @@ def test_who_complete_a_batch_at_once_delete_nothing(
         all_read.wait(5)
         return found
 
-    monkeypatch.setattr(once_in_documents._Key, "read", read_with_the_others)
+    monkeypatch.setattr(idempotency_in_documents._Key, "read", read_with_the_others)
     asking = [gevent.spawn(created, states, items) for _ in range(6)]
     answers = [one.value for one in gevent.joinall(asking, raise_error=True) if one.value]
     assert answers
@@ -432,7 +432,7 @@ def test_who_complete_a_batch_at_once_delete_nothing(
 def created(states: States, items: list[StateInput]) -> list[Stored] | None:
     try:
         return states.create(items, KEY)
-    except KeyInProgress:
+    except IdempotencyKeyInProgress:
         return None
 
 

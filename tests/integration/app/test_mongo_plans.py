@@ -29,7 +29,7 @@ from app.records import MessageInput, Price, ProductInput, StateInput
 from app.store.declared import DECLARED
 from app.store.indexes import ensure
 from app.store.messages import Messages
-from app.store.ports import Change, Document, Listing, Once, Position
+from app.store.ports import Change, Document, Idempotency, Listing, Position
 from app.store.products import Products
 from app.store.states import States
 from greenline.mongo.batches import Batches
@@ -160,8 +160,8 @@ MADE: dict[str, Callable[[int], Any]] = {"states": state, "messages": message, "
 def ask_everything(resource: Resource[Any]) -> None:
     """Ask the repository of *resource* for all that the API can ask it for."""
     repository, make = resource.repository, MADE[resource.name]
-    made = repository.create([make(number) for number in range(COUNT)], Once("key", b"once"))
-    made += repository.create([make(COUNT)], Once("another", b"once"))
+    made = repository.create([make(number) for number in range(COUNT)], Idempotency("key", b"once"))
+    made += repository.create([make(COUNT)], Idempotency("another", b"once"))
     ids = [str(item.id) for item in made[:5]]
     repository.get(ids[0])
     repository.get_many(ids)

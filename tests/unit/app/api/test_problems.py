@@ -1,7 +1,7 @@
 """app.api.problems: what an error says beside its status."""
 
 from app.api import problems
-from app.errors import KeyInProgress
+from app.errors import IdempotencyKeyInProgress
 from greenline.flask import Flask
 
 
@@ -12,7 +12,7 @@ def test_who_comes_while_the_first_is_at_work_is_told_when_to_come_again() -> No
 
     @app.get("/")
     def view() -> str:
-        raise KeyInProgress
+        raise IdempotencyKeyInProgress
 
     answer = app.test_client().get("/")
     assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")

@@ -8,13 +8,13 @@ import msgspec
 
 from app.api import http
 from app.errors import InvalidRequest
-from app.store.ports import Once
+from app.store.ports import Idempotency
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 OWNER = "greenline.api_key"  # in environ: the id of the request's API key, set by the guard
 
 
-def asked(what: str, sent: Any) -> Once | None:
+def asked(what: str, sent: Any) -> Idempotency | None:
     """
     Return the idempotency key of the request, None without one.
 
@@ -31,4 +31,4 @@ def asked(what: str, sent: Any) -> Once | None:
     # Of the parsed body: white space and the order of fields do not matter in a repeated request.
     request = sha256(what.encode() + b"\0" + msgspec.json.encode(sent)).digest()
     # Two API keys may choose the same idempotency key, and one may use it for each resource.
-    return Once(f"{environ.get(OWNER, '')} {what.split()[0]} {key}", request)
+    return Idempotency(f"{environ.get(OWNER, '')} {what.split()[0]} {key}", request)

@@ -12,10 +12,10 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
-from app.errors import KeyInProgress, KeyReused
+from app.errors import IdempotencyKeyInProgress, IdempotencyKeyReused
 from app.store import documents
 from app.store.indexes import Index
-from app.store.ports import Document, DocumentStore, Once
+from app.store.ports import Document, DocumentStore, Idempotency
 from greenline.errors import Conflict
 
 ONCE = "once"
@@ -63,8 +63,8 @@ class _Key:
             database[self._collection].update_many(which, {"$unset": {ONCE: ""}})
 
 
-def create_once(
-    mongo: DocumentStore, collection: str, contents: Sequence[Document], once: Once
+def create_idempotently(
+    mongo: DocumentStore, collection: str, contents: Sequence[Document], idempotency: Idempotency
 ) -> list[Document]:
     """
     Store documents, all or none, unless the same request did so before.
@@ -72,21 +72,21 @@ def create_once(
     :param mongo: lends the database.
     :param collection: the collection's name.
     :param contents: the items' fields.
-    :param once: the key, and a hash of the request.
+    :param idempotency: the key, and a hash of the request.
     :returns: the documents as first stored.
     :raises Conflict: one contradicts a stored document.
     :raises KeyReused: the key came with another request before.
     :raises KeyInProgress: the first request may not be finished.
     """
-    key = _Key(mongo, collection, once.key)
+    key = _Key(mongo, collection, idempotency.key)
     found: dict[int, Document] = {}
     # A single insert needs no read before: the unique index refuses it if the key was used.
     if len(contents) > 1:
         found, _ = key.read()
     for _ in range(MAX_CLAIMS):
-        made = _as_first(contents, once, found)
+        made = _as_first(contents, idempotency, found)
         for index, document in enumerate(made):
-            document[ONCE] = {"key": key.at(index), "request": once.request}
+            document[ONCE] = {"key": key.at(index), "request": idempotency.request}
         missing = [document for index, document in enumerate(made) if index not in found]
         try:
             if len(missing) == 1:
@@ -102,24 +102,24 @@ def create_once(
             if seen.keys() == found.keys() and not was_freed:
                 raise
             found = seen
-    raise KeyInProgress
+    raise IdempotencyKeyInProgress
 
 
 def _as_first(
-    contents: Sequence[Document], once: Once, found: Mapping[int, Document]
+    contents: Sequence[Document], idempotency: Idempotency, found: Mapping[int, Document]
 ) -> list[Document]:
     """Return *contents* as documents, with the ids and times of those that were *found*."""
     if not found:
         return documents.made(contents, documents.new_ids(len(contents)), documents.now())
-    if any(document[ONCE]["request"] != once.request for document in found.values()):
-        raise KeyReused
+    if any(document[ONCE]["request"] != idempotency.request for document in found.values()):
+        raise IdempotencyKeyReused
     first = next(iter(found.values()))
     at = first["created_at"]
     # An incomplete batch may be that of a killed process or of one that still writes. They cannot
     # be distinguished, so it is completed only after IN_PROGRESS_S.
     is_whole = len(found) == len(contents)
     if not is_whole and documents.now() - at < timedelta(seconds=IN_PROGRESS_S):
-        raise KeyInProgress
+        raise IdempotencyKeyInProgress
     ids = [
         found[index]["_id"] if index in found else documents.sibling(first["_id"], index)
         for index in range(len(contents))
