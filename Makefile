@@ -13,7 +13,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 test test-fast test-long test-deploy canary: export PYTHONDONTWRITEBYTECODE =
 COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline tests
 
-.PHONY: help serve dev test test-fast test-long test-deploy canary check pins wheel bench-article bench-postgres bench-api bench-http \
+.PHONY: help serve dev test test-fast test-long test-deploy canary check pins wheel docs results bench-article bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
 	bench-slow-clients bench-legacy bench-documents clean \
 	have-python setup-serve setup-dev setup-bench
@@ -64,6 +64,17 @@ pins: setup-dev ## write what the image installs anew, with hashes, after a chan
 wheel: setup-dev ## build the package's wheel and source distribution into dist/
 	@exec .venv/bin/uv tool run --quiet --from build==1.6.1 pyproject-build
 
+docs: var/docs-venv/installed ## build the site of docs/ in var/site; a broken link ends it
+	@NO_MKDOCS_2_WARNING=1 exec var/docs-venv/bin/mkdocs build --quiet
+	@echo "the site is var/site/index.html"
+
+# In an environment of its own, in var, which git ignores and make clean removes.
+var/docs-venv/installed: requirements-docs.txt | have-python
+	@echo "setup: installing requirements-docs.txt into var/docs-venv"
+	@$(PYTHON) -m venv --clear var/docs-venv
+	@var/docs-venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
+
 ##@ Measure
 bench-article: setup-dev ## run the experiment of the README: a thousand sleeping queries
 	@exec .venv/bin/python -m bench.article
@@ -103,6 +114,9 @@ bench-legacy: setup-bench ## compare unmodified applications on our worker and o
 
 bench-documents: setup-bench ## compare copies of 300,000 documents with what a script does
 	@exec .venv/bin/python -m bench.documents $(ARGS)
+
+results: setup-bench ## write what the benches have measured here into docs/benchmarks.md
+	@exec .venv/bin/python -m bench.results
 
 ##@ Other
 help: ## show this list

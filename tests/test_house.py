@@ -1,4 +1,4 @@
-"""The house itself: settings, errors, hooks and the README say the same thing."""
+"""The house itself: settings, errors, hooks and the pages say the same thing."""
 
 import ast
 import re
@@ -16,9 +16,9 @@ from embedded.settings import VARIABLES
 from greenline import errors
 from greenline.budget.cpu import WORKERS_WITHOUT_LIMIT
 from greenline.settings import VARIABLES as RUNTIME
+from tests.helpers.pages import PAGES, read
 from tests.helpers.support import BIN, CHECKOUT
 
-README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
 TESTS = [CHECKOUT / "tests", CHECKOUT / "bench" / "tests"]
 # Of what stands in a package itself, not in a module of it.
@@ -38,10 +38,9 @@ class Recorder(dict[str, str]):
         return super().get(name, default)
 
 
-def settings_in_readme() -> dict[str, str]:
-    """Return name and default of each row of the README's table of settings."""
-    section = README.partition("## Settings")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([A-Z_]+)` \|([^|]*)\|", section, re.MULTILINE)
+def settings_on_page() -> dict[str, str]:
+    """Return name and default of each row of docs/settings.md."""
+    rows = re.findall(r"^\| `([A-Z_]+)` \|([^|]*)\|", read("docs/settings.md"), re.MULTILINE)
     return {name: default.strip().strip("`") for name, default in rows}
 
 
@@ -53,12 +52,12 @@ def leaves(root: type[errors.GreenlineError]) -> Iterator[type[errors.GreenlineE
         yield from leaves(child)
 
 
-def test_every_setting_is_in_the_readme_and_every_row_is_a_setting() -> None:
+def test_every_setting_is_on_its_page_and_every_row_is_a_setting() -> None:
     """The table is the environment that the code reads, no more and no less."""
     environ = Recorder()
     load(environ)
     known = environ.asked | {variable.name for variable in (*VARIABLES, *RUNTIME)}
-    assert set(settings_in_readme()) == known
+    assert set(settings_on_page()) == known
 
 
 @pytest.mark.parametrize(
@@ -69,12 +68,12 @@ def test_every_setting_is_in_the_readme_and_every_row_is_a_setting() -> None:
         ("REQUEST_TIMEOUT", f"{load(URLS).request_timeout_s:g}"),
         ("POOL_MAX_WAITING", str(load(URLS).pool_max_waiting)),
         ("LOG_LEVEL", load(URLS).log_level),
-        ("GREENLINE_DATA", VARIABLES[0].default),
+        *((variable.name, variable.default) for variable in (*VARIABLES, *RUNTIME)),
     ],
 )
-def test_the_defaults_in_the_readme_are_the_codes(name: str, value: str) -> None:
+def test_the_defaults_on_the_page_are_the_codes(name: str, value: str) -> None:
     """A default changed in the code alone is noticed."""
-    assert settings_in_readme()[name] == value
+    assert settings_on_page()[name] == value
 
 
 def test_every_error_leaf_has_a_status() -> None:
@@ -128,14 +127,12 @@ def test_the_help_is_grouped_and_aligned() -> None:
     assert len({len(target[1]) for target in targets if target}) == 1
 
 
-def test_what_the_readme_tells_to_type_exists() -> None:
-    """Every make target and every file path in the README is there."""
-    targets = set(re.findall(r"`?make ([a-z][a-z-]+)", README))
+def test_each_target_of_make_on_a_page_exists() -> None:
+    """The README and docs/ name no other one."""
     defined = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-    assert targets
-    assert targets <= defined
-    for path in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (CHECKOUT / path).exists(), path
+    for page in PAGES:
+        targets = set(re.findall(r"`?make ([a-z][a-z-]+)`", page.read_text(encoding="utf-8")))
+        assert targets <= defined, page
 
 
 def test_imports_run_one_way() -> None:

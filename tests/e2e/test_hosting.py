@@ -1,4 +1,4 @@
-"""The worker hosts applications that know nothing of it, as the README shows."""
+"""The worker hosts applications that know nothing of it; test_pages.py runs those of the docs."""
 
 import json
 import os
@@ -12,55 +12,9 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
-from embedded.postgres import Postgres
 from tests.e2e.hosting import NO_CONFIG, WORKER, accepts, hosting
 from tests.helpers.load import Load
 from tests.helpers.support import CHECKOUT, service, wait_until
-
-README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-
-
-def write_example(folder: Path, name: str) -> None:
-    """Write the README's block that begins with the file's name into *folder*."""
-    (text,) = re.findall(rf"```python\n(# {re.escape(name)}\n.*?)```", README, re.DOTALL)
-    (folder / name).write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("name", "target", "path", "answer"),
-    [
-        ("legacy.py", "legacy:app", "/slow", {"answer": 42}),
-        ("catalogue.py", "catalogue:application", "/items/7", {"item": 7}),
-    ],
-    ids=["Flask with psycopg2", "Django"],
-)
-def test_a_legacy_application_runs_side_by_side(
-    tmp_path: Path, postgres: Postgres, name: str, target: str, path: str, answer: object
-) -> None:
-    """The README's example, unmodified: twenty requests of a second take about one."""
-    write_example(tmp_path, name)
-    environ = {"PYTHONPATH": str(tmp_path), "DATABASE_URL": postgres.url}
-    with hosting(target, **environ) as running, ThreadPoolExecutor(20) as clients:
-        started = time.monotonic()
-        answers = list(clients.map(lambda _: running.get(path), range(20)))
-        assert time.monotonic() - started < 6
-        assert [one.status for one in answers] == [200] * 20
-        assert all(one.json == answer for one in answers)
-
-
-def test_the_parts_serve_a_script(tmp_path: Path, postgres: Postgres) -> None:
-    """The README's script, as it stands there."""
-    write_example(tmp_path, "report.py")
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "report.py")],
-        env={**os.environ, "DATABASE_URL": postgres.url, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
 
 
 def test_what_would_block_the_worker_is_named_at_the_start(tmp_path: Path) -> None:

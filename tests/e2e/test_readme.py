@@ -1,72 +1,80 @@
-"""What the README tells to type works as it stands there."""
+"""What the README says to type works as it stands there; other tests run `make serve` and more."""
 
-import re
+import os
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
-from tests.helpers.support import CHECKOUT, Answer, Databases, Service, run, service
+import pytest
 
-SECTION = (CHECKOUT / "README.md").read_text(encoding="utf-8").partition("## The API")[2]
-SECTION = SECTION.partition("\n## ")[0]
-BEGIN, EXAMPLES = (block for block in SECTION.split("```")[1::2])
-LINES = [line for line in EXAMPLES.strip().splitlines() if not line.startswith("#")]
-STATUS = {"POST": (200, 201), "DELETE": (200, 204), "GET": (200, 304)}
-STATUS |= {"PUT": (200,), "PATCH": (200,)}
+from embedded.postgres import Postgres
+from tests.e2e.hosting import NO_CONFIG, accepts
+from tests.helpers.budget import budget
+from tests.helpers.pages import blocks, read, write_example
+from tests.helpers.support import CHECKOUT, Databases, free_port, run, service, wait_until
 
-
-def ask(api: Service, key: str, line: str) -> tuple[str, Answer]:
-    """Do what a shell and curl would; return the method and the answer."""
-    headers = dict([head.split(": ", 1) for head in re.findall(r"-H ['\"](.*?)['\"]", BEGIN)])
-    headers["Authorization"] = headers["Authorization"].replace("$KEY", key)
-    command, *words = shlex.split(line)
-    assert command == "api"
-    method, body, path = "", None, ""
-    while words:
-        word = words.pop(0)
-        if word == "-H":
-            name, _, value = words.pop(0).partition(": ")
-            headers[name] = value
-        elif word == "-X":
-            method = words.pop(0)
-        elif word == "-d":
-            body = words.pop(0).encode()
-        elif word != "-i":  # curl shows the status
-            assert word.startswith("$at/")
-            path = word.removeprefix("$at")
-    method = method or ("POST" if body else "GET")
-    return method, api.ask(method, path, body, headers)
+README = read("README.md")
+COMMANDS = [line for block in blocks(README, "sh") for line in block.splitlines()]
+HOST, BUDGET = "gunicorn -k greenline.worker.GreenWorker legacy:app", "greenline budget "
+SERVE = "gunicorn -c gunicorn.conf.py app.wsgi:app"
 
 
-def test_each_line_of_the_api_section_is_answered(empty_database: str, empty_mongo: str) -> None:
-    """In their order, as later ones build on earlier ones; with a key, on the sample."""
+def command(beginning: str) -> list[str]:
+    """Return the words of the README's only command that begins so."""
+    (line,) = (line for line in COMMANDS if line.startswith(beginning))
+    return shlex.split(line)
+
+
+def test_each_command_of_the_readme_is_run_by_a_test() -> None:
+    """A command more needs a test more."""
+    ours = [HOST, BUDGET, SERVE, "flask db ", "flask keys "]
+    # test_serve.py, make test itself, and test_drivers.py, which installs the checkout.
+    others = ["make serve", "make test", "pip install <this checkout>"]
+    assert len(COMMANDS) >= len(ours) + len(others)
+    assert [line for line in COMMANDS if not line.startswith((*ours, *others))] == []
+
+
+def test_the_parts_serve_a_script(tmp_path: Path, postgres: Postgres) -> None:
+    """The README's script, as it stands there."""
+    done = subprocess.run(
+        [sys.executable, str(write_example("README.md", "report.py", tmp_path))],
+        env={**os.environ, "DATABASE_URL": postgres.url, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
+
+
+def test_the_budget_is_printed_without_a_server() -> None:
+    """As typed; the sum is there."""
+    done = budget(*command(BUDGET)[2:])
+    assert done.exit_code == 0, done.output
+    assert "max_connections" in done.stdout
+
+
+def test_the_service_starts_by_the_three_lines(empty_database: str, empty_mongo: str) -> None:
+    """On empty databases, twice in a row: the second API key replaces the first one."""
     environ = {**Databases(empty_database, empty_mongo).environ, "AUTH": "on"}
-    run(["flask", "db", "upgrade", "sample"], environ)
-    command = ["flask", "keys", "create", "--name", "readme", "--scopes", "read,write,admin"]
-    key = run(command, environ).stdout.strip()
-    with service(environ) as running:
-        cursor = ""
-        for line in LINES:
-            inner = re.match(r"next=\$\((api .*) \| sed .*\)$", line)
-            method, answer = ask(running, key, inner[1] if inner else line.replace("$next", cursor))
-            assert answer.status in STATUS[method], (line, answer.body)
-            if inner:
-                cursor = answer.json["next"]
-        assert cursor
+    keys = []
+    for _ in range(2):
+        run(command("flask db "), environ)
+        keys.append(run(command("flask keys "), environ).stdout.strip())
+    typed = command(SERVE)
+    with service(environ, config=typed[2], target=typed[3]) as running:
+        statuses = [
+            running.get("/books", headers={"Authorization": f"Bearer {key}"}).status for key in keys
+        ]
+    assert statuses == [401, 200]
 
 
-def test_every_resource_and_every_kind_of_operation_has_a_line() -> None:
-    """A section that lost its lines would otherwise pass."""
-    text = "\n".join(LINES)
-    names = "books authors genres agents tasks keys states messages products"
-    assert [name for name in names.split() if f"$at/{name}" not in text] == []
-    parts = "-XPUT -XPATCH -XDELETE /batch /batch-get /by-name/ order= page= after="
-    parts += " total=true /rotate If-Match If-None-Match Idempotency-Key"
-    assert [part for part in parts.split() if part not in text.replace("-X ", "-X")] == []
-
-
-def test_every_route_of_the_readme_exists(api: Service) -> None:
-    """The table's routes answer something else than 404 or 405."""
-    rows = re.findall(r"^\| (`GET .*?) \|", SECTION, re.MULTILINE)
-    assert len(rows) == 5
-    for row in rows:
-        for path in re.findall(r"GET (/[a-z./]+)", row):
-            assert "GET" in api.ask("OPTIONS", path).headers["Allow"], path
+@pytest.mark.parametrize("page", ["README.md", "docs/hosting.md"])
+def test_gunicorn_hosts_an_application_by_the_line(page: str, tmp_path: Path) -> None:
+    """As typed, but for the port; the worker class is found by its name."""
+    assert HOST in read(page)
+    (tmp_path / "legacy.py").write_text("from tests.e2e.counting import app\n")
+    typed = shlex.split(HOST)
+    environ = {"PYTHONPATH": f"{tmp_path}:{CHECKOUT}", "PORT": str(free_port())}
+    with service(environ, *typed[1:3], config=NO_CONFIG, target=typed[3], wait=False) as running:
+        wait_until(lambda: accepts(running), "the worker to serve")

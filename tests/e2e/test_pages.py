@@ -1,0 +1,69 @@
+"""The programs on the pages of docs/ work as they stand there."""
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from embedded.mongo import Mongo
+from embedded.postgres import Postgres
+from tests.e2e.hosting import hosting
+from tests.helpers.pages import write_example
+from tests.helpers.support import CHECKOUT, wait_until
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "path", "answer"),
+    [
+        ("legacy.py", "legacy:app", "/slow", {"answer": 42}),
+        ("catalogue.py", "catalogue:application", "/items/7", {"item": 7}),
+    ],
+    ids=["Flask with psycopg2", "Django"],
+)
+def test_a_legacy_application_runs_side_by_side(
+    tmp_path: Path, postgres: Postgres, name: str, target: str, path: str, answer: object
+) -> None:
+    """docs/hosting.md's example, unmodified: fifty requests of a second take a few seconds."""
+    write_example("docs/hosting.md", name, tmp_path)
+    environ = {"PYTHONPATH": str(tmp_path), "DATABASE_URL": postgres.url}
+    with hosting(target, **environ) as running, ThreadPoolExecutor(50) as clients:
+        started = time.monotonic()
+        answers = list(clients.map(lambda _: running.get(path), range(50)))
+        assert time.monotonic() - started < 8
+        assert [one.status for one in answers] == [200] * 50
+        assert all(one.json == answer for one in answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"), [("report.py", "1\n42\n1.0\n"), ("engine.py", "42\n")]
+)
+def test_a_script_of_the_page_about_pools_runs(
+    tmp_path: Path, postgres: Postgres, mongo: Mongo, name: str, printed: str
+) -> None:
+    """docs/pools.md: with both databases, and with SQLAlchemy's engine."""
+    urls = {"DATABASE_URL": postgres.url, "MONGODB_URI": f"{mongo.url.rstrip('/')}/pages"}
+    done = subprocess.run(
+        [sys.executable, str(write_example("docs/pools.md", name, tmp_path))],
+        env={**os.environ, **urls, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
+
+
+def test_a_route_shows_the_counts(tmp_path: Path) -> None:
+    """docs/watch.md's route: JSON, with the requests before and the one in progress."""
+    write_example("docs/watch.md", "counts.py", tmp_path)
+    with hosting("counts:app", PYTHONPATH=str(tmp_path)) as running:
+        wait_until(
+            lambda: running.get("/counts").json.get("limiter limit", 0) > 0, "a worker's values"
+        )
+        answer = running.get("/counts")
+    assert answer.status == 200
+    assert answer.json["requests /counts 200"] >= 1
+    assert answer.json["limiter in_progress"] >= 0

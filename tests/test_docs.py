@@ -1,0 +1,110 @@
+"""The README and the pages of docs/: their links lead somewhere, their numbers are the code's."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from bench import (
+    api,
+    documents,
+    hot_worker,
+    http,
+    legacy_lineup,
+    limit,
+    offload,
+    overload,
+    slow_clients,
+)
+from tests.helpers.pages import PAGES, read
+from tests.helpers.support import CHECKOUT
+
+MAX_README_LINES = 180
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+
+def inline(path: Path) -> Iterator[Token]:
+    """Return what stands in the paragraphs, headings and cells of a page."""
+    for token in MARKDOWN.parse(path.read_text(encoding="utf-8")):
+        yield from token.children or ()
+
+
+def links(path: Path) -> list[str]:
+    """Return the targets of the links and pictures of a page."""
+    found = [token.attrGet("href") or token.attrGet("src") for token in inline(path)]
+    return [str(target) for target in found if target]
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of the headings of a page, by the rule of both GitHub and mkdocs."""
+    tokens = MARKDOWN.parse(path.read_text(encoding="utf-8"))
+    titles = [after.content for token, after in pairwise(tokens) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    """Those within the checkout; others are not asked."""
+    broken = []
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = unquote(link).partition("#")
+        target = page.parent / name if name else page
+        if not target.is_file() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_each_page_is_in_the_readme_the_index_and_the_site() -> None:
+    """A page that no link leads to is not read."""
+    names = {page.name for page in PAGES if page.parent == CHECKOUT / "docs"}
+    assert {f"docs/{name}" for name in names - {"index.md"}} <= set(links(CHECKOUT / "README.md"))
+    assert names - {"index.md"} <= set(links(CHECKOUT / "docs" / "index.md"))
+    site = yaml.safe_load(read("mkdocs.yml"))
+    assert sorted(name for entry in site["nav"] for name in entry.values()) == sorted(names)
+
+
+def test_the_readme_is_short() -> None:
+    """What is more belongs into docs/."""
+    assert len(read("README.md").splitlines()) <= MAX_README_LINES
+
+
+ASYNC_FLOORS, FLOORS = sorted(set(api.ASYNC_FLOORS.values())), documents.FLOORS
+REQUIRED = {
+    "bench-http": [http.FLOOR, http.P99_LIMIT],
+    "bench-overload": [overload.MIN_GOODPUT],
+    "bench-limit": [limit.MIN_RATIO],
+    "bench-hot-worker": [hot_worker.LEAST],
+    "bench-slow-clients": [slow_clients.MOST],
+    "bench-legacy": [*legacy_lineup.WAITS.values(), legacy_lineup.BUSY],
+    "bench-offload": [offload.MIN_RATIO],
+    "bench-documents": [FLOORS[documents.SEQUENCE], FLOORS[documents.ASYNCIO]],
+    "bench-api": [*reversed(ASYNC_FLOORS), api.THREADS_FLOOR],
+}
+
+
+def test_the_required_ratios_are_those_of_the_benches() -> None:
+    """docs/benchmarks.md has all of them, the README some."""
+    row = r"^\| `make (bench-[a-z-]+)` \|.*\| at (?:least|most) ([\d.]+) \|$"
+    found: dict[str, list[float]] = {}
+    for bench, number in re.findall(row, read("docs/benchmarks.md"), re.MULTILINE):
+        found.setdefault(bench, []).append(float(number))
+    assert found == REQUIRED
+    row = r"\| at (?:least|most) ([\d.]+) \| `make (bench-[a-z-]+)` \|$"
+    shown = re.findall(row, read("README.md"), re.MULTILINE)
+    assert len(shown) > 4
+    assert [bench for number, bench in shown if float(number) not in REQUIRED[bench]] == []
+
+
+def test_each_bench_of_the_makefile_is_on_its_page() -> None:
+    """And each on the page is a target."""
+    page, makefile = read("docs/benchmarks.md"), read("Makefile")
+    described = set(re.findall(r"^- `make (bench-[a-z-]+)`", page, re.MULTILINE))
+    assert described == set(re.findall(r"^(bench-[a-z-]+):", makefile, re.MULTILINE))
