@@ -6,11 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
 
+import click
 import pytest
 import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from app.commands import create_app
 from bench import (
     api,
     documents,
@@ -22,6 +24,7 @@ from bench import (
     overload,
     slow_clients,
 )
+from greenline import cli
 from tests.helpers.pages import PAGES, read
 from tests.helpers.support import CHECKOUT
 
@@ -46,6 +49,32 @@ def anchors(path: Path) -> set[str]:
     tokens = MARKDOWN.parse(path.read_text(encoding="utf-8"))
     titles = [after.content for token, after in pairwise(tokens) if token.type == "heading_open"]
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def typed(page: Path, program: str) -> list[list[str]]:
+    """Return the words after *program* wherever a page has such a command, in code or a block."""
+    tokens = MARKDOWN.parse(page.read_text(encoding="utf-8"))
+    codes = [token.content for token in tokens if token.type == "fence"]
+    codes += [token.content for token in inline(page) if token.type == "code_inline"]
+    # Without a comment, and without the command behind a pipe.
+    lines = [re.split(r" [#|] ", line)[0] for code in codes for line in code.splitlines()]
+    return [line.split()[1:] for line in lines if line.startswith(f"{program} ")]
+
+
+@pytest.mark.parametrize(
+    ("program", "group"), [("flask", create_app().cli), ("greenline", cli.main)]
+)
+def test_each_command_on_a_page_exists(program: str, group: click.Group) -> None:
+    """Wherever it stands, and with options that it has."""
+    commands = [words for page in PAGES for words in typed(page, program)]
+    assert len(commands) > 5
+    for words in commands:
+        command: click.Command = group
+        while isinstance(command, click.Group) and words:
+            assert words[0] in command.commands, words
+            command = command.commands[words.pop(0)]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -54,6 +54,12 @@ def test_the_budget_is_printed_without_a_server() -> None:
     assert "max_connections" in done.stdout
 
 
+def test_the_page_of_the_service_has_the_same_lines() -> None:
+    """One start, said twice."""
+    lines = [block for block in blocks(README, "sh") if SERVE in block]
+    assert lines == [block for block in blocks(read("docs/service.md"), "sh") if SERVE in block]
+
+
 def test_the_service_starts_by_the_three_lines(empty_database: str, empty_mongo: str) -> None:
     """On empty databases, twice in a row: the second API key replaces the first one."""
     environ = {**Databases(empty_database, empty_mongo).environ, "AUTH": "on"}
