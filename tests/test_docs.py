@@ -1,6 +1,7 @@
 """The README and the pages of docs/: their links lead somewhere, their numbers are the code's."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -137,3 +138,12 @@ def test_each_bench_of_the_makefile_is_on_its_page() -> None:
     page, makefile = read("docs/benchmarks.md"), read("Makefile")
     described = set(re.findall(r"^- `make (bench-[a-z-]+)`", page, re.MULTILINE))
     assert described == set(re.findall(r"^(bench-[a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_the_extras_on_the_page_are_those_of_the_package() -> None:
+    """docs/hosting.md says what each of them is for."""
+    table = read("docs/hosting.md").partition("| extra |")[2].partition("\n\n")[0]
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(
+        project["optional-dependencies"]
+    )

@@ -6,17 +6,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from embedded.postgres import Postgres
-from tests.e2e.hosting import NO_CONFIG, accepts
+from tests.e2e.hosting import accepts, at_once
 from tests.helpers.budget import budget
 from tests.helpers.pages import blocks, read, write_example
-from tests.helpers.support import CHECKOUT, Databases, free_port, run, service, wait_until
+from tests.helpers.support import (
+    BIN,
+    CHECKOUT,
+    Databases,
+    Service,
+    environ,
+    free_port,
+    run,
+    service,
+    wait_until,
+)
 
 README = read("README.md")
 COMMANDS = [line for block in blocks(README, "sh") for line in block.splitlines()]
-HOST, BUDGET = "gunicorn -k greenline.worker.GreenWorker legacy:app", "greenline budget "
+HOST, BUDGET = "(cd examples && ", "greenline budget "
 SERVE = "gunicorn -c gunicorn.conf.py app.wsgi:app"
 
 
@@ -29,8 +37,8 @@ def command(beginning: str) -> list[str]:
 def test_each_command_of_the_readme_is_run_by_a_test() -> None:
     """A command more needs a test more."""
     ours = [HOST, BUDGET, SERVE, "flask db ", "flask keys "]
-    # test_serve.py, make test itself, and test_drivers.py, which installs the checkout.
-    others = ["make serve", "make test", "pip install <this checkout>"]
+    # test_serve.py, make test itself, and test_examples.py, which installs the package.
+    others = ["make serve", "make test", "pip install . flask psycopg2-binary"]
     assert len(COMMANDS) >= len(ours) + len(others)
     assert [line for line in COMMANDS if not line.startswith((*ours, *others))] == []
 
@@ -62,25 +70,36 @@ def test_the_page_of_the_service_has_the_same_lines() -> None:
 
 def test_the_service_starts_by_the_three_lines(empty_database: str, empty_mongo: str) -> None:
     """On empty databases, twice in a row: the second API key replaces the first one."""
-    environ = {**Databases(empty_database, empty_mongo).environ, "AUTH": "on"}
+    settings = {**Databases(empty_database, empty_mongo).environ, "AUTH": "on"}
     keys = []
     for _ in range(2):
-        run(command("flask db "), environ)
-        keys.append(run(command("flask keys "), environ).stdout.strip())
+        run(command("flask db "), settings)
+        keys.append(run(command("flask keys "), settings).stdout.strip())
     typed = command(SERVE)
-    with service(environ, config=typed[2], target=typed[3]) as running:
+    with service(settings, config=typed[2], target=typed[3]) as running:
         statuses = [
             running.get("/books", headers={"Authorization": f"Bearer {key}"}).status for key in keys
         ]
     assert statuses == [401, 200]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/hosting.md"])
-def test_gunicorn_hosts_an_application_by_the_line(page: str, tmp_path: Path) -> None:
-    """As typed, but for the port; the worker class is found by its name."""
-    assert HOST in read(page)
-    (tmp_path / "legacy.py").write_text("from tests.e2e.counting import app\n")
-    typed = shlex.split(HOST)
-    environ = {"PYTHONPATH": f"{tmp_path}:{CHECKOUT}", "PORT": str(free_port())}
-    with service(environ, *typed[1:3], config=NO_CONFIG, target=typed[3], wait=False) as running:
-        wait_until(lambda: accepts(running), "the worker to serve")
+def test_gunicorn_hosts_the_example_by_the_line(tmp_path: Path, postgres: Postgres) -> None:
+    """As typed, but for the port: fifty requests of a second each take a few seconds."""
+    port, log = free_port(), tmp_path / "log"
+    more = {"DATABASE_URL": postgres.url, "PORT": str(port), "PYTHONPATH": str(CHECKOUT)}
+    more["PATH"] = f"{BIN}:{os.environ['PATH']}"
+    (line,) = (line for line in COMMANDS if line.startswith(HOST))
+    # In the place of the shell, so that the signal reaches it.
+    typed = line.strip("()").replace("&& ", "&& exec ")
+    with log.open("wb") as output, subprocess.Popen(
+        ["sh", "-ec", typed],
+        cwd=CHECKOUT, env=environ(more), stdout=output, stderr=output,
+    ) as process:  # fmt: skip
+        running = Service(process, port, log)
+        try:
+            wait_until(lambda: accepts(running), "the worker to serve")
+            answers, took_s = at_once(running, "/slow", 50)
+        finally:
+            running.stop()
+    assert [answer.status for answer in answers] == [200] * 50
+    assert took_s < 8
