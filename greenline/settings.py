@@ -18,7 +18,7 @@ from greenline.budget.cpu import default_workers
 from greenline.errors import ConfigError
 
 MAX_SECONDS = 86_400.0
-MAX_WHOLE = 10**18 - 1
+MAX_WHOLE = 10**100 - 1
 OFF = "off"
 
 T = TypeVar("T")
@@ -75,12 +75,12 @@ def whole(min_: int, max_: int = MAX_WHOLE) -> Callable[[str], int]:
     Return a parser of whole numbers.
 
     :param min_: the smallest allowed number, int.
-    :param max_: the largest allowed number, int. Default: any of 18 digits.
+    :param max_: the largest allowed number, int. Default: any of 100 digits.
     """
 
     def parse(text: str) -> int:
         # int() alone would accept "1_000", "+1" and digits of other scripts.
-        if not re.fullmatch(r"[0-9]{1,18}", text) or not min_ <= int(text) <= max_:
+        if not re.fullmatch(r"[0-9]{1,100}", text) or not min_ <= int(text) <= max_:
             limit = f"of {min_} or more" if max_ == MAX_WHOLE else f"from {min_} to {max_}"
             raise ConfigError(f"{text!r} is not a whole number {limit}")
         return int(text)

@@ -20,7 +20,7 @@ from config import load
 from tests.helpers.support import Answer, Databases, Service, service
 
 # The pages for people.
-NOT_TOLD = {"docs.page", "docs.file"}
+NOT_TOLD = {"docs.index", "docs.page", "docs.file"}
 # Methods that Flask answers for each path by itself.
 OF_EACH = {"HEAD", "OPTIONS"}
 _numbers = itertools.count()

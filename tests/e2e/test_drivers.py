@@ -64,7 +64,8 @@ def test_the_console_script_asks_for_a_driver_only_where_it_needs_one(
     assert (done.returncode, done.stderr) == (0, "")
     done = greenline("budget", DATABASE_URL="postgresql://h/d", **without_drivers)
     assert done.returncode == 2
-    assert "DATABASE_URL: psycopg2 is not installed; it is needed to ask the server" in done.stderr
+    needed = "DATABASE_URL: greenline.postgres needs psycopg2: pip install 'greenline[postgres]'"
+    assert needed in done.stderr
     done = greenline("check-deploy", "--nginx", "deploy/nginx.conf", "--gunicorn",
                      "gunicorn.conf.py", DATABASE_URL="postgresql://h/d",
                      MONGODB_URI="mongodb://h/d", **without_drivers)  # fmt: skip

@@ -66,5 +66,6 @@ def code(answer: Answer) -> str:
 
 def lines(running: Service, number: int) -> int:
     """Return how often the log tells why the request failed, in one line."""
-    told = rf"^\[\d+\] \[WARNING\] app\.api\.problems: request lost-{number}: Postgres: \S.+$"
+    head = r"^\[.+\] \[\d+\] \[WARNING\] app\.api\.problems: "
+    told = rf"{head}request lost-{number}: Postgres: \S.+$"
     return len(re.findall(told, running.log, re.MULTILINE))
