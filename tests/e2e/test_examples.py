@@ -16,7 +16,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.helpers.support import CHECKOUT, Answer, Service, free_port, wait_until
+from tests.helpers.support import CHECKOUT, START_LIMIT_S, Answer, Service, free_port, wait_until
 from tests.helpers.wheel import Environment, build
 
 EXAMPLES = CHECKOUT / "examples"
@@ -74,13 +74,13 @@ class Example:
 
 
 def ask(running: Service, line: str) -> Answer:
-    """Do what curl would."""
+    """Do what curl would; the first request waits until the worker has started."""
     words = shlex.split(line)
     path = words[-1].removeprefix("http://127.0.0.1:8000")
     if words[1] == "-d":
-        return running.ask("POST", path, words[2].encode(), FORM)
+        return running.ask("POST", path, words[2].encode(), FORM, timeout_s=START_LIMIT_S)
     assert len(words) == 2
-    return running.get(path)
+    return running.get(path, timeout_s=START_LIMIT_S)
 
 
 @contextmanager
@@ -121,6 +121,9 @@ def example(wheel: Path, tmp_path: Path) -> Callable[[str], Example]:
         install, *lines = head(name)
         assert install.startswith("pip install ")
         environment = Environment(tmp_path / "venv", wheel, shlex.split(install)[2:])
+        # Of the wheel, and not of the checkout.
+        said = environment.run("python -c 'import greenline; print(greenline)'", {}, tmp_path)
+        assert str(environment.packages) in said.stdout
         return Example(lines, environment, tmp_path)
 
     return make
@@ -193,7 +196,7 @@ def test_the_worker_needs_no_extra(bare: Environment, tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text(HELLO)
     line = "gunicorn -k greenline.worker.GreenWorker hello:app"
     with serving(bare, line, {}, tmp_path) as running:
-        answer = running.get("/")
+        answer = ask(running, "curl http://127.0.0.1:8000/")
     assert answer.body.decode() == str(bare.packages / "greenline" / "__init__.py")
     said = bare.run("greenline budget --max-connections 100 --json", {}, tmp_path)
     assert json.loads(said.stdout)["postgres"]["host"] > 0
