@@ -5,6 +5,9 @@ import json
 from tests.helpers.support import Databases, Service, service, wait_until
 
 
+IDLE = {"size": 4, "active": 0, "idle": 4, "waiting": 0}
+
+
 def told(running: Service, pool: str) -> dict[str, int]:
     """Return what is told of the pools of that name."""
     keys = {tuple(json.loads(key)): value for key, value in running.get("/totals").json.items()}
@@ -16,7 +19,7 @@ def test_the_pools_of_both_databases_are_told_for_all_workers(databases: Databas
     environ = {**databases.environ, "MONGODB_MAX_POOL_SIZE": "2", "WEB_CONCURRENCY": "2"}
     with service(environ, target="tests.e2e.totals:app") as running:
         wait_until(
-            lambda: told(running, "mongodb") == {"size": 4, "active": 0, "idle": 4, "waiting": 0},
+            lambda: IDLE.items() <= told(running, "mongodb").items(),
             "all connections to be told",
         )
         assert {"size", "active", "idle", "waiting"} <= told(running, "postgres").keys()
