@@ -76,7 +76,7 @@ var/docs-venv/installed: requirements-docs.txt | have-python
 	@touch $@
 
 ##@ Measure
-bench-article: setup-dev ## run the experiment of the README: a thousand sleeping queries
+bench-article: setup-dev ## run a thousand sleeping queries on a Postgres of a hundred connections
 	@exec .venv/bin/python -m bench.article
 
 bench-postgres: setup-bench ## compare reads from Postgres with four other ways to serve them

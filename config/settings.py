@@ -75,7 +75,7 @@ OPS_TOKEN = Variable(
 @dataclass(frozen=True)
 class Settings:
     """
-    The settings that the README lists.
+    The settings that docs/settings.md lists.
 
     Seconds end in ``_s``. None means computed or unlimited where a comment says nothing else.
     """

@@ -2,7 +2,9 @@
 Define the environment variables: a record of each, and the parsers that the records use.
 
 No other module of the runtime reads these variables. ``config`` defines those of the service with
-the same parsers, so that one text has one meaning. Internal: applications import nothing from here.
+the same parsers, so that one text has one meaning.
+
+Internal: applications import nothing from here.
 """
 
 import os
