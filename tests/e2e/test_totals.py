@@ -4,7 +4,6 @@ import json
 
 from tests.helpers.support import Databases, Service, service, wait_until
 
-
 IDLE = {"size": 4, "active": 0, "idle": 4, "waiting": 0}
 
 
