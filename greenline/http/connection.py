@@ -227,13 +227,15 @@ class ClientConnection:
         self._handler = gevent.getcurrent()
         try:
             stays = self._answer(self, request, True)
-            if stays and not self._data:
-                # The client waits for its next request without a greenlet.
+            if stays:
+                # Also if the next request was read already: its error has no answer yet.
                 self.request = self._response = None
-                self._is_idle = True
-                self._idle_since_s = now = monotonic()
-                self._client.resume_request(now + self._keepalive_s)
-                return
+                if not self._data:
+                    # The client waits for its next request without a greenlet.
+                    self._is_idle = True
+                    self._idle_since_s = now = monotonic()
+                    self._client.resume_request(now + self._keepalive_s)
+                    return
             outcome = HandlerOutcome(stays)
         except BaseException as error:  # the connection's greenlet raises it
             outcome = HandlerOutcome(error=error)

@@ -20,6 +20,7 @@ from greenline.http.client import BodyTimeout, ClientTimeout, HeadTimeout
 from greenline.http.connection import ClientConnection
 from greenline.http.fast_parser import Rules
 from greenline.http.plain_client import Sweep
+from greenline.hub.handlers import Handlers
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -29,10 +30,11 @@ READ_S, MAX_BYTES = 0.3, 100
 class Talk:
     """A connection, and the client's end of it."""
 
-    def __init__(self, ours: socket.socket, theirs: socket.socket) -> None:
+    def __init__(self, ours: socket.socket, theirs: socket.socket, start: Any = None) -> None:
         self.theirs = theirs
         self.limiter = ConcurrencyLimiter(Fixed(1))
         self.outcomes: list[Any] = []
+        self.in_handlers: list[bool] = []
         self.answer: Any = lambda connection, environ: environ["wsgi.input"].read()
         cfg, sweep = Config(), Sweep()
         sweep.start()
@@ -42,11 +44,12 @@ class Talk:
         self.connection = ClientConnection(
             ours, ("127.0.0.1", 4711), ("127.0.0.1", 8000),
             rules=Rules(cfg), base=base_environ(cfg), limits=limits, limiter=self.limiter,
-            keepalive_s=READ_S, answer=self._answer, start=None, sweep=sweep,
+            keepalive_s=READ_S, answer=self._answer, start=start, sweep=sweep,
         )  # fmt: skip
 
     def _answer(self, connection: ClientConnection, request: Any, in_handler: bool) -> bool:
         response, environ = connection.respond(request)
+        self.in_handlers.append(in_handler)
         try:
             self.outcomes.append(self.answer(connection, environ))
             response.start_response("200 OK", [("Content-Length", "0")])
@@ -102,6 +105,17 @@ def test_the_connection_keeps_the_error_of_a_body_that_is_too_large(talk: Talk) 
     assert type(error) is BodyTooLarge
     assert talk.connection.error is error
     assert not talk.connection.is_answered()
+
+
+def test_the_error_of_a_pipelined_request_is_still_to_be_answered() -> None:
+    """Though the request before it was answered in a handler, with the same bytes read."""
+    ours, theirs = socket.socketpair()
+    with closing(theirs), closing(ours):
+        talk = Talk(ours, theirs, Handlers().start)
+        talk.fail(HEAD + b"\r\n" + b"GET / HTTP/9\r\n\r\n")
+        assert talk.in_handlers == [True]
+        assert not talk.connection.is_answered()
+        talk.connection.close()
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
