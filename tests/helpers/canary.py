@@ -35,7 +35,8 @@ def main(arguments: list[str]) -> int:
     print(f"canary: installing the newest versions into {VENV}", flush=True)
     pins = {found[1]: found[2] for found in _pins(REQUIREMENTS)}
     subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-    _pip("install", "--upgrade", "--upgrade-strategy", "eager", *without_bounds(REQUIREMENTS))
+    upgrade = ("--upgrade", "--upgrade-strategy", "eager", "--no-compile")
+    _pip("install", *upgrade, *without_bounds(REQUIREMENTS))
     newest = _installed()
     changed = {
         name: (ours, newest[_normal(name)])
