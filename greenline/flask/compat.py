@@ -17,7 +17,7 @@ from flask.json.provider import DefaultJSONProvider
 from werkzeug.routing import Map, MapAdapter, Rule
 
 SUPPORTED = ">=3.1.3,<3.2"
-WERKZEUG_SUPPORTED = ">=3.1.9,<3.2"
+WERKZEUG_SUPPORTED = ">=3.1,<3.2"
 
 MISSING = ""
 try:

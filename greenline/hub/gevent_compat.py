@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import gevent
 
-SUPPORTED = ">=26.9,<27"
+SUPPORTED = ">=25.9.1,<27"
 
 
 def _refuse(reason: str) -> NoReturn:
