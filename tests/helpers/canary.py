@@ -108,7 +108,7 @@ def _normal(name: str) -> str:
 
 
 def _pip(*arguments: str) -> str:
-    command = [VENV / "bin/python", "-m", "pip", "-qq", "--disable-pip-version-check", *arguments]
+    command = [VENV / "bin/python", "-m", "pip", "--disable-pip-version-check", *arguments]
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
