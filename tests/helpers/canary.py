@@ -49,6 +49,8 @@ def main(arguments: list[str]) -> int:
     failed = set(FAILED.findall(output))
 
     def fails_with(name: str, version: str) -> set[str]:
+        if time.monotonic() >= end_s:
+            return failed
         _pip("install", "--no-deps", f"{name}=={version}")
         try:
             output, is_cut = _tests(sorted(failed), end_s)
@@ -109,7 +111,8 @@ def _normal(name: str) -> str:
 
 def _pip(*arguments: str) -> str:
     command = [VENV / "bin/python", "-m", "pip", "--disable-pip-version-check", *arguments]
-    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+    done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, timeout=LIMIT_S)
+    return done.stdout
 
 
 def _installed() -> dict[str, str]:
