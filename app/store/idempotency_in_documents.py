@@ -75,7 +75,7 @@ def create_idempotently(
     :param idempotency: the key, and a hash of the request.
     :returns: the documents as first stored.
     :raises Conflict: one contradicts a stored document.
-    :raises KeyReused: the key came with another request before.
+    :raises IdempotencyKeyReused: the key came with another request before.
     :raises KeyInProgress: the first request may not be finished.
     """
     key = _Key(mongo, collection, idempotency.key)

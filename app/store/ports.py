@@ -137,7 +137,7 @@ class Repository(Protocol[I]):
         :param idempotency: return the answer of the first call with this key. Default None.
         :returns: the items as stored, in their order.
         :raises Conflict: one contradicts a stored item.
-        :raises KeyReused: the key came with another request before.
+        :raises IdempotencyKeyReused: the key came with another request before.
         :raises KeyInProgress: the first request with the key is not finished.
         """
         ...

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 
 from app.records import StateInput
 from app.store.indexes import ensure
-from app.store.ports import Change, Once
+from app.store.ports import Change, Idempotency
 from app.store.states import States
 from embedded.mongo import Mongo as Server
 from greenline.errors import (
@@ -223,7 +223,7 @@ def test_a_duplicate_of_a_running_batch_waits_until_its_deadline_at_most(
     states: States, client: Mongo, mongo: Server
 ) -> None:
     """The first one's commit takes a while; then both get its answer."""
-    key = Once("me states k", b"request")
+    key = Idempotency("me states k", b"request")
     block = {"blockConnection": True, "blockTimeMS": 2_500}
     with failing(mongo, ["commitTransaction"], {"times": 1}, **block):
         first = gevent.spawn(states.create, items(1, 2), key)
