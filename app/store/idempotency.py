@@ -22,7 +22,7 @@ def first_answer(cursor: Cursor, idempotency: Idempotency) -> list[Stored] | Non
 
     :param cursor: in the transaction of the write.
     :param idempotency: the key, and a hash of the request.
-    :raises KeyInProgress: the first request is not finished.
+    :raises IdempotencyKeyInProgress: the first request is not finished.
     :raises IdempotencyKeyReused: the first request was another one.
     """
     # Tried, not waited for: a duplicate must not hold a connection. The lock ends with the

@@ -76,7 +76,7 @@ def create_idempotently(
     :returns: the documents as first stored.
     :raises Conflict: one contradicts a stored document.
     :raises IdempotencyKeyReused: the key came with another request before.
-    :raises KeyInProgress: the first request may not be finished.
+    :raises IdempotencyKeyInProgress: the first request may not be finished.
     """
     key = _Key(mongo, collection, idempotency.key)
     found: dict[int, Document] = {}

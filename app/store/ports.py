@@ -138,7 +138,7 @@ class Repository(Protocol[I]):
         :returns: the items as stored, in their order.
         :raises Conflict: one contradicts a stored item.
         :raises IdempotencyKeyReused: the key came with another request before.
-        :raises KeyInProgress: the first request with the key is not finished.
+        :raises IdempotencyKeyInProgress: the first request with the key is not finished.
         """
         ...
 

@@ -106,10 +106,10 @@ class Slots:
         try:
             has_ended = leave(conn, None if self._control is None else self._control.cancel)
         finally:
-            self._log("backend %d has ended" if has_ended else "backend %d may live on", conn.pid)
             self.leaving -= 1
             slot, conn.slot = conn.slot, None
             self._free(slot, has_ended=bool(has_ended))
+            self._log("backend %d has ended" if has_ended else "backend %d may live on", conn.pid)
 
     def _free(self, slot: Slot | None, *, has_ended: bool = True) -> None:
         """Release a slot in which no backend was requested, or whose backend was closed."""
