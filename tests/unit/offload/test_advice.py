@@ -16,10 +16,11 @@ def test_the_entry_ends_with_the_setting(caplog: pytest.LogCaptureFixture) -> No
     try:
         gevent.sleep(0.1)
         wait_below_python()
-        wait_until(lambda: "the hub was blocked" in caplog.text, "the entry")
+        # On a busy machine the log may have an entry on something else first.
+        advice = f"GREENLINE_OFFLOAD={__name__}:wait_below_python"
+        wait_until(lambda: advice in caplog.text, "the entry")
     finally:
         watchdog.stop()
-    assert f"GREENLINE_OFFLOAD={__name__}:wait_below_python" in caplog.text
 
 
 def wait_below_python() -> None:
