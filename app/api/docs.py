@@ -10,7 +10,7 @@ from app.errors import NotFound
 
 A_DAY_S = 86_400
 # No inline script or style is allowed, so the page has none.
-POLICY = (
+DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -26,7 +26,7 @@ def add(app: Flask) -> None:
 
     def page(name: str) -> Response:
         response = file(name)
-        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["Content-Security-Policy"] = DOCS_POLICY
         return response
 
     def file(name: str) -> Response:

@@ -55,23 +55,23 @@ class RateLimit:
         policies = [f'"{each}";q={each.amount};w={each.get_expiry()}' for each in self._limits]
         self._policy = ("RateLimit-Policy", ", ".join(policies))
 
-    def take(self, who: str, environ: MutableMapping[str, Any]) -> None:
+    def take(self, client: str, environ: MutableMapping[str, Any]) -> None:
         """
         Count one request, and store its response headers in *environ*.
 
-        :param who: the client, as the key of its counts.
+        :param client: the client, as the key of its counts.
         :param environ: the request's.
         :raises TooManyRequests: the limit is exceeded.
         """
         counter = self._own if self._shared is None else self._counter(self._shared)
         try:
-            self._take(counter, who, environ)
+            self._take(counter, client, environ)
         except StorageError as error:
             # Logged once for an outage, not at each request.
             if self._shared_failed_until is None:
                 log.warning("RATE_LIMIT_STORAGE: %s; this host counts by itself meanwhile", error)
             self._shared_failed_until = monotonic() + STORE_RETRY_S
-            self._take(self._own, who, environ)
+            self._take(self._own, client, environ)
         else:
             if counter is self._shared and self._shared_failed_until is not None:
                 self._shared_failed_until = None
@@ -83,14 +83,14 @@ class RateLimit:
         return self._own if until is not None and monotonic() < until else shared
 
     def _take(
-        self, counter: FixedWindowRateLimiter, who: str, environ: MutableMapping[str, Any]
+        self, counter: FixedWindowRateLimiter, client: str, environ: MutableMapping[str, Any]
     ) -> None:
         # Every limit counts the request, also after one that is exceeded.
-        over = [limit for limit in self._limits if not counter.hit(limit, who)]
+        over = [limit for limit in self._limits if not counter.hit(limit, client)]
         # The headers describe one limit: of the exceeded ones, or of all, the one with the fewest
         # requests left.
         tightest, reset_s, left = min(
-            (_state(counter, limit, who) for limit in over or self._limits),
+            (_state(counter, limit, client) for limit in over or self._limits),
             key=lambda state: (state[2], -state[1]),
         )
         environ[HEADERS_KEY] = (
@@ -102,10 +102,10 @@ class RateLimit:
 
 
 def _state(
-    counter: FixedWindowRateLimiter, limit: RateLimitItem, who: str
+    counter: FixedWindowRateLimiter, limit: RateLimitItem, client: str
 ) -> tuple[RateLimitItem, int, int]:
     """Return *limit*, the seconds until its window ends, and the requests left until then."""
-    window = counter.get_window_stats(limit, who)
+    window = counter.get_window_stats(limit, client)
     return limit, max(ceil(window.reset_time - time()), 1), window.remaining
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import Flask, request
 
-HEADER = "X-Request-Id"
+REQUEST_ID_HEADER = "X-Request-Id"
 ENVIRON = "greenline.request_id"  # read by the worker's access log
 WELL_FORMED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -36,7 +36,7 @@ class _Identify:
         environ[ENVIRON] = mine
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            return start_response(status, [*headers, (HEADER, mine)], exc_info)
+            return start_response(status, [*headers, (REQUEST_ID_HEADER, mine)], exc_info)
 
         answer: Iterable[bytes] = self._application(environ, start)
         return answer

@@ -9,7 +9,7 @@ ALWAYS = [("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referre
 POLICY = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 # The answer to a GET may be stored by the client and revalidated with its ETag; others may not.
 READ = ("Cache-Control", "private, no-cache")
-WRITTEN = ("Cache-Control", "no-store")
+NO_STORE = ("Cache-Control", "no-store")
 
 
 def register(app: Flask) -> None:
@@ -31,7 +31,7 @@ class _Headers:
             if POLICY[0] not in names:
                 headers.append(POLICY)
             if READ[0] not in names:
-                headers.append(READ if environ["REQUEST_METHOD"] in ("GET", "HEAD") else WRITTEN)
+                headers.append(READ if environ["REQUEST_METHOD"] in ("GET", "HEAD") else NO_STORE)
             return start_response(status, headers, exc_info)
 
         answer: Iterable[bytes] = self._application(environ, start)

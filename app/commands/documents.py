@@ -14,7 +14,7 @@ from pymongo.errors import PyMongoError
 from app.commands.sample import SEED, faker
 from app.documents.checkpoint import Checkpoint, Terms, require_not_ours
 from app.documents.compare import Comparison, Result
-from app.documents.copy import Copy, Keeper, identity_of
+from app.documents.copy import CheckpointSaver, Copy, identity_of
 from app.documents.endpoint import CollectionEndpoint, Place, opened, parse
 from app.documents.failures import FailureFile
 from app.documents.follow import Follower, position_now, require_position
@@ -34,7 +34,7 @@ from greenline.mongo.options import DOCUMENTDB, Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PLACES = """
+PLACES_HELP = """
 SOURCE and TARGET are mongodb://HOST/DATABASE.COLLECTION with the options of any MongoDB URI, or
 DATABASE.COLLECTION or COLLECTION on the service's own server, as MONGODB_URI has it.
 """
@@ -113,7 +113,7 @@ def populate(target: str, count: int, seed: int, batches_at_once: int, as_json: 
     _exit_if_stopped(stop)
 
 
-@documents.command(epilog=PLACES)
+@documents.command(epilog=PLACES_HELP)
 @click.argument("source")
 @click.argument("target")
 @recipe_options
@@ -179,7 +179,7 @@ def copy(
     _exit_if_stopped(stop)
 
 
-@documents.command(epilog=PLACES)
+@documents.command(epilog=PLACES_HELP)
 @click.argument("source")
 @click.argument("target")
 @recipe_options
@@ -286,7 +286,7 @@ class CopyRun:
     def _compared(self, as_json: bool) -> bool:
         # A comparison may take longer than the time after which a silent copy counts as dead.
         with (
-            Keeper(self._checkpoint, lambda _: None, self._stop),
+            CheckpointSaver(self._checkpoint, lambda _: None, self._stop),
             display("compared", _count(self._source), as_json=as_json) as shown,
         ):
             compared = Comparison(

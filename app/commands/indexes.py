@@ -15,14 +15,14 @@ from greenline.mongo.client import DEFAULT_DATABASE
 from greenline.mongo.errors import translated
 
 UNKNOWN = "unknown"
-COLUMNS = ("collection", "index", "keys", "bytes", "uses", "")
+INDEX_COLUMNS = ("collection", "index", "keys", "bytes", "uses", "")
 
 
 def made(database: "Database[Document]") -> Iterator[tuple[str, str | None]]:
     """Create the missing indexes; yield each one's name, and the reason if it cannot be created."""
     for collection, declared in DECLARED.items():
         for index in declared:
-            wrong = store.ensure(lambda: _lent(database), collection, index)
+            wrong = store.ensure(lambda: _checkout(database), collection, index)
             yield f"{collection}.{index.name}", wrong
 
 
@@ -54,7 +54,7 @@ def drop() -> None:
 @indexes.command()
 def stats() -> None:
     """Show names, keys, sizes, and use counts if the server reports them."""
-    rows = [COLUMNS]
+    rows = [INDEX_COLUMNS]
     with _database() as database:
         for one in store.stats(database, DECLARED):
             numbers = [UNKNOWN if n is None else f"{n:,}" for n in (one.size_bytes, one.uses)]
@@ -72,7 +72,7 @@ def _database() -> "Iterator[Database[Document]]":
 
 
 @contextmanager
-def _lent(database: "Database[Document]") -> "Iterator[Database[Document]]":
+def _checkout(database: "Database[Document]") -> "Iterator[Database[Document]]":
     # The client of a command has no such translation of its own, unlike a worker's.
     with translated():
         yield database

@@ -16,7 +16,7 @@ from config import load
 from greenline.errors import Conflict
 
 PAGE = 1_000
-COLUMNS = ("id", "name", "begins with", "scopes", "expires", "created")
+KEY_COLUMNS = ("id", "name", "begins with", "scopes", "expires", "created")
 
 
 @click.group()
@@ -56,8 +56,8 @@ def create(name: str, scopes: str, days: int | None, replace: bool) -> None:
 def list_() -> None:
     """Show all keys, without what would let anybody use one."""
     with _opened() as store:
-        rows = [COLUMNS, *(_row(key) for key in _all(store))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+        rows = [KEY_COLUMNS, *(_row(key) for key in _all(store))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(KEY_COLUMNS))]
     for row in rows:
         click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
 

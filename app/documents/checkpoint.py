@@ -75,7 +75,7 @@ class Checkpoint:
         self._target = target
         self._terms = terms
         self._stopping = stopping
-        self._collection = target.beside(COLLECTION)
+        self._collection = target.sibling_collection(COLLECTION)
         self._key = target.collection.name
         self._token = uuid4().hex
         self._retry = retrying(stopping)
@@ -128,7 +128,7 @@ class Checkpoint:
     def is_seen_by(self, other: CollectionEndpoint) -> bool:
         """Return whether *other* is a collection of the same database of the same server."""
         with other.errors():
-            return other.beside(COLLECTION).find_one(self._mine()) is not None
+            return other.sibling_collection(COLLECTION).find_one(self._mine()) is not None
 
     def _first(self) -> dict[str, Any]:
         return {

@@ -18,7 +18,7 @@ from app.documents.endpoint import CollectionEndpoint
 from app.documents.reading import BATCH, Reader
 from app.documents.transform import Recipe, TransformRefused
 
-RANGE = 50_000  # documents in a range
+RANGE_DOCUMENTS = 50_000  # documents in a range
 MAX_NAMED = 100_000  # in a larger range of the target the differing documents are not searched for
 SHOWN = 5  # differing documents that are named
 HASH_BYTES = 16
@@ -150,7 +150,7 @@ class Comparison:
         first: bytes | None = None
         side, size = Side(), 0
         for document in self._counted(self._documents(self._source)):
-            if size >= RANGE:
+            if size >= RANGE_DOCUMENTS:
                 # A range ends only at an _id that a query may contain.
                 end = ids.id_of(document)
                 if end is not None and ids.is_readable(end):

@@ -64,7 +64,7 @@ class Copy:
         :raises GreenlineError: a server is unreachable for too long or refuses, too many documents
             fail, or another process has taken the copy over.
         """
-        with Keeper(self._checkpoint, self._on_progress, self._stopping):
+        with CheckpointSaver(self._checkpoint, self._on_progress, self._stopping):
             batches = DocumentBatches(self._job.limits.batches_at_once, self._stopping, self._count)
             # The batches in progress are finished whatever ends the reading: the checkpoint then
             # covers them.
@@ -130,7 +130,7 @@ class Copy:
         self._checkpoint.progress = added(self._checkpoint.progress, batch)
 
 
-class Keeper:
+class CheckpointSaver:
     """
     A thread that saves the checkpoint and shows the progress once a second, for a ``with`` block.
 

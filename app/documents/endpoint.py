@@ -67,7 +67,7 @@ class CollectionEndpoint:
     max_document_bytes: int
     is_view: bool = False
 
-    def beside(self, name: str) -> "Collection[dict[str, Any]]":
+    def sibling_collection(self, name: str) -> "Collection[dict[str, Any]]":
         """Return the collection *name* of the same database, with decoded documents."""
         # On the primary and acknowledged: a checkpoint that is not stored would be worse than none.
         decoded: CodecOptions[dict[str, Any]] = CodecOptions()

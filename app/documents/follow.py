@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from app.documents import ids
 from app.documents.batches import MAX_BYTES
-from app.documents.copy import Keeper
+from app.documents.copy import CheckpointSaver
 from app.documents.endpoint import CollectionEndpoint, named
 from app.documents.failures import Failure
 from app.documents.job import Job
@@ -85,7 +85,9 @@ class Follower:
         :raises GreenlineError: a server is unreachable for too long or refuses, the server no
             longer has the changes since the position, or the collection was dropped or renamed.
         """
-        with Keeper(self._checkpoint, lambda _: self._on_change(self._applied), self._stopping):
+        with CheckpointSaver(
+            self._checkpoint, lambda _: self._on_change(self._applied), self._stopping
+        ):
             while not self._stopping.is_set():
                 try:
                     self._retry(self._follow)

@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure
 from app.store.ports import Document
 from greenline.errors import Conflict, GreenlineError, StoreError, Unavailable
 
-Lend = Callable[[], "AbstractContextManager[Database[Document]]"]
+Checkout = Callable[[], "AbstractContextManager[Database[Document]]"]
 
 AGAIN_S = 1.0
 INDEXES_WAIT_S = 1.0  # a health check may take two seconds
@@ -63,14 +63,16 @@ class Indexes:
     """
     Create the missing indexes in the background of a worker; readiness waits for them.
 
-    :param lend: returns the block in which the database may be used.
+    :param checkout: returns the block in which the database may be used.
     :param declared: the indexes by collection.
     :param require: raises GreenlineError while the server cannot be used. It is called before each
         index, because an index that is refused for a lack of rights is not tried again.
     """
 
-    def __init__(self, lend: Lend, declared: Declared, require: Callable[[], object]) -> None:
-        self._lend = lend
+    def __init__(
+        self, checkout: Checkout, declared: Declared, require: Callable[[], object]
+    ) -> None:
+        self._checkout = checkout
         self._require = require
         every = [(collection, index) for collection in declared for index in declared[collection]]
         # The unique ones first: only they protect the data.
@@ -123,17 +125,17 @@ class Indexes:
     def _make_next(self) -> None:
         # Removed only after the attempt: check() names the first one that is left.
         collection, index = self._left[0]
-        wrong = ensure(self._lend, collection, index)
+        wrong = ensure(self._checkout, collection, index)
         if wrong is not None:
             log.error("index %s of %s cannot be made: %s", index.name, collection, wrong)
         del self._left[0]
 
 
-def ensure(lend: Lend, collection: str, index: Index) -> str | None:
+def ensure(checkout: Checkout, collection: str, index: Index) -> str | None:
     """
     Create an index if it is missing.
 
-    :param lend: returns the block in which the database may be used.
+    :param checkout: returns the block in which the database may be used.
     :param collection: the collection's name.
     :param index: the index.
     :returns: the reason if it cannot be created, else None.
@@ -145,7 +147,7 @@ def ensure(lend: Lend, collection: str, index: Index) -> str | None:
         option: True for option in ("unique", "sparse") if getattr(index, option)
     }
     try:
-        with lend() as database:
+        with checkout() as database:
             database[collection].create_index(keys, name=index.name, **options)
     except Conflict:
         return "there are duplicates"

@@ -50,9 +50,9 @@ class NamedTable(Table[I]):
         def work(cursor: Cursor) -> None:
             where, values = "name = any(%(names)s::text[])", {"names": list(names)}
             # If one is missing, the exception rolls the transaction back: all or none.
-            gone = self._delete(cursor, where, values, returning="name")
-            if len(gone) < len(names):
-                missing = [name for name in names if name not in gone]
+            deleted = self._delete(cursor, where, values, returning="name")
+            if len(deleted) < len(names):
+                missing = [name for name in names if name not in deleted]
                 raise NotFound(f"there is no {self.noun} {', '.join(missing)}", missing)
 
         self._write(work)

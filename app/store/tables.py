@@ -161,9 +161,9 @@ class Table(Generic[I]):
                 for stored in self._lock(cursor, ids).values():
                     self._require(stored, versions)
             # If one is missing, the exception rolls the transaction back: all or none.
-            gone = self._delete(cursor, "id = any(%(ids)s::bigint[])", {"ids": list(ids)})
-            if len(gone) < len(ids):
-                raise self._missing([item_id for item_id in ids if item_id not in gone])
+            deleted = self._delete(cursor, "id = any(%(ids)s::bigint[])", {"ids": list(ids)})
+            if len(deleted) < len(ids):
+                raise self._missing([item_id for item_id in ids if item_id not in deleted])
 
         self._write(work)
 

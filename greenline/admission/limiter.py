@@ -266,7 +266,7 @@ class ConcurrencyLimiter:
 
 def limiter(
     settings: Admission,
-    learnt: int,
+    initial_limit: int,
     *,
     starved: Callable[[], int],
     spare: Callable[[], int],
@@ -277,7 +277,7 @@ def limiter(
     Make the limiter of a worker from its settings.
 
     :param settings: the settings for admission.
-    :param learnt: the limit that other workers of the host have found, int; 0: none.
+    :param initial_limit: the limit that other workers of the host have found, int; 0: none.
     :param starved: returns the number of requests that wait for a connection that a server refuses.
     :param spare: returns the number of idle handlers.
     :param connected: returns the number of connected clients.
@@ -287,8 +287,8 @@ def limiter(
     limit: Limit
     if settings.max_in_progress is None:
         limit = adaptive = Adaptive(pool_size=lambda: sum(pool_sizes.values()))
-        if learnt:
-            adaptive.begin_at(learnt)
+        if initial_limit:
+            adaptive.begin_at(initial_limit)
     else:
         limit = Fixed(settings.max_in_progress)
     return ConcurrencyLimiter(

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WORKERS_WITHOUT_LIMIT = 2
-ROOT = Path("/")
+FILESYSTEM_ROOT = Path("/")
 
 
-def default_workers(root: Path = ROOT) -> int:
+def default_workers(root: Path = FILESYSTEM_ROOT) -> int:
     """Return the CPU limit rounded down, at least 1; 2 if there is no limit."""
     limit = cpu_limit(root)
     return WORKERS_WITHOUT_LIMIT if limit is None else max(1, int(limit))
 
 
-def cpu_limit(root: Path = ROOT) -> float | None:
+def cpu_limit(root: Path = FILESYSTEM_ROOT) -> float | None:
     """Return the limit in CPUs, None if there is none; *root* is the folder of proc and sys."""
     # Each cgroup is limited by those above it as well.
     return min(_limits(root), default=None)

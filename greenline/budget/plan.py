@@ -22,14 +22,14 @@ COMMANDS = 1
 # other hosts shrink; at most a quarter of a server's limit. For counted hosts only.
 NEWCOMERS = 10
 # One for readiness, cancelling, reaping slots and registering the host.
-POSTGRES_BESIDE = {"control": 1}
+POSTGRES_OVERHEAD = {"control": 1}
 # At each server: the readiness check's connection, and two monitors of each of the two clients:
 # mongod 4.4 and newer streams its changes over one, and its round-trip time is measured over the
 # other. A polled server (Amazon DocumentDB) has one monitor for each client, 3 connections in all.
 # The limit is each server's own, so the members of a replica set do not add up.
-MONGODB_BESIDE = {"readiness": 1, "monitors": 4}
-POSTGRES_EXTRA_A_WORKER = sum(POSTGRES_BESIDE.values())
-MONGODB_EXTRA_A_WORKER = sum(MONGODB_BESIDE.values())
+MONGODB_OVERHEAD = {"readiness": 1, "monitors": 4}
+POSTGRES_EXTRA_A_WORKER = sum(POSTGRES_OVERHEAD.values())
+MONGODB_EXTRA_A_WORKER = sum(MONGODB_OVERHEAD.values())
 # A worker that began with a small pool has two clients while it exchanges them.
 MONGODB_EXCHANGE = {"old pool": 1, "its monitors": 2}
 # Assumed if neither the server nor MONGODB_MAX_CONNECTIONS gives a limit: that of the smallest
@@ -172,7 +172,7 @@ def postgres_plan(
     if pgbouncer_pool_size is not None:
         limits["PGBOUNCER_POOL_SIZE"] = Sum().put("", pgbouncer_pool_size, "PGBOUNCER_POOL_SIZE")
     cap = ("POSTGRES_POOL_SIZE", pool_size)
-    return _plan(limits, deployment, POSTGRES_BESIDE, cap, is_counted=is_counted)
+    return _plan(limits, deployment, POSTGRES_OVERHEAD, cap, is_counted=is_counted)
 
 
 def mongodb_plan(
@@ -209,13 +209,13 @@ def mongodb_plan(
         cap = ("pymongo's maxPoolSize", MONGODB_DEFAULT_POOL_SIZE)
     else:
         cap = ("MONGODB_MAX_POOL_SIZE", pool_size)
-    return _plan(limits, deployment, MONGODB_BESIDE, cap, MONGODB_EXCHANGE)
+    return _plan(limits, deployment, MONGODB_OVERHEAD, cap, MONGODB_EXCHANGE)
 
 
 def _plan(
     limits: Mapping[str, Sum],
     deployment: Deployment,
-    beside: Mapping[str, int],
+    overhead: Mapping[str, int],
     cap: tuple[str, int | None],
     exchange: Mapping[str, int] | None = None,
     *,
@@ -226,8 +226,8 @@ def _plan(
         limit.result("for all hosts")
     binding = min(limits, key=lambda name: limits[name].value)
     workers = deployment.workers
-    per_worker = sum(beside.values()) + 1
-    by_name = _named({**beside, "pool": 1})
+    per_worker = sum(overhead.values()) + 1
+    by_name = _named({**overhead, "pool": 1})
 
     total = Sum(value=limits[binding].value)
     if len(limits) > 1:

@@ -19,14 +19,14 @@ from greenline.hub import deadline
 from greenline.hub.lock_waits import LockWait
 from greenline.offload.imports import after_import
 
-MODULE = "redis.connection"
+REDIS_MODULE = "redis.connection"
 CONNECTION_WAIT_S = 20.0  # the default of BlockingConnectionPool
 POOL_CHECK_S = 1.0  # a pool that was reset has connections again, without a release
 
 
 def install() -> None:
     """Wrap redis-py's ConnectionPool, now or after its import."""
-    after_import(MODULE, _wrap_its_pool)
+    after_import(REDIS_MODULE, _wrap_its_pool)
 
 
 def _wrap_its_pool(module: Any) -> None:

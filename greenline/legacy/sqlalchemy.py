@@ -24,7 +24,7 @@ from greenline.hub.cooperate import wake
 from greenline.hub.lock_waits import LockWait
 from greenline.offload.imports import after_import
 
-MODULE = "sqlalchemy.pool.impl"
+POOL_MODULE = "sqlalchemy.pool.impl"
 # After so many checkouts for each connection, none of them nested, the checkouts of a pool are
 # taken not to nest. Until then one connection is reserved for nested checkouts.
 TRIAL = 10
@@ -32,7 +32,7 @@ TRIAL = 10
 
 def install() -> None:
     """Wrap SQLAlchemy's QueuePool, now or after its import."""
-    after_import(MODULE, lambda module: wrap(module.QueuePool))
+    after_import(POOL_MODULE, lambda module: wrap(module.QueuePool))
 
 
 def wrap(pool_class: Any) -> None:

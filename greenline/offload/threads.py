@@ -152,7 +152,7 @@ class Thread:
 
     def __init__(self) -> None:
         self.ident = 0
-        self.is_over = False
+        self.has_ended = False
         self._jobs: deque[_Job] = deque()
         self._current: _Job | None = None
         self._is_asleep = False
@@ -177,7 +177,7 @@ class Thread:
     def submit(self, job: _Job) -> bool:
         """Queue *job*; return False if the thread has ended."""
         with self._lock:
-            if self.is_over:
+            if self.has_ended:
                 return False
             self._jobs.append(job)
             self._rouse()
@@ -194,14 +194,14 @@ class Thread:
     def end(self) -> None:
         """End the thread after its last job."""
         with self._lock:
-            self.is_over = True
+            self.has_ended = True
             self._rouse()
 
     def after_fork(self) -> None:
         """Mark the thread as ended, in a forked child."""
         # A child has only the thread that forked, and the copy of a lock may be held for ever.
         self._lock = native.allocate_lock()
-        self.is_over = True
+        self.has_ended = True
 
     def _rouse(self) -> None:
         if self._is_asleep:
@@ -231,13 +231,13 @@ class Thread:
                 if self._jobs:
                     self._current = self._jobs.popleft()
                     return True
-                if self.is_over:
+                if self.has_ended:
                     return False
                 self._is_asleep = True
             if not self._wake.acquire(timeout=IDLE_S):
                 with self._lock:
                     if self._is_asleep:
-                        self.is_over = True
+                        self.has_ended = True
                         return False
                 self._wake.acquire()  # released between the timeout and the lock
 
@@ -250,7 +250,7 @@ def _take() -> Thread:
     while _idle:
         with suppress(IndexError):  # another native thread has taken it since
             thread = _idle.pop()
-            if not thread.is_over:
+            if not thread.has_ended:
                 return thread
     return Thread()
 
@@ -308,14 +308,14 @@ class OwnThread:
     def release(self) -> None:
         """Give the thread back."""
         thread, self._thread = self._thread, None
-        if thread is not None and not thread.is_over:
+        if thread is not None and not thread.has_ended:
             _give_back(thread)
 
     @property
     def is_idle(self) -> bool:
         """Whether no call is queued or in progress."""
         thread = self._thread
-        return thread is None or thread.is_idle or thread.is_over
+        return thread is None or thread.is_idle or thread.has_ended
 
     def is_current(self) -> bool:
         """Return whether the caller is a callback that runs in this thread."""

@@ -21,7 +21,7 @@ import msgspec
 
 ROWS = 256
 ENTRIES = 1024
-SPARE = 64  # entries reserved for keys with ``other``
+SPARE_ENTRIES = 64  # entries reserved for keys with ``other``
 ENTRY_BYTES = 256
 ROW_BYTES = ENTRIES * ENTRY_BYTES
 KIND = 8  # offset of an entry's kind, behind its number; 0: no entry here yet
@@ -191,7 +191,7 @@ class Counters:
         """Add an entry for *key* and return its cell."""
         # In a full row its keys share entries, such as ("requests", "other", 200).
         wider = (key[0], OTHER, *key[2:])
-        for key, spare in ((key, SPARE), (wider, 1), ((OTHER,), 0)):  # noqa: B020
+        for key, spare in ((key, SPARE_ENTRIES), (wider, 1), ((OTHER,), 0)):  # noqa: B020
             if key in self._cell_of:
                 return self._cell_of[key]
             text = msgspec.json.encode(key)

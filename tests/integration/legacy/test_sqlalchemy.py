@@ -241,7 +241,7 @@ def test_it_does_not_matter_which_is_imported_first(first: str) -> None:
 
 def test_the_private_names_are_there() -> None:
     """Those of SQLAlchemy that the wrapper needs."""
-    queue_pool = importlib.import_module(legacy.MODULE).QueuePool
+    queue_pool = importlib.import_module(legacy.POOL_MODULE).QueuePool
     assert hasattr(queue_pool._do_get, "__wrapped__")
     for name in ("_max_overflow", "_timeout", "_pool"):
         assert hasattr(queue_pool(lambda: None), name)

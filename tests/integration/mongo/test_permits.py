@@ -14,7 +14,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from greenline.budget.plan import MONGODB_BESIDE, MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER
+from greenline.budget.plan import MONGODB_OVERHEAD, MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER
 from greenline.errors import PoolTimeout, StoreDown
 from greenline.mongo.client import Mongo, server_of
 from greenline.mongo.permits import Permits
@@ -352,5 +352,5 @@ def test_the_slot_tables_key_is_the_servers_alone(uri: str, key: str) -> None:
 
 def test_the_permits_of_a_worker_are_those_of_the_budget() -> None:
     """What is beside the pool, by name: a new one is noticed here."""
-    assert MONGODB_BESIDE == {"readiness": 1, "monitors": 4}
+    assert MONGODB_OVERHEAD == {"readiness": 1, "monitors": 4}
     assert MONGODB_EXCHANGE == {"old pool": 1, "its monitors": 2}

@@ -85,7 +85,7 @@ def test_an_idle_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         thread = own._thread
         assert thread is not None
         with gevent.Timeout(5):
-            while not thread.is_over or thread in threads._alive:
+            while not thread.has_ended or thread in threads._alive:
                 gevent.sleep(0.01)
 
 

@@ -414,7 +414,7 @@ def test_ids_that_look_the_same_are_named_with_their_types(pair: Pair) -> None:
 
 def test_ranges_are_compared_each_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """What differs in one of them, and what lies before the first and behind the last, is seen."""
-    monkeypatch.setattr(compare, "RANGE", 10)
+    monkeypatch.setattr(compare, "RANGE_DOCUMENTS", 10)
     numbers(pair, 35)
     assert "the same hash in 4 ranges" in pair.call("copy").stdout
     for changed in ({"_id": -1}, {"_id": 15.5}, {"_id": 1_000}):
