@@ -81,7 +81,7 @@ def test_throughput_is_of_right_answers_when_they_came() -> None:
 
 def test_a_course_is_what_the_server_did_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers stand where they came, and a look that fails is a gap."""
-    monkeypatch.setattr(limit, "LOOK_S", 0.001)
+    monkeypatch.setattr(limit, "LIMIT_SAMPLE_S", 0.001)
     asked = []
 
     def run(urls: list[str], operations: int, clients: int, timeout_s: int) -> load.Run:

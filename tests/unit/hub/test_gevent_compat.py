@@ -43,6 +43,8 @@ def test_an_unknown_gevent_is_refused_in_one_line(before: str, then: str, reason
     """The line names the version, the reason and the versions that are supported."""
     status, output = imported(before, then)
     assert status == 1
+    # Python 3.11 may add "Exception ignored in tp_clear" where the process ends half patched.
+    output = output.partition("\nException ignored in tp_clear")[0]
     assert re.fullmatch(r"greenline: gevent [0-9.]+ is not supported \(.*\): install .*", output)
     assert reason in output
     assert gevent_compat.SUPPORTED in output
