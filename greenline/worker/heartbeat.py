@@ -59,7 +59,10 @@ class Heartbeat:
             self._now = look()
             late_s = monotonic() - self._beat_s
             if PERIOD_S < late_s < self._max_s and without_collection(computes):
-                without_collection(notify)
+                try:
+                    without_collection(notify)
+                except (OSError, ValueError):  # the worker ends: gunicorn has closed the file
+                    return
 
     def _computes(self) -> bool:
         return _active_s(self._now) - _active_s(self._before) > COMPUTES * PERIOD_S

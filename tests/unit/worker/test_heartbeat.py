@@ -36,3 +36,32 @@ def test_a_hub_that_computes_on_a_busy_machine_is_alive() -> None:
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 1
+
+
+# gunicorn has closed the file by which it is notified: utime() of no descriptor.
+CLOSED = """
+import time
+
+from greenline.worker.heartbeat import Heartbeat
+
+tried = []
+
+def notify():
+    tried.append(time.monotonic())
+    raise ValueError("I/O operation on closed file")
+
+Heartbeat(notify, 2).start()
+end_s = time.monotonic() + 10
+while not tried and time.monotonic() < end_s:
+    pass
+end_s = time.monotonic() + 1.5
+while time.monotonic() < end_s:
+    pass
+print(len(tried))
+"""
+
+
+def test_a_worker_that_ends_notifies_no_more_and_logs_nothing() -> None:
+    """Its thread may find the file closed."""
+    done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
