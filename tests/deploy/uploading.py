@@ -108,9 +108,13 @@ def _ask_again(sock: socket.socket, *, is_kept: bool) -> int | str:
 
 def _read_answer(sock: socket.socket, data: bytes) -> tuple[int, bool]:
     """Read an answer that begins with *data*; return its status and whether the next may follow."""
-    while b"\r\n\r\n" not in data:
-        data += _more(sock)
-    head, _, body = data.partition(b"\r\n\r\n")
+    # On a busy machine the 100 may come when its client no longer waits for it.
+    body = data
+    head = CONTINUE
+    while head.startswith(CONTINUE):
+        while b"\r\n\r\n" not in body:
+            body += _more(sock)
+        head, _, body = body.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").lower().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)
     while len(body) < int(headers["content-length"]):
