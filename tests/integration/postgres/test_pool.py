@@ -77,6 +77,8 @@ def holding(pool: ConnectionPool, count: int = 1) -> tuple[list[gevent.Greenlet]
     holders = [gevent.spawn(hold, pool, release) for _ in range(count)]
     wait_until(lambda: pool.stats()["active"] == count, "the connections to be taken")
     wait_until(lambda: pool.stats()["waiting"] == 0, "each to have got its own")
+    # A connect that is in progress is active as well.
+    wait_until(lambda: len(pool._holders) == count, "the connects to be done")
     wait_until(lambda: all(not holder.ready() for holder in holders), "the holders to hold")
     return holders, release
 
@@ -399,7 +401,6 @@ def test_what_the_pool_does_is_counted(make_pool: MakePool, postgres: Postgres) 
     """Requests, those that waited, those that failed, the use, and connections made and lost."""
     pool = make_pool(1)
     (holder,), release = holding(pool)
-    wait_until(lambda: pool._holders, "the connect, which counts as active")
     waiter = gevent.spawn(hold, pool, release)
     wait_until(lambda: pool.stats()["waiting"] == 1, "a waiter")
     until = monotonic() + 0.06
