@@ -117,7 +117,9 @@ def test_no_unit_test_needs_a_database_server(request: pytest.FixtureRequest) ->
 
 def test_the_help_is_grouped_and_aligned() -> None:
     """Each target is below the head of a group, and all descriptions begin in one column."""
-    said = subprocess.run(["make"], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["make", "--no-print-directory"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    ).stdout
     groups = [block.splitlines() for block in said.split("\n\n")]
     assert [head for head, *_ in groups] == re.findall(r"^##@ (\w+)$", MAKEFILE, re.MULTILINE)
     targets = [

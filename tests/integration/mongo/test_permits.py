@@ -14,7 +14,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from greenline.budget.plan import MONGODB_OVERHEAD, MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER
+from greenline.budget.plan import MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER, MONGODB_OVERHEAD
 from greenline.errors import PoolTimeout, StoreDown
 from greenline.mongo.client import Mongo, server_of
 from greenline.mongo.permits import Permits

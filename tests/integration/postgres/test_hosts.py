@@ -438,6 +438,7 @@ def _counted(databases: Databases, number: int) -> dict[str, str]:
     """Return the settings of one of several hosts on this machine: to each its slot table."""
     address = databases.postgres.replace("host=/", f"host={'/' * number}")
     more = {"GREENLINE_HOSTS": "auto", "WEB_CONCURRENCY": "1", "OPS_TOKEN": TOKEN}
+    more["LOG_LEVEL"] = "debug"
     return {**databases.environ, **more, "DATABASE_URL": address}
 
 

@@ -165,11 +165,13 @@ def test_a_transaction_that_may_be_repeated_outlives_a_conflict(make: Make, watc
     attempts = []
 
     def add(conn: Any) -> int:
-        attempts.append(1)
         with conn.cursor() as cursor:
             cursor.execute("set transaction isolation level serializable")
             cursor.execute(f"select n from {table}")
             number = int(cursor.fetchone()[0])
+            attempts.append(number)
+            # Two that have read before one of them writes are a conflict.
+            wait_until(lambda: len(attempts) > 1, "another transaction")
             cursor.execute(f"update {table} set n = %s", (number + 1,))
             return number
 

@@ -107,6 +107,7 @@ def test_the_service_serves_through_it(
     environ = {
         **databases.environ, "DATABASE_URL": pgbouncer.url, "POSTGRES_PREPARE": "0",
         "PGBOUNCER_POOL_SIZE": str(POOL_SIZE), "GREENLINE_SURGE_HOSTS": "0", "WEB_CONCURRENCY": "2",
+        "LOG_LEVEL": "debug",
     }  # fmt: skip
     with service(environ) as running:
         assert [_book(running, number) for number in range(1, 9)] == [200] * 8
