@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import gevent
 import pymongo
+from gevent.lock import BoundedSemaphore
 from pymongo.database import Database
 from pymongo.errors import InvalidURI, PyMongoError
 
@@ -72,6 +73,7 @@ class Mongo(Batches):
         self._documentdb = documentdb
         self._closed = False
         self._warm: LimitedClient | None = None
+        self._opening = BoundedSemaphore()
         # No client opens a socket before its first use: this may run before the fork.
         self._readiness = make_client(uri, options.READINESS)
         # Made without our options, to read the pool sizes that the URI sets.
@@ -169,6 +171,16 @@ class Mongo(Batches):
 
     def _open(self) -> LimitedClient:
         self._begin(self._timeout_s)
+        # One at a time: the readiness client has one connection, for which the first requests of a
+        # busy worker would wait until they time out.
+        if not self._opening.acquire(timeout=deadline.remaining(self._timeout_s)):
+            raise PoolTimeout
+        try:
+            return self._clients.current or self._open_alone()
+        finally:
+            self._opening.release()
+
+    def _open_alone(self) -> LimitedClient:
         with self._within_deadline(options.READINESS_S):
             server_limit = read_max_connections(self._readiness)
         # Checked again, as the question to the server was a wait.

@@ -5,12 +5,14 @@ import os
 import random
 import threading
 from time import monotonic
+from typing import Any
 
 import gevent
 import pytest
 
 from embedded.mongo import Mongo as Server
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
+from greenline.mongo.limits import read_max_connections
 from greenline.mongo.options import MIN_POOL_SIZE
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import wait_until
@@ -77,6 +79,24 @@ def test_stats_tell_who_holds_a_connection_and_who_waits(
     assert client.stats() == {"size": 3, "active": 0, "idle": 3, "waiting": 0}
     client.close()
     assert client.stats() == {"size": 0, "active": 0, "idle": 0, "waiting": 0}
+
+
+def test_the_first_requests_ask_the_server_for_its_limit_once(
+    connect: Connect, first: First, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the one connection of readiness, where a burst of them would time out."""
+    asked: list[Any] = []
+
+    def ask(readiness: Any) -> int:
+        asked.append(readiness)
+        gevent.sleep(0.1)
+        return read_max_connections(readiness)
+
+    monkeypatch.setattr("greenline.mongo.client.read_max_connections", ask)
+    client = connect(3)
+    reads = [gevent.spawn(client.read, first) for _ in range(40)]
+    gevent.joinall(reads, timeout=40, raise_error=True)
+    assert len(asked) == 1
 
 
 def test_what_the_pools_do_is_counted(connect: Connect, mongo_proxy: Proxy, first: First) -> None:
