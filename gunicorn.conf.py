@@ -26,7 +26,7 @@ worker_class = "greenline.worker.GreenWorker"
 worker_connections = settings.pool_max_waiting + 1_000
 keepalive = 5  # more than the proxy keeps an idle connection: 4 in deploy/nginx.conf
 limit_request_line = 8190  # a cursor may have 6,000 characters
-# Who was let in before the drain ended may use its time, and 5 s are for the end.
+# A request that is accepted before the drain ends has its whole time; 5 s more are for the end.
 graceful_timeout = math.ceil(drain_s + settings.request_timeout_s) + 5
 reload_extra_files = [str(path) for path in Path("app/store/sql").glob("**/*.sql")]
 # The heartbeat of a worker, not a limit for a request: REQUEST_TIMEOUT is that.
@@ -43,7 +43,9 @@ worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def prepare(log):
-    """Colour the log, and take all descriptors: a client is one, and so is each connection."""
+    """
+    Colour the log, and raise the limit of descriptors: each client and each connection takes one.
+    """
     colour_levels(log.error_log)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -16,7 +16,8 @@ from greenline.postgres import OpenPostgres
 from greenline.postgres.connect import check_url
 from greenline.settings import DATABASE_URL, MONGODB_URI
 
-# A statement ends so long before its request does that the server's error arrives in time.
+# A statement ends this long before its request's deadline, so that the server's error arrives in
+# time.
 STATEMENT_MARGIN_S = 0.25
 
 

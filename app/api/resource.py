@@ -416,7 +416,7 @@ class _Api(Generic[I]):
             # Patches could otherwise grow an item beyond what one request may send.
             max_bytes = request.max_content_length
             if max_bytes is not None and len(msgspec.json.encode(item)) > max_bytes:
-                detail = f"with this it has more than {max_bytes} bytes"
+                detail = f"with this patch the item has more than {max_bytes} bytes"
                 raise InvalidRequest(faults=[Fault(detail, pointer=pointer)])
             return item
 

@@ -121,8 +121,8 @@ class Follower:
                 raise
             if getattr(error, "code", None) == HISTORY_LOST:
                 raise StoreError(
-                    f"{self._source.name}: the server has forgotten the changes since the copy "
-                    "began; begin again with --restart"
+                    f"{self._source.name}: the server no longer has the changes since the copy "
+                    "began; start again with --restart"
                 ) from error
             raise named(self._source.name, error) from error
 
@@ -234,8 +234,8 @@ def require_position(token: Any) -> None:
     """
     if token is None:
         raise ConfigError(
-            "the copy was begun without --follow: what changed since is not known; "
-            "go on without it, or begin again with --restart"
+            "the copy was begun without --follow: the changes since then are unknown; "
+            "continue without --follow, or start again with --restart"
         )
 
 

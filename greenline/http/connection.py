@@ -157,7 +157,7 @@ class ClientConnection:
         self._is_withheld = False
         data = self._data
         if data:
-            # A pipelined request: without a wait the client would keep the worker to itself.
+            # A pipelined request: without this switch one client could keep the worker to itself.
             yield_to_hub()
         else:
             # While this is set, _close_if_idle() may throw into the wait below.
@@ -198,7 +198,8 @@ class ClientConnection:
         """
         Start a handler for the request at the beginning of *data*.
 
-        :returns: False if :meth:`next_request` must read it: it needs gunicorn's parser, or a wait.
+        :returns: False if :meth:`_next_request` must read it: it needs gunicorn's parser, or a
+            wait.
         """
         # Runs in the hub, so nothing here may wait. No switch between has_room() and acquire() in
         # the handler, so the request is admitted at once.
@@ -209,7 +210,7 @@ class ClientConnection:
         except Fallback:
             return False
         # A negative length (CHUNKED) and a body that is incomplete or too large need a greenlet
-        # that may wait; next_request() reads the same bytes again.
+        # that may wait; _next_request() reads the same bytes again.
         length = request.length or 0
         end = request.head_bytes + length
         if length < 0 or end > len(data) or length > self._limits.max_body_bytes:
@@ -228,7 +229,8 @@ class ClientConnection:
         try:
             stays = self._answer(self, request, True)
             if stays:
-                # Also if the next request was read already: its error has no answer yet.
+                # Even if the next request was read already: an error in it has not been answered
+                # yet.
                 self.request = self._response = None
                 if not self._data:
                     # The client waits for its next request without a greenlet.

@@ -221,7 +221,8 @@ class Sweep:
         self._timer.start(self._interrupt)
 
     def _interrupt(self) -> None:
-        # Runs in the hub, so a deadline other than NEVER means that its greenlet is in _wait().
+        # Runs in the hub, so a deadline other than NEVER means that its greenlet is in _wait() or
+        # in recv_request().
         now = monotonic()
         late = [wait for one in self.clients for wait in one.waits if wait.until <= now]
         for wait in late:

@@ -205,8 +205,8 @@ class Watchdog:
                 continue
             if recorded_bytes > MAX_RECORDED_BYTES and recorded_s != beat_s:
                 self._forget(fd)
-            # Critical section: no release of the interpreter's lock between here and the dump. The
-            # hub would run on, if it has just left a call into C that kept the lock.
+            # Critical section: the interpreter's lock is not released between here and the dump.
+            # Otherwise a hub that has just left a C call that kept the lock would continue to run.
             recorded_s = beat_s
             started_s = thread_time()  # CPU time: on a busy machine this thread waits as well
             notes.append(beat_s)

@@ -15,7 +15,7 @@ import gevent
 # The arbiter kills the worker at the graceful timeout. This part of it is reserved for closing the
 # pools, at most a quarter.
 LAST_S = 3.0
-CUT_S = 1.0  # of LAST_S, for the requests that are interrupted to end; at most half
+CUT_S = 1.0  # the part of LAST_S in which interrupted requests may end; at most half of it
 TICK_S = 0.1
 
 

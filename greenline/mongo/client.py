@@ -100,7 +100,7 @@ class Mongo(Batches):
         Return :meth:`stats`, and the counts since the start, or since :meth:`pop_stats`.
 
         The counts are those of :class:`greenline.postgres.pool.ConnectionPool`. A request is the
-        driver's, for one command, cursor or transaction; ``connections_lost`` are also those that
+        driver's, for one command, cursor or transaction; ``connections_lost`` includes those that
         were idle for longer than maxIdleTimeMS.
         """
         return {**self.stats(), **self.statistics.get()}

@@ -108,7 +108,7 @@ class Backends:
 
     def resize(self, max_size: int) -> int:
         """
-        Set the largest number to *max_size*; return how many have to be closed, below 0 for none.
+        Set the largest number of backends; return how many have to be closed, 0 or less for none.
         """
         self.max_size = max_size
         self.grow()
@@ -141,14 +141,14 @@ class Backends:
         return bool(self._empty.wait(timeout_s))
 
     def _connect_for_the_first(self, slot: Slot | None) -> None:
-        # Added by the greenlet itself: one that is killed before it starts would never undo its
-        # reservation.
+        # The greenlet adds itself, so that stop() kills none that has not started: that one would
+        # never undo its reservation.
         self._connectors.add(gevent.getcurrent())
         try:
             conn = self._fill(slot)
         except PoolTimeout:
-            # No slot for the control connection, or fewer slots than before: the waiting greenlets
-            # wait on.
+            # The control connection found no slot, or there are fewer slots than before: the
+            # waiting greenlets continue to wait.
             self._make_room()
         except Exception as error:
             self._queue.fail(error)

@@ -119,14 +119,14 @@ class HostShare:
         # The arbiter has logged the first one, and `greenline budget` shows its sum.
         log.log(logging.DEBUG if self.plan is None else logging.INFO, "postgres pool: %s", plan)
         self.plan = plan
-        # All pools of the process on this server together may have so many.
+        # The limit of all pools of this process on this server together.
         pool_sizes[self.path.name] = plan.pool_most
         for user in self.users:
             user.resize(plan)
 
 
-# By the file of the host's slots: a second table would be a second process to the other ones, with
-# connections of its own reserved.
+# By the file of the host's slots. To the other processes, a second table here would be one more
+# process with reserved connections of its own.
 _shares: dict[Path, HostShare] = {}
 # A child opens its own: the files are closed in it.
 os.register_at_fork(after_in_child=_shares.clear)

@@ -1,8 +1,9 @@
 """
 Close a connection and wait until its backend has ended.
 
-After a close the server still counts the backend for a moment, and one in mid-statement works on.
-So a duplicate of the descriptor stays open, on which the server's end of file can be read.
+After a close the server still counts the backend for a moment, and a backend that executes a
+statement continues. So a duplicate of the descriptor stays open, on which the server's end of file
+is read.
 """
 
 import os
@@ -45,8 +46,8 @@ def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None
         until = monotonic() + GONE_TIMEOUT_S
         gone = _gone(goodbye, 0.0)
         if busy and cancel is not None:
-            # Without the network, the answer to a cancel is the only sign: the backend has ended
-            # when there is none to cancel.
+            # If the network was interrupted, only the result of a cancel shows the end: the backend
+            # has ended when there is none to cancel.
             while gone is not True and monotonic() < until and cancel(conn.pid):
                 gone = _gone(goodbye, BACKEND_CHECK_S)
         if gone is False:

@@ -46,8 +46,8 @@ from greenline.telemetry.pool_statistics import PoolStatistics
 POOL_CLOSE_S = 1.0
 # The weight of a new value in an average: about the last 20 count.
 SMOOTHING = 0.05
-# A waiter is not served if, when its turn comes, fewer than so many average checkouts fit into its
-# time.
+# A waiter gets no connection if, when its turn comes, fewer than this many average checkouts fit
+# into its remaining time.
 LOANS = 2
 # Lifetimes are shortened by a random part up to this, so that connections made together do not end
 # together.
@@ -139,7 +139,8 @@ class ConnectionPool:
     :param max_idle_s: seconds of idleness after which a connection beyond *min_size* is retired,
         float. Default 600.
     :param control: cancels statements that are still in progress when their connection is closed.
-        Default None: such a statement works on, and its slot is free after five seconds.
+        Default None: such a statement continues on the server, and its slot is free after five
+        seconds.
     :param slot_table: the host's slot table, in which each connection holds a slot. Default None.
     :param on_wait: called whenever no idle connection is there, before a greenlet waits for one.
         Default: nothing.
@@ -288,7 +289,8 @@ class ConnectionPool:
                 log.debug(
                     "%s: backend %d returned %s after %.3f s", self.name, conn.pid, state, held_s
                 )
-            # One at a time: while another is being closed, an old one is lent once more.
+            # Expired connections are closed one at a time: while one is being closed, another
+            # expired one is kept and used again.
             is_due = now >= conn.expires_s and not self._slots.leaving
             if kept and not is_due and conn.made_s >= self._evicted_s:
                 self._pass_on(conn)
@@ -371,10 +373,12 @@ class ConnectionPool:
         self._on_wait()
         backends, queued = self._backends, self._backends.queued()
         places = 0 if self._slots.is_waiting else max(backends.max_size - backends.size, 0)
-        # Greenlets that will get a new connection do not count. No greenlet switch from the count
-        # to join().
+        # Waiters for which a new connection can be made do not count. Critical section: no greenlet
+        # switch between the count and join().
         if queued - places >= self._max_waiting:
-            raise TooManyWaiting(f"{queued} wait for a connection already, as many as may")
+            raise TooManyWaiting(
+                f"{queued} requests are already waiting for a connection, which is the limit"
+            )
         started, connecting = monotonic(), backends.connecting
         waiter = self._queue.join()
         backends.grow()

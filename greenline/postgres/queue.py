@@ -47,8 +47,8 @@ class Waiter:
         :param error: the exception to raise in the greenlet. Default None.
         """
         self.is_served, self.conn, self.error = True, conn, error
-        # Not switched to here: the caller goes on without a greenlet switch, and may change lists
-        # further.
+        # Do not switch to the greenlet here: the caller may still change its lists, which needs no
+        # greenlet switch in between.
         gevent.get_hub().loop.run_callback(self._switch.switch, None)
 
     def wait(self, timeout_s: float | None) -> None:
@@ -131,8 +131,8 @@ class Queue:
             if not waiter.is_late(need_s):
                 waiter.serve(conn)
                 return True
-            # Served in turn but too late, each waiter would take a connection for nothing: in a
-            # lasting overload no request would be answered any more.
+            # If it were served all the same, each waiter would get its connection too late to use
+            # it: in a lasting overload no request would be answered.
             waiter.serve(None, DeadlineExceeded())
         return False
 

@@ -45,7 +45,8 @@ class Slots:
 
     :param name: the pool's name in log lines, str.
     :param slot_table: the host's slot table; None for any number of slots.
-    :param control: cancels the statement of a connection that is closed. Default None: it works on.
+    :param control: cancels the statement of a connection that is closed. Default None: the
+        statement continues.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class PoolSlots(Slots):
     """
     The slots of one pool, which it shares with the other pools of the host.
 
-    ``is_giving`` is true while :meth:`give_spare` runs, or need not be called.
+    ``is_giving`` is true while :meth:`give_spare` runs, and always without a slot table.
 
     :param name: as for :class:`Slots`.
     :param slot_table: as for :class:`Slots`.
@@ -139,8 +140,8 @@ class PoolSlots(Slots):
     :param prepare: is called first before each connect. Default: does nothing.
     :param on_free: is called for each slot that was released, also without a slot table. Default:
         does nothing.
-    :param grow: is called while there are too few slots, until it returns False: none is needed;
-        and once after each close. Default: returns False.
+    :param grow: is called repeatedly while the pool waits for a slot, until it returns False (no
+        slot is needed any more), and once after each close. Default: returns False.
     """
 
     def __init__(
@@ -162,7 +163,10 @@ class PoolSlots(Slots):
         self.is_giving = slot_table is None
 
     def take(self) -> tuple[bool, Slot | None]:
-        """Return whether a slot is free, and the slot; if none is, *grow* will be called."""
+        """
+        Return whether a connect may begin, and its slot (None without a slot table); if no slot is
+        free, start calling *grow* in the background.
+        """
         is_free, slot = self._take()
         if not is_free and not self.is_waiting:
             self.is_waiting = True

@@ -1,8 +1,8 @@
 """
 Decide which process of a host, or which pool of a process, is next for a slot: one rule for both.
 
-All come within one slot of each other and stay there; where there are fewer slots than pools, the
-pools take turns.
+The waiting processes, or pools, end up with equal numbers of slots, give or take one; where there
+are fewer slots than pools, the pools take turns.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,8 @@ class Request(Protocol):
     The request of a process or a pool that waits for a slot.
 
     - ``holds``: the number of slots that it holds.
-    - ``since_s``: since when it waits, or has its last slot; infinite: unknown.
+    - ``since_s``: when it began to wait, or took its last slot if that was later; infinite:
+      unknown.
     - ``promised_until_s``: until when a slot is reserved for it.
     """
 
@@ -31,7 +32,7 @@ class Request(Protocol):
 
 def is_anothers(holds: int, since_s: float, requests: Iterable[Request]) -> bool:
     """
-    Return whether a free slot is for another one.
+    Return whether a free slot is due to one of *requests* and not to the caller.
 
     :param holds: the number of slots that this one holds, int.
     :param since_s: since when it waits, float; infinite: it does not wait, or it is unknown.
@@ -51,13 +52,13 @@ def promise(holds: int, took_s: float, requests: Iterable[Request], now: float) 
     :param now: the time in seconds, float.
     """
     for one in requests:
-        # One slot at a time for each request: another one is on its way already. The reservation
-        # ends when the slot was taken, or by itself.
+        # Reserve one slot at a time for each request: the slot reserved before is still on its way.
+        # A reservation ends when its slot is taken, or after PROMISE_S.
         if lasts(one.promised_until_s, now, PROMISE_S):
             continue
-        # Turns of TURN_S: one that holds none is given even the last slot of another. It waits
-        # TURN_S after the other's last slot, too, since a slot that is passed on at once is of no
-        # use to any of them.
+        # A waiter without a slot is given even the last slot of another one, but not before TURN_S
+        # after it began to wait and TURN_S after the other one took its last slot: a slot that is
+        # passed on at once is of no use to either.
         is_starving = one.holds == 0 and now >= max(one.since_s, took_s) + TURN_S
         # A difference of one is left as it is: a slot would go back and forth.
         if one.holds + 1 < holds or is_starving:
@@ -67,5 +68,8 @@ def promise(holds: int, took_s: float, requests: Iterable[Request], now: float) 
 
 
 def lasts(until: float, now: float, at_most_s: float) -> bool:
-    """Return whether *until* lies ahead, and not so far that it is of before the last boot."""
+    """
+    Return whether *until* is in the future, but not so far that it was written before the last
+    boot.
+    """
     return now < until <= now + 2 * at_most_s

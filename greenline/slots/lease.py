@@ -94,7 +94,7 @@ class LeasedSlotTable(SlotTable):
 
     def is_leased(self) -> bool:
         """Return whether the lease lasts."""
-        # A lease that ends later than LEASE_S from now is of before the last boot.
+        # A lease that ends later than LEASE_S from now was written before the last boot.
         return 0 < self._file.cells[LEASED_UNTIL] - monotonic_ns() <= LEASE_S * 1e9
 
     def may_return(self, server: int) -> bool:

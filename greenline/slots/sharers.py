@@ -40,7 +40,9 @@ class Sharer:
         self._waits = 0
         self._took_s = -inf  # the time of its last slot
         self.holds = 0
-        self.since_s = inf  # since when it waits, or has its last slot
+        # When it began to wait, or took its last slot if that was later; infinite if it does not
+        # wait.
+        self.since_s = inf
         self.promised_until_s = 0.0
 
     def __repr__(self) -> str:

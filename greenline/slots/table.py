@@ -22,11 +22,12 @@ from greenline.slots.sharers import Sharers
 from greenline.slots.slot import Slot
 from greenline.slots.turns import Turns
 
-# One slot beyond the capacity, for a control connection that finds no other: so never more than
-# ``capacity + BESIDE`` are held, or, after a decrease, ``BESIDE`` more than were held before it.
+# One slot beyond the capacity, for a control connection that finds no other one. So at most
+# ``capacity + BESIDE`` slots are held; after a decrease of the capacity, at most ``BESIDE`` more
+# than were held before it.
 BESIDE, LAST_RESORT = 1, SLOTS - 1
 FILE_CHECK_S, COMPLAIN_S = 1.0, 60.0
-# Within this time the backend of a control connection, which is idle, ends after its client.
+# The backend of a control connection is idle, so it ends within this time after its client.
 DEAD_S = 1.0
 RESCUE_S = 10.0
 # Questions to the kernel in one search for orphans: 0.2 ms, or 2 ms where 4,000 slots are held.
@@ -204,8 +205,8 @@ class SlotTable:
         """
         Return whether *slot*, which was just returned, is for a process that waits and holds fewer.
 
-        True reserves it: close its connection now, because no other process gives one for that
-        request.
+        If it returns True, the slot is reserved for that process: close its connection at once,
+        because no other process gives up a slot for the same request.
         """
         now = self._clock()
         return not (self._turns.is_calm(now) or slot.is_kept) and self._turns.promise(now)
@@ -259,7 +260,9 @@ class SlotTable:
         return -1
 
     def _is_alone(self, now: float) -> bool:
-        """Return whether no other process may look after orphans, as far as this one knows."""
+        """
+        Return whether, as far as this process knows, no other process can look after the orphans.
+        """
         if self._without_control_since is None:
             self._without_control_since = now
         # After RESCUE_S without a control slot, locks of other processes do not count: all of them
@@ -275,8 +278,8 @@ class SlotTable:
             if self._file.state(LAST_RESORT) == FREE:
                 return True
             self._adopt(LAST_RESORT, now)
-        # Other orphans are compared with pg_stat_activity, but no process may be left to ask. The
-        # backend of this one was idle, and has ended within DEAD_S.
+        # Other orphans are looked up in pg_stat_activity; here there may be no process left that
+        # can ask the server. The backend of this orphan was idle, so it has ended after DEAD_S.
         for slot in filter(self._is_last_resort, self._orphans):
             if slot.since_s is not None and now >= slot.since_s + DEAD_S:
                 self._orphans.discard(slot)
@@ -304,7 +307,8 @@ class SlotTable:
             self._file.unlock(number)
             return
         since_s = self._clock() if now is None else now
-        # Adopted and abandoned again and again, while no process can connect, it ages all the same.
+        # While no process can connect, the last resort is adopted and abandoned repeatedly: its age
+        # counts from the first time.
         if number == LAST_RESORT:
             if self._last_resort_seen < since_s - 2 * DEAD_S:
                 self._last_resort_since = since_s
@@ -316,8 +320,8 @@ class SlotTable:
         if slot.file is None or not (is_orphan or slot in self._slots):
             raise ValueError(f"slot {slot.number} is not held here")
         if state is not None:
-            # Abandoned, it keeps its state: unlocked and not FREE it is an orphan, in which no
-            # process connects. The state is written under the lock.
+            # An abandoned slot keeps its state: a slot that is unlocked and not FREE is an orphan,
+            # and no process connects in it. The state is written while the lock is held.
             slot.file.write(slot.number, state)
         slot.file.unlock(slot.number)
         slot.file = None

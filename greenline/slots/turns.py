@@ -1,7 +1,7 @@
 """
 Apply the rule of fairness to the processes that share a slot table.
 
-All of it are hints in the shared memory, without locks and without waiting.
+Everything here is a hint in the shared memory: nothing is locked, and nothing waits.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ class ProcessRequest:
     :param seat: the number of the process's row, int.
     """
 
-    # Not in the file: of processes that hold as many, none comes first. Each has reserved slots, so
-    # none needs the last one of another.
+    # Not stored in the file, so processes that hold equally many slots have equal rank. Each has
+    # reserved slots, so none needs the last slot of another.
     since_s = inf
 
     def __init__(self, file: SlotFile, seat: int) -> None:
@@ -72,7 +72,7 @@ class Turns:
         # Two processes may write this at once and lose a store: the next request repairs it.
         if file.cells[SEATS_USED] <= file.seat:
             file.cells[SEATS_USED] = file.seat + 1
-        # The latest request of all processes: is_calm() then needs one look only.
+        # When the latest request of any process ends, so that is_calm() reads one value only.
         file.times[WANTED] = now + WANT_S
 
     def end_want(self) -> None:

@@ -108,7 +108,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def prepare_libraries(cfg: Any) -> None:
         """Make the application's libraries green; a dry run does it as well, to load as here."""
         hook_libraries()
-        # postgres.open() and mongo.open() divide by it what the servers allow.
+        # postgres.open() and mongo.open() divide what the servers allow by this number.
         os.environ[settings.WORKERS.name] = str(cfg.workers)
 
     def run(self) -> None:
@@ -154,8 +154,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _was_told_to_stop(self) -> bool:
         """Return whether SIGTERM arrived while this worker booted."""
-        # Until then gunicorn's handler of the arbiter runs here, and puts it into a queue that is
-        # never read.
+        # Until a worker has booted, the arbiter's signal handler runs in it and puts the signal
+        # into a queue that is never read.
         while not self.early_signals.empty():
             if self.early_signals.get_nowait() == signal.SIGTERM:
                 return True
@@ -504,8 +504,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._retired_s = now
             ended = self._handlers.retire_idle(wanted)
             if ended:
-                # If fewer requests wait than at the last attempt, that has freed slots. Else a pool
-                # may hold them: try less often.
+                # If fewer requests wait now than at the last attempt, that attempt has freed slots.
+                # If not, a pool may hold the slots: try less often.
                 has_helped = wanted < self._wanted
                 longer_s = min(2 * self._retire_every_s, RETIRE_UNUSED_S)
                 self._retire_every_s = RETIRE_EVERY_S if has_helped else longer_s
