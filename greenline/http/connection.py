@@ -232,6 +232,7 @@ class ClientConnection:
                 # Even if the next request was read already: an error in it has not been answered
                 # yet.
                 self.request = self._response = None
+                self.started_s = NEVER
                 if not self._data:
                     # The client waits for its next request without a greenlet.
                     self._is_idle = True
