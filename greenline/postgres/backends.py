@@ -144,6 +144,7 @@ class Backends:
         # The greenlet adds itself, so that stop() kills none that has not started: that one would
         # never undo its reservation.
         self._connectors.add(gevent.getcurrent())
+        begun_s = monotonic()
         try:
             conn = self._fill(slot)
         except PoolTimeout:
@@ -151,7 +152,9 @@ class Backends:
             # waiting greenlets continue to wait.
             self._make_room()
         except Exception as error:
-            self._queue.fail(error)
+            # The first waiter may have joined after an earlier one was served or gave up. For it
+            # grow() begins an attempt of its own.
+            self._queue.fail(error, begun_s)
         else:
             self._admit(conn)
         finally:

@@ -381,7 +381,11 @@ class ConnectionPool:
             )
         started, connecting = monotonic(), backends.connecting
         waiter = self._queue.join()
-        backends.grow()
+        try:
+            backends.grow()
+        except BaseException:
+            self._queue.leave(waiter)  # otherwise the next connection is handed to it and lost
+            raise
         is_connecting = backends.connecting > connecting
         spending = deadline.spending("connecting" if is_connecting else "queued")
         with spending, self.statistics.queued():

@@ -26,12 +26,13 @@ class Waiter:
 
     def __init__(self) -> None:
         self.sock = disconnect.client()
+        self.joined_s = monotonic()
         self.is_served = False
         self.conn: Connection | None = None
         self.error: Exception | None = None
         self._switch: Switch[None] = Switch()
         self._left_s = deadline.remaining()
-        self._until = inf if self._left_s is None else monotonic() + self._left_s
+        self._until = inf if self._left_s is None else self.joined_s + self._left_s
 
     def is_late(self, need_s: float) -> bool:
         """Return whether less than *need_s* seconds, and less than half of its time, are left."""
@@ -112,7 +113,7 @@ class Queue:
         except BaseException:
             # A connection may have been handed over at the same time as the timeout or the kill: it
             # is passed on.
-            self._leave(waiter)
+            self.leave(waiter)
             raise
         if not waiter.is_served:
             self._waiters.remove(waiter)
@@ -136,9 +137,15 @@ class Queue:
             waiter.serve(None, DeadlineExceeded())
         return False
 
-    def fail(self, error: Exception) -> None:
-        """Raise *error* in the first waiter, if there is one."""
-        if self._waiters:
+    def fail(self, error: Exception, begun_s: float = inf) -> None:
+        """
+        Raise *error* in the first waiter, if there is one.
+
+        :param error: what an attempt to connect ended with.
+        :param begun_s: the monotonic time at which the attempt began, float: a waiter that joined
+            later continues to wait. Default inf.
+        """
+        if self._waiters and self._waiters[0].joined_s <= begun_s:
             self._waiters.popleft().serve(None, error)
 
     def fail_all(self, error: Exception) -> None:
@@ -146,7 +153,8 @@ class Queue:
         while self._waiters:
             self.fail(error)
 
-    def _leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: Waiter) -> None:
+        """Remove *waiter*, and pass on the connection that it was handed."""
         if not waiter.is_served:
             self._waiters.remove(waiter)
         elif waiter.conn is not None:

@@ -17,7 +17,7 @@ from app.api.operations import Operation, Scope
 from app.api.schemas import Schemas, parameters
 from app.factory import create_app
 from config import load
-from tests.helpers.support import Answer, Databases, Service, service
+from tests.helpers.support import Answer, Databases, Service, service, wait_until
 
 # The pages for people.
 NOT_TOLD = {"docs.index", "docs.page", "docs.file"}
@@ -293,7 +293,9 @@ def test_what_is_answered_is_what_the_document_tells(live: Service) -> None:
 def test_what_operators_ask_is_answered_as_the_document_tells(live: Service) -> None:
     """Health, the budget with and without the token, and a query that sleeps."""
     ask = Asker(live).ask
-    for path in ("/healthz", "/readyz", "/healthcheck", "/openapi.json"):
+    # Each worker warms up by itself: the second one may not be ready when the first one is.
+    wait_until(lambda: ask("GET", "/readyz").status == 200, "a worker that is ready")
+    for path in ("/healthz", "/healthcheck", "/openapi.json"):
         assert ask("GET", path).status == 200
     assert ask("GET", "/ops/budget").status == 401
     assert ask("GET", "/ops/budget", Authorization="Bearer sesame").status == 200

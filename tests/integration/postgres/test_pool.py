@@ -174,10 +174,54 @@ def test_one_too_many_is_refused_at_once(make_pool: MakePool) -> None:
     _, release = holding(pool)
     waiting = [gevent.spawn(hold, pool, release) for _ in range(2)]
     wait_until(lambda: pool.stats()["waiting"] == 2, "a full queue")
-    with gevent.Timeout(2), pytest.raises(TooManyWaiting, match="2 wait"), pool.connection():
+    with (
+        gevent.Timeout(2),
+        pytest.raises(TooManyWaiting, match="2 requests are already waiting"),
+        pool.connection(),
+    ):
         pass
     release.set()
     gevent.joinall(waiting, timeout=40, raise_error=True)
+
+
+def test_a_failed_connect_fails_only_those_that_waited_when_it_began(
+    make_pool: MakePool, postgres: Postgres
+) -> None:
+    """A request that joins during the attempt gets an attempt of its own."""
+    connecting: list[int] = []
+    fails = Event()
+
+    def fail_first(**options: Any) -> Connection:
+        connecting.append(1)
+        if len(connecting) > 1:
+            return connect(postgres.url, 5.0, **options)
+        fails.wait()
+        raise StoreDown
+
+    pool, done = make_pool(1, connect=fail_first), Event()
+    done.set()
+    first = gevent.spawn(hold, pool, done)
+    wait_until(lambda: connecting, "the first connect")
+    first.kill()
+    late = gevent.spawn(hold, pool, done)
+    wait_until(lambda: len(pool._queue) == 1, "the late one")
+    fails.set()
+    late.get(timeout=40)
+    assert len(connecting) == 2
+
+
+def test_an_error_before_the_wait_leaves_no_waiter(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot table's file may be full, for instance."""
+    pool = make_pool(1)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(pool._slots, "take", lambda: (_ for _ in ()).throw(OSError("full")))
+        with pool.connection():
+            pass
+    assert len(pool._queue) == 0
+    with pool.connection(autocommit=True) as conn:
+        assert backend(conn)
 
 
 @pytest.mark.parametrize("gift", ["connection", "slot"])
