@@ -116,6 +116,8 @@ class Control:
         try:
             try:
                 conn = self._open()
+            except DeadlineExceeded:  # the caller's: a greenlet with more time tries by itself
+                raise
             except Exception as error:
                 self._failed = error
                 raise

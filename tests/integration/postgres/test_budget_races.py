@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import gevent.event
 import pytest
 
 from embedded.postgres import Postgres
@@ -126,6 +127,32 @@ def test_renew_waits_until_the_budget_is_read(opened: Opened, controlled: Contro
     control.renew()
     assert read
     first.get()
+
+
+def test_a_deadline_in_the_connect_fails_the_one_whose_deadline_it_is(
+    opened: Opened, controlled: Controlled, opener: Opener
+) -> None:
+    """Another request that waits for the same connect has time left, and tries by itself."""
+    connecting: list[int] = []
+    passes = gevent.event.Event()
+
+    def connect_late(**options: Any) -> Connection:
+        connecting.append(1)
+        if len(connecting) > 1:
+            return opener(**options)
+        passes.wait()
+        raise DeadlineExceeded
+
+    control = controlled(opened(4, 2), connect_late)
+    first = gevent.spawn(control.renew)
+    wait_until(lambda: connecting, "the first connect")
+    other = gevent.spawn(control.renew)
+    gevent.idle()
+    passes.set()
+    other.get(timeout=40)
+    with pytest.raises(DeadlineExceeded):
+        first.get(timeout=40)
+    assert len(connecting) == 2
 
 
 def test_a_pool_with_a_slot_waits_for_one_for_the_control_connection(
