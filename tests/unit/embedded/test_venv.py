@@ -40,7 +40,11 @@ def test_a_terminal_shows_how_far_pip_is(tmp_path: Path, status: int) -> None:
     """A bar that is drawn over, with the package that is fetched, and is gone at the end."""
     ours, terminal = pty.openpty()
     assert install(tmp_path, status, terminal) == status
-    shown = os.read(ours, 65_536).decode()
+    os.write(terminal, b"\0")  # one read may return less than was written before
+    data = b""
+    while not data.endswith(b"\0"):
+        data += os.read(ours, 65_536)
+    shown = data[:-1].decode()
     os.close(ours)
     os.close(terminal)
     first, *bars = re.split("\r\x1b\\[K|\r\n", shown)
