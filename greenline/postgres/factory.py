@@ -117,12 +117,14 @@ class HostShare:
 
     def _follow(self, plan: Plan) -> None:
         # The arbiter has logged the first one, and `greenline budget` shows its sum.
-        log.log(logging.DEBUG if self.plan is None else logging.INFO, "postgres pool: %s", plan)
+        level = logging.DEBUG if self.plan is None else logging.INFO
         self.plan = plan
         # The limit of all pools of this process on this server together.
         pool_sizes[self.path.name] = plan.pool_most
         for user in self.users:
             user.resize(plan)
+        # Last: a log handler may switch greenlets, which must not find the plan in parts.
+        log.log(level, "postgres pool: %s", plan)
 
 
 # By the file of the host's slots. To the other processes, a second table here would be one more
