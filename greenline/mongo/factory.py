@@ -128,8 +128,7 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
         **{key: number for key, number in given.items() if number is not None}
     )
     opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
-    counters.gauges[name] = opened.stats
-    counters.growths[name] = opened.statistics.reader()
+    counters.add(name, opened.stats, opened.statistics.reader())
     if resources is None:
         atexit.register(_close_at_exit, opened, os.getpid())
     else:

@@ -304,8 +304,7 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
         on_wait=share.start,
     )
     opened = OpenPostgres(pool, share, connect_to, prepare=prepare)
-    counters.gauges[name] = pool.stats
-    counters.growths[name] = pool.statistics.reader()
+    counters.add(name, pool.stats, pool.statistics.reader())
     if resources is None:
         atexit.register(_close_at_exit, opened, os.getpid())
     else:
