@@ -538,6 +538,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         timeout_s = settings.REQUEST_TIMEOUT.read()
         if timeout_s is None or getattr(self.wsgi, "limits_requests", False):
             return
+        # A wait counts as the client's if one of these modules is in its stack. So never the module
+        # of ClientConnection: it is in the stack of every request, and none would be limited.
         modules = {each.__module__ for each in (Client, PlainClient, TlsClient)}
         modules.update(http2.CLIENT_MODULES)
         timeouts = RequestTimeouts(timeout_s, self.log, modules)
