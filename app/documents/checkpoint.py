@@ -203,14 +203,19 @@ class Checkpoint:
         """
         Wait until it is known that the process of the checkpoint *found* is dead.
 
-        :raises Conflict: it is alive, or the command was stopped meanwhile.
+        :raises Conflict: it is alive, or has just ended, or the command was stopped meanwhile.
         """
         if found["owner"] is None or _is_gone(found["owner"]):
             return
         until = monotonic() + SILENCE_S
         while monotonic() < until and not self._stopping.wait(BEAT_S / 2):
             now = self._collection.find_one({"_id": self._key})
-            if now is None or now["beat"] != found["beat"] or now["owner"] != found["owner"]:
+            if now is None or now["owner"] is None:
+                raise Conflict(
+                    f"{self._target.name}: another copy into this collection has just ended; "
+                    "begin again"
+                )
+            if now["beat"] != found["beat"] or now["owner"] != found["owner"]:
                 raise self._running(found)
         if self._stopping.is_set():
             raise self._running(found)

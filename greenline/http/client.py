@@ -41,6 +41,10 @@ class WriteTimeout(ClientTimeout):
     """The client did not read its response in time."""
 
 
+class UnreadableFile(Exception):
+    """A file that is being sent cannot be read: not an OSError, which is the client's."""
+
+
 class Over(Exception):
     """A wait reached its limit."""
 
@@ -129,14 +133,18 @@ class Client:
         :param offset: where the part begins, int, in bytes.
         :param count: its length, int, in bytes.
         :returns: how many bytes were sent, fewer than *count* at the end of the file.
+        :raises UnreadableFile: the file cannot be read.
+        :raises OSError: the connection was lost.
         """
-        file.seek(offset)
-        left = count
-        while left > 0 and (data := file.read(min(left, TIMED_WRITE_BYTES))):
+        sent = 0
+        while sent < count:
+            data = _read(file, offset + sent, min(count - sent, TIMED_WRITE_BYTES))
+            if not data:  # the file has been truncated
+                break
             self.sendall(data)
-            left -= len(data)
+            sent += len(data)
             yield_to_hub()  # a socket with room takes it without a wait
-        return count - left
+        return sent
 
     def reset(self) -> None:
         """Discard unsent bytes when the socket closes: the client does not read them."""
@@ -159,3 +167,12 @@ class Client:
 
     def _not_taken(self) -> WriteTimeout:
         return WriteTimeout(f"64 KiB were not taken in {self.limits.write_s:g} s")
+
+
+def _read(file: Any, offset: int, size: int) -> bytes:
+    try:
+        file.seek(offset)
+        data: bytes = file.read(size)
+    except OSError as error:
+        raise UnreadableFile(f"a file that was being sent: {error}") from error
+    return data

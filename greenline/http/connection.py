@@ -171,7 +171,11 @@ class ClientConnection:
             self._is_idle = False
             if isinstance(data, HandlerOutcome):
                 if data.error is not None:
-                    raise data.error
+                    try:
+                        raise data.error
+                    finally:
+                        # Break a reference cycle: the error, its traceback, this frame, the error.
+                        del data
                 if not data.stays:
                     self._finish(False)
                     return None
@@ -245,6 +249,7 @@ class ClientConnection:
         finally:
             self._handler = None
         self._client.end_request(outcome)
+        del outcome  # break a reference cycle: its error, the traceback, this frame
 
     def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
         """Return the response to fill and the environ for the application."""
@@ -333,7 +338,9 @@ class ClientConnection:
         :param offset: where the part begins, int, in bytes, default 0.
         :param count: its length, int, in bytes, default 0.
         :returns: how many bytes were sent.
+        :raises UnreadableFile: the file cannot be read.
         :raises EOFError: the file has fewer than *count*.
+        :raises OSError: the connection was lost.
         """
         try:
             sent: int = self._client.sendfile(file, offset, count)

@@ -90,9 +90,10 @@ class PlainClient(Client):
         wait = self._reading
         if wait.until != NEVER:
             raise ConcurrentObjectUseError("another greenlet waits for this client")
-        wait.until = until_s
         wait.waiter = self._owner
         wait.watcher.start(self._read_request)
+        # Last: if the start fails, the sweep must not interrupt a wait that has not begun.
+        wait.until = until_s
 
     def end_request(self, found: Any) -> None:
         """Let :meth:`recv_request` return *found*, in the next iteration of the loop."""
@@ -140,10 +141,9 @@ class PlainClient(Client):
                 self._wait_writable(budget)
                 continue
             except OSError:
-                if start > offset:
-                    raise
-                # Not every file supports it; after the first bytes the error is the client's.
-                return super().sendfile(file, offset, count)
+                # Not every file supports it. An error of the file and one of the client look alike
+                # here; read() and send() meet it again, each its own.
+                return start - offset + super().sendfile(file, start, end - start)
             if sent == 0:  # the file has been truncated
                 break
             start += sent

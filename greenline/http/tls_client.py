@@ -27,10 +27,13 @@ class TlsClient(Client):
     def release(self) -> None:
         vars(self.sock).pop("_wait", None)  # leave no cycle to the collector
 
+    def has_input(self) -> bool:
+        # `pending` counts the bytes that TLS has decrypted already, which the kernel shows no more.
+        return self.sock.fileno() >= 0 and (self.sock.pending() > 0 or super().has_input())
+
     def recv(self, size: int, timeout_s: float) -> bytes:
-        # A read that need not wait would let no other greenlet run. `pending` counts the bytes that
-        # TLS has decrypted already.
-        if self.sock.pending() or self.has_input():
+        # A read that need not wait would let no other greenlet run.
+        if self.has_input():
             yield_to_hub()
         return super().recv(size, timeout_s)
 

@@ -4,8 +4,11 @@ Start, check and close the resources of a worker from one list.
 A dry run of the application starts none of them; it calls ``on_dry_run()`` instead.
 """
 
+import atexit
 import logging
+import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import gevent
 
@@ -72,3 +75,20 @@ class Resources:
         # The report logs each problem, and at last "ready", without a probe that asks.
         while not self.health.report().ready:
             gevent.sleep(START_RETRY_S)
+
+
+def close_at_exit(close: Callable[[], object]) -> None:
+    """
+    Close a resource at the exit of this process, where no :class:`Resources` does.
+
+    :param close: closes it.
+    """
+    atexit.register(_close, close, os.getpid())
+
+
+def _close(close: Callable[[], object], pid: int) -> None:
+    # A child of a fork has its parent's sockets: closing them would end the parent's sessions.
+    if os.getpid() != pid:
+        return
+    with suppress(Exception):  # the process ends, and its end closes what is left
+        close()

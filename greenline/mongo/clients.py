@@ -163,8 +163,9 @@ class Clients:
         self._others.discard(new)
         self._others.add(old)
         self.current, self._size = new, self._wanted
-        log.info("%s pool: %s", self._name, _connections(self._size))
         gevent.spawn(self._close_and_wait, old, needed)
+        # Last: a log handler may switch greenlets, and close() may end this one meanwhile.
+        log.info("%s pool: %s", self._name, _connections(self._size))
 
     def _close_and_wait(self, client: LimitedClient, needed: int) -> None:
         """Close *client* after its last user, then give back all but *needed* permits."""

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from threading import Condition, Lock
 from time import monotonic
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import pymongo
 from gevent.lock import BoundedSemaphore
@@ -169,7 +169,6 @@ class LimitedPool(Pool):
         self._sockets = sockets
         # A monitor has a pool of its own, which is not the application's.
         self._statistics = PoolStatistics() if self.is_sdam else statistics
-        self._lent_s: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
         # The base class of threading's patched lock, without the cost of its arguments: the driver
         # acquires it six times for each command, and never waits for I/O while it holds it.
         lock: Any = BoundedSemaphore()
@@ -188,13 +187,14 @@ class LimitedPool(Pool):
         except BaseException:
             statistics.requests_errors += 1
             raise
-        self._lent_s[connection] = monotonic()
+        # On the connection itself: a weak dictionary costs an eighth of a checkout more.
+        connection.greenline_lent_s = monotonic()  # type: ignore[attr-defined]
         return connection
 
     def checkin(self, conn: Connection) -> None:
         statistics = self._statistics
         now = monotonic()
-        statistics.usage_s += now - self._lent_s.pop(conn, now)
+        statistics.usage_s += now - getattr(conn, "greenline_lent_s", now)
         statistics.returns_bad += conn.closed
         super().checkin(conn)
 

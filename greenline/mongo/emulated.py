@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import bson
+from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import ReadPreference
 from pymongo.database import Database
@@ -20,6 +21,8 @@ from greenline.hub import deadline
 from greenline.mongo import apart
 from greenline.mongo.retry import Document, is_unsent, repeated
 from greenline.mongo.versions import Changed, Pair, Versions, replacements
+
+Options = CodecOptions[Any]
 
 # Both texts follow any error, not only a lost connection.
 UNDO_FAILED = "a part of the batch was written and could not be undone: look before you repeat it"
@@ -94,12 +97,13 @@ class EmulatedBatches(Versions):
 
     def _left(self, collection: str, pairs: Sequence[Pair]) -> list[Pair]:
         """Return the pairs that are still to be replaced, after an answer was lost."""
-        now, left = self._raw(collection, pairs), []
+        now, options = self._raw(collection, pairs)
+        left = []
         for old, new in pairs:
             found = now.get(old["_id"])
             if found is None:
                 raise Changed
-            if _is(found, new):
+            if _is(found, new, options):
                 continue
             version = found.get("version")
             if version not in (old.get("version"), new["version"]):
@@ -112,25 +116,33 @@ class EmulatedBatches(Versions):
         return left
 
     def _swap_back(self, collection: str, pairs: Sequence[Pair]) -> None:
-        now = self._raw(collection, pairs)
+        now, options = self._raw(collection, pairs)
         ours = [
             (new, old)
             for old, new in reversed(pairs)
-            if (found := now.get(old["_id"])) is not None and _is(found, new)
+            if (found := now.get(old["_id"])) is not None and _is(found, new, options)
         ]
         if ours:
             with suppress(Changed):  # a document that another client changed since is kept
                 repeated(lambda arrived: self._replace_left(collection, ours, arrived))
 
-    def _raw(self, collection: str, pairs: Sequence[Pair]) -> dict[Any, RawBSONDocument]:
-        """Return the stored documents of *pairs* by ``_id``, read from the primary."""
+    def _raw(
+        self, collection: str, pairs: Sequence[Pair]
+    ) -> tuple[dict[Any, RawBSONDocument], Options]:
+        """
+        Return the stored documents of *pairs* by ``_id``, read from the primary, and how the
+        database encodes documents.
+        """
         query = {"_id": {"$in": [old["_id"] for old, _ in pairs]}}
 
-        def read(database: "Database[Document]") -> dict[Any, RawBSONDocument]:
+        def read(
+            database: "Database[Document]",
+        ) -> tuple[dict[Any, RawBSONDocument], Options]:
             # Raw, so that the documents can be compared byte by byte.
-            raw = database.codec_options.with_options(document_class=RawBSONDocument)
+            options = database.codec_options
+            raw = options.with_options(document_class=RawBSONDocument)
             primary = database[collection].with_options(raw, ReadPreference.PRIMARY)
-            return {document["_id"]: document for document in primary.find(query)}
+            return {document["_id"]: document for document in primary.find(query)}, options
 
         return self.read(read)
 
@@ -143,6 +155,6 @@ class EmulatedBatches(Versions):
             raise OutcomeUnknown(UNDO_FAILED) from error
 
 
-def _is(found: RawBSONDocument, document: Document) -> bool:
+def _is(found: RawBSONDocument, document: Document, options: Options) -> bool:
     # Byte by byte: a decoded document compares unequal where BSON cuts microseconds.
-    return found.raw == bson.encode(document)
+    return found.raw == bson.encode(document, codec_options=options)

@@ -1,15 +1,12 @@
 """Open MongoDB in one call: a client whose connections fit into what the server allows the host."""
 
-import atexit
 import logging
-import os
-from contextlib import suppress
 
 from greenline import settings
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, Plan, mongodb_plan
 from greenline.errors import ConfigError, StoreDown
 from greenline.lifecycle.health import Check
-from greenline.lifecycle.resources import Resources
+from greenline.lifecycle.resources import Resources, close_at_exit
 from greenline.mongo.client import Mongo, server_of
 from greenline.settings import Sizing
 from greenline.slots import SlotTable
@@ -128,18 +125,9 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
         **{key: number for key, number in given.items() if number is not None}
     )
     opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
-    counters.gauges[name] = opened.stats
-    counters.growths[name] = opened.statistics.reader()
+    counters.add(name, opened.stats, opened.statistics.reader())
     if resources is None:
-        atexit.register(_close_at_exit, opened, os.getpid())
+        close_at_exit(opened.close)
     else:
         resources.add(name, close=opened.close, check=check or opened.check)
     return opened
-
-
-def _close_at_exit(opened: OpenMongo, pid: int) -> None:
-    # A child of a fork has its parent's sockets: closing them would end the parent's sessions.
-    if os.getpid() != pid:
-        return
-    with suppress(Exception):  # the process ends, and its end closes what is left
-        opened.close()

@@ -20,6 +20,8 @@ from greenline.offload import names
 from greenline.offload.imports import after_import
 
 MYSQLCLIENT = "mysqlclient"
+# By C module, the Python module that calls it, where that is not in a package of the same name.
+CALLERS = {"_mysql_connector": "mysql.connector.connection_cext", "_ldap": "ldap"}
 
 
 def patch() -> None:
@@ -82,7 +84,8 @@ def advice(file: str, function: str) -> str | None:
     if package == "MySQLdb":
         return f"{settings.OFFLOAD.name}={MYSQLCLIENT} runs it in threads"
     for driver, (what, instead) in BLOCKING_DRIVERS.items():
-        if package == driver.partition(".")[0]:
+        caller = CALLERS.get(driver, driver.partition(".")[0])
+        if f"{module}.".startswith(f"{caller}."):
             return f"{what} waits in C: use {instead}"
     if package in sys.stdlib_module_names or package in {"greenline", "gevent", "gunicorn"}:
         return None

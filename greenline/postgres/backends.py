@@ -126,7 +126,7 @@ class Backends:
                 return
             self._reserve()
             try:
-                self._admit(self._fill(slot))
+                self._admit_and_log(self._fill(slot))
             finally:
                 self.grow()
 
@@ -156,7 +156,7 @@ class Backends:
             # grow() begins an attempt of its own.
             self._queue.fail(error, begun_s)
         else:
-            self._admit(conn)
+            self._admit_and_log(conn)
         finally:
             self._connectors.discard(gevent.getcurrent())
         self.grow()
@@ -171,7 +171,6 @@ class Backends:
         self.size += 1
         self.connecting += 1
         self._empty.clear()
-        self._say("connecting")
 
     def _fill(self, slot: Slot | None) -> Connection:
         """Connect with the reservation that was made, in *slot*."""
@@ -184,11 +183,18 @@ class Backends:
         finally:
             self.connecting -= 1
         self._is_away = False
-        self._say("connected backend %d", conn.pid)
         conn.made_s = begun_s  # not the end: an eviction during the connect applies to it as well
         return conn
 
+    def _admit_and_log(self, conn: Connection) -> None:
+        self._admit(conn)
+        # A log handler may switch greenlets: before this, stop() would lose the connection.
+        self._say("connected backend %d", conn.pid)
+
     def _connect_one(self, *, abandon: Callable[[Connection], None]) -> Connection:
+        # Here and not at the reservation: a log handler may switch greenlets, and there no other
+        # one may run until the connect has begun. An error here undoes the reservation.
+        self._say("connecting")
         with self._statistics.connecting():
             return self._connect(abandon=abandon)
 

@@ -4,11 +4,10 @@ Open Postgres in one call: a pool, the host's connection slots, the budget and a
 Several pools of one process on one server share its part of the host's connections.
 """
 
-import atexit
 import logging
 import os
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from greenline.budget.plan import (
     postgres_plan,
 )
 from greenline.errors import ConfigError
-from greenline.lifecycle.resources import Resources
+from greenline.lifecycle.resources import Resources, close_at_exit
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import Connect, check_url, connect, server_of
 from greenline.postgres.connection import Connection
@@ -117,12 +116,14 @@ class HostShare:
 
     def _follow(self, plan: Plan) -> None:
         # The arbiter has logged the first one, and `greenline budget` shows its sum.
-        log.log(logging.DEBUG if self.plan is None else logging.INFO, "postgres pool: %s", plan)
+        level = logging.DEBUG if self.plan is None else logging.INFO
         self.plan = plan
         # The limit of all pools of this process on this server together.
         pool_sizes[self.path.name] = plan.pool_most
         for user in self.users:
             user.resize(plan)
+        # Last: a log handler may switch greenlets, which must not find the plan in parts.
+        log.log(level, "postgres pool: %s", plan)
 
 
 # By the file of the host's slots. To the other processes, a second table here would be one more
@@ -302,10 +303,9 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
         on_wait=share.start,
     )
     opened = OpenPostgres(pool, share, connect_to, prepare=prepare)
-    counters.gauges[name] = pool.stats
-    counters.growths[name] = pool.statistics.reader()
+    counters.add(name, pool.stats, pool.statistics.reader())
     if resources is None:
-        atexit.register(_close_at_exit, opened, os.getpid())
+        close_at_exit(opened.close)
     else:
         _register(opened, share, resources, question)
     return opened
@@ -328,14 +328,6 @@ def _register(
         share.control.ask(question or _select_1)
 
     resources.add(opened.name, close=opened.close, check=check)
-
-
-def _close_at_exit(opened: OpenPostgres, pid: int) -> None:
-    # A child of a fork has its parent's sockets: closing them would end the parent's sessions.
-    if os.getpid() != pid:
-        return
-    with suppress(Exception):  # the process ends, and its end closes what is left
-        opened.close()
 
 
 def _required_url() -> str:

@@ -69,7 +69,7 @@ def install() -> None:
     # psycopg2.connect() looks this name up at each call, so applications that imported the function
     # earlier are covered, too.
     psycopg2._connect = connect  # type: ignore[attr-defined]  # psycopg2.connect() calls it
-    counters.gauges["psycopg2"] = _stats
+    counters.gauges["psycopg2"] = counters.Parts([_stats])
 
 
 def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:

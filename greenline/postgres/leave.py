@@ -34,7 +34,11 @@ def leave(conn: Connection, cancel: Callable[[int], bool] | None) -> bool | None
     :returns: whether the backend ended in time; None: unknown, because the network was interrupted.
     """
     if not conn.settled and conn.farewell is None:
-        # libpq ended the connect itself, after an error from the server or a message to it.
+        # libpq ended the connect itself, after an error from the server or a message to it, and has
+        # closed the socket, on which the end of the backend would be seen. A deliberate limit: such
+        # a backend is about to exit and no statement keeps it, so it gets a fixed time. To ask the
+        # server would take a connection, while it may be refusing them. If the backend takes
+        # longer, the server may have one connection more than the slots count, until it exits.
         conn.close()
         gevent.sleep(BACKEND_CHECK_S)
         return True

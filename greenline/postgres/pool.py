@@ -78,6 +78,10 @@ class Checkout:
         conn = self._conn = self._pool.checkout()
         try:
             conn.autocommit = self._autocommit
+            # A log handler may switch greenlets, and this one may be killed meanwhile: here _end()
+            # returns the connection.
+            if log.isEnabledFor(DEBUG):
+                self._pool.log_checkout(conn)
         except BaseException as error:
             self._end(error)
             raise
@@ -264,9 +268,11 @@ class ConnectionPool:
             raise
         self._holders.add(me)
         conn.lent_s = monotonic()
-        if log.isEnabledFor(DEBUG):
-            log.debug("%s: checked out backend %d; %s", self.name, conn.pid, _spelled(self.stats()))
         return conn
+
+    def log_checkout(self, conn: Connection) -> None:
+        """Log that *conn* was checked out; used by :class:`Checkout`."""
+        log.debug("%s: checked out backend %d; %s", self.name, conn.pid, _spelled(self.stats()))
 
     def release(self, conn: Connection, reset: bool) -> None:
         """
@@ -284,11 +290,6 @@ class ConnectionPool:
             kept = clean(conn, reset)
         finally:
             self._holders.discard(gevent.getcurrent())
-            if log.isEnabledFor(DEBUG):
-                state = "clean" if kept else "bad"
-                log.debug(
-                    "%s: backend %d returned %s after %.3f s", self.name, conn.pid, state, held_s
-                )
             # Expired connections are closed one at a time: while one is being closed, another
             # expired one is kept and used again.
             is_due = now >= conn.expires_s and not self._slots.leaving
@@ -297,6 +298,13 @@ class ConnectionPool:
             else:
                 self.statistics.returns_bad += not kept
                 self._close_and_wait(conn)
+            # Last: a log handler may switch greenlets, and the connection must be idle, handed over
+            # or being closed by then.
+            if log.isEnabledFor(DEBUG):
+                state = "clean" if kept else "bad"
+                log.debug(
+                    "%s: backend %d returned %s after %.3f s", self.name, conn.pid, state, held_s
+                )
 
     def invalidate(self, conn: Connection) -> None:
         """Evict all connections made before now, unless *conn* was evicted already."""

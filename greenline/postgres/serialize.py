@@ -151,13 +151,12 @@ class SerializedConnection(WatchedConnection):
         if alarm is not None:
             alarm.start(waiter.switch, None)
         entry = (me, waiter, alarm)
-        if not self._waiters:
-            self._waiters = deque()
-        self._waiters.append(entry)
+        # One call in C: of two native threads here, each would otherwise make a deque of its own.
+        vars(self).setdefault("_waiters", deque()).append(entry)
         try:
             if self._owner is None:  # a native thread has released it meanwhile
+                self._owner = me  # first: another thread may run in the call below
                 self._waiters.remove(entry)
-                self._owner = me
                 return
             with deadline.spending("queued"), LockWait():
                 deadline.wait_in(waiter.get)

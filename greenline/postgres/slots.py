@@ -103,8 +103,8 @@ class Slots:
 
     def _leave(self, conn: Connection) -> None:
         has_ended: bool | None = None
-        self._log("closing backend %d", conn.pid)
         try:
+            self._log("closing backend %d", conn.pid)
             has_ended = leave(conn, None if self._control is None else self._control.cancel)
         finally:
             self.leaving -= 1

@@ -14,6 +14,7 @@ import logging
 import mmap
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -34,10 +35,21 @@ log = logging.getLogger(__name__)
 Key = tuple[str | int, ...]
 Stats = Callable[[], Mapping[str, int]]
 
+
+class Parts(list[Stats]):
+    """The functions of all parts with one name; a call adds up what they return."""
+
+    def __call__(self) -> Mapping[str, int]:
+        sums: Counter[str] = Counter()
+        for stats in self:
+            sums.update(stats())
+        return sums
+
+
 # Functions that return the statistics of this worker's parts, such as a pool, by the part's name.
-gauges: dict[str, Stats] = {}
+gauges: dict[str, Parts] = {}
 # Functions that return how much this worker's counts of a part have grown since their last call.
-growths: dict[str, Stats] = {}
+growths: dict[str, Parts] = {}
 
 
 def share() -> int:
@@ -236,19 +248,44 @@ def totals() -> dict[Key, int]:
     return {} if _own is None else _own.totals()
 
 
-def remove(name: str, stats: Stats) -> None:
+def _forget() -> None:
+    global _own
+    _own = None
+
+
+# The row belongs to the worker: a child that it forks would write to it as well, when it closes
+# the pools that it has inherited, for instance.
+os.register_at_fork(after_in_child=_forget)
+
+
+def add(name: str, stats: Stats, growth: Stats) -> None:
     """
-    Remove a part from ``gauges`` and ``growths``, after a last look at all of them.
+    Add a part to ``gauges`` and ``growths``; the numbers of parts with one name are added up.
 
     :param name: the part's name, str.
-    :param stats: its function in ``gauges``; without effect if another part has the name by now.
+    :param stats: returns its values.
+    :param growth: returns how much its counts have grown since the last call.
     """
-    if gauges.get(name) != stats:
+    gauges.setdefault(name, Parts()).append(stats)
+    growths.setdefault(name, Parts()).append(growth)
+
+
+def remove(name: str, stats: Stats) -> None:
+    """
+    Remove a part that was added, after a last look at all parts; no effect if it was removed.
+
+    :param name: the part's name, str.
+    :param stats: its function in ``gauges``.
+    """
+    parts = gauges.get(name, Parts())
+    if stats not in parts:
         return
     if _own is not None:
         _own.read_gauges()
-    del gauges[name]
-    growths.pop(name, None)
+    index = parts.index(stats)
+    del parts[index], growths[name][index]
+    if not parts:
+        del gauges[name], growths[name]
 
 
 def set_value(key: Key, value: int) -> None:

@@ -6,6 +6,7 @@ A worker that fails to boot later is started again after ``BOOT_RETRY_S``. The a
 with its workers whether the service stops.
 """
 
+import signal
 import sys
 from functools import partial
 from mmap import mmap
@@ -129,7 +130,9 @@ class Reloads:
         try:
             self._reload()
         except _Waiting:
-            pass
+            # What gunicorn's handle_hup() does after the wait.
+            if self._server.dirty_arbiter_pid:
+                self._server.kill_dirty_arbiter(signal.SIGHUP)
         finally:
             self._is_reloading = False
 

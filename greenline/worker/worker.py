@@ -178,7 +178,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.base = base_environ(cfg)  # after RequestLog has replaced sys.stderr
         self.rules = Rules(cfg)
         self._handlers = Handlers()
-        counters.gauges["handlers"] = self._handlers.stats
+        counters.gauges["handlers"] = counters.Parts([self._handlers.stats])
         self.sweep = Sweep()
         self.sweep.start()
         self.conversations: set[ClientConnection | Guest] = set()
@@ -194,7 +194,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             connected=lambda: sum(server.connected() for server in self._servers),
             unaccepted=lambda: sum(server.unaccepted() for server in self._servers),
         )
-        counters.gauges["limiter"] = self._limiter.stats
+        counters.gauges["limiter"] = counters.Parts([self._limiter.stats])
         self._connect = partial(
             ClientConnection,
             rules=self.rules,
@@ -538,6 +538,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         timeout_s = settings.REQUEST_TIMEOUT.read()
         if timeout_s is None or getattr(self.wsgi, "limits_requests", False):
             return
+        # A wait counts as the client's if one of these modules is in its stack. So never the module
+        # of ClientConnection: it is in the stack of every request, and none would be limited.
         modules = {each.__module__ for each in (Client, PlainClient, TlsClient)}
         modules.update(http2.CLIENT_MODULES)
         timeouts = RequestTimeouts(timeout_s, self.log, modules)

@@ -24,6 +24,9 @@ def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         file.write(b"five!")
         file.seek(0)
         return environ["wsgi.file_wrapper"](file)  # type: ignore[no-any-return]
+    if path == "/unreadable-file":  # nothing is mapped at its beginning: an I/O error
+        start_response("200 OK", [("Content-Length", "10")])
+        return environ["wsgi.file_wrapper"](open("/proc/self/mem", "rb", 0))  # type: ignore[no-any-return]
     if path in ("/reads-on", "/reads-and-writes"):
         gevent.spawn(environ["wsgi.input"].read, 1)
         if path == "/reads-and-writes":

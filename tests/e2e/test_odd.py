@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -49,6 +50,19 @@ def test_after_too_few_bytes_the_connection_ends(path: bytes) -> None:
         answer = heard(client)
         assert answer.endswith(b"\r\n\r\nfive!"), answer
         wait_until(lambda: "Content-Length" in running.log, "a line in the log")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no file that cannot be read")
+def test_a_file_that_cannot_be_read_is_in_the_error_log() -> None:
+    """It is the application's error, and no client that has left."""
+    with (
+        hosting(TARGET) as running,
+        socket.create_connection(("127.0.0.1", running.port), timeout=20) as client,
+    ):
+        client.sendall(GET % b"/unreadable-file")
+        assert heard(client).endswith(b"\r\n\r\n")
+        wait_until(lambda: "UnreadableFile: " in running.log, "the error in the log")
+        assert "Input/output error" in running.log
 
 
 def test_a_body_that_is_found_too_large_after_the_answer_gets_no_second_one() -> None:

@@ -1,9 +1,12 @@
 """greenline.http.connection on a pair of sockets."""
 
+import errno
 import gc
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 from weakref import ref
 
@@ -16,7 +19,7 @@ from greenline import settings
 from greenline.admission.adaptive import Fixed
 from greenline.admission.limiter import ConcurrencyLimiter
 from greenline.http.body import BodyTooLarge
-from greenline.http.client import BodyTimeout, ClientTimeout, HeadTimeout
+from greenline.http.client import BodyTimeout, ClientTimeout, HeadTimeout, UnreadableFile
 from greenline.http.connection import ClientConnection
 from greenline.http.fast_parser import Rules
 from greenline.http.plain_client import Sweep
@@ -178,3 +181,94 @@ def test_a_closed_connection_is_freed_without_the_collector(
             assert freed() is None
     finally:
         gc.enable()
+
+
+def test_the_error_of_a_handler_is_in_no_cycle() -> None:
+    """Neither the handler nor the connection's greenlet, which raises it, keeps it alive."""
+    ours, theirs = socket.socketpair()
+    errors = []
+
+    class Failed(Exception):
+        pass
+
+    def fail(connection: ClientConnection, environ: dict[str, Any]) -> None:
+        error = Failed()
+        errors.append(ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    with closing(theirs), closing(ours):
+        talk = Talk(ours, theirs, Handlers().start)
+        talk.answer = fail
+        theirs.sendall(HEAD + b"\r\n")
+        gc.disable()
+        try:
+            with suppress(Failed):
+                talk.connection.converse()
+            assert talk.in_handlers == [True]
+            gevent.sleep(0)  # the loop drops the callback that passed the error on
+            assert [error() for error in errors] == [None]
+        finally:
+            gc.enable()
+            talk.connection.close()
+
+
+class Unreadable:
+    """A file whose bytes from *readable* on cannot be read, as on a damaged disk."""
+
+    def __init__(self, file: Any, readable: int) -> None:
+        self._file, self._readable, self._at = file, readable, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def seek(self, offset: int) -> None:
+        self._at = offset
+        self._file.seek(offset)
+
+    def read(self, size: int) -> Any:
+        if self._at >= self._readable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._file.read(min(size, self._readable - self._at))
+
+
+@pytest.mark.parametrize("readable", [0, 4096])
+def test_a_file_that_cannot_be_read_is_no_error_of_the_client(
+    talk: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readable: int
+) -> None:
+    """Before the first bytes or after them: it is the application's error, and is logged as one."""
+    path, sendfile = tmp_path / "file", os.sendfile
+    path.write_bytes(b"x" * 8192)
+
+    def send(to: int, of: int, start: int, count: int) -> int:
+        if start >= readable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return sendfile(to, of, start, min(count, readable - start))
+
+    monkeypatch.setattr(os, "sendfile", send)
+    with path.open("rb") as file, pytest.raises(UnreadableFile, match="Input/output error"):
+        talk.connection.sendfile(Unreadable(file, readable), 0, 8192)
+    assert talk.connection.error is None
+
+
+def test_a_file_that_ends_early_is_no_error_of_the_client(talk: Talk, tmp_path: Path) -> None:
+    """Truncated while it was served, for instance."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 100)
+    with path.open("rb") as file, pytest.raises(EOFError):
+        talk.connection.sendfile(file, 0, 8192)
+    assert talk.connection.error is None
+
+
+def test_a_client_that_has_left_is_the_error_of_a_file_being_sent(
+    talk: Talk, tmp_path: Path
+) -> None:
+    """Its connection ends without an entry in the error log."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 8192)
+    talk.theirs.close()
+    with path.open("rb") as file, pytest.raises(BrokenPipeError) as caught:
+        talk.connection.sendfile(file, 0, 8192)
+    assert talk.connection.error is caught.value

@@ -10,7 +10,7 @@ import gevent
 import pytest
 
 from greenline import settings
-from greenline.http.client import IdleTimeout
+from greenline.http.client import NEVER, IdleTimeout
 from greenline.http.plain_client import PlainClient, Sweep
 
 IDLE_S = 1.0
@@ -70,3 +70,20 @@ def test_the_time_for_a_request_goes_on_while_there_is_nothing_to_read(
         teasing.kill()
     assert monotonic() - started >= IDLE_S
     assert deceptive.asked > 2
+
+
+def test_a_wait_that_could_not_start_is_not_interrupted_later(
+    pair: tuple[PlainClient, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its greenlet would be thrown into wherever it is by then."""
+    client, _ = pair
+    client.on_request = lambda data: True
+
+    class Broken:
+        def start(self, callback: Any) -> None:
+            raise ValueError("the loop is gone")
+
+    monkeypatch.setattr(client._reading, "watcher", Broken())
+    with pytest.raises(ValueError, match="the loop is gone"):
+        client.recv_request(0.0)
+    assert client._reading.until == NEVER

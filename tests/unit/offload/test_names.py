@@ -92,6 +92,9 @@ def test_advice_names_the_setting_or_the_replacement(monkeypatch: pytest.MonkeyP
     for driver, said in (
         ("MySQLdb.cursors", "GREENLINE_OFFLOAD=mysqlclient"),
         ("pyodbc", "pyodbc"),
+        ("mysql.connector.connection_cext", "use_pure=True"),
+        ("mysql.connector.connection", ":execute runs it in a thread"),
+        ("ldap.ldapobject", "use ldap3"),
     ):
         module = type(sys)(driver)
         module.__file__ = f"/lib/{driver}.py"

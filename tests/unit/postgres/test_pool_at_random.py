@@ -1,6 +1,9 @@
 """The pool under random interleavings on a driver without a server: the counts stay right."""
 
+import logging
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,6 +89,30 @@ class Fake:
         self._servers.close()
 
 
+class Switching(logging.Handler):
+    """Switches to others at each record, as a handler that writes to a network does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        gevent.sleep(0)
+
+
+@contextmanager
+def switching_logs(is_on: bool) -> Iterator[None]:
+    """Log at DEBUG with a handler that switches, for the length of the block."""
+    log, handler = logging.getLogger("greenline.postgres"), Switching()
+    if not is_on:
+        yield
+        return
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
 @settings(max_examples=150)
 @given(
     max_size=st.integers(1, 4),
@@ -95,6 +122,7 @@ class Fake:
     sizes=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), max_size=3),
     evictions=st.lists(st.integers(0, 30), max_size=3),
     timeout_s=st.sampled_from([None, 0.0, 0.0005]),
+    logs=st.booleans(),
 )
 def test_whatever_is_killed_and_whenever_the_counts_stay_right(
     max_size: int,
@@ -104,8 +132,22 @@ def test_whatever_is_killed_and_whenever_the_counts_stay_right(
     sizes: list[tuple[int, int]],
     evictions: list[int],
     timeout_s: float | None,
+    logs: bool,
 ) -> None:
     """No slot is lost or doubled, the limit holds, and the next borrower is served."""
+    with switching_logs(logs):
+        check(max_size, switches, work, kills, sizes, evictions, timeout_s)
+
+
+def check(
+    max_size: int,
+    switches: list[int],
+    work: list[int],
+    kills: list[tuple[int, int]],
+    sizes: list[tuple[int, int]],
+    evictions: list[int],
+    timeout_s: float | None,
+) -> None:
     driver = Driver(switches)
     pool = ConnectionPool(driver.connect, max_size=max_size, max_waiting=20, timeout_s=timeout_s)
     limit = max([max_size, *(size for _, size in sizes)])

@@ -133,7 +133,7 @@ from greenline.telemetry.pool_statistics import PoolStatistics
 module._own = counters
 statistics = PoolStatistics()
 state = lambda: {"active": 2}
-module.gauges["pool"], module.growths["pool"] = state, statistics.reader()
+module.add("pool", state, statistics.reader())
 """
 
 
@@ -162,6 +162,51 @@ ready()
 """
     worker = Worker(memory, script).until_ready()
     assert totals(memory)["pool", "requests_num"] == 5
+    worker.end()
+
+
+def test_parts_of_one_name_are_added_up(memory: int) -> None:
+    """Two pools of one name; when one is removed, the values are those of the other."""
+    script = f"""{GROW}
+other = PoolStatistics()
+idle = lambda: {{"active": 1}}
+module.add("pool", idle, other.reader())
+statistics.requests_num += 3
+other.requests_num += 4
+counters.read_gauges()
+ready()
+other.requests_num += 1
+module.remove("pool", idle)
+statistics.requests_num += 1
+counters.read_gauges()
+ready()
+"""
+    worker = Worker(memory, script).until_ready()
+    assert totals(memory) == {("pool", "active"): 3, ("pool", "requests_num"): 7}
+    assert worker.process.stdin is not None
+    worker.process.stdin.write("\n")
+    worker.process.stdin.flush()
+    worker.until_ready()
+    assert totals(memory) == {("pool", "active"): 2, ("pool", "requests_num"): 9}
+    worker.end()
+
+
+def test_a_forked_child_does_not_write_the_row_of_its_parent(memory: int) -> None:
+    """Nor when it closes the pools that it has inherited."""
+    script = f"""{GROW}
+counters.read_gauges()
+if os.fork() == 0:
+    statistics.requests_num += 5
+    module.set_value(("pool", "active"), 9)
+    module.remove("pool", state)
+    os._exit(0)
+os.wait()
+ready()
+"""
+    worker = Worker(memory, script).until_ready()
+    found = totals(memory)
+    assert found["pool", "active"] == 2
+    assert found.get(("pool", "requests_num"), 0) == 0
     worker.end()
 
 
