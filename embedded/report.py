@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import time
 
 from embedded import cluster
 from embedded.account import Account
@@ -14,15 +13,13 @@ NEW_BOOK = (
     '{"title": "The Dispossessed", "authors": ["Ursula K. Le Guin"], '
     '"genres": ["utopia"], "published": "1974-05-01"}'
 )
-# A new task at every start: a second state for the same pair would be a conflict.
-NEW_STATE = f'{{"task_id": {int(time.time())}, "agent_id": 1, "data": {{"step": 1}}}}'
 
 
 def banner(
     port: int, notes: list[str], key: str | None, *, has_mongo: bool, in_colour: bool
 ) -> str:
     """
-    Return the lines to print: the servers, commands to try, and last the page to open.
+    Return the lines to print: the servers, the key, the page to open, and commands to try.
 
     :param port: where the service listens, int.
     :param notes: lines about the databases.
@@ -36,13 +33,14 @@ def banner(
 
     base = f"http://127.0.0.1:{port}"
     curl = "curl" if key is None else 'curl -H "Authorization: Bearer $KEY"'
-    lines = [*notes, "", "Try:", ""]
-    lines += [] if key is None else [bold(f"KEY={key}")]
-    lines += [f"{curl} '{base}/books?limit=3'", _post(curl, f"{base}/books", NEW_BOOK)]
-    lines += [_post(curl, f"{base}/states", NEW_STATE)] * has_mongo
-    lines += [f"curl {base}/readyz"]
-    lines += ["", f"Greenline is ready: open {bold(f'{base}/')}"]
-    lines += ["Ctrl-C stops it, the data stays"]
+    lines = [*notes, ""]
+    lines += [] if key is None else [bold(f"KEY={key}"), ""]
+    lines += [f"Greenline is ready: open {bold(f'{base}/')}", ""]
+    lines += [f"Or, in another shell{'' if key is None else ', after the line KEY=...'}:", ""]
+    lines += [f"{curl} '{base}/books?limit=3'"]
+    lines += [f"{curl} '{base}/states?limit=3'"] * has_mongo
+    lines += [f"{curl} {base}/books -H 'Content-Type: application/json' -d '{NEW_BOOK}'"]
+    lines += ["", "Ctrl-C stops it, the data stays"]
     return "\n".join(["", *(f"  {line}".rstrip() for line in lines), ""])
 
 
@@ -51,7 +49,3 @@ def psql(url: str) -> str:
     ourselves = Account(os.geteuid(), os.getegid())
     program = shutil.which("psql") or cluster.binaries(ourselves) / "psql"
     return f"{'psql' if shutil.which('psql') else shlex.quote(str(program))} '{url}'"
-
-
-def _post(curl: str, url: str, body: str) -> str:
-    return f"{curl} {url} -H 'Content-Type: application/json' -d '{body}'"

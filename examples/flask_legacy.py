@@ -2,10 +2,11 @@
 A Flask application that was written for threads, on Greenline's worker as it is.
 
 Each request opens a connection of its own and waits for a second in Postgres. Fifty requests at
-once take a second, not fifty. With DATABASE_URL in the environment:
+once take a second, not fifty. With DATABASE_URL in the environment, in the folder examples/, where
+the first command installs greenline from this checkout:
 
-    pip install greenline flask psycopg2-binary
-    gunicorn -k greenline.worker.GreenWorker examples.flask_legacy:app
+    pip install .. flask psycopg2-binary
+    gunicorn -k greenline.worker.GreenWorker flask_legacy:app
     curl http://127.0.0.1:8000/slow
 """
 

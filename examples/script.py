@@ -1,10 +1,11 @@
 """
 A plain script on Postgres and MongoDB: two hundred statements at once, within the budget.
 
-With DATABASE_URL and MONGODB_URI in the environment:
+With DATABASE_URL and MONGODB_URI in the environment, in the folder examples/, where the first
+command installs greenline from this checkout:
 
-    pip install 'greenline[mongo,postgres]'
-    python examples/script.py
+    pip install '..[mongo]' psycopg2-binary
+    python script.py
 """
 
 from greenline.patch import patch_all

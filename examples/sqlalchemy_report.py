@@ -2,10 +2,11 @@
 SQLAlchemy's engine within Greenline's connection budget.
 
 ``creator()`` connects in one of the slots that the processes of this host share, so the engine's
-pools of all workers stay within what Postgres allows. With DATABASE_URL in the environment:
+pools of all workers stay within what Postgres allows. With DATABASE_URL in the environment, in the
+folder examples/, where the first command installs greenline from this checkout:
 
-    pip install 'greenline[flask,postgres]' sqlalchemy
-    gunicorn -k greenline.worker.GreenWorker -w 2 examples.sqlalchemy_report:app
+    pip install '..[flask]' psycopg2-binary sqlalchemy
+    gunicorn -k greenline.worker.GreenWorker -w 2 sqlalchemy_report:app
     curl http://127.0.0.1:8000/report
 """
 

@@ -1,8 +1,9 @@
 """
 Patch a process for gevent: the standard library and the libraries that would block the hub.
 
-gunicorn's gevent worker patches the standard library after the fork, before it imports the
-application. The arbiter stays unpatched, and must not depend on gevent's hub.
+gunicorn's gevent worker patches the standard library after the fork and after ``post_fork``, before
+it imports the application; Greenline's worker patches it before ``post_fork``. The arbiter stays
+unpatched, and must not depend on gevent's hub.
 
 :func:`patch_all`, for a script, and :func:`hook_psycopg2`, for gunicorn's own gevent worker, are
 the public face; all else is internal.

@@ -31,7 +31,9 @@ def check_deploy(
     """
     Report contradictions between nginx, gunicorn and the service, and print the corrected lines.
 
-    Reads both files and the environment: run it with the environment of the service. A part of a
+    Reads both files and the environment: run it with the environment of the service. A
+    gunicorn.conf.py that requires a variable needs it here too, with any address, such as
+    DATABASE_URL=postgresql://user:password@host:5432/database; no server is asked. A part of a
     configuration can be checked as well, such as a file of sites-available. Exits with 0 when there
     is no error, 1 when there is one, 2 for wrong use or when something cannot be read.
     """

@@ -55,6 +55,7 @@ def attend(cfg: Any) -> None:
     hook = cfg.pre_fork
     if not (isinstance(hook, partial) and hook.func is _pre_fork):
         cfg.set("pre_fork", partial(_pre_fork, hook))
+        cfg.set("post_fork", partial(_post_fork, cfg.post_fork))
 
 
 def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
@@ -68,6 +69,12 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
         Reloads(server)
     # Until a booting worker sets its own handlers, signals go to its copy of this queue.
     worker.early_signals = server.SIG_QUEUE
+    hook(server, worker)
+
+
+def _post_fork(hook: Any, server: Any, worker: Any) -> None:
+    # Before the hook, which may open databases: what it imports must find the process patched.
+    worker.patch()
     hook(server, worker)
 
 

@@ -93,9 +93,15 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._is_patched = False
         arbiter.attend(self.cfg)
 
     def patch(self) -> None:
+        # Called before post_fork, and again by gunicorn, whose method cannot run twice: it replaces
+        # the listening sockets.
+        if self._is_patched:
+            return
+        self._is_patched = True
         with entry_points_read_once():
             super().patch()
         lock_waits.install()

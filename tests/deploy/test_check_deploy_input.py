@@ -1,12 +1,15 @@
 """greenline check-deploy reports what it cannot read in one line, with the status of wrong use."""
 
 import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from greenline.cli import main
 from tests.deploy.checking import OURS, check, check_files
 from tests.deploy.configurations import GOOD
 
@@ -93,6 +96,12 @@ def test_our_own_gunicorn_conf_py_has_the_hint() -> None:
     """In a shell that sets nothing."""
     line = check(*OURS, MONGODB_URI="off").stderr.splitlines()[-1]
     assert "greenline: DATABASE_URL: not set; run check-deploy with the environment" in line
+    example = re.search(r" or set DATABASE_URL=([^;]+); `(greenline .+ --help)` says more$", line)
+    assert example
+    done = check(*OURS, MONGODB_URI="off", DATABASE_URL=example[1])
+    assert "DATABASE_URL" not in done.stderr
+    shown = CliRunner().invoke(main, shlex.split(example[2])[1:]).output
+    assert "DATABASE_URL=postgresql://" in shown
 
 
 def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -115,16 +116,18 @@ def example(wheel: Path, tmp_path: Path) -> Callable[[str], Example]:
     """Return a function that makes an :class:`Example` by its name, away from the checkout."""
 
     def make(name: str) -> Example:
-        shutil.copytree(
-            EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
-        )
+        folder = tmp_path / "examples"
+        shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
         install, *lines = head(name)
         assert install.startswith("pip install ")
-        environment = Environment(tmp_path / "venv", wheel, shlex.split(install)[2:])
+        # Typed in the checkout's folder, ".." is the checkout, of which the wheel was built.
+        wanted = [re.sub(r"^\.\.(?=\[|$)", "greenline", word) for word in shlex.split(install)[2:]]
+        assert wanted[0].startswith("greenline")
+        environment = Environment(tmp_path / "venv", wheel, wanted)
         # Of the wheel, and not of the checkout.
-        said = environment.run("python -c 'import greenline; print(greenline)'", {}, tmp_path)
+        said = environment.run("python -c 'import greenline; print(greenline)'", {}, folder)
         assert str(environment.packages) in said.stdout
-        return Example(lines, environment, tmp_path)
+        return Example(lines, environment, folder)
 
     return make
 

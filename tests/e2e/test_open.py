@@ -2,6 +2,7 @@
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,16 @@ GREEN = ("-k", "greenline.worker.GreenWorker", "-w", "2")
 # gunicorn's own gevent worker: the application makes psycopg2 green by itself.
 NO_CONFIG = "tests/e2e/plain_conf.py"
 STOCK = ("-k", "gevent", "-w", "2")
+
+HOOK = """
+def post_fork(server, worker):
+    from tests.e2e.opened_by_call import open_both
+    open_both()
+"""
+# gunicorn patches the standard library after post_fork.
+PATCHING_HOOK = HOOK.replace(
+    "    from tests", "    from greenline.patch import patch_all\n    patch_all()\n    from tests"
+)
 
 SCRIPT = """
 from greenline.patch import patch_all
@@ -71,6 +82,24 @@ def test_an_application_opens_them_at_import(
         assert [answer.status for answer in answers] == [200] * 40, running.log
         assert {tuple(answer.json["numbers"]) for answer in answers} == {(7, 8, 9)}
         assert len({answer.json["most"] for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("worker", [GREEN, STOCK], ids=["our worker", "gunicorn's gevent worker"])
+def test_post_fork_opens_them(
+    worker: tuple[str, ...], addresses: dict[str, str], tmp_path: Path
+) -> None:
+    """The application finds them open; 40 requests at once are answered."""
+    hook = HOOK if worker is GREEN else PATCHING_HOOK
+    config = tmp_path / "hooked.conf.py"
+    config.write_text(f"control_socket_disable = True\n{hook}")
+    target = "tests.e2e.opened_by_call:app"
+    with service(addresses, *worker, target=target, config=str(config), wait=False) as running:
+        wait_until(lambda: "Booting worker" in running.log, "the workers")
+        with ThreadPoolExecutor(40) as clients:
+            answers = list(clients.map(lambda _: running.get("/"), range(40)))
+        assert [answer.status for answer in answers] == [200] * 40, running.log
+        assert {tuple(answer.json["numbers"]) for answer in answers} == {(7, 8, 9)}
+        assert running.log.count("Booting worker") == 2, running.log
 
 
 def test_a_reload_of_such_an_application_is_taken(addresses: dict[str, str]) -> None:
