@@ -15,7 +15,7 @@ from greenline.slots.file import (
     HOST_COUNT,
     HOST_NUMBER,
     LEASED_UNTIL,
-    SEATS,
+    ROWS,
     SEEN,
     SERVER,
     SLOTS,
@@ -27,7 +27,7 @@ LEASE_S = 1.0
 # A host may resume a lost registration with the capacity that it had: the other hosts count it for
 # five seconds after it is gone.
 RETURN_S = 4.0
-REGISTRAR = SLOTS + SEATS  # the byte to lock, behind those of the slots and the process rows
+REGISTRAR = SLOTS + ROWS  # the byte to lock, behind those of the slots and the process rows
 
 
 class LeasedSlotTable(SlotTable):

@@ -88,7 +88,7 @@ class Worker:
             conn = self.connect(slot) if slot else None
             if slot is not None and conn is not None:
                 return slot, conn
-            self.slot_table.want()
+            self.slot_table.request()
             time.sleep(0.003)
 
     def connect(self, slot: Slot) -> Any:
@@ -106,7 +106,7 @@ class Worker:
         now = time.monotonic()
         slot = self.slot_table.take()
         if slot is None:
-            self.slot_table.want()
+            self.slot_table.request()
             if not self.lent and self.hungry_since_s is None:
                 self.hungry_since_s = now
             return
