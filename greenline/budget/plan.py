@@ -97,7 +97,7 @@ class Plan:
     :param host: connections of one host, int.
     :param reserved: those of *host* that are kept for single workers, int.
     :param worker: an even share for a worker's pool, int.
-    :param pool_most: the largest size of a worker's pool while the others are idle, int.
+    :param max_pool_size: the largest size of a worker's pool while the others are idle, int.
     :param more_workers: the number of workers that would still fit, int.
     :param binding: the name of the limit that decides, str.
     :param reason: the sum as one line of text, str.
@@ -108,14 +108,16 @@ class Plan:
     host: int
     reserved: int
     worker: int
-    pool_most: int
+    max_pool_size: int
     more_workers: int
     binding: str
     reason: str
     lines: tuple[Line, ...]
 
     def __str__(self) -> str:
-        suffix = f", up to {self.pool_most} while others idle" * (self.pool_most > self.worker)
+        suffix = f", up to {self.max_pool_size} while others idle" * (
+            self.max_pool_size > self.worker
+        )
         return f"{self.worker} connections a worker{suffix} ({self.reason})"
 
 
@@ -296,7 +298,7 @@ def _plan(
         host=host,
         reserved=first + second,
         worker=share.value,
-        pool_most=largest.value if exchange is None else share.value,
+        max_pool_size=largest.value if exchange is None else share.value,
         more_workers=more.value,
         binding=binding,
         reason=why if second == first else f"{why}; {waiting}",

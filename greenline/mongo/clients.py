@@ -66,7 +66,7 @@ class Clients:
                 lambda: uniform(EXCHANGE_CHECK_S / 2, EXCHANGE_CHECK_S),  # noqa: S311
                 "looking after the connections to MongoDB",
             )
-        self._permits.hear()
+        self._permits.use_published()
         return self._permits.take(MONGODB_EXTRA_A_WORKER + least)
 
     def open(self, least: int, wanted: int) -> LimitedClient:
@@ -132,11 +132,11 @@ class Clients:
             # A client of a fixed size may have been opened without enough permits.
             self._permits.take(needed)
 
-    def close(self, *beside: LimitedClient) -> None:
-        """Close all clients, and *beside*, without waiting for an unreachable server."""
+    def close(self, *additional: LimitedClient) -> None:
+        """Close all clients, and *additional*, without waiting for an unreachable server."""
         if self._looking is not None:
             self._looking.kill()
-        clients = [*beside, *self._others, *filter(None, [self.current])]
+        clients = [*additional, *self._others, *filter(None, [self.current])]
         for client in clients:
             close(client)
         if not self._permits.are_counted:

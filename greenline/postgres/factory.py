@@ -120,7 +120,7 @@ class HostShare:
         log.log(logging.DEBUG if self.plan is None else logging.INFO, "postgres pool: %s", plan)
         self.plan = plan
         # The limit of all pools of this process on this server together.
-        pool_sizes[self.path.name] = plan.pool_most
+        pool_sizes[self.path.name] = plan.max_pool_size
         for user in self.users:
             user.resize(plan)
 
@@ -161,7 +161,7 @@ class OpenPostgres(Postgres):
 
     def resize(self, plan: Plan) -> None:
         """Let the pool grow to what *plan* allows one worker."""
-        self._pool.resize(plan.pool_most)
+        self._pool.resize(plan.max_pool_size)
 
     def start(self) -> None:
         """Look after the host's slots from now on; the first wait for a connection does it too."""

@@ -48,7 +48,7 @@ POOL_CLOSE_S = 1.0
 SMOOTHING = 0.05
 # A waiter gets no connection if, when its turn comes, fewer than this many average checkouts fit
 # into its remaining time.
-LOANS = 2
+MIN_CHECKOUTS = 2
 # Lifetimes are shortened by a random part up to this, so that connections made together do not end
 # together.
 JITTER = 0.1
@@ -414,7 +414,7 @@ class ConnectionPool:
         is_beyond = backends.size - self._slots.leaving > backends.max_size
         if self._closing.is_set() or is_beyond or self._slots.must_go(conn):
             self._close_and_wait(conn)
-        elif not self._queue.hand(conn, LOANS * self._held_s):
+        elif not self._queue.hand(conn, MIN_CHECKOUTS * self._held_s):
             conn.idle_since_s = monotonic()
             self._idle.append(conn)
             if not self._slots.is_giving:

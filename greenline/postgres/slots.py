@@ -16,9 +16,9 @@ from typing import Protocol
 import gevent
 
 from greenline.errors import PoolClosed, PoolTimeout
+from greenline.postgres.close import close_and_wait
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
-from greenline.postgres.leave import leave
 from greenline.slots import PoolShares, Slot, SlotTable
 
 # How often a waiting pool renews its request, and tries to acquire a slot.
@@ -96,16 +96,18 @@ class Slots:
     def close_and_wait(self, conn: Connection) -> "gevent.Greenlet[..., None]":
         """Close *conn* in the background; its slot is free when its backend has ended."""
         self.leaving += 1
-        return gevent.spawn(self._leave, conn)
+        return gevent.spawn(self._close_and_wait, conn)
 
     def _prepare(self, slot: Slot | None) -> None:
         """Prepare a connect in *slot*; an error releases the slot."""
 
-    def _leave(self, conn: Connection) -> None:
+    def _close_and_wait(self, conn: Connection) -> None:
         has_ended: bool | None = None
         self._log("closing backend %d", conn.pid)
         try:
-            has_ended = leave(conn, None if self._control is None else self._control.cancel)
+            has_ended = close_and_wait(
+                conn, None if self._control is None else self._control.cancel
+            )
         finally:
             self.leaving -= 1
             slot, conn.slot = conn.slot, None
@@ -263,9 +265,9 @@ class PoolSlots(Slots):
         if self._slot_table is not None and slot is not None and self._slot_table.is_over(slot):
             raise PoolTimeout("the host has fewer connections by now")
 
-    def _leave(self, conn: Connection) -> None:
+    def _close_and_wait(self, conn: Connection) -> None:
         try:
-            super()._leave(conn)
+            super()._close_and_wait(conn)
         finally:
             self._grow()
 

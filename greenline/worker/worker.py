@@ -350,11 +350,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         except HTTP2Error:
             raise
         except RequestTimeout as error:
-            self._tell_failed_stream(environ, req, response, REASON, started)
+            self._report_failed_stream(environ, req, response, REASON, started)
             # gunicorn sends the 504, or resets the stream if its response has begun.
             h2_conn.send_error(req.stream.stream_id, 504, str(error))
         except Exception:
-            self._tell_failed_stream(environ, req, response, "500 Internal Server Error", started)
+            self._report_failed_stream(environ, req, response, "500 Internal Server Error", started)
             raise
 
     def _answer_stream(
@@ -374,7 +374,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         finally:
             self._limiter.release(admitted, (response.status_code or 500) < 500)
 
-    def _tell_failed_stream(
+    def _report_failed_stream(
         self, environ: dict[str, Any], request: Any, response: Any, status: str, started: float
     ) -> None:
         """Log the error response that gunicorn sends, unless the application has sent its own."""

@@ -48,7 +48,7 @@ class Worker:
 
     def _follow(self, plan: Plan) -> None:
         self.plan = plan
-        self.pool.resize(plan.pool_most)
+        self.pool.resize(plan.max_pool_size)
 
     def pid(self) -> int:
         """Return the backend's pid of the control connection."""
@@ -56,7 +56,7 @@ class Worker:
 
     def follows(self, host: int) -> bool:
         """Return whether slot table and pool have what *host* connections come to."""
-        most = 0 if self.plan is None else self.plan.pool_most
+        most = 0 if self.plan is None else self.plan.max_pool_size
         sizes = (self.slot_table.capacity, self.pool.stats()["max"])
         return self.plan is not None and self.plan.host == host and sizes == (host, most)
 

@@ -137,11 +137,11 @@ class Worker:
 
     def leave(self, slot: Slot, conn: Any) -> None:
         """Close a connection, and give its slot back when the server has closed its end."""
-        with socket.socket(fileno=os.dup(conn.fileno())) as goodbye:
+        with socket.socket(fileno=os.dup(conn.fileno())) as duplicate:
             conn.close()
-            goodbye.setblocking(True)  # libpq's is not, and this is the same one
+            duplicate.setblocking(True)  # libpq's is not, and this is the same one
             with contextlib.suppress(ConnectionError):
-                while goodbye.recv(4096):
+                while duplicate.recv(4096):
                     pass
         self.slot_table.give(slot)
         self.say("returned")
