@@ -84,9 +84,11 @@ class Lists:
         self._remembered = lru_cache(maxsize=MAX_REMEMBERED_CURSORS)(self._asked)
         # They decode only the two fields that a cursor needs, of a document that is JSON already.
         self._places = {
-            order: msgspec.json.Decoder(msgspec.defstruct("Place", [("id", id_type), (order, Any)]))
+            order: msgspec.json.Decoder(
+                msgspec.defstruct("Position", [("id", id_type), (order, Any)])
+            )
             if order != "id"
-            else msgspec.json.Decoder(msgspec.defstruct("Place", [("id", id_type)]))
+            else msgspec.json.Decoder(msgspec.defstruct("Position", [("id", id_type)]))
             for order in orders
         }
 

@@ -23,7 +23,7 @@ from app.store.queries import read
 from app.store.tables import Order
 from greenline.errors import ConfigError
 
-_FIND = read("api_keys/find")
+_FIND_BY_PREFIX = read("api_keys/find")
 _EXISTS = read("api_keys/exists")
 
 
@@ -53,7 +53,7 @@ class Keys(NamedTable[KeyInput]):
         prefix = tokens.prefix_of(token)
         if prefix is None:
             return None
-        rows = self._pool.fetch("api_key_by_prefix", _FIND, {"prefix": prefix})
+        rows = self._pool.fetch("api_key_by_prefix", _FIND_BY_PREFIX, {"prefix": prefix})
         if not rows:
             return None
         key_id, scopes, kept = rows[0]

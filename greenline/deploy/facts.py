@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-T = TypeVar("T", covariant=True)  # a Sourced is frozen
+T_co = TypeVar("T_co", covariant=True)  # a Sourced is frozen
 
 # A unix socket's path, a host and a port, or a descriptor that gunicorn inherits.
 Address = str | tuple[str, int] | int
 
 
 @dataclass(frozen=True)
-class Sourced(Generic[T]):
+class Sourced(Generic[T_co]):
     """
     Hold a value and its source.
 
@@ -21,7 +21,7 @@ class Sourced(Generic[T]):
     :param is_set: it was set, bool, default True; False for a default.
     """
 
-    value: T
+    value: T_co
     where: str
     is_set: bool = True
 
@@ -32,7 +32,7 @@ class Sourced(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Place:
+class DirectiveLocation:
     """
     Locate a directive of nginx.
 
@@ -69,9 +69,10 @@ class Route:
     where: str
     scheme: str  # http:// or https://
     uri: str  # what follows the server in proxy_pass, mostly empty
-    place: Place  # a missing directive of the location belongs before it
-    headers_place: Place  # a missing proxy_set_header belongs before it
-    server_place: Place | None  # an upstream block belongs before it; None: in another file
+    place: DirectiveLocation  # a missing directive of the location belongs before it
+    headers_place: DirectiveLocation  # a missing proxy_set_header belongs before it
+    # An upstream block belongs before it; None: in another file.
+    server_place: DirectiveLocation | None
     upstream: Upstream
     http_version: Sourced[str]
     headers: Mapping[str, Sourced[str]]  # of proxy_set_header, by the lower-case name
@@ -96,7 +97,7 @@ class Nginx:
     unread: tuple[Sourced[str], ...]  # arguments of proxy_pass in which a variable names the server
     without_upgrade: Mapping[str, Sourced[str]]  # variables of a map, for a request without Upgrade
     processes: int | None  # None: one for each core
-    events: Place | None  # None: a part of a configuration
+    events: DirectiveLocation | None  # None: a part of a configuration
     worker_connections: Sourced[int] | None  # None: without events
     descriptors: Sourced[int]  # worker_rlimit_nofile; 0 if it is not set
 

@@ -309,7 +309,7 @@ def check_retries(facts: Facts) -> Iterator[Finding]:
             )
 
 
-CHECKS: tuple[Check, ...] = (
+PROXYING_CHECKS: tuple[Check, ...] = (
     check_address, check_keepalive, check_upgrades, check_servers, check_failover, check_retries,
     check_unread,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from greenline.slots import SlotTable
 from greenline.slots import path as slot_table_path
 from greenline.telemetry import counters
 
-POOL_TIMEOUT_S = 30.0
+WAIT_QUEUE_TIMEOUT_S = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     surge_hosts: int | None = None,
     max_size: int | None = None,
     max_connections: int | None = None,
-    timeout_s: float = POOL_TIMEOUT_S,
+    timeout_s: float = WAIT_QUEUE_TIMEOUT_S,
     documentdb: bool = False,
     resources: Resources | None = None,
     check: Check | None = None,

@@ -26,7 +26,7 @@ from greenline.postgres.registry import Registry, View
 from greenline.slots.lease import LEASE_S, LeasedSlotTable
 
 REGISTRY_CHECK_S = 0.2
-ASK_TIMEOUT_S = 5.0
+REGISTRY_TIMEOUT_S = 5.0
 SETTLE_S = LEASE_S
 READ_S = 5.0
 
@@ -139,7 +139,7 @@ class Hosts:
             self._replan(self._slot_table.hosts)
             return
         try:
-            with deadline.limit(ASK_TIMEOUT_S):
+            with deadline.limit(REGISTRY_TIMEOUT_S):
                 control.ask(self._ask)
         except BaseException:
             # Without the server's answer there may be more hosts now: this one must not grow. If

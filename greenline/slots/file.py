@@ -25,7 +25,7 @@ FREE, CONNECTING, HELD = range(3)  # states of a slot
 # never sees half of a number. Only the holder of a row's or a slot's lock writes its cells,
 # hints excepted.
 LAST_REQUEST_UNTIL, ROWS_USED = 2, 3
-PUBLISHED = 8  # the capacity that a process has read from the server
+PUBLISHED_CAPACITY = 8  # the capacity that a process has read from the server
 CAPACITY, HOST_COUNT, HOST_NUMBER, SERVER, SEEN, LEASED_UNTIL = range(9, 15)  # LeasedSlotTable's
 REQUESTED_UNTIL = 16
 HOLDS = REQUESTED_UNTIL + ROWS

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 
 from greenline.errors import ConfigError
-from greenline.slots.file import CONNECTING, FREE, PUBLISHED, SLOTS, SlotFile
+from greenline.slots.file import CONNECTING, FREE, PUBLISHED_CAPACITY, SLOTS, SlotFile
 from greenline.slots.pool_share import PoolShares
 from greenline.slots.process_share import ProcessShare
 from greenline.slots.slot import Slot
@@ -96,12 +96,12 @@ class SlotTable:
     @property
     def published(self) -> int:
         """The capacity that a process has read from the server; 0 if none has."""
-        return self._file.cells[PUBLISHED]
+        return self._file.cells[PUBLISHED_CAPACITY]
 
     def publish(self, capacity: int) -> None:
         """Record the *capacity* that was read from the server, for all processes."""
         # A starting process begins with it; each one resizes its own part.
-        self._file.cells[PUBLISHED] = capacity
+        self._file.cells[PUBLISHED_CAPACITY] = capacity
 
     def resize(self, capacity: int, reserved: int = 0) -> None:
         """
