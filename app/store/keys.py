@@ -29,7 +29,12 @@ _EXISTS = read("api_keys/exists")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The id and the scopes of a valid key."""
+    """
+    A valid key.
+
+    :param key_id: the key's id, int.
+    :param scopes: the rights of the key, str each.
+    """
 
     key_id: int
     scopes: frozenset[str]
