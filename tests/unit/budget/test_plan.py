@@ -277,7 +277,7 @@ def test_a_reload_that_does_not_fit_is_said_and_no_error() -> None:
     """With room for one generation the workers start, and the plan says that a reload waits."""
     plan = postgres_plan(replace(STOCK, max_connections=17), Deployment(4, surge_hosts=0))
     assert (plan.host, plan.reserved, plan.worker) == (11, 11, 1)
-    assert "a reload needs 8: its workers wait for the old ones'" in str(plan)
+    assert "a reload needs 8: new workers wait for connections of the old ones" in str(plan)
     assert "reload" not in str(postgres_plan(STOCK, ALONE))
 
 
