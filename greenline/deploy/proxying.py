@@ -103,7 +103,7 @@ def check_keepalive(facts: Facts) -> Iterator[Finding]:
         if not upstream.keepalive.is_set:
             yield Finding(
                 Level.WARNING,
-                "keepalive-untold",
+                "keepalive-unset",
                 upstream.where,
                 "the upstream does not set keepalive",
                 "before nginx 1.29.7 each request then opens a connection; since then nginx keeps "

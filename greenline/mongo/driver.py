@@ -169,7 +169,7 @@ class LimitedPool(Pool):
         self._sockets = sockets
         # A monitor has a pool of its own, which is not the application's.
         self._statistics = PoolStatistics() if self.is_sdam else statistics
-        self._lent_s: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
+        self._checked_out_s: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
         # The base class of threading's patched lock, without the cost of its arguments: the driver
         # acquires it six times for each command, and never waits for I/O while it holds it.
         lock: Any = BoundedSemaphore()
@@ -188,13 +188,13 @@ class LimitedPool(Pool):
         except BaseException:
             statistics.requests_errors += 1
             raise
-        self._lent_s[connection] = monotonic()
+        self._checked_out_s[connection] = monotonic()
         return connection
 
     def checkin(self, conn: Connection) -> None:
         statistics = self._statistics
         now = monotonic()
-        statistics.usage_s += now - self._lent_s.pop(conn, now)
+        statistics.usage_s += now - self._checked_out_s.pop(conn, now)
         statistics.returns_bad += conn.closed
         super().checkin(conn)
 

@@ -63,7 +63,7 @@ class Connection(WatchedConnection):
     busy: bool = False
     slot: Slot | None = None
     made_s: float = 0.0
-    lent_s: float = 0.0
+    checked_out_s: float = 0.0
     idle_since_s: float = 0.0
     expires_s: float = 0.0
     prepared: dict[str, str]

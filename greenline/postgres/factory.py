@@ -64,10 +64,12 @@ class HostShare:
         self._is_started = self._is_closed = False
         self.hosts: Hosts | None = None
         self.slot_table: SlotTable
-        least = sizing.workers * (POSTGRES_EXTRA_A_WORKER + 1)
+        min_connections = sizing.workers * (POSTGRES_EXTRA_A_WORKER + 1)
         if sizing.hosts is None:
             self.slot_table = counted = LeasedSlotTable(path)
-            self.hosts = Hosts(counted, floor=least, plan_for=self._plan_for, follow=self._follow)
+            self.hosts = Hosts(
+                counted, floor=min_connections, plan_for=self._plan_for, follow=self._follow
+            )
             self.control = Control(
                 self.hosts.named(connect), slot_table=self.slot_table, on_connect=self.hosts.read
             )
@@ -75,7 +77,12 @@ class HostShare:
         else:
             self.slot_table = SlotTable(path)
             plan_for = partial(self._plan_for, hosts=sizing.hosts)
-            fixed = FixedPlan(self.slot_table, least=least, plan_for=plan_for, follow=self._follow)
+            fixed = FixedPlan(
+                self.slot_table,
+                min_connections=min_connections,
+                plan_for=plan_for,
+                follow=self._follow,
+            )
             self.control = Control(connect, slot_table=self.slot_table, on_connect=fixed.read)
             self.reaper = Reaper(self.slot_table, self.control, partial(fixed.look, self.control))
 
@@ -361,9 +368,9 @@ def _sizing(
         "pgbouncer_pool_size": pgbouncer_pool_size,
     }
     for name, number in {**given, "hosts": hosts}.items():
-        least = 0 if name == "surge_hosts" else 1
-        if isinstance(number, int) and number < least:
-            raise ConfigError(f"{name}: {number} is below {least}")
+        minimum = 0 if name == "surge_hosts" else 1
+        if isinstance(number, int) and number < minimum:
+            raise ConfigError(f"{name}: {number} is below {minimum}")
     sizing = settings.sizing()._replace(
         **{name: number for name, number in given.items() if number is not None}
     )

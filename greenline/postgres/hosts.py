@@ -187,9 +187,9 @@ class Hosts:
         holds.
         """
         slot_table = self._slot_table
-        most = self._floor if self._plan is None else self._plan.host
-        if slot_table.allowed > most:
-            slot_table.allow(most)
+        allowed = self._floor if self._plan is None else self._plan.host
+        if slot_table.allowed > allowed:
+            slot_table.allow(allowed)
         # Connections beyond the share are closed when they are returned or idle: until then they
         # are part of the claim.
         self._claim(conn, slot_table.needed(slot_table.allowed))

@@ -263,7 +263,7 @@ class ConnectionPool:
             statistics.requests_errors += 1
             raise
         self._holders.add(me)
-        conn.lent_s = monotonic()
+        conn.checked_out_s = monotonic()
         if log.isEnabledFor(DEBUG):
             log.debug("%s: checked out backend %d; %s", self.name, conn.pid, _spelled(self.stats()))
         return conn
@@ -276,7 +276,7 @@ class ConnectionPool:
         :param reset: whether to reset its session, bool.
         """
         now = monotonic()
-        held_s = now - conn.lent_s
+        held_s = now - conn.checked_out_s
         self._held_s += (held_s - self._held_s) * SMOOTHING
         self.statistics.usage_s += held_s
         kept = False

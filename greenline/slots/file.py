@@ -113,25 +113,27 @@ class SlotFile:
         """Release the lock of *slot*."""
         _unlock(self.locks.fileno(), STATES + slot)
 
-    def unlocked(self, first: int, mine: Container[int], most: int) -> Iterator[tuple[int, bool]]:
+    def unlocked(
+        self, first: int, mine: Container[int], max_asked: int
+    ) -> Iterator[tuple[int, bool]]:
         """
         Find slots that are in use but not locked, and lock them.
 
         :param first: the number of the slot to begin at, int.
         :param mine: the numbers of the slots that this process has locked, which are skipped.
-        :param most: the largest number of questions to the kernel, int.
+        :param max_asked: the largest number of questions to the kernel, int.
         :returns: an iterator over pairs: the number of the slot to continue at, and whether the
             slot before that was unlocked and is locked by this process now.
         """
         states = self.states(0, SLOTS).rstrip(b"\0")
         number = first
-        while number < len(states) and most:
+        while number < len(states) and max_asked:
             # The kernel reports no conflict with locks of the same description, so this process's
             # own slots would seem to be unlocked.
             if states[number] == FREE or number in mine:
                 number += 1
                 continue
-            most -= 1
+            max_asked -= 1
             behind = self._locked_until(number)
             is_unlocked = behind == number and self.lock(number)
             # Adjacent locks of one process are merged by the kernel: one answer may cover many
@@ -206,7 +208,7 @@ class SlotFile:
         """Open the file; return None, or the problem if a further attempt may succeed."""
         self.locks = open_file(self.path, SIZE)
         try:
-            trouble = self._sit_down()
+            trouble = self._lock_row()
         except BaseException:
             self.locks.close()
             raise
@@ -214,7 +216,7 @@ class SlotFile:
             self.locks.close()
         return trouble
 
-    def _sit_down(self) -> str | None:
+    def _lock_row(self) -> str | None:
         """Lock a free process row and map the file; return None, or a temporary problem."""
         fd = self.locks.fileno()
         try:
@@ -237,7 +239,7 @@ class SlotFile:
             if not _is_sound(fd):
                 fill(self.path, fd, SIZE)
             _unlock(fd, 0, 0)
-            return self._sit_down()
+            return self._lock_row()
         return "it is damaged, or of another version of greenline, and in use"
 
     def _map(self) -> str | None:

@@ -56,7 +56,7 @@ class SlotTable:
         self.capacity = self.reserved = 0
         self._path = path
         self._clock = clock
-        self._most_kept = (floor, 1)  # for the pool, for control
+        self._max_kept = (floor, 1)  # for the pool, for control
         self._kept = [0, 0]
         self._slots: set[Slot] = set()
         self._orphans: set[Slot] = set()
@@ -138,7 +138,7 @@ class SlotTable:
             return None
         number = -1
         # Reserved slots first: they are not asked back, and the shared ones stay free for others.
-        if self._kept[for_control] < self._most_kept[for_control]:
+        if self._kept[for_control] < self._max_kept[for_control]:
             number = self._lock_free(0, self.reserved)
         if number < 0 and not self._is_full() and (for_control or not self._share.is_anothers(now)):
             number = self._lock_free(self.reserved, self.capacity)
@@ -291,10 +291,10 @@ class SlotTable:
     def _is_last_resort(self, slot: Slot) -> bool:
         return slot.number == LAST_RESORT and slot.file is self._file
 
-    def _find_orphans(self, now: float, most: int) -> None:
+    def _find_orphans(self, now: float, max_asked: int) -> None:
         # The slots of a removed file have numbers of their own.
         mine = {slot.number for slot in self._slots | self._orphans if slot.file is self._file}
-        for behind, is_found in self._file.unlocked(self._asked, mine, most):
+        for behind, is_found in self._file.unlocked(self._asked, mine, max_asked):
             self._asked = behind
             if is_found:
                 self._adopt(behind - 1, now)
@@ -335,7 +335,7 @@ class SlotTable:
     def _keep(self, slot: Slot) -> None:
         kind = slot.for_control
         # Each process keeps a reserved slot for its control connection, and *floor* for its pools.
-        slot.is_kept = slot.number < self.reserved and self._kept[kind] < self._most_kept[kind]
+        slot.is_kept = slot.number < self.reserved and self._kept[kind] < self._max_kept[kind]
         self._kept[kind] += slot.is_kept
 
     def _look(self, now: float) -> None:

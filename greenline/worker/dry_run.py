@@ -37,8 +37,8 @@ def try_application(server: Any) -> None:
     """
     if server.cfg.reload:  # its workers wait for the next change of the code
         return
-    trial = DryRun(server)
-    while (status := trial.status()) is None:
+    dry_run = DryRun(server)
+    while (status := dry_run.status()) is None:
         time.sleep(POLL_S)
     if status:
         sys.exit(status)

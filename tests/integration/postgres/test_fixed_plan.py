@@ -32,7 +32,10 @@ class Worker:
         self.reads = 0
         self.slot_table = SlotTable(path)
         self.siblings = FixedPlan(
-            self.slot_table, least=2 * workers, plan_for=self._plan_for, follow=self._follow
+            self.slot_table,
+            min_connections=2 * workers,
+            plan_for=self._plan_for,
+            follow=self._follow,
         )
         self.control = Control(connect, slot_table=self.slot_table, on_connect=self.siblings.read)
         self.pool = ConnectionPool(
