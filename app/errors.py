@@ -43,7 +43,12 @@ class InvalidRequest(AppError):
     code = "invalid_request"
 
     def __init__(self, message: str | None = None, faults: Sequence[Fault] = ()) -> None:
-        # Without a message: the details of all faults, as they also appear in the log.
+        """
+        :param message: for the client, str, default: the details of *faults*, or the docstring of
+            the class.
+        :param faults: what is wrong with the request, default none.
+        """
+        # The details of all faults also appear in the log.
         super().__init__(message or "; ".join(fault.detail for fault in faults) or None)
         self.faults = tuple(faults)
 
@@ -86,6 +91,9 @@ class Forbidden(AppError):
     code = "forbidden"
 
     def __init__(self, scope: str) -> None:
+        """
+        :param scope: the right that the API key lacks, str.
+        """
         super().__init__(f"the API key lacks the scope {scope}")
         self.scope = scope
 
@@ -97,6 +105,10 @@ class TooManyRequests(AppError):
     retryable = True
 
     def __init__(self, message: str | None = None, retry_after_s: int = 1) -> None:
+        """
+        :param message: for the client, str, default: the docstring of the class.
+        :param retry_after_s: seconds after which the client may try again, int, default 1.
+        """
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
@@ -107,6 +119,10 @@ class NotFound(AppError):
     code = "not_found"
 
     def __init__(self, message: str | None = None, missing: Sequence[int | str] = ()) -> None:
+        """
+        :param message: for the client, str, default: the docstring of the class.
+        :param missing: the ids or names that were not found, default none.
+        """
         super().__init__(message)
         self.missing = tuple(missing)
 

@@ -27,7 +27,7 @@ class Budget:
 
     host: int
     worker: int
-    pool_most: int
+    max_pool_size: int
 
 
 def ask(env: Mapping[str, str]) -> Budget:
@@ -39,7 +39,7 @@ def ask(env: Mapping[str, str]) -> Budget:
     if done.returncode:
         raise ServerError(f"greenline budget: {done.stderr.strip()[-500:]}")
     plan = json.loads(done.stdout)["postgres"]
-    return Budget(plan["host"], plan["worker"], plan["pool_most"])
+    return Budget(plan["host"], plan["worker"], plan["max_pool_size"])
 
 
 def make_judge(postgres: Postgres, budget: Budget) -> None:

@@ -73,7 +73,7 @@ class HotWorker:
         return ratios(rows[SHARED], rows[EVEN])
 
     def _pool_size(self, who: str) -> int:
-        return self.shared.pool_most if who == SHARED else self.even.pool_most
+        return self.shared.max_pool_size if who == SHARED else self.even.max_pool_size
 
     def _measure(self, who: str) -> report.Row:
         env = self._env[who]

@@ -17,7 +17,7 @@ from time import perf_counter, sleep
 from typing import NamedTuple
 
 from greenline.slots import Slot, SlotTable, path
-from greenline.slots.turns import WANT_S
+from greenline.slots.process_share import REQUEST_S
 
 ROUNDS, TIMES = 15, 400
 OTHERS = 4
@@ -62,10 +62,10 @@ def _works(folder: Path) -> Iterator[Work]:
     for name, ask in (("should_give", mine.should_give), ("is_wanted", mine.is_wanted)):
         yield Work(f"{name}, nobody waits", partial(ask, slots[0]), TIMES, _calm)
     _taken(other), _taken(other)
-    yield Work("want", other.want)
+    yield Work("request", other.request)
     for name, ask in (("should_give", mine.should_give), ("is_wanted", mine.is_wanted)):
         yield Work(
-            f"{name}, another of {OTHERS + 1} waits", partial(ask, slots[0]), 100, other.want
+            f"{name}, another of {OTHERS + 1} waits", partial(ask, slots[0]), 100, other.request
         )
     yield Work("open the slot table and close it", lambda: _open(folder / "opened"), 20)
 
@@ -81,14 +81,14 @@ def _slot_tables(file: Path, capacity: int, held: int) -> list[SlotTable]:
         slot_table.resize(capacity)
     for n in range(held):
         _taken(slot_tables[1 + n % OTHERS]).hold(n + 1)
-    slot_tables[OTHERS].want()  # so that all seats are looked at
+    slot_tables[OTHERS].request()  # so that all rows are looked at
     _calm()
     return slot_tables
 
 
 def _calm() -> None:
     """Wait until nobody waits any more."""
-    sleep(2 * WANT_S)
+    sleep(2 * REQUEST_S)
 
 
 def _taken(slot_table: SlotTable) -> Slot:

@@ -36,4 +36,4 @@ with deadline.limit(10.0), client.database() as database:
     database.squares.replace_one({"_id": "sum"}, {"sum": sum(squares)}, upsert=True)
     print("sum:", database.squares.find_one({"_id": "sum"})["sum"])
 
-print("at most", pg.plan.pool_most, "connections to Postgres")
+print("at most", pg.plan.max_pool_size, "connections to Postgres")

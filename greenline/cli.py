@@ -257,7 +257,7 @@ def _table(name: str, outcome: BudgetOutcome) -> str:
     plan = outcome.plan
     if plan is None:
         return f"{name}: {'no plan' if outcome.status != FITS else outcome.problem}"
-    suffix = f", up to {plan.pool_most} while others idle" * (plan.pool_most > plan.worker)
+    suffix = f", up to {plan.max_pool_size} while others idle" * (plan.max_pool_size > plan.worker)
     rows = [f"{name}: {plan.host} connections a host, {plan.worker} in a worker's pool{suffix}"]
     rows += [f"{plan.more_workers} more workers would fit; {plan.binding} binds"]
     number = max(len(str(line.number)) for line in plan.lines)

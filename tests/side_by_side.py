@@ -125,7 +125,7 @@ class Other:
             test = next(tests, None)
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=test and test[1])
             if test is None or test[0] != number:
-                self._tell(number)
+                self._report(number)
         return True
 
     def _taken(self, session: pytest.Session) -> Iterator[tuple[int, pytest.Item]]:
@@ -141,7 +141,7 @@ class Other:
         data = hook.pytest_report_to_serializable(config=self._config, report=report)
         self._reports.append(data)
 
-    def _tell(self, number: int) -> None:
+    def _report(self, number: int) -> None:
         told = self._folder / f"{number}.json"
         told.with_suffix(".new").write_text(json.dumps(self._reports))
         told.with_suffix(".new").replace(told)

@@ -1,7 +1,7 @@
 """
 Check API keys (``Authorization: Bearer``), with a cache of the store's answers.
 
-The store is asked at most once in ``REMEMBERED_S`` for each key, so a key that is revoked, expired
+The store is asked at most once in ``KEY_TTL_S`` for each key, so a key that is revoked, expired
 or narrowed is refused within that time by all workers.
 """
 
@@ -24,7 +24,7 @@ from app.store.keys import Grant
 from greenline.errors import DeadlineExceeded, StoreError, Unavailable
 from greenline.hub import deadline
 
-REMEMBERED_S = 1.0
+KEY_TTL_S = 1.0
 MAX_REMEMBERED_KEYS = 10_000
 SCHEME = "Bearer "
 USUAL = f"{SCHEME}gl_"
@@ -199,7 +199,7 @@ class Known:
     def _begin(self, digest: bytes) -> _Question:
         # The time counts from the question, not from the answer: a slow store must not prolong the
         # life of a revoked key.
-        question = self._questions[digest] = _Question(self._clock() + REMEMBERED_S)
+        question = self._questions[digest] = _Question(self._clock() + KEY_TTL_S)
         self._questions.move_to_end(digest)
         if len(self._questions) > MAX_REMEMBERED_KEYS:
             self._questions.popitem(last=False)

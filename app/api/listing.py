@@ -36,12 +36,19 @@ MAX_REMEMBERED_CURSORS = 500
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A parsed query string: the order with its sign, the listing, and the base of its links."""
+    """
+    A parsed query string.
+
+    :param order: the field that the list is ordered by, with a minus if descending, str.
+    :param listing: the filters, the cursor and the size of the page.
+    :param address: the URL to which a cursor is added, str.
+    :param is_last: the last page is asked for, which is read from the end, bool. Default False.
+    """
 
     order: str
     listing: Listing
-    address: str  # to which a cursor is added
-    is_last: bool = False  # the last page, which is read from the end
+    address: str
+    is_last: bool = False
 
 
 class Lists:
@@ -84,9 +91,11 @@ class Lists:
         self._remembered = lru_cache(maxsize=MAX_REMEMBERED_CURSORS)(self._asked)
         # They decode only the two fields that a cursor needs, of a document that is JSON already.
         self._places = {
-            order: msgspec.json.Decoder(msgspec.defstruct("Place", [("id", id_type), (order, Any)]))
+            order: msgspec.json.Decoder(
+                msgspec.defstruct("Position", [("id", id_type), (order, Any)])
+            )
             if order != "id"
-            else msgspec.json.Decoder(msgspec.defstruct("Place", [("id", id_type)]))
+            else msgspec.json.Decoder(msgspec.defstruct("Position", [("id", id_type)]))
             for order in orders
         }
 

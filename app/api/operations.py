@@ -32,26 +32,48 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The description of one method of one path."""
+    """
+    The description of one method of one path.
+
+    :param id: the operationId in the document, str.
+    :param method: the HTTP method, str.
+    :param path: with Flask's variables, such as ``/books/<id:item_id>``, str.
+    :param summary: one line, str.
+    :param tag: the group in the document, str.
+    :param answers: the type of the body by status; None for no body.
+    :param scope: the right that is required of the key. Default None: no key is required.
+    :param description: Markdown, str. Default empty.
+    :param id_name: the name of the path's ``item_id`` in the document, str. Default ``id``.
+    :param id_type: the type of all variables of the path. Default ``Id``.
+    :param query: the Struct of the query string. Default None.
+    :param body: the type of the body. Default None.
+    :param takes_patch: the body is a merge patch of its type, bool. Default False.
+    :param takes_token: OPS_TOKEN is required, bool. Default False.
+    :param is_idempotent: ``Idempotency-Key`` is accepted, bool. Default False.
+    :param has_version: answers with ``ETag``, accepts ``If-Match`` or ``If-None-Match``, bool.
+        Default False.
+    :param is_list: answers with ``Link``, or with lines of JSON, bool. Default False.
+    :param errors: statuses besides those of ``refusals.of()``. Default none.
+    """
 
     id: str
     method: str
-    path: str  # with Flask's variables: /books/<id:item_id>
+    path: str
     summary: str
     tag: str
-    answers: Mapping[HTTPStatus, Any]  # the type of the body, None for no body
-    scope: Scope | None = None  # None: no key is required
+    answers: Mapping[HTTPStatus, Any]
+    scope: Scope | None = None
     description: str = ""
-    id_name: str = "id"  # the name of the path's item_id in the document
-    id_type: Any = Id  # type of all variables of the path
+    id_name: str = "id"
+    id_type: Any = Id
     query: Any = None
     body: Any = None
-    takes_patch: bool = False  # a merge patch of the body's type
-    takes_token: bool = False  # requires OPS_TOKEN
-    is_idempotent: bool = False  # takes Idempotency-Key
-    has_version: bool = False  # answers ETag, takes If-Match or If-None-Match
-    is_list: bool = False  # answers Link, or lines of JSON
-    errors: frozenset[HTTPStatus] = field(default_factory=frozenset)  # besides refusals.of()
+    takes_patch: bool = False
+    takes_token: bool = False
+    is_idempotent: bool = False
+    has_version: bool = False
+    is_list: bool = False
+    errors: frozenset[HTTPStatus] = field(default_factory=frozenset)
 
     @property
     def variables(self) -> list[str]:

@@ -24,35 +24,59 @@ from app.store.ports import Change, Document, I, NamedRepository, Repository, St
 
 MAX_BATCH = 1_000
 ABOUT_LISTS = (
-    "All the fields that are given have to be equal. `order` is a field, with a minus the other way"
-    " round. A page begins behind `after` or ends before `before`: the `next` and `previous` of"
-    " another answer with the same `order`; or it is the one of that number.\n\n"
-    "With `Accept: application/x-ndjson` the whole list comes, from `after` on, an item a line. An"
-    " error on the way cuts the connection before the end of the chunked body."
+    "An item is listed if it equals each given field. `order` is the name of a field; with a minus"
+    " before it, the order is descending. A page is chosen by `page`, its number, or by a cursor:"
+    " it begins after the cursor `after`, or ends before the cursor `before`. Cursors are the"
+    " `next` and `previous` of a response with the same `order`.\n\n"
+    "With `Accept: application/x-ndjson` the response has all items after the cursor `after`, one"
+    " a line. If an error occurs meanwhile, the connection is closed before the end of the chunked"
+    " body."
 )
 OK, CREATED, NO_CONTENT = HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resource(Generic[I]):
-    """The names, types, orders and rights of a resource."""
+    """
+    The names, types, orders and rights of a resource.
 
-    name: str  # plural, as in the path
-    noun: str  # singular, as in messages
+    :param name: plural, as in the path, str.
+    :param noun: singular, as in messages, str.
+    :param repository: of its items.
+    :param input: the type of an item as clients send it.
+    :param item: the type of an item as it is answered.
+    :param filters: the Struct of the filters.
+    :param orders: type by the name of each field that a list can be ordered by; the first is
+        the default.
+    :param limit: items in a page by default, int. Default 50.
+    :param id_type: the type of an id.
+    :param converter: Flask's converter of the id in a path, str.
+    :param read: the right to read. Default ``Scope.READ``.
+    :param write: the right to write. Default ``Scope.WRITE``.
+    :param by_name: the repository, if names are unique. Default None.
+    :param as_input: returns the input that a stored document corresponds to. Default None: its
+        fields.
+    :param made: the type of the answer to POST, if it has more fields than an item. Default
+        None.
+    :param is_idempotent: ``Idempotency-Key`` is accepted, bool. Default True.
+    """
+
+    name: str
+    noun: str
     repository: Repository[I]
-    input: type[I]  # an item as clients send it
-    item: type[Struct]  # an item as it is answered
+    input: type[I]
+    item: type[Struct]
     filters: type[Struct]
-    orders: Mapping[str, Any]  # field -> its type; the first is the default
-    limit: int = 50  # items in a page by default
+    orders: Mapping[str, Any]
+    limit: int = 50
     id_type: Any
-    converter: str  # of the id in a path
+    converter: str
     read: Scope = Scope.READ
     write: Scope = Scope.WRITE
-    by_name: NamedRepository | None = None  # if names are unique
-    as_input: Callable[[Document], Document] | None = None  # if a document differs from the input
-    made: type[Struct] | None = None  # the answer to POST, if it shows more than an item
-    is_idempotent: bool = True  # takes Idempotency-Key
+    by_name: NamedRepository | None = None
+    as_input: Callable[[Document], Document] | None = None
+    made: type[Struct] | None = None
+    is_idempotent: bool = True
 
 
 class Deleted(Struct, frozen=True):
@@ -391,7 +415,7 @@ class _Api(Generic[I]):
         # Without a filter a mistyped request would delete all items.
         if not filters:
             called = ", ".join(self._resource.filters.__struct_encode_fields__)
-            raise InvalidRequest(f"say which: at least one of {called} is needed")
+            raise InvalidRequest(f"a filter is required: at least one of {called}")
         return http.json(Deleted(self._repository.delete_where(filters)))
 
     def _patched(self, patch: Document, pointer: str) -> Callable[[Document], I]:

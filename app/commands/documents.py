@@ -15,7 +15,7 @@ from app.commands.sample import SEED, faker
 from app.documents.checkpoint import Checkpoint, Terms, require_not_ours
 from app.documents.compare import Comparison, Result
 from app.documents.copy import CheckpointSaver, Copy, identity_of
-from app.documents.endpoint import CollectionEndpoint, Place, opened, parse
+from app.documents.endpoint import CollectionAddress, CollectionEndpoint, opened, parse
 from app.documents.failures import FailureFile
 from app.documents.follow import Follower, position_now, require_position
 from app.documents.job import Job, JobLimits
@@ -327,7 +327,7 @@ def reported() -> Iterator[None]:
         raise click.ClickException(first_sentence(error)) from error
 
 
-def place(text: str) -> Place:
+def place(text: str) -> CollectionAddress:
     """
     Return the address of a collection that an argument names.
 
@@ -350,14 +350,14 @@ def _own() -> tuple[str, Options]:
     return uri, DOCUMENTDB if is_documentdb else {}
 
 
-def _identity(source: Place, target: Place) -> bytes:
+def _identity(source: CollectionAddress, target: CollectionAddress) -> bytes:
     return identity_of(str(source), f"{target.database}.{target.collection}")
 
 
 def _claimed(
     checkpoint: Checkpoint,
-    from_place: Place,
-    to_place: Place,
+    from_place: CollectionAddress,
+    to_place: CollectionAddress,
     source: CollectionEndpoint,
     *,
     restart: bool,

@@ -22,7 +22,7 @@ BOOKS, AUTHORS, AGENTS, TASKS, SAMPLE_STATES = 1_000, 300, 20, 200, 100
 MESSAGES, PRODUCTS = 300, 200
 GENRES = "crime drama essay fable fantasy history horror memoir poetry romance satire travel"
 STATUSES = ("pending", "running", "done", "failed")
-PUBLISHED = (date(1946, 1, 1), date(2025, 12, 31))
+PUBLICATION_DATES = (date(1946, 1, 1), date(2025, 12, 31))
 
 
 def add_sample(conn: Connection, database: "Database[Document] | None") -> str:
@@ -76,7 +76,7 @@ def _books(cursor: Cursor, fake: Any, chance: random.Random) -> None:
     authors = [(number, fake.unique.name()) for number in range(1, AUTHORS + 1)]
     genres = list(enumerate(GENRES.split(), start=1))
     books = [
-        (number, fake.sentence(nb_words=4).rstrip("."), fake.date_between_dates(*PUBLISHED))
+        (number, fake.sentence(nb_words=4).rstrip("."), fake.date_between_dates(*PUBLICATION_DATES))
         for number in range(1, BOOKS + 1)
     ]
     written = [

@@ -17,7 +17,7 @@ from uuid import uuid4
 from bson.binary import Binary
 from pymongo.errors import DuplicateKeyError
 
-from app.documents.endpoint import CollectionEndpoint, Place
+from app.documents.endpoint import CollectionAddress, CollectionEndpoint
 from app.documents.retry import retrying
 from greenline.errors import ConfigError, Conflict
 
@@ -228,7 +228,7 @@ class Checkpoint:
         )
 
 
-def require_not_ours(place: Place) -> None:
+def require_not_ours(place: CollectionAddress) -> None:
     """
     Refuse the collection of the checkpoints as a source or a target.
 

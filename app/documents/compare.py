@@ -20,7 +20,7 @@ from app.documents.transform import Recipe, TransformRefused
 
 RANGE_DOCUMENTS = 50_000  # documents in a range
 MAX_NAMED = 100_000  # in a larger range of the target the differing documents are not searched for
-SHOWN = 5  # differing documents that are named
+MAX_EXAMPLES = 5  # differing documents that are named
 HASH_BYTES = 16
 # Types whose values look the same in a message.
 TYPES = {0x02: "string", 0x0E: "symbol", 0x10: "int32", 0x12: "int64"}
@@ -212,7 +212,7 @@ class Comparison:
 
     def _name(self, source: Iterable[bytes], target: Iterable[bytes]) -> None:
         """Add the documents that differ in a range to the examples."""
-        free = SHOWN - len(self._result.examples)
+        free = MAX_EXAMPLES - len(self._result.examples)
         if free <= 0:
             return
         # By element, not by value: values that Python takes for equal may be two documents.

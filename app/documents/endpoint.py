@@ -32,7 +32,7 @@ OTHER_CONNECTIONS = 4
 
 
 @dataclass(frozen=True)
-class Place:
+class CollectionAddress:
     """
     The address of a collection.
 
@@ -101,7 +101,7 @@ class CollectionEndpoint:
             raise ConfigError(f"{self.name}: there is no such collection")
 
 
-def parse(text: str, own: Callable[[], tuple[str, Options]]) -> Place:
+def parse(text: str, own: Callable[[], tuple[str, Options]]) -> CollectionAddress:
     """
     Return the address that *text* contains.
 
@@ -116,7 +116,7 @@ def parse(text: str, own: Callable[[], tuple[str, Options]]) -> Place:
         database, _, collection = unquote(address.path.removeprefix("/")).partition(".")
         if not database or not collection:
             raise ConfigError(f"{server_of(text)}: the URI must end with /DATABASE.COLLECTION")
-        return Place(text, database, collection)
+        return CollectionAddress(text, database, collection)
     # MongoDB allows dots in the name of a collection, but not in that of a database.
     uri, options = own()
     database, _, collection = text.rpartition(".") if text.count(".") == 1 else ("", "", text)
@@ -124,11 +124,11 @@ def parse(text: str, own: Callable[[], tuple[str, Options]]) -> Place:
         database, _, collection = text.partition(".")
     if not collection or text.startswith("."):
         raise ConfigError(f"{text!r}: must be COLLECTION or DATABASE.COLLECTION")
-    return Place(uri, database or _default_database(uri), collection, options)
+    return CollectionAddress(uri, database or _default_database(uri), collection, options)
 
 
 @contextmanager
-def opened(place: Place, batches_at_once: int = 1) -> Iterator[CollectionEndpoint]:
+def opened(place: CollectionAddress, batches_at_once: int = 1) -> Iterator[CollectionEndpoint]:
     """
     Connect to a collection for a ``with`` block.
 

@@ -36,7 +36,14 @@ MAX_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of which products are made."""
+    """
+    The words of which products are made.
+
+    :param words: the words of a title.
+    :param colors: names of colors.
+    :param brands: names of companies.
+    :param sentences: of a description.
+    """
 
     words: list[str]
     colors: list[str]

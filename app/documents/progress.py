@@ -79,7 +79,14 @@ class Display(ABC):
 
 
 class Lines(Display):
-    """Plain lines on stderr, for a stderr that is no terminal; parameters as :class:`Display`."""
+    """
+    Plain lines on stderr, for a stderr that is no terminal.
+
+    :param what: the participle of the action, such as "copied", str.
+    :param total: documents in all, int; 0 if not known.
+    :param done: documents that an earlier run did, int. Default 0.
+    :param noun: the things that are counted, str. Default "documents".
+    """
 
     def __init__(self, what: str, total: int, done: int = 0, noun: str = "documents") -> None:
         super().__init__(what, total, done, noun)
@@ -101,7 +108,14 @@ class Lines(Display):
 
 
 class Json(Display):
-    """Lines of JSON on stdout, the last one with the result; parameters as :class:`Display`."""
+    """
+    Lines of JSON on stdout, the last one with the result.
+
+    :param what: the participle of the action, such as "copied", str.
+    :param total: documents in all, int; 0 if not known.
+    :param done: documents that an earlier run did, int. Default 0.
+    :param noun: the things that are counted, str. Default "documents".
+    """
 
     def __init__(self, what: str, total: int, done: int = 0, noun: str = "documents") -> None:
         super().__init__(what, total, done, noun)
@@ -127,7 +141,14 @@ class Json(Display):
 
 
 class Live(Display):
-    """A line on the terminal that changes in place; parameters as :class:`Display`."""
+    """
+    A line on the terminal that changes in place.
+
+    :param what: the participle of the action, such as "copied", str.
+    :param total: documents in all, int; 0 if not known.
+    :param done: documents that an earlier run did, int. Default 0.
+    :param noun: the things that are counted, str. Default "documents".
+    """
 
     def __init__(self, what: str, total: int, done: int = 0, noun: str = "documents") -> None:
         super().__init__(what, total, done, noun)

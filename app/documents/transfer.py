@@ -31,7 +31,16 @@ class ImportRefused(Exception):
 
 @dataclass
 class TransferOutcome:
-    """The result of one batch."""
+    """
+    The result of one batch.
+
+    :param inserted: documents that were inserted, int. Default 0.
+    :param skipped: documents whose ``_id`` existed already, int. Default 0.
+    :param unknown: documents that were sent and not acknowledged, int; they may be stored.
+        Default 0.
+    :param refusals: the server's messages about refused documents. Default none.
+    :param error: the error that ended the batch. Default None.
+    """
 
     inserted: int = 0
     skipped: int = 0
@@ -42,12 +51,17 @@ class TransferOutcome:
 
 @dataclass
 class Imported:
-    """The progress of an import."""
+    """
+    The progress of an import.
+
+    :param inserted: documents that were inserted, int. Default 0.
+    :param skipped: documents whose ``_id`` existed already, int. Default 0.
+    :param unknown: documents that were sent and not acknowledged, int; they may be stored.
+        Default 0.
+    """
 
     inserted: int = 0
-    # Documents whose _id existed already.
     skipped: int = 0
-    # Documents that were sent and not acknowledged; they may be stored.
     unknown: int = 0
 
     def __str__(self) -> str:

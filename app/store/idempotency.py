@@ -12,7 +12,7 @@ from app.store.ports import Idempotency, Stored
 from app.store.queries import read
 
 _LOCK = read("idempotency/lock")
-_FIND = read("idempotency/find")
+_FIND_RESPONSE = read("idempotency/find")
 _KEEP = read("idempotency/keep")
 
 
@@ -30,7 +30,7 @@ def first_answer(cursor: Cursor, idempotency: Idempotency) -> list[Stored] | Non
     cursor.execute(_LOCK, {"key": idempotency.key})
     is_locked = cursor.fetchone() == (True,)
     # Read even without the lock: its owner may be another duplicate of a finished request.
-    cursor.execute(_FIND, {"key": idempotency.key})
+    cursor.execute(_FIND_RESPONSE, {"key": idempotency.key})
     row = cursor.fetchone()
     if row is None:
         if not is_locked:

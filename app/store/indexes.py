@@ -49,7 +49,16 @@ Declared = Mapping[str, Sequence[Index]]  # by collection
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """An index as the server reports it; None where it does not report a number."""
+    """
+    An index as the server reports it; None where it does not report a number.
+
+    :param collection: its name, str.
+    :param name: of the index, str.
+    :param keys: the indexed fields, as text, str.
+    :param size_bytes: its size, int, or None.
+    :param uses: operations that used it since the server started, int, or None.
+    :param note: what is wrong with it, str. Default empty.
+    """
 
     collection: str
     name: str

@@ -23,13 +23,18 @@ from app.store.queries import read
 from app.store.tables import Order
 from greenline.errors import ConfigError
 
-_FIND = read("api_keys/find")
+_FIND_BY_PREFIX = read("api_keys/find")
 _EXISTS = read("api_keys/exists")
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The id and the scopes of a valid key."""
+    """
+    A valid key.
+
+    :param key_id: the key's id, int.
+    :param scopes: the rights of the key, str each.
+    """
 
     key_id: int
     scopes: frozenset[str]
@@ -53,7 +58,7 @@ class Keys(NamedTable[KeyInput]):
         prefix = tokens.prefix_of(token)
         if prefix is None:
             return None
-        rows = self._pool.fetch("api_key_by_prefix", _FIND, {"prefix": prefix})
+        rows = self._pool.fetch("api_key_by_prefix", _FIND_BY_PREFIX, {"prefix": prefix})
         if not rows:
             return None
         key_id, scopes, kept = rows[0]

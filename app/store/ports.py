@@ -22,7 +22,13 @@ I = TypeVar("I")  # noqa: E741
 
 # A Struct is created three times as fast as a dataclass, and a page has up to a hundred.
 class Stored(Struct, frozen=True, gc=False):
-    """A stored item; ``json`` is its complete document, which is sent unchanged."""
+    """
+    A stored item.
+
+    :param id: int or str.
+    :param version: int.
+    :param json: the complete document, bytes, which is sent unchanged.
+    """
 
     id: int | str
     version: int

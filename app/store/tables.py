@@ -38,7 +38,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement, the name under which it is prepared, and its parameters."""
+    """
+    A statement and its parameters.
+
+    :param name: the name under which it is prepared, str.
+    :param text: SQL with named parameters, str.
+    :param values: the parameters by name.
+    """
 
     name: str
     text: str

@@ -13,7 +13,13 @@ FORM = re.compile(r"gl_([0-9A-Za-z]{12})_[0-9A-Za-z_-]{43}")
 
 
 class Token(NamedTuple):
-    """A token, and the parts of it that are stored."""
+    """
+    A token, and the parts of it that are stored.
+
+    :param text: the whole token, which only its owner has, str.
+    :param prefix: the part that identifies the key, str.
+    :param digest: the SHA-256 of the token, bytes.
+    """
 
     text: str
     prefix: str

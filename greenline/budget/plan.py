@@ -97,7 +97,7 @@ class Plan:
     :param host: connections of one host, int.
     :param reserved: those of *host* that are kept for single workers, int.
     :param worker: an even share for a worker's pool, int.
-    :param pool_most: the largest size of a worker's pool while the others are idle, int.
+    :param max_pool_size: the largest size of a worker's pool while the others are idle, int.
     :param more_workers: the number of workers that would still fit, int.
     :param binding: the name of the limit that decides, str.
     :param reason: the sum as one line of text, str.
@@ -108,14 +108,16 @@ class Plan:
     host: int
     reserved: int
     worker: int
-    pool_most: int
+    max_pool_size: int
     more_workers: int
     binding: str
     reason: str
     lines: tuple[Line, ...]
 
     def __str__(self) -> str:
-        suffix = f", up to {self.pool_most} while others idle" * (self.pool_most > self.worker)
+        suffix = f", up to {self.max_pool_size} while others idle" * (
+            self.max_pool_size > self.worker
+        )
         return f"{self.worker} connections a worker{suffix} ({self.reason})"
 
 
@@ -221,7 +223,17 @@ def _plan(
     *,
     is_counted: bool = False,
 ) -> Plan:
-    """Return the plan; *exchange*: connections to replace a pool, whose size is fixed then."""
+    """
+    Return the plan under the lowest of *limits*.
+
+    :param limits: connections that all hosts may open, by the name of each limit.
+    :param deployment: the hosts and workers.
+    :param overhead: connections of a worker besides its pool, by purpose.
+    :param cap: the name and the value of an upper limit of a worker's pool; None is no limit.
+    :param exchange: connections that a worker needs to replace its pool by a larger one, by
+        purpose. Default None: the pool itself grows and shrinks.
+    :param is_counted: as for :func:`postgres_plan`.
+    """
     for limit in limits.values():
         limit.result("for all hosts")
     binding = min(limits, key=lambda name: limits[name].value)
@@ -237,7 +249,7 @@ def _plan(
     if is_counted:
         # Surge hosts are counted when they register, and need one connection to do so.
         aside = min(NEWCOMERS, max(total.value, 0) // 4)
-        total.put("-", aside, "newcomers", "hosts that come begin there")
+        total.put("-", aside, "newcomers", "the first connections of new hosts")
         meaning += ", as counted now"
     elif deployment.surge_hosts:
         hosts += deployment.surge_hosts
@@ -247,7 +259,7 @@ def _plan(
     total.put("/", hosts, "hosts", meaning)
     if total.value > SLOTS:  # the slot table's file has a fixed size
         binding = "slots"
-        total.put("<=", SLOTS, binding, "what the host's slot table can count")
+        total.put("<=", SLOTS, binding, "the number of slots in the host's slot table")
     host = total.result("a host")
     why = as_text([*own, *total.lines[begin:]])
     if host < workers * per_worker:
@@ -261,7 +273,7 @@ def _plan(
     # A reload has two generations of workers. If both do not fit, the new one waits for the old.
     second = min(first, host - first)
     total.put("-", first, "reserved", f"{by_name}, for {_count(workers, 'worker')}")
-    waiting = f"a reload needs {first}: its workers wait for the old ones'"
+    waiting = f"a reload needs {first}: new workers wait for connections of the old ones"
     total.put("-", second, "for a reload", "the same again" if second == first else waiting)
     room = 0
     if exchange is not None:
@@ -296,7 +308,7 @@ def _plan(
         host=host,
         reserved=first + second,
         worker=share.value,
-        pool_most=largest.value if exchange is None else share.value,
+        max_pool_size=largest.value if exchange is None else share.value,
         more_workers=more.value,
         binding=binding,
         reason=why if second == first else f"{why}; {waiting}",

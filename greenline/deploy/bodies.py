@@ -90,7 +90,7 @@ def check_pages(facts: Facts) -> Iterator[Finding]:
             )
 
 
-CHECKS: tuple[Check, ...] = (check_buffers, check_sizes, check_pages)
+BODY_CHECKS: tuple[Check, ...] = (check_buffers, check_sizes, check_pages)
 
 
 def _size(size_bytes: int) -> str:

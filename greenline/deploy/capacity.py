@@ -12,7 +12,7 @@ WARN_IN_PROGRESS = 1_000  # assumed if the worker adapts the number (GREENLINE_M
 SPARE_CONNECTIONS = 1_000  # of a worker, for health checks and idle connections
 NGINX_CONNECTIONS = 16_384
 LONG_HEARTBEAT_S = 60.0
-REQUEST_TIMEOUT_S = 30.0  # suggested if none is set
+SUGGESTED_TIMEOUT_S = 30.0  # suggested if none is set
 SOFT_LIMIT = 1_024  # the usual soft limit of descriptors
 IN_MEMORY = ("/dev/shm", "/run")  # noqa: S108  looked for, not written to
 
@@ -63,9 +63,9 @@ def check_deadline(facts: Facts) -> Iterator[Finding]:
             "gunicorn's timeout is a heartbeat and ends no request: after proxy_read_timeout nginx "
             "answers 504, and the worker continues with the request; the order of the timeouts "
             "cannot be checked either",
-            f"set REQUEST_TIMEOUT={REQUEST_TIMEOUT_S:g} in the environment of the service",
+            f"set REQUEST_TIMEOUT={SUGGESTED_TIMEOUT_S:g} in the environment of the service",
             (
-                edits.variable(settings.REQUEST_TIMEOUT.name, f"{REQUEST_TIMEOUT_S:g}"),
+                edits.variable(settings.REQUEST_TIMEOUT.name, f"{SUGGESTED_TIMEOUT_S:g}"),
                 *_order_edits(facts),
             ),
         )
@@ -73,7 +73,7 @@ def check_deadline(facts: Facts) -> Iterator[Finding]:
 
 def _order_edits(facts: Facts) -> tuple[Edit, ...]:
     """Return the edits of the timeouts that Greenline's worker with a deadline needs."""
-    deadline = Sourced(REQUEST_TIMEOUT_S, settings.REQUEST_TIMEOUT.name)
+    deadline = Sourced(SUGGESTED_TIMEOUT_S, settings.REQUEST_TIMEOUT.name)
     service = facts.service
     corrected = replace(
         facts,
@@ -240,7 +240,7 @@ def check_nginx(facts: Facts) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Check, ...] = (
+CAPACITY_CHECKS: tuple[Check, ...] = (
     check_worker, check_deadline, check_heartbeat, check_workers, check_restarts, check_limit,
     check_idle, check_nginx,
 )  # fmt: skip

@@ -4,14 +4,19 @@ import os
 from typing import NamedTuple
 
 from greenline.budget.cpu import cpu_limit
-from greenline.deploy import bodies, capacity, gunicorn, nginx, order, proxying, service, trust
+from greenline.deploy import gunicorn, nginx, proxying, service
+from greenline.deploy.bodies import BODY_CHECKS
+from greenline.deploy.capacity import CAPACITY_CHECKS
 from greenline.deploy.facts import Facts
 from greenline.deploy.findings import Finding, Level
+from greenline.deploy.order import ORDER_CHECKS
+from greenline.deploy.proxying import PROXYING_CHECKS
+from greenline.deploy.trust import TRUST_CHECKS
 
-CHECKS = (*order.CHECKS, *proxying.CHECKS, *bodies.CHECKS, *trust.CHECKS, *capacity.CHECKS)
+CHECKS = (*ORDER_CHECKS, *PROXYING_CHECKS, *BODY_CHECKS, *TRUST_CHECKS, *CAPACITY_CHECKS)
 
 
-class Report(NamedTuple):
+class CheckReport(NamedTuple):
     """
     Hold the results of all checks.
 
@@ -40,7 +45,7 @@ def gather(nginx_file: str, gunicorn_file: str) -> Facts:
     return Facts(proxy, server, service.read(names, gunicorn_file), routes, cpus)
 
 
-def run(facts: Facts) -> Report:
+def run(facts: Facts) -> CheckReport:
     """Run all checks."""
     # Many locations may inherit the same line of nginx.conf.
     found: dict[tuple[str, str, str], Finding] = {}
@@ -54,4 +59,4 @@ def run(facts: Facts) -> Report:
                 # The same problem of several locations: each may need an edit of its own.
                 one = one._replace(edits=tuple(dict.fromkeys((*found[key].edits, *one.edits))))
             found[key] = one
-    return Report(list(found.values()), passed)
+    return CheckReport(list(found.values()), passed)

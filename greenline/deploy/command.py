@@ -12,7 +12,7 @@ from greenline.errors import ConfigError
 from greenline.extras import needs_extra
 
 if TYPE_CHECKING:
-    from greenline.deploy.checks import Report
+    from greenline.deploy.checks import CheckReport
 
 FILE = click.Path(exists=True, dir_okay=False)
 LEVELS = list(Level)
@@ -53,7 +53,7 @@ def check_deploy(
     context.exit(int(any(one.level == Level.ERROR for one in found)))
 
 
-def _check(nginx_file: str, gunicorn_file: str) -> "Report":
+def _check(nginx_file: str, gunicorn_file: str) -> "CheckReport":
     try:
         with needs_extra("deploy"):
             import crossplane  # noqa: F401  brought by the extra

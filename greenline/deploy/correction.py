@@ -16,7 +16,7 @@ TOKEN = re.compile(
     re.DOTALL,
 )
 # Blocks that are short enough to be shown as a whole.
-SHOWN = {"events", "upstream", "map", "location", "if", "limit_except"}
+PRINTED_BLOCKS = {"events", "upstream", "map", "location", "if", "limit_except"}
 
 Opcodes = Sequence[tuple[str, int, int, int, int]]
 
@@ -140,7 +140,7 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
             open_blocks.append((head.split()[0] if head.split() else "", start))
         elif token[0] == "}" and open_blocks:
             name, start = open_blocks.pop()
-            if name in SHOWN:
+            if name in PRINTED_BLOCKS:
                 yield text.count("\n", 0, start), text.count("\n", 0, token.end()) + 1
         if token[0] in "{};" or token[0].startswith("#"):
             begun = token.end()

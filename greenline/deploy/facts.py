@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-T = TypeVar("T", covariant=True)  # a Sourced is frozen
+T_co = TypeVar("T_co", covariant=True)  # a Sourced is frozen
 
 # A unix socket's path, a host and a port, or a descriptor that gunicorn inherits.
 Address = str | tuple[str, int] | int
 
 
 @dataclass(frozen=True)
-class Sourced(Generic[T]):
+class Sourced(Generic[T_co]):
     """
     Hold a value and its source.
 
@@ -21,7 +21,7 @@ class Sourced(Generic[T]):
     :param is_set: it was set, bool, default True; False for a default.
     """
 
-    value: T
+    value: T_co
     where: str
     is_set: bool = True
 
@@ -32,7 +32,7 @@ class Sourced(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Place:
+class DirectiveLocation:
     """
     Locate a directive of nginx.
 
@@ -46,14 +46,25 @@ class Place:
 
 @dataclass(frozen=True)
 class Upstream:
-    """An upstream block of nginx; without one, the server that ``proxy_pass`` names."""
+    """
+    An upstream block of nginx; without one, the server that ``proxy_pass`` names.
+
+    :param where: its ``file:line``, str.
+    :param name: str; empty without a block.
+    :param servers: the addresses of the servers.
+    :param lines: the arguments of each ``server`` line.
+    :param max_fails: of each server, int.
+    :param keepalive: idle connections that each nginx worker keeps, int; 0 if it is not set,
+        which is off before nginx 1.29.7, and 32 since.
+    :param keepalive_timeout_s: seconds until nginx closes an idle connection, float.
+    """
 
     where: str
-    name: str  # empty without a block
+    name: str
     servers: tuple[Address, ...]
-    lines: tuple[Sourced[tuple[str, ...]], ...]  # the arguments of each server line
-    max_fails: tuple[Sourced[int], ...]  # of each server
-    keepalive: Sourced[int]  # 0 if it is not set, which is off before nginx 1.29.7, and 32 since
+    lines: tuple[Sourced[tuple[str, ...]], ...]
+    max_fails: tuple[Sourced[int], ...]
+    keepalive: Sourced[int]
     keepalive_timeout_s: Sourced[float]
 
     @property
@@ -64,50 +75,101 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Route:
-    """A location with a ``proxy_pass``, and its directives, inherited ones included."""
+    """
+    A location with a ``proxy_pass``, and its directives, inherited ones included.
+
+    :param where: its ``file:line``, str.
+    :param scheme: ``http://`` or ``https://``, str.
+    :param uri: the part of ``proxy_pass`` behind the server, str; mostly empty.
+    :param place: the directive before which a missing directive of the location belongs.
+    :param headers_place: the directive before which a missing ``proxy_set_header`` belongs.
+    :param server_place: the directive before which an upstream block belongs; None if in
+        another file.
+    :param upstream: the servers.
+    :param http_version: ``proxy_http_version``, str.
+    :param headers: those of ``proxy_set_header`` by the lower-case name.
+    :param connect_timeout_s: ``proxy_connect_timeout``, float.
+    :param read_timeout_s: ``proxy_read_timeout``, float.
+    :param max_body_bytes: ``client_max_body_size``, int.
+    :param request_buffering: ``proxy_request_buffering``, bool.
+    :param buffering: ``proxy_buffering``, bool.
+    :param next_upstream: the conditions of ``proxy_next_upstream``.
+    :param next_tries: ``proxy_next_upstream_tries``, int; 0 is no limit but the number of
+        servers.
+    :param replaced: statuses of the service that a page of nginx replaces.
+    :param real_ip_from: proxies whose client addresses are trusted.
+    :param has_real_ip: the client's address comes from a trusted proxy before this one, bool.
+    """
 
     where: str
-    scheme: str  # http:// or https://
-    uri: str  # what follows the server in proxy_pass, mostly empty
-    place: Place  # a missing directive of the location belongs before it
-    headers_place: Place  # a missing proxy_set_header belongs before it
-    server_place: Place | None  # an upstream block belongs before it; None: in another file
+    scheme: str
+    uri: str
+    place: DirectiveLocation
+    headers_place: DirectiveLocation
+    server_place: DirectiveLocation | None
     upstream: Upstream
     http_version: Sourced[str]
-    headers: Mapping[str, Sourced[str]]  # of proxy_set_header, by the lower-case name
+    headers: Mapping[str, Sourced[str]]
     connect_timeout_s: Sourced[float]
     read_timeout_s: Sourced[float]
     max_body_bytes: Sourced[int]
     request_buffering: Sourced[bool]
     buffering: Sourced[bool]
     next_upstream: Sourced[frozenset[str]]
-    next_tries: Sourced[int]  # 0 is no limit but the number of servers
-    replaced: Sourced[frozenset[str]]  # statuses of the service that a page of nginx replaces
-    real_ip_from: tuple[Sourced[str], ...]  # proxies whose client addresses are trusted
-    has_real_ip: bool  # the client's address comes from a trusted proxy before this one
+    next_tries: Sourced[int]
+    replaced: Sourced[frozenset[str]]
+    real_ip_from: tuple[Sourced[str], ...]
+    has_real_ip: bool
 
 
 @dataclass(frozen=True)
 class Nginx:
-    """An nginx.conf."""
+    """
+    An nginx.conf.
+
+    :param file: its path, str.
+    :param routes: the locations that lead to gunicorn.
+    :param unread: arguments of ``proxy_pass`` in which a variable names the server.
+    :param without_upgrade: variables of a ``map``, with their value for a request without
+        ``Upgrade``.
+    :param processes: ``worker_processes``, int; None is one for each core.
+    :param events: the ``events`` block; None in a part of a configuration.
+    :param worker_connections: int; None without an ``events`` block.
+    :param descriptors: ``worker_rlimit_nofile``, int; 0 if it is not set.
+    """
 
     file: str
     routes: tuple[Route, ...]
-    unread: tuple[Sourced[str], ...]  # arguments of proxy_pass in which a variable names the server
-    without_upgrade: Mapping[str, Sourced[str]]  # variables of a map, for a request without Upgrade
-    processes: int | None  # None: one for each core
-    events: Place | None  # None: a part of a configuration
-    worker_connections: Sourced[int] | None  # None: without events
-    descriptors: Sourced[int]  # worker_rlimit_nofile; 0 if it is not set
+    unread: tuple[Sourced[str], ...]
+    without_upgrade: Mapping[str, Sourced[str]]
+    processes: int | None
+    events: DirectiveLocation | None
+    worker_connections: Sourced[int] | None
+    descriptors: Sourced[int]
 
 
 @dataclass(frozen=True)
 class Gunicorn:
     """
-    A gunicorn.conf.py as gunicorn reads it, with ``GUNICORN_CMD_ARGS``.
+    A gunicorn.conf.py as gunicorn reads it, with ``GUNICORN_CMD_ARGS``: gunicorn's settings,
+    and two facts of our own, ``is_green`` and ``open_sockets``.
 
-    The fields are gunicorn's settings, except two. ``is_green``: the worker is Greenline's.
-    ``open_sockets``: see its comment.
+    :param file: its path, str.
+    :param bind: the addresses.
+    :param worker_class: its name, str.
+    :param is_green: the worker is Greenline's, bool.
+    :param workers: int.
+    :param worker_connections: int.
+    :param keepalive_s: float.
+    :param graceful_timeout_s: float.
+    :param timeout_s: float.
+    :param preload_app: bool.
+    :param forwarded_allow_ips: addresses of trusted proxies.
+    :param worker_tmp_dir: a path, str, or None.
+    :param umask: int.
+    :param open_sockets: paths of unix sockets to which every local user may connect.
+    :param max_requests: int; 0 is no limit.
+    :param max_requests_jitter: int.
     """
 
     file: str
@@ -123,7 +185,7 @@ class Gunicorn:
     forwarded_allow_ips: Sourced[tuple[str, ...]]
     worker_tmp_dir: Sourced[str | None]
     umask: Sourced[int]
-    open_sockets: tuple[str, ...]  # paths of unix sockets to which every local user may connect
+    open_sockets: tuple[str, ...]
     max_requests: Sourced[int]
     max_requests_jitter: Sourced[int]
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from crossplane import analyzer, parse
 from gunicorn.util import parse_address
 
-from greenline.deploy.facts import Nginx, Place, Route, Sourced, Upstream
+from greenline.deploy.facts import DirectiveLocation, Nginx, Route, Sourced, Upstream
 from greenline.errors import ConfigError
 
-LEVELS = ("http", "server", "location", "if", "limit_except")
+CONTEXTS = ("http", "server", "location", "if", "limit_except")
 # A time's unit depends on the case: 5m are minutes, 5M are months, of 30 days to nginx.
 SECONDS = {
     "ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800,
@@ -92,7 +92,7 @@ def read(file: str) -> Nginx:
         unread=tuple(unread),
         without_upgrade=dict(_without_upgrade(levels)),
         processes=int(processes) if processes.isdigit() else None,
-        events=None if events is None else Place(events.where, "events"),
+        events=None if events is None else DirectiveLocation(events.where, "events"),
         worker_connections=None
         if events is None
         else _count(_one(events.where, (events.block,), "worker_connections", "512")),
@@ -172,7 +172,7 @@ def _passes(block: Block, parents: Parents) -> Iterator[tuple[Directive, Parents
     for one in block:
         if one.name == "proxy_pass":
             yield one, parents
-        elif one.name in LEVELS:
+        elif one.name in CONTEXTS:
             yield from _passes(one.block, (*parents, one))
 
 
@@ -208,7 +208,7 @@ def _route(
         scheme=proxy_pass.args[0].partition("//")[0] + "//",
         uri=uri.removeprefix(":"),
         place=place,
-        headers_place=Place(headers[0].where, "proxy_set_header") if headers else place,
+        headers_place=DirectiveLocation(headers[0].where, "proxy_set_header") if headers else place,
         server_place=_server_place(top, parents),
         upstream=known.get(server.lower()) or _unnamed(server, where),
         http_version=_one(where, levels, "proxy_http_version", "1.0"),
@@ -226,7 +226,7 @@ def _route(
     )
 
 
-def _place(proxy_pass: Directive, top: Block, parents: Parents) -> Place:
+def _place(proxy_pass: Directive, top: Block, parents: Parents) -> DirectiveLocation:
     """Return the first directive of the location, in its own file if there is one."""
     # nginx allows few directives in `if` and `limit_except`: those of the location apply there. One
     # place for all of a location, as nginx refuses a directive that is there twice.
@@ -236,17 +236,17 @@ def _place(proxy_pass: Directive, top: Block, parents: Parents) -> Place:
     found = next((one for one in block if one.where.rpartition(":")[0] == file), block[0])
     # crossplane takes the parentheses of an `if` from its arguments.
     arguments = () if found.name == "if" else found.args[:1]
-    return Place(found.where, " ".join([found.name, *arguments]))
+    return DirectiveLocation(found.where, " ".join([found.name, *arguments]))
 
 
-def _server_place(top: Block, parents: Parents) -> Place | None:
+def _server_place(top: Block, parents: Parents) -> DirectiveLocation | None:
     """Return the first server block among those around the location's."""
     names = [one.name for one in parents]
     if "server" not in names:
         return None
     at = names.index("server")
     block = parents[at - 1].block if at else top
-    return Place(next(one.where for one in block if one.name == "server"), "server {")
+    return DirectiveLocation(next(one.where for one in block if one.name == "server"), "server {")
 
 
 def _unnamed(server: str, where: str) -> Upstream:

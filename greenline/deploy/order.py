@@ -95,7 +95,7 @@ def check_stop(facts: Facts) -> Iterator[Finding]:
     )
 
 
-CHECKS: tuple[Check, ...] = (check_order, check_stop)
+ORDER_CHECKS: tuple[Check, ...] = (check_order, check_stop)
 
 
 def keepalive(facts: Facts) -> Timeout:

@@ -103,7 +103,7 @@ def check_keepalive(facts: Facts) -> Iterator[Finding]:
         if not upstream.keepalive.is_set:
             yield Finding(
                 Level.WARNING,
-                "keepalive-untold",
+                "keepalive-unset",
                 upstream.where,
                 "the upstream does not set keepalive",
                 "before nginx 1.29.7 each request then opens a connection; since then nginx keeps "
@@ -309,7 +309,7 @@ def check_retries(facts: Facts) -> Iterator[Finding]:
             )
 
 
-CHECKS: tuple[Check, ...] = (
+PROXYING_CHECKS: tuple[Check, ...] = (
     check_address, check_keepalive, check_upgrades, check_servers, check_failover, check_retries,
     check_unread,
 )  # fmt: skip

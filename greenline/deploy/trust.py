@@ -203,6 +203,6 @@ def check_bind(facts: Facts) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Check, ...] = (
+TRUST_CHECKS: tuple[Check, ...] = (
     check_headers, check_real_ip, check_trusted, check_sockets, check_bind,
 )  # fmt: skip

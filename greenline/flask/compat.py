@@ -16,7 +16,7 @@ from flask import ctx as flask_ctx
 from flask.json.provider import DefaultJSONProvider
 from werkzeug.routing import Map, MapAdapter, Rule
 
-SUPPORTED = ">=3.1.3,<3.2"
+FLASK_SUPPORTED = ">=3.1.3,<3.2"
 WERKZEUG_SUPPORTED = ">=3.1,<3.2"
 
 MISSING = ""
@@ -28,7 +28,7 @@ except ImportError as error:
     MISSING = str(error)
 
 # The methods that are overridden, with the parameters that they have in the supported versions.
-METHODS = {
+FLASK_METHODS = {
     flask.Flask: {
         "ensure_sync": "func",
         "async_to_sync": "func",
@@ -67,8 +67,8 @@ def misfit() -> str | None:
     :returns: a sentence that names the version, the reason and the supported versions; None where
         it can.
     """
-    name, supported = "Flask", SUPPORTED
-    reason = MISSING or _other_method(METHODS) or _other_session()
+    name, supported = "Flask", FLASK_SUPPORTED
+    reason = MISSING or _other_method(FLASK_METHODS) or _other_session()
     if not reason:
         name, supported = "Werkzeug", WERKZEUG_SUPPORTED
         reason = _other_method(WERKZEUG_METHODS) or _other_attribute()

@@ -56,7 +56,12 @@ LINGER_BYTES = 16 * 1024 * 1024
 
 
 class HandlerOutcome(NamedTuple):
-    """The outcome of a request that a handler answered instead of the connection's own greenlet."""
+    """
+    The outcome of a request that a handler answered instead of the connection's own greenlet.
+
+    :param stays: the connection stays open for a next request, bool. Default False.
+    :param error: the error that the handler ended with. Default None.
+    """
 
     stays: bool = False
     error: BaseException | None = None

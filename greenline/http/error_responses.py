@@ -59,16 +59,20 @@ class ErrorResponses:
 
     :param cfg: gunicorn's settings.
     :param log: the error log.
-    :param journal: counts and logs the responses.
+    :param request_log: counts and logs the responses.
     :param handle_error: gunicorn's function that answers an error that is not in the table.
     """
 
     def __init__(
-        self, cfg: Any, log: logging.Logger, journal: RequestLog, handle_error: Callable[..., None]
+        self,
+        cfg: Any,
+        log: logging.Logger,
+        request_log: RequestLog,
+        handle_error: Callable[..., None],
     ) -> None:
         self._cfg = cfg
         self._log = log
-        self._request_log = journal
+        self._request_log = request_log
         self._handle_error = handle_error
 
     def give_up(self, connection: ClientConnection, addr: Any, error: BaseException) -> None:

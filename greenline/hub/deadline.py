@@ -23,7 +23,7 @@ from greenlet import greenlet
 from greenline.errors import DeadlineExceeded
 from greenline.hub.unwinding import is_unwinding
 
-GRACE_S = 0.25
+GRACE_S = 0.25  # after a timeout, for the application's own answer
 
 P = ParamSpec("P")
 T = TypeVar("T")

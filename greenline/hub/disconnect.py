@@ -18,7 +18,7 @@ from greenline.hub import poll
 
 READ_EVENT = 1  # libev's event
 # Unlike a peek, these events show the end behind unread bytes, and under TLS.
-HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 _client: ContextVar[socket.socket | None] = ContextVar("client", default=None)
 
 
@@ -39,14 +39,14 @@ def is_disconnected(sock: socket.socket | None) -> bool:
         return False
     if sock.fileno() < 0:
         return True
-    return poll.has(sock, HANGUP)
+    return poll.has(sock, DISCONNECTED)
 
 
-def gone(socks: Iterable[socket.socket]) -> list[socket.socket]:
+def disconnected(socks: Iterable[socket.socket]) -> list[socket.socket]:
     """Return the sockets of which the other end is closed, without waiting."""
     by_number = {sock.fileno(): sock for sock in socks}
     closed = by_number.pop(-1, None)
-    found = [by_number[number] for number in poll.which(by_number, HANGUP)]
+    found = [by_number[number] for number in poll.which(by_number, DISCONNECTED)]
     return found if closed is None else [*found, closed]
 
 

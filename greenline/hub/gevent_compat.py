@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 
 import gevent
 
-SUPPORTED = ">=25.9.1,<27"
+GEVENT_SUPPORTED = ">=25.9.1,<27"
 
 
 def _refuse(reason: str) -> NoReturn:
     sys.exit(
         f"greenline: gevent {gevent.__version__} is not supported ({reason}): "
-        f"install gevent{SUPPORTED}"
+        f"install gevent{GEVENT_SUPPORTED}"
     )
 
 

@@ -24,11 +24,10 @@ from gevent import GreenletExit
 from greenlet import getcurrent, greenlet
 
 from greenline.hub import taken_socket
-from greenline.hub.deadline import Interrupt
+from greenline.hub.deadline import GRACE_S, Interrupt
 from greenline.hub.unwinding import frames, is_unwinding
 
 TIMEOUT_SWEEP_S = 0.1
-GRACE_S = 0.25  # after a TimeoutError, for the application's own answer
 WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
 FAILED_WAITS = 2  # many libraries try again once; after an OSError they clean up better
 REASON = "504 Gateway Timeout"

@@ -54,13 +54,22 @@ Stack = list[tuple[str, int, str]]  # file, line and function, the outermost fir
 
 
 class StackRecord(NamedTuple):
-    """A record of the code that ran in the hub's thread *gap_s* seconds after the beat."""
+    """
+    A record of the code that ran in the hub's thread some time after the beat.
+
+    :param gap_s: seconds since the beat, float.
+    :param begun: the number of requests begun so far, float.
+    :param pending: the number of the loop's watchers whose callbacks are due, float.
+    :param callbacks: the number of callbacks in the loop's queue, float.
+    :param head: the identity of the first of these callbacks, float; 0 without any.
+    :param stack: file, line and function of each frame, the outermost first.
+    """
 
     gap_s: float
-    begun: float  # requests begun so far
-    pending: float  # watchers of the loop whose callbacks are due
-    callbacks: float  # callbacks in the queue of the loop
-    head: float  # the identity of the first of them, 0 without any
+    begun: float
+    pending: float
+    callbacks: float
+    head: float
     stack: Stack
 
 

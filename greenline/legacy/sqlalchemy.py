@@ -27,7 +27,7 @@ from greenline.offload.imports import after_import
 POOL_MODULE = "sqlalchemy.pool.impl"
 # After so many checkouts for each connection, none of them nested, the checkouts of a pool are
 # taken not to nest. Until then one connection is reserved for nested checkouts.
-TRIAL = 10
+NESTING_CHECKOUTS = 10
 
 
 def install() -> None:
@@ -46,18 +46,18 @@ def wrap(pool_class: Any) -> None:
         if not admission.is_needed or not gevent.get_hub().main_hub:
             return get(self)
         me = weakref.ref(getcurrent())
-        if me in admission.entering:  # QueuePool._do_get calls itself
+        if me in admission.acquiring:  # QueuePool._do_get calls itself
             return get(self)
-        if not admission.enter(me, self._timeout):
+        if not admission.acquire(me, self._timeout):
             raise _timeout_of(self)
-        admission.entering.add(me)
+        admission.acquiring.add(me)
         try:
             record = get(self)
         except BaseException:
-            admission.leave(me)
+            admission.release(me)
             raise
         finally:
-            admission.entering.discard(me)
+            admission.acquiring.discard(me)
         record._greenline_holder = me
         return record
 
@@ -68,7 +68,7 @@ def wrap(pool_class: Any) -> None:
         finally:
             # Any greenlet may return a connection: it is counted for the one that took it.
             if holder is not None:
-                self._greenline_admission.leave(holder)
+                self._greenline_admission.release(holder)
 
     do_get.__wrapped__ = get  # type: ignore[attr-defined]
     pool_class._do_get, pool_class._do_return_conn = do_get, do_return_conn
@@ -97,7 +97,7 @@ class _Admission:
 
     def __init__(self, capacity: int) -> None:
         self.is_needed = capacity > 1
-        self.entering: set[Any] = set()  # greenlets in SQLAlchemy's own checkout
+        self.acquiring: set[Any] = set()  # greenlets in SQLAlchemy's own checkout
         self._capacity = capacity
         # The connections in use, and those for which a holder of one waits: nested checkouts come
         # before first ones.
@@ -108,7 +108,7 @@ class _Admission:
         self._checkouts = 0
         self._is_nested = False
 
-    def enter(self, me: Any, timeout_s: float) -> bool:
+    def acquire(self, me: Any, timeout_s: float) -> bool:
         """
         Admit a greenlet to a checkout, and count the connection for it.
 
@@ -128,7 +128,7 @@ class _Admission:
             return True
         return self._wait(me, timeout_s)
 
-    def leave(self, me: Any) -> None:
+    def release(self, me: Any) -> None:
         """Count one connection of *me* less, and admit the greenlets for which there is room."""
         self._taken -= 1
         self._held[me] -= 1
@@ -140,7 +140,7 @@ class _Admission:
             wake(waiter)
 
     def _has_room(self) -> bool:
-        is_one_left = self._is_nested or self._checkouts < TRIAL * self._capacity
+        is_one_left = self._is_nested or self._checkouts < NESTING_CHECKOUTS * self._capacity
         return self._taken < self._capacity - is_one_left
 
     def _count(self, me: Any) -> None:
@@ -157,7 +157,7 @@ class _Admission:
         except BaseException:
             # It may have been admitted in the same moment: the connection goes to the next one.
             if me in self._held:
-                self.leave(me)
+                self.release(me)
             else:
                 self._line.remove(entry)
             raise

@@ -2,7 +2,7 @@
 Check whether the dependencies of the service are available.
 
 The checks run concurrently, each for at most ``CHECK_TIMEOUT_S``, all for at most
-``TOTAL_TIMEOUT_S``. The report is kept for ``REMEMBERED_S``.
+``TOTAL_TIMEOUT_S``. The report is kept for ``REPORT_TTL_S``.
 """
 
 import logging
@@ -18,7 +18,7 @@ from greenline.hub import deadline
 
 CHECK_TIMEOUT_S = 2.0
 TOTAL_TIMEOUT_S = 5.0
-REMEMBERED_S = 1.0
+REPORT_TTL_S = 1.0
 
 Check = Callable[[], None]
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Report:
+class HealthReport:
     """
     The result of all checks.
 
@@ -51,7 +51,7 @@ class Health:
         self._checks: dict[str, Check] = {}
         self._clock = clock
         self._lock = threading.Lock()
-        self._report = Report({})
+        self._report = HealthReport({})
         self._until: float | None = None
         self._logged: dict[str, str | None] | None = None
 
@@ -64,14 +64,14 @@ class Health:
         """
         self._checks[name] = check
 
-    def report(self) -> Report:
-        """Return the result of the checks, at most ``REMEMBERED_S`` old."""
+    def report(self) -> HealthReport:
+        """Return the result of the checks, at most ``REPORT_TTL_S`` old."""
         # The checks run inside the lock: concurrent callers wait for the same report, so that many
         # probes do not mean many queries.
         with self._lock:
             if self._until is None or self._clock() >= self._until:
-                self._report = Report(self._ask_all())
-                self._until = self._clock() + REMEMBERED_S
+                self._report = HealthReport(self._ask_all())
+                self._until = self._clock() + REPORT_TTL_S
                 self._log_changes()
             return self._report
 

@@ -79,10 +79,10 @@ class Mongo(Batches):
         # Made without our options, to read the pool sizes that the URI sets.
         plain = make_client(uri, {}).options.pool_options
         _, is_theirs = options.split(uri, {"maxPoolSize": None})
-        most = plain.max_pool_size
+        max_size = plain.max_pool_size
         # pymongo reads maxPoolSize=0 as unlimited (inf).
-        self._fixed = (0 if most == inf else int(most)) if is_theirs else None
-        self._least = max(plain.min_pool_size, 1)
+        self._fixed = (0 if max_size == inf else int(max_size)) if is_theirs else None
+        self._min_size = max(plain.min_pool_size, 1)
         self._clients = Clients(Permits(slot_table), self._make, self._warm_up, name)
 
     def __repr__(self) -> str:
@@ -162,7 +162,7 @@ class Mongo(Batches):
         if self._clients.current is not None:
             return
         until = monotonic() + (deadline.remaining(timeout_s) or 0)
-        while not self._clients.begin(self._least):
+        while not self._clients.begin(self._min_size):
             if monotonic() >= until:
                 raise PoolTimeout("MongoDB: others hold all that the host may have, for now")
             gevent.sleep(PERMITS_RETRY_S)  # the slot table has no notification between processes
@@ -188,27 +188,27 @@ class Mongo(Batches):
             raise PoolClosed
         if self._clients.current is not None:  # made by another greenlet meanwhile
             return self._clients.current
-        size = max(self._size_for(server_limit), self._least)
+        size = max(self._size_for(server_limit), self._min_size)
         # The URI's maxPoolSize is kept: such a worker neither begins small nor grows.
         if self._fixed is not None:
-            return self._clients.open_fixed(self._least, self._fixed)
-        return self._clients.open(self._least, size)
+            return self._clients.open_fixed(self._min_size, self._fixed)
+        return self._clients.open(self._min_size, size)
 
     def _make(self, size: int) -> LimitedClient:
         ours = options.pool_options(size, self._timeout_s, documentdb=self._documentdb)
         kept, theirs = options.split(self._uri, ours)
         if theirs and self._clients.current is None:
             log.info("mongodb: options of MONGODB_URI win over ours: %s", ", ".join(theirs))
-        return make_client(self._uri, self._with_least(kept), self.statistics)
+        return make_client(self._uri, self._with_min_size(kept), self.statistics)
 
-    def _with_least(self, kept: options.Options) -> options.Options:
+    def _with_min_size(self, kept: options.Options) -> options.Options:
         """Add minPoolSize, unless the URI sets it; at most maxPoolSize, the URI's or ours."""
-        most = (
+        max_size = (
             kept.get("maxPoolSize")
             or make_client(self._uri, kept).options.pool_options.max_pool_size
         )
-        least, _ = options.split(self._uri, {"minPoolSize": min(options.MIN_POOL_SIZE, most)})
-        return kept | least
+        minimum, _ = options.split(self._uri, {"minPoolSize": min(options.MIN_POOL_SIZE, max_size)})
+        return kept | minimum
 
     def _warm_up(self, client: LimitedClient) -> None:
         """

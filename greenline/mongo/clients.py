@@ -56,8 +56,8 @@ class Clients:
     def __repr__(self) -> str:
         return f"<Clients size={self._size} wanted={self._wanted} others={len(self._others)}>"
 
-    def begin(self, least: int) -> bool:
-        """Return whether there are permits for a pool of *least*; start the periodic check."""
+    def begin(self, min_size: int) -> bool:
+        """Return whether there are permits for a pool of *min_size*; start the periodic check."""
         # Started even without permits: it also frees those of killed workers.
         if self._looking is None and self._permits.are_counted:
             self._looking = keep_doing(
@@ -66,18 +66,18 @@ class Clients:
                 lambda: uniform(EXCHANGE_CHECK_S / 2, EXCHANGE_CHECK_S),  # noqa: S311
                 "looking after the connections to MongoDB",
             )
-        self._permits.hear()
-        return self._permits.take(MONGODB_EXTRA_A_WORKER + least)
+        self._permits.use_published()
+        return self._permits.take(MONGODB_EXTRA_A_WORKER + min_size)
 
-    def open(self, least: int, wanted: int) -> LimitedClient:
+    def open(self, min_size: int, wanted: int) -> LimitedClient:
         """
         Return the client in use; make one if there is none.
 
-        :param least: the size without room for more, int.
+        :param min_size: the size without room for more, int.
         :param wanted: the size of the worker's whole share, int.
         """
         has_room = self._permits.take(MONGODB_EXTRA_A_WORKER + wanted)
-        size = wanted if has_room else least
+        size = wanted if has_room else min_size
         client = self._make(size)
         # Another greenlet may have been faster. An unused client has no socket to close.
         if self.current is None:
@@ -89,15 +89,15 @@ class Clients:
                 log.debug("%s pool: %s", self._name, _connections(size))
         return self.current
 
-    def open_fixed(self, least: int, size: int) -> LimitedClient:
+    def open_fixed(self, min_size: int, size: int) -> LimitedClient:
         """
         Return the client in use, of the size that the URI sets; there need not be room for it.
 
-        :param least: the size that is counted when *size* is 0, int.
+        :param min_size: the size that is counted when *size* is 0, int.
         :param size: maxPoolSize of the URI, int; 0 is unlimited.
         """
         self.current = self.current or self._make(size)
-        self._size = self._wanted = size or least
+        self._size = self._wanted = size or min_size
         needed = MONGODB_EXTRA_A_WORKER + self._size
         has_room = self._permits.take(needed)
         if size == 0:
@@ -132,11 +132,11 @@ class Clients:
             # A client of a fixed size may have been opened without enough permits.
             self._permits.take(needed)
 
-    def close(self, *beside: LimitedClient) -> None:
-        """Close all clients, and *beside*, without waiting for an unreachable server."""
+    def close(self, *additional: LimitedClient) -> None:
+        """Close all clients, and *additional*, without waiting for an unreachable server."""
         if self._looking is not None:
             self._looking.kill()
-        clients = [*beside, *self._others, *filter(None, [self.current])]
+        clients = [*additional, *self._others, *filter(None, [self.current])]
         for client in clients:
             close(client)
         if not self._permits.are_counted:

@@ -188,13 +188,13 @@ class LimitedPool(Pool):
             statistics.requests_errors += 1
             raise
         # On the connection itself: a weak dictionary costs an eighth of a checkout more.
-        connection.greenline_lent_s = monotonic()  # type: ignore[attr-defined]
+        connection.greenline_checked_out_s = monotonic()  # type: ignore[attr-defined]
         return connection
 
     def checkin(self, conn: Connection) -> None:
         statistics = self._statistics
         now = monotonic()
-        statistics.usage_s += now - getattr(conn, "greenline_lent_s", now)
+        statistics.usage_s += now - getattr(conn, "greenline_checked_out_s", now)
         statistics.returns_bad += conn.closed
         super().checkin(conn)
 

@@ -13,7 +13,7 @@ from greenline.slots import SlotTable
 from greenline.slots import path as slot_table_path
 from greenline.telemetry import counters
 
-POOL_TIMEOUT_S = 30.0
+WAIT_QUEUE_TIMEOUT_S = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +34,15 @@ class OpenMongo(Mongo):
     ) -> None:
         self.plan: Plan | None = None
         self._sizing = sizing
-        least_a_worker = MONGODB_EXTRA_A_WORKER + 1
-        self.slot_table = SlotTable(slot_table_path(server_of(uri)), floor=least_a_worker)
+        min_a_worker = MONGODB_EXTRA_A_WORKER + 1
+        self.slot_table = SlotTable(slot_table_path(server_of(uri)), floor=min_a_worker)
         # Before the server was asked: what it has answered to another worker, or what all workers
         # need to ask it.
-        least = sizing.workers * least_a_worker
-        self.slot_table.resize(max(least, self.slot_table.published), least)
+        min_connections = sizing.workers * min_a_worker
+        self.slot_table.resize(max(min_connections, self.slot_table.published), min_connections)
         super().__init__(
             uri,
-            size_for=self._size_for_told,
+            size_for=self._plan_size,
             timeout_s=timeout_s,
             name=name,
             documentdb=documentdb,
@@ -57,7 +57,7 @@ class OpenMongo(Mongo):
             counters.remove(self.name, self.stats)
             self.slot_table.close()
 
-    def _size_for_told(self, max_connections: int | None) -> int:
+    def _plan_size(self, max_connections: int | None) -> int:
         sizing = self._sizing
         try:
             plan = self.plan = mongodb_plan(
@@ -83,7 +83,7 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     surge_hosts: int | None = None,
     max_size: int | None = None,
     max_connections: int | None = None,
-    timeout_s: float = POOL_TIMEOUT_S,
+    timeout_s: float = WAIT_QUEUE_TIMEOUT_S,
     documentdb: bool = False,
     resources: Resources | None = None,
     check: Check | None = None,

@@ -52,7 +52,7 @@ class Permits:
         self._slots += more
         return True
 
-    def hear(self) -> None:
+    def use_published(self) -> None:
         """Use the capacity that another worker has read from the server, if it is larger."""
         # A new worker knows only the small initial capacity. While other workers hold all of that,
         # it cannot connect to ask the server.

@@ -13,12 +13,12 @@ import pymongo
 
 from greenline.errors import ConfigError
 
-SUPPORTED = ">=4.20,<4.21"
+PYMONGO_SUPPORTED = ">=4.20,<4.21"
 
 
 def _misfit(reason: str) -> ConfigError:
     return ConfigError(
-        f"pymongo {pymongo.version} is not supported ({reason}): install pymongo{SUPPORTED}"
+        f"pymongo {pymongo.version} is not supported ({reason}): install pymongo{PYMONGO_SUPPORTED}"
     )
 
 
@@ -34,7 +34,7 @@ except ImportError as error:
     raise _misfit(str(error)) from None
 
 # What is called or overridden, with the parameters that it has in the supported versions.
-SIGNATURES: tuple[tuple[str, Any, str], ...] = (
+PYMONGO_SIGNATURES: tuple[tuple[str, Any, str], ...] = (
     ("_get_conn", Pool, "self checkout_started_time handler"),
     ("connect", Pool, "self handler"),
     ("_perished", Pool, "self conn"),
@@ -67,7 +67,7 @@ def check() -> None:
     :raises ConfigError: one is missing or has others; the line names it and the versions that are
         supported.
     """
-    for name, owner, expected in SIGNATURES:
+    for name, owner, expected in PYMONGO_SIGNATURES:
         function: Callable[..., Any] | None = getattr(owner, name, None)
         if function is None:
             raise _misfit(f"{owner.__name__}.{name} is gone")

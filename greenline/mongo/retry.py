@@ -195,7 +195,7 @@ def _again(
     # To tenacity, the first attempt is the one that has already failed.
     pending: list[StoreDown] = [first]
 
-    def tell() -> T:
+    def attempt_again() -> T:
         nonlocal arrived
         try:
             if pending:
@@ -225,7 +225,7 @@ def _again(
         reraise=True,
     )
     try:
-        return retrying(tell)
+        return retrying(attempt_again)
     except StoreDown as error:
         if arrived and not may_come_again:
             raise OutcomeUnknown from error

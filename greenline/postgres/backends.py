@@ -27,7 +27,7 @@ from greenline.telemetry.pool_statistics import PoolStatistics
 
 # After a restart of the server all workers connect: each one makes a few connections at a time, and
 # an attempt after a failed one waits for a random time.
-MAX_CONNECTING = 8
+MAX_PARALLEL_CONNECTS = 8
 RETRY_JITTER_S = 0.05
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,10 @@ class Backends:
         """
         # A greenlet does not connect for itself: one that gives up or is killed leaves no half-made
         # connection, and the connection that it asked for serves the next one in the queue.
-        while self.connecting < min(len(self._queue), MAX_CONNECTING) and self.size < self.max_size:
+        while (
+            self.connecting < min(len(self._queue), MAX_PARALLEL_CONNECTS)
+            and self.size < self.max_size
+        ):
             is_free, slot = self.slots.take()
             if not is_free:
                 return True

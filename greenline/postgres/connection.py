@@ -51,19 +51,19 @@ class Connection(WatchedConnection):
     A connection made by :func:`greenline.postgres.connect.connect`.
 
     - ``pid``: the backend's process id.
-    - ``farewell``: a duplicate of the descriptor. libpq closes its own when the connection is lost;
-      the duplicate still shows the end of the backend.
+    - ``duplicate_fd``: a duplicate of the descriptor. libpq closes its own when the connection is
+      lost; the duplicate still shows the end of the backend.
     - ``busy``: whether a statement was in progress when a wait was interrupted.
     - ``slot``: its slot in the host's slot table.
-    - ``on_close``: is called once, by ``close()``, and then owns ``farewell``.
+    - ``on_close``: is called once, by ``close()``, and then owns ``duplicate_fd``.
     """
 
     pid: int = 0
-    farewell: int | None = None
+    duplicate_fd: int | None = None
     busy: bool = False
     slot: Slot | None = None
     made_s: float = 0.0
-    lent_s: float = 0.0
+    checked_out_s: float = 0.0
     idle_since_s: float = 0.0
     expires_s: float = 0.0
     prepared: dict[str, str]
@@ -74,7 +74,7 @@ class Connection(WatchedConnection):
         self.pid = self.info.backend_pid
         self.prepared = {}
         self.settled = True
-        self.farewell = os.dup(self.fileno())
+        self.duplicate_fd = os.dup(self.fileno())
 
     def commit(self) -> None:
         """
@@ -107,27 +107,27 @@ class Connection(WatchedConnection):
         """
         self.busy = self.settled
         with suppress(psycopg2.Error, OSError):  # libpq has no socket after a loss
-            if self.farewell is None:
-                self.farewell = os.dup(self.fileno())
+            if self.duplicate_fd is None:
+                self.duplicate_fd = os.dup(self.fileno())
         self.drop_watchers()
 
     def close(self) -> None:
         """Close. Call it only in the greenlet that uses the connection, or when none does."""
         self.drop_watchers()
         on_close, self.on_close = self.on_close, None
-        if on_close is not None and self.farewell is None and not self.closed:
-            self.farewell = os.dup(self.fileno())
+        if on_close is not None and self.duplicate_fd is None and not self.closed:
+            self.duplicate_fd = os.dup(self.fileno())
         super().close()
         if on_close is not None:
             on_close(self)
             return
-        farewell, self.farewell = self.farewell, None
-        if farewell is not None:
-            os.close(farewell)
+        duplicate_fd, self.duplicate_fd = self.duplicate_fd, None
+        if duplicate_fd is not None:
+            os.close(duplicate_fd)
 
     def __del__(self) -> None:
         """Close the descriptor of a connection that was dropped without a close."""
         if self.on_close is not None:  # dropped without a close
             self.close()
-        if self.farewell is not None:
-            os.close(self.farewell)
+        if self.duplicate_fd is not None:
+            os.close(self.duplicate_fd)

@@ -63,10 +63,12 @@ class HostShare:
         self._is_started = self._is_closed = False
         self.hosts: Hosts | None = None
         self.slot_table: SlotTable
-        least = sizing.workers * (POSTGRES_EXTRA_A_WORKER + 1)
+        min_connections = sizing.workers * (POSTGRES_EXTRA_A_WORKER + 1)
         if sizing.hosts is None:
             self.slot_table = counted = LeasedSlotTable(path)
-            self.hosts = Hosts(counted, floor=least, plan_for=self._plan_for, follow=self._follow)
+            self.hosts = Hosts(
+                counted, floor=min_connections, plan_for=self._plan_for, follow=self._follow
+            )
             self.control = Control(
                 self.hosts.named(connect), slot_table=self.slot_table, on_connect=self.hosts.read
             )
@@ -74,7 +76,12 @@ class HostShare:
         else:
             self.slot_table = SlotTable(path)
             plan_for = partial(self._plan_for, hosts=sizing.hosts)
-            fixed = FixedPlan(self.slot_table, least=least, plan_for=plan_for, follow=self._follow)
+            fixed = FixedPlan(
+                self.slot_table,
+                min_connections=min_connections,
+                plan_for=plan_for,
+                follow=self._follow,
+            )
             self.control = Control(connect, slot_table=self.slot_table, on_connect=fixed.read)
             self.reaper = Reaper(self.slot_table, self.control, partial(fixed.look, self.control))
 
@@ -119,7 +126,7 @@ class HostShare:
         level = logging.DEBUG if self.plan is None else logging.INFO
         self.plan = plan
         # The limit of all pools of this process on this server together.
-        pool_sizes[self.path.name] = plan.pool_most
+        pool_sizes[self.path.name] = plan.max_pool_size
         for user in self.users:
             user.resize(plan)
         # Last: a log handler may switch greenlets, which must not find the plan in parts.
@@ -162,7 +169,7 @@ class OpenPostgres(Postgres):
 
     def resize(self, plan: Plan) -> None:
         """Let the pool grow to what *plan* allows one worker."""
-        self._pool.resize(plan.pool_most)
+        self._pool.resize(plan.max_pool_size)
 
     def start(self) -> None:
         """Look after the host's slots from now on; the first wait for a connection does it too."""
@@ -353,9 +360,9 @@ def _sizing(
         "pgbouncer_pool_size": pgbouncer_pool_size,
     }
     for name, number in {**given, "hosts": hosts}.items():
-        least = 0 if name == "surge_hosts" else 1
-        if isinstance(number, int) and number < least:
-            raise ConfigError(f"{name}: {number} is below {least}")
+        minimum = 0 if name == "surge_hosts" else 1
+        if isinstance(number, int) and number < minimum:
+            raise ConfigError(f"{name}: {number} is below {minimum}")
     sizing = settings.sizing()._replace(
         **{name: number for name, number in given.items() if number is not None}
     )

@@ -23,7 +23,7 @@ class FixedPlan:
     One worker's part in the budget of its host.
 
     :param slot_table: the host's slot table.
-    :param least: the number of connections needed to ask the server at all, int.
+    :param min_connections: the number of connections needed to ask the server at all, int.
     :param plan_for: computes the plan of a host from the server's limits.
     :param follow: is called with each plan that differs from the one before.
     """
@@ -32,7 +32,7 @@ class FixedPlan:
         self,
         slot_table: SlotTable,
         *,
-        least: int,
+        min_connections: int,
         plan_for: Callable[[PostgresFacts], Plan],
         follow: Callable[[Plan], object],
     ) -> None:
@@ -42,7 +42,7 @@ class FixedPlan:
         self._plan: Plan | None = None
         self._published = slot_table.published
         # A starting worker uses the host's number until it has read the server's limits.
-        slot_table.resize(max(least, self._published), least)
+        slot_table.resize(max(min_connections, self._published), min_connections)
 
     def __repr__(self) -> str:
         return f"<FixedPlan published={self._published} plan={self._plan}>"

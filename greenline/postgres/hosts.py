@@ -26,7 +26,7 @@ from greenline.postgres.registry import Registry, View
 from greenline.slots.lease import LEASE_S, LeasedSlotTable
 
 REGISTRY_CHECK_S = 0.2
-ASK_TIMEOUT_S = 5.0
+REGISTRY_TIMEOUT_S = 5.0
 SETTLE_S = LEASE_S
 READ_S = 5.0
 
@@ -139,7 +139,7 @@ class Hosts:
             self._replan(self._slot_table.hosts)
             return
         try:
-            with deadline.limit(ASK_TIMEOUT_S):
+            with deadline.limit(REGISTRY_TIMEOUT_S):
                 control.ask(self._ask)
         except BaseException:
             # Without the server's answer there may be more hosts now: this one must not grow. If
@@ -187,9 +187,9 @@ class Hosts:
         holds.
         """
         slot_table = self._slot_table
-        most = self._floor if self._plan is None else self._plan.host
-        if slot_table.allowed > most:
-            slot_table.allow(most)
+        allowed = self._floor if self._plan is None else self._plan.host
+        if slot_table.allowed > allowed:
+            slot_table.allow(allowed)
         # Connections beyond the share are closed when they are returned or idle: until then they
         # are part of the claim.
         self._claim(conn, slot_table.needed(slot_table.allowed))

@@ -48,7 +48,7 @@ POOL_CLOSE_S = 1.0
 SMOOTHING = 0.05
 # A waiter gets no connection if, when its turn comes, fewer than this many average checkouts fit
 # into its remaining time.
-LOANS = 2
+MIN_CHECKOUTS = 2
 # Lifetimes are shortened by a random part up to this, so that connections made together do not end
 # together.
 JITTER = 0.1
@@ -267,7 +267,7 @@ class ConnectionPool:
             statistics.requests_errors += 1
             raise
         self._holders.add(me)
-        conn.lent_s = monotonic()
+        conn.checked_out_s = monotonic()
         return conn
 
     def log_checkout(self, conn: Connection) -> None:
@@ -282,7 +282,7 @@ class ConnectionPool:
         :param reset: whether to reset its session, bool.
         """
         now = monotonic()
-        held_s = now - conn.lent_s
+        held_s = now - conn.checked_out_s
         self._held_s += (held_s - self._held_s) * SMOOTHING
         self.statistics.usage_s += held_s
         kept = False
@@ -422,7 +422,7 @@ class ConnectionPool:
         is_beyond = backends.size - self._slots.leaving > backends.max_size
         if self._closing.is_set() or is_beyond or self._slots.must_go(conn):
             self._close_and_wait(conn)
-        elif not self._queue.hand(conn, LOANS * self._held_s):
+        elif not self._queue.hand(conn, MIN_CHECKOUTS * self._held_s):
             conn.idle_since_s = monotonic()
             self._idle.append(conn)
             if not self._slots.is_giving:

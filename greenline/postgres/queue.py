@@ -165,7 +165,7 @@ class Queue:
         while self._waiters:
             gevent.sleep(DISCONNECT_CHECK_S)
             waiting = {waiter.sock: waiter for waiter in self._waiters if waiter.sock is not None}
-            for sock in disconnect.gone(waiting):
+            for sock in disconnect.disconnected(waiting):
                 self._waiters.remove(waiting[sock])
                 waiting[sock].serve(None, ClientGone())
         self._is_looking = False

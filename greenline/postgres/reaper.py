@@ -15,7 +15,7 @@ from greenline.postgres.control import Control
 from greenline.slots import Slot, SlotTable
 
 ORPHAN_CHECK_S = 0.5
-ASK_TIMEOUT_S = 5.0
+REAP_TIMEOUT_S = 5.0
 # Seconds after which a backend without a known pid has ended: the server checks every second
 # whether its client is there, and a connect takes at most five.
 UNKNOWN_S = 6.0
@@ -55,7 +55,7 @@ class Reaper:
         :raises StoreDown: the server cannot be asked.
         """
         try:
-            with deadline.limit(ASK_TIMEOUT_S):
+            with deadline.limit(REAP_TIMEOUT_S):
                 # A new control connection reads the budget as well.
                 self._control.renew()
                 self._follow()

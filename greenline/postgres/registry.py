@@ -40,8 +40,11 @@ SERVER_STARTED = "select (extract(epoch from pg_postmaster_start_time()) * 1e6):
 
 class View(NamedTuple):
     """
-    The server's answer: the claim of each host, the number of backends of hosts without a claim,
-    and whether this session holds a lock.
+    The claims of all hosts, as the server shows them.
+
+    :param claims: the number of connections that each host claims, by host.
+    :param unclaimed: backends of hosts without a claim, int.
+    :param is_registered: this session holds a lock, bool.
     """
 
     claims: Mapping[int, int]

@@ -13,7 +13,13 @@ from greenline.hub import deadline
 
 
 class Endpoint(NamedTuple):
-    """One of the servers that libpq tries in turn; an empty field stands for libpq's default."""
+    """
+    One of the servers that libpq tries in turn; an empty field stands for libpq's default.
+
+    :param host: a name, an address or a folder, str.
+    :param hostaddr: an address, str.
+    :param port: str.
+    """
 
     host: str
     hostaddr: str

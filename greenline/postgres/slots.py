@@ -2,7 +2,7 @@
 Connect in slots of the host's slot table, and free each slot when its backend has ended.
 
 A slot is acquired before each connect, and free again when the backend has ended, or was never
-requested. The slot table decides which process gives a slot to a waiting one, and its ``sharers``
+requested. The slot table decides which process gives a slot to a waiting one, and its ``shares``
 which pool of a process.
 """
 
@@ -16,10 +16,10 @@ from typing import Protocol
 import gevent
 
 from greenline.errors import PoolClosed, PoolTimeout
+from greenline.postgres.close import close_and_wait
 from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
-from greenline.postgres.leave import leave
-from greenline.slots import Sharers, Slot, SlotTable
+from greenline.slots import PoolShares, Slot, SlotTable
 
 # How often a waiting pool renews its request, and tries to acquire a slot.
 SLOT_RETRY_S = 0.005
@@ -96,16 +96,18 @@ class Slots:
     def close_and_wait(self, conn: Connection) -> "gevent.Greenlet[..., None]":
         """Close *conn* in the background; its slot is free when its backend has ended."""
         self.leaving += 1
-        return gevent.spawn(self._leave, conn)
+        return gevent.spawn(self._close_and_wait, conn)
 
     def _prepare(self, slot: Slot | None) -> None:
         """Prepare a connect in *slot*; an error releases the slot."""
 
-    def _leave(self, conn: Connection) -> None:
+    def _close_and_wait(self, conn: Connection) -> None:
         has_ended: bool | None = None
         try:
             self._log("closing backend %d", conn.pid)
-            has_ended = leave(conn, None if self._control is None else self._control.cancel)
+            has_ended = close_and_wait(
+                conn, None if self._control is None else self._control.cancel
+            )
         finally:
             self.leaving -= 1
             slot, conn.slot = conn.slot, None
@@ -155,7 +157,7 @@ class PoolSlots(Slots):
         grow: Callable[[], bool] = bool,
     ) -> None:
         super().__init__(name, slot_table, control)
-        self._sharer = (Sharers() if slot_table is None else slot_table.sharers).join()
+        self._share = (PoolShares() if slot_table is None else slot_table.shares).join()
         self._prepare_pool = prepare
         self._on_free = on_free
         self._grow = grow
@@ -200,9 +202,9 @@ class PoolSlots(Slots):
         """
         if self._slot_table is None or conn.slot is None:
             return False
-        # True reserves the slot for a waiter in promise() or should_give(): the caller must close
+        # True reserves the slot for a waiter in reserve() or should_give(): the caller must close
         # it then.
-        if self._slot_table.is_over(conn.slot) or self._sharer.promise():
+        if self._slot_table.is_over(conn.slot) or self._share.reserve():
             return True
         return self._slot_table.should_give(conn.slot)
 
@@ -230,15 +232,15 @@ class PoolSlots(Slots):
         if self._slot_table.is_over(conn.slot):
             return True
         is_unused = monotonic() - conn.idle_since_s >= SPARE_S
-        return is_unused and (self._sharer.is_wanted() or self._slot_table.is_wanted(conn.slot))
+        return is_unused and (self._share.is_wanted() or self._slot_table.is_wanted(conn.slot))
 
     def _take(self) -> tuple[bool, Slot | None]:
         if self._slot_table is None:
             return True, None
         # First between the pools of this process, then between the processes.
-        slot = None if self._sharer.is_anothers() else self._slot_table.take()
+        slot = None if self._share.is_anothers() else self._slot_table.take()
         if slot is not None:
-            self._sharer.take()
+            self._share.take()
         return slot is not None, slot
 
     def _wait_and_grow(self) -> None:
@@ -249,11 +251,11 @@ class PoolSlots(Slots):
 
     def _wait_while(self, is_needed: Callable[[], bool]) -> None:
         """Call *is_needed*, which takes slots, until it returns False."""
-        with self._sharer.wait():
+        with self._share.wait():
             # The request ends by itself after a tenth of a second, so it is renewed as long as it
             # is needed.
             while is_needed() and self._slot_table is not None:
-                self._slot_table.want()
+                self._slot_table.request()
                 gevent.sleep(SLOT_RETRY_S)
 
     def _prepare(self, slot: Slot | None) -> None:
@@ -263,9 +265,9 @@ class PoolSlots(Slots):
         if self._slot_table is not None and slot is not None and self._slot_table.is_over(slot):
             raise PoolTimeout("the host has fewer connections by now")
 
-    def _leave(self, conn: Connection) -> None:
+    def _close_and_wait(self, conn: Connection) -> None:
         try:
-            super()._leave(conn)
+            super()._close_and_wait(conn)
         finally:
             self._grow()
 
@@ -274,7 +276,7 @@ class PoolSlots(Slots):
             super()._free(slot, has_ended=has_ended)
         finally:
             if slot is not None:
-                self._sharer.give()
+                self._share.give()
             self._on_free()
 
 

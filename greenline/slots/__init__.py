@@ -5,8 +5,8 @@ Internal: applications import nothing from here.
 """
 
 from greenline.slots.location import path
-from greenline.slots.sharers import Sharers
+from greenline.slots.pool_share import PoolShares
 from greenline.slots.slot import Slot
 from greenline.slots.table import SlotTable
 
-__all__ = ["Sharers", "Slot", "SlotTable", "path"]
+__all__ = ["PoolShares", "Slot", "SlotTable", "path"]

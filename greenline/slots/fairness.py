@@ -8,7 +8,7 @@ are fewer slots than pools, the pools take turns.
 from collections.abc import Iterable
 from typing import Protocol
 
-TURN_S = PROMISE_S = 0.1
+TURN_S = RESERVE_S = 0.1
 
 
 class Request(Protocol):
@@ -18,7 +18,7 @@ class Request(Protocol):
     - ``holds``: the number of slots that it holds.
     - ``since_s``: when it began to wait, or took its last slot if that was later; infinite:
       unknown.
-    - ``promised_until_s``: until when a slot is reserved for it.
+    - ``reserved_until_s``: until when a slot is reserved for it.
     """
 
     @property
@@ -27,7 +27,7 @@ class Request(Protocol):
     @property
     def since_s(self) -> float: ...
 
-    promised_until_s: float
+    reserved_until_s: float
 
 
 def is_anothers(holds: int, since_s: float, requests: Iterable[Request]) -> bool:
@@ -42,7 +42,7 @@ def is_anothers(holds: int, since_s: float, requests: Iterable[Request]) -> bool
     return any((one.holds, one.since_s) < (holds, since_s) for one in requests)
 
 
-def promise(holds: int, took_s: float, requests: Iterable[Request], now: float) -> bool:
+def reserve(holds: int, took_s: float, requests: Iterable[Request], now: float) -> bool:
     """
     Return whether to give a slot to another one; if so, reserve it for that one.
 
@@ -53,8 +53,8 @@ def promise(holds: int, took_s: float, requests: Iterable[Request], now: float) 
     """
     for one in requests:
         # Reserve one slot at a time for each request: the slot reserved before is still on its way.
-        # A reservation ends when its slot is taken, or after PROMISE_S.
-        if lasts(one.promised_until_s, now, PROMISE_S):
+        # A reservation ends when its slot is taken, or after RESERVE_S.
+        if lasts(one.reserved_until_s, now, RESERVE_S):
             continue
         # A waiter without a slot is given even the last slot of another one, but not before TURN_S
         # after it began to wait and TURN_S after the other one took its last slot: a slot that is
@@ -62,7 +62,7 @@ def promise(holds: int, took_s: float, requests: Iterable[Request], now: float) 
         is_starving = one.holds == 0 and now >= max(one.since_s, took_s) + TURN_S
         # A difference of one is left as it is: a slot would go back and forth.
         if one.holds + 1 < holds or is_starving:
-            one.promised_until_s = now + PROMISE_S
+            one.reserved_until_s = now + RESERVE_S
             return True
     return False
 

@@ -17,26 +17,26 @@ from weakref import WeakSet
 
 from greenline.slots.location import HEADER, fill, open_file, refused
 
-SLOTS, SEATS = 4096, 256
+SLOTS, ROWS = 4096, 256
 FREE, CONNECTING, HELD = range(3)  # states of a slot
 
-# The numbers of the cells, of eight bytes each: the header, three for each process row (a "seat"),
-# then the backend's pid of each slot. A cell is written by one store of eight bytes, so that a
-# reader never sees half of a number. Only the holder of a row's or a slot's lock writes its cells,
+# The numbers of the cells, of eight bytes each: the header, three for each process row, then
+# the backend's pid of each slot. A cell is written by one store of eight bytes, so that a reader
+# never sees half of a number. Only the holder of a row's or a slot's lock writes its cells,
 # hints excepted.
-WANTED, SEATS_USED = 2, 3
-PUBLISHED = 8  # the capacity that a process has read from the server
+LAST_REQUEST_UNTIL, ROWS_USED = 2, 3
+PUBLISHED_CAPACITY = 8  # the capacity that a process has read from the server
 CAPACITY, HOST_COUNT, HOST_NUMBER, SERVER, SEEN, LEASED_UNTIL = range(9, 15)  # LeasedSlotTable's
-WANTS_UNTIL = 16
-HOLDS = WANTS_UNTIL + SEATS
-PROMISED_UNTIL = HOLDS + SEATS
-PIDS = PROMISED_UNTIL + SEATS
+REQUESTED_UNTIL = 16
+HOLDS = REQUESTED_UNTIL + ROWS
+RESERVED_UNTIL = HOLDS + ROWS
+PIDS = RESERVED_UNTIL + ROWS
 CELLS = PIDS + SLOTS
 # Then one byte for each slot: its state, and the byte that is locked. The byte of a process row is
 # locked only, so it may lie behind the end of the file.
 STATES = 8 * CELLS
 SIZE = STATES + SLOTS
-SEAT_LOCKS = SIZE
+ROW_LOCKS = SIZE
 
 LOCK_RETRY_S, LOCK_TIMEOUT_S = 0.01, 1.0
 RANGE = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, len, pid
@@ -61,12 +61,12 @@ class SlotFile:
                 raise refused(path, trouble)
             time.sleep(LOCK_RETRY_S)
         # The row may still have the hints of a process that was killed.
-        self.cells[HOLDS + self.seat] = 0
-        self.times[WANTS_UNTIL + self.seat] = self.times[PROMISED_UNTIL + self.seat] = 0.0
+        self.cells[HOLDS + self.row] = 0
+        self.times[REQUESTED_UNTIL + self.row] = self.times[RESERVED_UNTIL + self.row] = 0.0
         _files.add(self)
 
     def __repr__(self) -> str:
-        return f"<SlotFile {self.path} seat={self.seat}>"
+        return f"<SlotFile {self.path} row={self.row}>"
 
     def close(self) -> None:
         """Release all locks; a second call has no effect."""
@@ -113,25 +113,27 @@ class SlotFile:
         """Release the lock of *slot*."""
         _unlock(self.locks.fileno(), STATES + slot)
 
-    def unlocked(self, first: int, mine: Container[int], most: int) -> Iterator[tuple[int, bool]]:
+    def unlocked(
+        self, first: int, mine: Container[int], max_asked: int
+    ) -> Iterator[tuple[int, bool]]:
         """
         Find slots that are in use but not locked, and lock them.
 
         :param first: the number of the slot to begin at, int.
         :param mine: the numbers of the slots that this process has locked, which are skipped.
-        :param most: the largest number of questions to the kernel, int.
+        :param max_asked: the largest number of questions to the kernel, int.
         :returns: an iterator over pairs: the number of the slot to continue at, and whether the
             slot before that was unlocked and is locked by this process now.
         """
         states = self.states(0, SLOTS).rstrip(b"\0")
         number = first
-        while number < len(states) and most:
+        while number < len(states) and max_asked:
             # The kernel reports no conflict with locks of the same description, so this process's
             # own slots would seem to be unlocked.
             if states[number] == FREE or number in mine:
                 number += 1
                 continue
-            most -= 1
+            max_asked -= 1
             behind = self._locked_until(number)
             is_unlocked = behind == number and self.lock(number)
             # Adjacent locks of one process are merged by the kernel: one answer may cover many
@@ -206,7 +208,7 @@ class SlotFile:
         """Open the file; return None, or the problem if a further attempt may succeed."""
         self.locks = open_file(self.path, SIZE)
         try:
-            trouble = self._sit_down()
+            trouble = self._lock_row()
         except BaseException:
             self.locks.close()
             raise
@@ -214,30 +216,30 @@ class SlotFile:
             self.locks.close()
         return trouble
 
-    def _sit_down(self) -> str | None:
+    def _lock_row(self) -> str | None:
         """Lock a free process row and map the file; return None, or a temporary problem."""
         fd = self.locks.fileno()
         try:
             # The row's lock comes before the first look at the content: it keeps others from
             # repairing the file meanwhile.
-            free = (seat for seat in range(SEATS) if _lock(fd, SEAT_LOCKS + seat))
-            self.seat = next(free, -1)
+            free = (row for row in range(ROWS) if _lock(fd, ROW_LOCKS + row))
+            self.row = next(free, -1)
         except OSError as error:
             raise refused(self.path, f"it cannot be locked ({error.strerror})") from error
-        if self.seat < 0:
-            return f"{SEATS} processes use it already"
+        if self.row < 0:
+            return f"{ROWS} processes use it already"
         if _is_sound(fd):
             return self._map()
         # A damaged file is rebuilt in place, under a lock on the whole file: no other process has a
         # row then, and none can lock one. Its own row is unlocked first, so that of two processes
         # that both found the damage one can get the whole.
-        _unlock(fd, SEAT_LOCKS + self.seat)
+        _unlock(fd, ROW_LOCKS + self.row)
         if _lock(fd, 0, 0):
             # Another process may have repaired it between the two locks.
             if not _is_sound(fd):
                 fill(self.path, fd, SIZE)
             _unlock(fd, 0, 0)
-            return self._sit_down()
+            return self._lock_row()
         return "it is damaged, or of another version of greenline, and in use"
 
     def _map(self) -> str | None:

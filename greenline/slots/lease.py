@@ -15,7 +15,7 @@ from greenline.slots.file import (
     HOST_COUNT,
     HOST_NUMBER,
     LEASED_UNTIL,
-    SEATS,
+    ROWS,
     SEEN,
     SERVER,
     SLOTS,
@@ -27,7 +27,7 @@ LEASE_S = 1.0
 # A host may resume a lost registration with the capacity that it had: the other hosts count it for
 # five seconds after it is gone.
 RETURN_S = 4.0
-REGISTRAR = SLOTS + SEATS  # the byte to lock, behind those of the slots and the process rows
+REGISTRAR = SLOTS + ROWS  # the byte to lock, behind those of the slots and the process rows
 
 
 class LeasedSlotTable(SlotTable):
@@ -39,7 +39,7 @@ class LeasedSlotTable(SlotTable):
     """
 
     def __init__(self, path: Path) -> None:
-        self._most_reserved = 0
+        self._max_reserved = 0
         super().__init__(path)
 
     @property
@@ -68,7 +68,7 @@ class LeasedSlotTable(SlotTable):
 
     def reserve(self, reserved: int) -> None:
         """Reserve the first *reserved* slots, or all if the capacity is smaller."""
-        self._most_reserved = reserved
+        self._max_reserved = reserved
         self.resize(self.allowed, reserved)
 
     def leads(self) -> bool:
@@ -152,11 +152,11 @@ class LeasedSlotTable(SlotTable):
 
     def _follow(self) -> None:
         if self._file.cells[CAPACITY] != self.capacity:
-            self.resize(self._file.cells[CAPACITY], self._most_reserved)
+            self.resize(self._file.cells[CAPACITY], self._max_reserved)
 
     def _enter(self) -> Slot | None:
         """Acquire the lowest free slot, regardless of the capacity."""
         self.resize(SLOTS)
         slot = super().take(for_control=True)
-        self.resize(self.allowed, self._most_reserved)
+        self.resize(self.allowed, self._max_reserved)
         return slot

@@ -17,15 +17,15 @@ from pathlib import Path
 from time import monotonic
 
 from greenline.errors import ConfigError
-from greenline.slots.file import CONNECTING, FREE, PUBLISHED, SLOTS, SlotFile
-from greenline.slots.sharers import Sharers
+from greenline.slots.file import CONNECTING, FREE, PUBLISHED_CAPACITY, SLOTS, SlotFile
+from greenline.slots.pool_share import PoolShares
+from greenline.slots.process_share import ProcessShare
 from greenline.slots.slot import Slot
-from greenline.slots.turns import Turns
 
 # One slot beyond the capacity, for a control connection that finds no other one. So at most
-# ``capacity + BESIDE`` slots are held; after a decrease of the capacity, at most ``BESIDE`` more
-# than were held before it.
-BESIDE, LAST_RESORT = 1, SLOTS - 1
+# ``capacity + MAX_OVERFLOW`` slots are held; after a decrease of the capacity, at most
+# ``MAX_OVERFLOW`` more than were held before it.
+MAX_OVERFLOW, LAST_RESORT = 1, SLOTS - 1
 FILE_CHECK_S, COMPLAIN_S = 1.0, 60.0
 # The backend of a control connection is idle, so it ends within this time after its client.
 DEAD_S = 1.0
@@ -56,7 +56,7 @@ class SlotTable:
         self.capacity = self.reserved = 0
         self._path = path
         self._clock = clock
-        self._most_kept = (floor, 1)  # for the pool, for control
+        self._max_kept = (floor, 1)  # for the pool, for control
         self._kept = [0, 0]
         self._slots: set[Slot] = set()
         self._orphans: set[Slot] = set()
@@ -70,13 +70,13 @@ class SlotTable:
         self._look_at = clock() + FILE_CHECK_S
         self._left: list[SlotFile] = []  # removed files with slots that could not be moved
         self._file = SlotFile(path)
-        self._turns = Turns(self._file)
-        self.sharers = Sharers(clock)
+        self._share = ProcessShare(self._file)
+        self.shares = PoolShares(clock)
         self.resize(0)
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
-        return f"<SlotTable {self._path.name} seat={self._file.seat} {stats}>"
+        return f"<SlotTable {self._path.name} row={self._file.row} {stats}>"
 
     def stats(self) -> dict[str, int]:
         """
@@ -90,18 +90,18 @@ class SlotTable:
             "held_by_all": SLOTS - self._file.states(0, SLOTS).count(FREE),
             "free": self._file.states(0, self.capacity).count(FREE),
             "orphans": len(self._orphans),
-            "wanting": len(list(self._turns.wanting(self._clock()))),
+            "wanting": len(list(self._share.requests(self._clock()))),
         }
 
     @property
     def published(self) -> int:
         """The capacity that a process has read from the server; 0 if none has."""
-        return self._file.cells[PUBLISHED]
+        return self._file.cells[PUBLISHED_CAPACITY]
 
     def publish(self, capacity: int) -> None:
         """Record the *capacity* that was read from the server, for all processes."""
         # A starting process begins with it; each one resizes its own part.
-        self._file.cells[PUBLISHED] = capacity
+        self._file.cells[PUBLISHED_CAPACITY] = capacity
 
     def resize(self, capacity: int, reserved: int = 0) -> None:
         """
@@ -127,8 +127,8 @@ class SlotTable:
 
         :param for_control: whether it is for a control connection, which does not wait for its
             turn, bool. Default False.
-        :returns: the slot, or None if this process may have none now; then call ``want()`` and try
-            again after some milliseconds.
+        :returns: the slot, or None if this process may have none now; then call ``request()``
+            and try again after some milliseconds.
         :raises RuntimeError: the table was opened by the parent of this process, or is closed.
         """
         self._file.require_open()
@@ -138,9 +138,9 @@ class SlotTable:
             return None
         number = -1
         # Reserved slots first: they are not asked back, and the shared ones stay free for others.
-        if self._kept[for_control] < self._most_kept[for_control]:
+        if self._kept[for_control] < self._max_kept[for_control]:
             number = self._lock_free(0, self.reserved)
-        if number < 0 and not self._is_full() and (for_control or not self._turns.is_anothers(now)):
+        if number < 0 and not self._is_full() and (for_control or not self._share.is_anothers(now)):
             number = self._lock_free(self.reserved, self.capacity)
         # When all processes were killed at once all slots are orphans, and one control connection
         # must be able to ask the server for their backends.
@@ -156,8 +156,8 @@ class SlotTable:
         slot = Slot(self._file, number, for_control)
         self._slots.add(slot)
         self._keep(slot)
-        self._turns.end_want()
-        self._turns.count(not for_control)
+        self._share.end_request()
+        self._share.count(not for_control)
         return slot
 
     def give(self, slot: Slot) -> None:
@@ -196,10 +196,10 @@ class SlotTable:
         for orphan in tuple(self._orphans):
             self.abandon(orphan)
 
-    def want(self) -> None:
+    def request(self) -> None:
         """Record that this process waits for a slot; the record lasts for a tenth of a second."""
         self._file.require_open()
-        self._turns.want(self._clock())
+        self._share.request(self._clock())
 
     def should_give(self, slot: Slot) -> bool:
         """
@@ -209,7 +209,7 @@ class SlotTable:
         because no other process gives up a slot for the same request.
         """
         now = self._clock()
-        return not (self._turns.is_calm(now) or slot.is_kept) and self._turns.promise(now)
+        return self._share.has_requests(now) and not slot.is_kept and self._share.reserve(now)
 
     def is_wanted(self, slot: Slot) -> bool:
         """
@@ -217,9 +217,9 @@ class SlotTable:
         one.
         """
         now = self._clock()
-        if self._turns.is_calm(now) or slot.is_kept or self._turns.holds < 2:
+        if not self._share.has_requests(now) or slot.is_kept or self._share.holds < 2:
             return False
-        return any(True for _ in self._turns.wanting(now))
+        return any(True for _ in self._share.requests(now))
 
     def close(self) -> None:
         """
@@ -291,10 +291,10 @@ class SlotTable:
     def _is_last_resort(self, slot: Slot) -> bool:
         return slot.number == LAST_RESORT and slot.file is self._file
 
-    def _find_orphans(self, now: float, most: int) -> None:
+    def _find_orphans(self, now: float, max_asked: int) -> None:
         # The slots of a removed file have numbers of their own.
         mine = {slot.number for slot in self._slots | self._orphans if slot.file is self._file}
-        for behind, is_found in self._file.unlocked(self._asked, mine, most):
+        for behind, is_found in self._file.unlocked(self._asked, mine, max_asked):
             self._asked = behind
             if is_found:
                 self._adopt(behind - 1, now)
@@ -330,12 +330,12 @@ class SlotTable:
             return
         self._slots.discard(slot)
         self._kept[slot.for_control] -= slot.is_kept
-        self._turns.count(-(not slot.for_control))
+        self._share.count(-(not slot.for_control))
 
     def _keep(self, slot: Slot) -> None:
         kind = slot.for_control
         # Each process keeps a reserved slot for its control connection, and *floor* for its pools.
-        slot.is_kept = slot.number < self.reserved and self._kept[kind] < self._most_kept[kind]
+        slot.is_kept = slot.number < self.reserved and self._kept[kind] < self._max_kept[kind]
         self._kept[kind] += slot.is_kept
 
     def _look(self, now: float) -> None:
@@ -361,7 +361,7 @@ class SlotTable:
         # New processes do not open the old file: one search adopts all of its orphans.
         self._find_orphans(now, SLOTS)
         self._left.append(self._file)
-        self._file, self._turns = new, Turns(new, self._turns.holds)
+        self._file, self._share = new, ProcessShare(new, self._share.holds)
         # The other processes move within FILE_CHECK_S: until then a slot that is free in the new
         # file may be held in the old one.
         self._paused_until = now + 2 * FILE_CHECK_S

@@ -23,7 +23,24 @@ MILLISECONDS = [f".{ms:03d}Z" for ms in range(1000)]
 
 
 class Entry(msgspec.Struct, gc=False):
-    """The fields of a line."""
+    """
+    The fields of one line.
+
+    :param time: of the end of the request, UTC, str.
+    :param request_id: str.
+    :param client: the client's address, str.
+    :param method: the HTTP method, str.
+    :param path: without the query string, str.
+    :param route: the rule of the framework that matched, str; ``-`` if unknown.
+    :param status: of the response, int.
+    :param bytes: of the response's body, int.
+    :param proxy_ms: milliseconds from the proxy to the worker, float; None without a proxy's
+        header.
+    :param queued_ms: milliseconds spent in queues, float.
+    :param postgres_ms: milliseconds spent in Postgres, float.
+    :param mongodb_ms: milliseconds spent in MongoDB, float.
+    :param total_ms: milliseconds that the request took, float.
+    """
 
     time: str
     request_id: str

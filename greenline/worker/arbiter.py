@@ -124,7 +124,7 @@ class Reloads:
                 _shared[_UNLOADABLE] = 1
                 self._server.log.error(
                     "reload refused: the new release cannot be loaded (see above); "
-                    "the workers go on with the old one"
+                    "the workers continue with the old one"
                 )
         if monotonic() >= self._not_before_s:
             self._manage()
@@ -158,7 +158,7 @@ class Reloads:
                 _shared[_UNLOADABLE] = 1
                 self._not_before_s = monotonic() + BOOT_RETRY_S
                 self._server.log.error(
-                    "%s %d others go on; the next is tried in %.0f s",
+                    "%s Workers still running: %d. The next one is started in %.0f s.",
                     error.reason,
                     len(self._server.WORKERS),
                     BOOT_RETRY_S,

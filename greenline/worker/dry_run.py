@@ -37,8 +37,8 @@ def try_application(server: Any) -> None:
     """
     if server.cfg.reload:  # its workers wait for the next change of the code
         return
-    trial = DryRun(server)
-    while (status := trial.status()) is None:
+    dry_run = DryRun(server)
+    while (status := dry_run.status()) is None:
         time.sleep(POLL_S)
     if status:
         sys.exit(status)
@@ -72,7 +72,7 @@ class DryRun:
             if time.monotonic() < self._until:
                 return None
             self.end()
-            _tell(f"the application did not load within {LOAD_TIMEOUT_S:.0f} s")
+            _report(f"the application did not load within {LOAD_TIMEOUT_S:.0f} s")
             return REFUSED
         # Without an answer the child has crashed, or closed the pipe and still runs: do not wait.
         self._forget(0 if answer else os.WNOHANG)
@@ -94,11 +94,11 @@ def _load(server: Any, again: bool) -> int:
     try:
         _boot(server, again)
     except (AppImportError, ConfigError) as error:
-        _tell(f"greenline: {error}" if isinstance(error, ConfigError) else str(error))
+        _report(f"greenline: {error}" if isinstance(error, ConfigError) else str(error))
         return REFUSED
     except SystemExit as error:
         if isinstance(error.code, str):
-            _tell(error.code)
+            _report(error.code)
         return (error.code & 0xFF if isinstance(error.code, int) else 0) or REFUSED
     except BaseException:
         traceback.print_exc()
@@ -183,5 +183,5 @@ def _family(address: Any) -> socket.AddressFamily:
     return socket.AF_INET6 if util.is_ipv6(address[0]) else socket.AF_INET
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

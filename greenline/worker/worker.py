@@ -125,7 +125,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         arbiter.note_boot()  # not before: the release may still fail to listen
         heartbeat = Heartbeat(self.notify, self.cfg.timeout)
         heartbeat.start()
-        if self._was_told_to_stop():
+        if self._must_stop():
             self.alive = False
         while self.alive and not arbiter.is_stopping():
             heartbeat.beat()
@@ -158,7 +158,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 self.log.warning("request still running after it was cancelled: %s", what)
         self.is_over = True
 
-    def _was_told_to_stop(self) -> bool:
+    def _must_stop(self) -> bool:
         """Return whether SIGTERM arrived while this worker booted."""
         # Until a worker has booted, the arbiter's signal handler runs in it and puts the signal
         # into a queue that is never read.
@@ -174,8 +174,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.limits = settings.limits()
         # An idle connection must not be closed before the proxy closes it: a request that the proxy
         # is about to send on it would end as a 502.
-        told_s = settings.PROXY_KEEPALIVE.read()
-        self.proxy_s = cfg.keepalive if told_s is None else told_s
+        configured_s = settings.PROXY_KEEPALIVE.read()
+        self.proxy_s = cfg.keepalive if configured_s is None else configured_s
         self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
         self._counters = counters.join(self.shared_fd)
         self._request_log = RequestLog(cfg, self.log, self._counters, as_json=settings.logs_json())
@@ -356,11 +356,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         except HTTP2Error:
             raise
         except RequestTimeout as error:
-            self._tell_failed_stream(environ, req, response, REASON, started)
+            self._report_failed_stream(environ, req, response, REASON, started)
             # gunicorn sends the 504, or resets the stream if its response has begun.
             h2_conn.send_error(req.stream.stream_id, 504, str(error))
         except Exception:
-            self._tell_failed_stream(environ, req, response, "500 Internal Server Error", started)
+            self._report_failed_stream(environ, req, response, "500 Internal Server Error", started)
             raise
 
     def _answer_stream(
@@ -380,7 +380,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         finally:
             self._limiter.release(admitted, (response.status_code or 500) < 500)
 
-    def _tell_failed_stream(
+    def _report_failed_stream(
         self, environ: dict[str, Any], request: Any, response: Any, status: str, started: float
     ) -> None:
         """Log the error response that gunicorn sends, unless the application has sent its own."""

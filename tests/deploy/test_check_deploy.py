@@ -131,7 +131,7 @@ def test_without_an_upstream_block_the_address_is_in_proxy_pass(tmp_path: Path) 
     text = "http { server { location / { proxy_pass http://127.0.0.1:8000/; } } }"
     done = check_files(Configuration({"nginx.conf": text}, ""), tmp_path, "--json")
     codes = {code for _, code, _ in reported(done, tmp_path)}
-    assert {"keepalive-untold", "single-server", "no-x-forwarded-for", "worker-class"} <= codes
+    assert {"keepalive-unset", "single-server", "no-x-forwarded-for", "worker-class"} <= codes
     assert "address" not in codes
 
 

@@ -93,7 +93,7 @@ WARNINGS = {
         "gunicorn.conf.py", "\nkeepalive = 5", "\nkeepalive = 0", "keepalive-refused",
         "keepalive = 0"),
     "nobody says whether they are kept": Break(
-        "nginx.conf", "        keepalive 64;\n", "", "keepalive-untold", "upstream app"),
+        "nginx.conf", "        keepalive 64;\n", "", "keepalive-unset", "upstream app"),
     "one server line": Break(
         "nginx.conf", "        server unix:/run/app/http.sock max_fails=0 weight=1;\n", "",
         "single-server", "upstream app"),
@@ -272,7 +272,7 @@ TWO = """    proxy_connect_timeout 1500ms;
 """
 ONE = "    upstream app {\n"
 # Where nobody knows which of nginx's servers is this gunicorn, all of them are looked at.
-STRANGERS = [("warning", "keepalive-untold"), ("warning", "single-server")]
+STRANGERS = [("warning", "keepalive-unset"), ("warning", "single-server")]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,6 @@ def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable
     with mine.client.database() as database:
         nine = database.things.count_documents({}) + 9
     plan = mine.pg.plan
-    document = {"numbers": [seven, eight, nine], "most": plan and plan.pool_most}
+    document = {"numbers": [seven, eight, nine], "most": plan and plan.max_pool_size}
     start_response("200 OK", [("Content-Type", "application/json")])
     return [json.dumps(document).encode()]

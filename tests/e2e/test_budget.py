@@ -68,7 +68,7 @@ def test_the_token_opens_the_budget(debugged: Service) -> None:
     plans = answer.json
     assert plans.keys() == {"postgres", "mongodb"}
     for plan in filter(None, plans.values()):
-        assert plan["worker"] <= plan["pool_most"] <= plan["host"]
+        assert plan["worker"] <= plan["max_pool_size"] <= plan["host"]
         assert plan["reason"] in debugged.log
         assert {"sign", "number", "name", "meaning"} == plan["lines"][0].keys()
 

@@ -37,8 +37,8 @@ def ask(number):
 
 rows = [job.get() for job in [gevent.spawn(ask, number) for number in range(200)]]
 print(sorted(number for number, *_ in rows) == list(range(200)))
-print(len({pid for _, pid, _ in rows}) <= pg.plan.pool_most)
-print(pg.stats()["max"] == pg.plan.pool_most)
+print(len({pid for _, pid, _ in rows}) <= pg.plan.max_pool_size)
+print(pg.stats()["max"] == pg.plan.max_pool_size)
 from greenline.telemetry import counters
 print(pg.get_stats()["requests_num"] == 200 == counters.growths["postgres"]()["requests_num"])
 from sqlalchemy import create_engine, text

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.e2e.told import LARGE_BYTES
+from tests.e2e.recorded import LARGE_BYTES
 from tests.helpers.certificate import certify, needs_openssl
 from tests.helpers.support import Service, service, wait_until
 
@@ -83,7 +83,7 @@ def test_what_was_lent_is_given_back_once(tmp_path: Path) -> None:
     """After slow readers that hung up the gate lets in as many as before, and not one more."""
     more = {"OPEN": str(tmp_path / "open"), "HELD": str(tmp_path / "held")}
     with (
-        serving(tmp_path, "tests.e2e.told:app", **more) as served,
+        serving(tmp_path, "tests.e2e.recorded:app", **more) as served,
         ThreadPoolExecutor(PLACES) as clients,
     ):
         for one in [ask_for_more_than_is_read(served) for _ in range(2 * PLACES)]:

@@ -40,7 +40,9 @@ def test_a_successor_that_cannot_boot_ends_nobody_who_serves(releases: Releases)
         releases.write(BROKEN)
         victim, survivor = running.workers()
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: "Worker failed to boot. 1 others go on" in running.log, "the line")
+        wait_until(
+            lambda: "Worker failed to boot. Workers still running: 1" in running.log, "the line"
+        )
         assert serving(running) == {survivor}
         releases.write()
         wait_until(lambda: all_serve(running), "two workers")
@@ -75,7 +77,9 @@ def test_a_service_that_served_waits_for_a_release_that_boots(releases: Releases
         releases.write(BROKEN)
         for worker in running.workers():
             os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: "Worker failed to boot. 0 others go on" in running.log, "the line")
+        wait_until(
+            lambda: "Worker failed to boot. Workers still running: 0" in running.log, "the line"
+        )
         releases.write()
         assert running.get("/?1").status == 200
 
@@ -104,4 +108,4 @@ def test_a_service_of_which_no_worker_can_boot_ends(releases: Releases) -> None:
         assert running.process.wait(timeout=60) != 0
     finally:
         running.stop()
-    assert "others go on" not in running.log
+    assert "Workers still running" not in running.log

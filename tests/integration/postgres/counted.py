@@ -36,11 +36,11 @@ class Member:
     def _plan_for(self, facts: PostgresFacts, hosts: int) -> Plan:
         """Plan without a reload, so that a host that is busy holds all that it may."""
         plan = postgres_plan(facts, Deployment(self.workers, hosts), is_counted=True)
-        return replace(plan, reserved=2 * self.workers, pool_most=plan.host)
+        return replace(plan, reserved=2 * self.workers, max_pool_size=plan.host)
 
     def _follow(self, plan: Plan) -> None:
         self.plan = plan
-        self.pool.resize(plan.pool_most)
+        self.pool.resize(plan.max_pool_size)
         log.info("%s a host: %s", plan.host, plan)
 
     def start(self) -> None:

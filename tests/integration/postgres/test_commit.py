@@ -64,8 +64,8 @@ def test_a_broken_connection_that_nobody_closes_leaves_no_descriptor(postgres: P
     conn = connect(postgres.url, 5.0)
     with pytest.raises(DeadlineExceeded), deadline.limit(0.1), conn.cursor() as cursor:
         cursor.execute("select pg_sleep(60)")
-    assert conn.farewell is not None
-    link = Path(f"/proc/self/fd/{conn.farewell}")
+    assert conn.duplicate_fd is not None
+    link = Path(f"/proc/self/fd/{conn.duplicate_fd}")
     inode = link.readlink()
     del conn, cursor
     gc.collect()

@@ -32,7 +32,10 @@ class Worker:
         self.reads = 0
         self.slot_table = SlotTable(path)
         self.siblings = FixedPlan(
-            self.slot_table, least=2 * workers, plan_for=self._plan_for, follow=self._follow
+            self.slot_table,
+            min_connections=2 * workers,
+            plan_for=self._plan_for,
+            follow=self._follow,
         )
         self.control = Control(connect, slot_table=self.slot_table, on_connect=self.siblings.read)
         self.pool = ConnectionPool(
@@ -48,7 +51,7 @@ class Worker:
 
     def _follow(self, plan: Plan) -> None:
         self.plan = plan
-        self.pool.resize(plan.pool_most)
+        self.pool.resize(plan.max_pool_size)
 
     def pid(self) -> int:
         """Return the backend's pid of the control connection."""
@@ -56,7 +59,7 @@ class Worker:
 
     def follows(self, host: int) -> bool:
         """Return whether slot table and pool have what *host* connections come to."""
-        most = 0 if self.plan is None else self.plan.pool_most
+        most = 0 if self.plan is None else self.plan.max_pool_size
         sizes = (self.slot_table.capacity, self.pool.stats()["max"])
         return self.plan is not None and self.plan.host == host and sizes == (host, most)
 

@@ -22,7 +22,7 @@ from greenline.errors import (
     Unavailable,
 )
 from greenline.hub import deadline
-from greenline.postgres.backends import MAX_CONNECTING, RETRY_JITTER_S
+from greenline.postgres.backends import MAX_PARALLEL_CONNECTS, RETRY_JITTER_S
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.control import Control
@@ -154,7 +154,7 @@ def test_few_connect_at_a_time(make: Make, watch: Watch, monkeypatch: pytest.Mon
     borrowers = [gevent.spawn(run, pool, "select pg_sleep(0.5)") for _ in range(30)]
     gevent.joinall(borrowers, timeout=40, raise_error=True)
     assert watch.count() == 30
-    assert most == MAX_CONNECTING
+    assert most == MAX_PARALLEL_CONNECTS
 
 
 def test_a_transaction_that_may_be_repeated_outlives_a_conflict(make: Make, watch: Watch) -> None:

@@ -88,7 +88,7 @@ class Worker:
             conn = self.connect(slot) if slot else None
             if slot is not None and conn is not None:
                 return slot, conn
-            self.slot_table.want()
+            self.slot_table.request()
             time.sleep(0.003)
 
     def connect(self, slot: Slot) -> Any:
@@ -106,7 +106,7 @@ class Worker:
         now = time.monotonic()
         slot = self.slot_table.take()
         if slot is None:
-            self.slot_table.want()
+            self.slot_table.request()
             if not self.lent and self.hungry_since_s is None:
                 self.hungry_since_s = now
             return
@@ -137,11 +137,11 @@ class Worker:
 
     def leave(self, slot: Slot, conn: Any) -> None:
         """Close a connection, and give its slot back when the server has closed its end."""
-        with socket.socket(fileno=os.dup(conn.fileno())) as goodbye:
+        with socket.socket(fileno=os.dup(conn.fileno())) as duplicate:
             conn.close()
-            goodbye.setblocking(True)  # libpq's is not, and this is the same one
+            duplicate.setblocking(True)  # libpq's is not, and this is the same one
             with contextlib.suppress(ConnectionError):
-                while goodbye.recv(4096):
+                while duplicate.recv(4096):
                     pass
         self.slot_table.give(slot)
         self.say("returned")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from embedded.postgres import temporary
-from greenline.slots.table import BESIDE
+from greenline.slots.table import MAX_OVERFLOW
 from tests.helpers.support import CHECKOUT, environ
 
 # A round is one kill, stop, end or reload; forty have some of each.
@@ -79,7 +79,7 @@ def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
     Whoever is killed, stopped or replaced, and whenever: the server, which takes no connection
     more, refuses none, none of its counts is too high, nobody starves, and no slot is lost.
     """
-    with temporary(CAPACITY + BESIDE + RESERVED_BY_POSTGRES) as server:
+    with temporary(CAPACITY + MAX_OVERFLOW + RESERVED_BY_POSTGRES) as server:
         told = json.loads(
             run(
                 "-m", "tests.integration.slots.slot_table_storm",
@@ -89,7 +89,7 @@ def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
             )
         )  # fmt: skip
     assert told["troubles"] == []
-    assert told["highest"] <= CAPACITY + BESIDE
+    assert told["highest"] <= CAPACITY + MAX_OVERFLOW
     assert told["longest_wait_s"] < 10
     assert told["not_settled"] == 0
     assert told["free_at_the_end"] >= CAPACITY - 1  # one may be that of the connection that looks

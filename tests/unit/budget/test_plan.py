@@ -80,7 +80,7 @@ def available(facts: PostgresFacts, pgbouncer: int | None = None) -> int:
 
 
 @pytest.mark.parametrize(
-    ("deployment", "host", "reserved", "worker", "pool_most", "more"),
+    ("deployment", "host", "reserved", "worker", "max_pool_size", "more"),
     [
         (Deployment(1, 1, 0), 94, 4, 91, 91, 46),
         (Deployment(2, 1, 0), 94, 8, 44, 87, 45),
@@ -94,12 +94,12 @@ def available(facts: PostgresFacts, pgbouncer: int | None = None) -> int:
     ids=["one", "two", "four", "surge", "four hosts", "scarce", "no full reload", "just fits"],
 )
 def test_a_stock_postgres_is_shared(
-    deployment: Deployment, host: int, reserved: int, worker: int, pool_most: int, more: int
+    deployment: Deployment, host: int, reserved: int, worker: int, max_pool_size: int, more: int
 ) -> None:
     """100 - 3 reserved - 3 head-room, by hosts; two a worker for two generations, the rest even."""
     plan = postgres_plan(STOCK, deployment)
     assert (plan.host, plan.reserved, plan.worker) == (host, reserved, worker)
-    assert (plan.pool_most, plan.more_workers) == (pool_most, more)
+    assert (plan.max_pool_size, plan.more_workers) == (max_pool_size, more)
     assert plan.binding == "max_connections"
 
 
@@ -124,12 +124,12 @@ def test_a_host_holds_what_its_workers_may(
     facts, deployment = case
     plan = postgres_plan(facts, deployment, pool_size=size)
     workers, each = deployment.workers, POSTGRES_EXTRA_A_WORKER + 1
-    assert 1 <= plan.worker <= plan.pool_most
-    assert plan.pool_most <= (size or plan.pool_most)
+    assert 1 <= plan.worker <= plan.max_pool_size
+    assert plan.max_pool_size <= (size or plan.max_pool_size)
     second = plan.reserved - workers * each
     assert 0 <= second <= workers * each
     assert workers * (plan.worker + POSTGRES_EXTRA_A_WORKER) + second <= plan.host
-    assert plan.pool_most + POSTGRES_EXTRA_A_WORKER + (workers - 1) * each + second <= plan.host
+    assert plan.max_pool_size + POSTGRES_EXTRA_A_WORKER + (workers - 1) * each + second <= plan.host
     assert second == workers * each or plan.reserved == plan.host
 
 
@@ -148,7 +148,7 @@ def test_a_host_holds_what_its_mongodb_clients_may(
     assert second == workers * each or plan.reserved == plan.host
     hosts = deployment.hosts + deployment.surge_hosts
     assert hosts * plan.host <= told - HEAD_ROOM < hosts * (plan.host + 1)
-    assert plan.pool_most == plan.worker <= (size or 100)
+    assert plan.max_pool_size == plan.worker <= (size or 100)
 
 
 @given(cases, sizes, room)
@@ -160,7 +160,7 @@ def test_the_sum_that_is_shown_adds_up(
     through = least(deployment, POSTGRES_EXTRA_A_WORKER) + more
     plan = postgres_plan(facts, deployment, pool_size=size, pgbouncer_pool_size=through)
     found = results(plan.lines)
-    assert found[-3:] == [plan.worker, plan.pool_most, plan.more_workers]
+    assert found[-3:] == [plan.worker, plan.max_pool_size, plan.more_workers]
     assert plan.host in found
     told = least(deployment, MONGODB_EXTRA_A_WORKER) + HEAD_ROOM + more
     plan = mongodb_plan(told, deployment, pool_size=size)
@@ -168,7 +168,7 @@ def test_the_sum_that_is_shown_adds_up(
 
 
 def figures(plan: Plan) -> tuple[int, ...]:
-    return plan.host, plan.worker, plan.pool_most, plan.more_workers
+    return plan.host, plan.worker, plan.max_pool_size, plan.more_workers
 
 
 # What gives less when it grows, and what gives more.
@@ -277,12 +277,12 @@ def test_a_reload_that_does_not_fit_is_said_and_no_error() -> None:
     """With room for one generation the workers start, and the plan says that a reload waits."""
     plan = postgres_plan(replace(STOCK, max_connections=17), Deployment(4, surge_hosts=0))
     assert (plan.host, plan.reserved, plan.worker) == (11, 11, 1)
-    assert "a reload needs 8: its workers wait for the old ones'" in str(plan)
+    assert "a reload needs 8: new workers wait for connections of the old ones" in str(plan)
     assert "reload" not in str(postgres_plan(STOCK, ALONE))
 
 
 @pytest.mark.parametrize(
-    ("size", "worker", "pool_most", "binding"),
+    ("size", "worker", "max_pool_size", "binding"),
     [
         (10, 10, 10, "POSTGRES_POOL_SIZE"),
         (44, 44, 44, "max_connections"),
@@ -292,11 +292,11 @@ def test_a_reload_that_does_not_fit_is_said_and_no_error() -> None:
     ids=["below the share", "the share", "above", "above all"],
 )
 def test_a_pool_size_caps_and_raises_nothing(
-    size: int, worker: int, pool_most: int, binding: str
+    size: int, worker: int, max_pool_size: int, binding: str
 ) -> None:
     """POSTGRES_POOL_SIZE is what a worker's pool holds at most; the budget stays what it is."""
     plan = postgres_plan(STOCK, ALONE, pool_size=size)
-    assert (plan.worker, plan.pool_most, plan.binding) == (worker, pool_most, binding)
+    assert (plan.worker, plan.max_pool_size, plan.binding) == (worker, max_pool_size, binding)
     assert (plan.host, plan.more_workers) == (94, 45)
 
 

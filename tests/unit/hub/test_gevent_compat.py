@@ -47,7 +47,7 @@ def test_an_unknown_gevent_is_refused_in_one_line(before: str, then: str, reason
     output = output.partition("\nException ignored in tp_clear")[0]
     assert re.fullmatch(r"greenline: gevent [0-9.]+ is not supported \(.*\): install .*", output)
     assert reason in output
-    assert gevent_compat.SUPPORTED in output
+    assert gevent_compat.GEVENT_SUPPORTED in output
 
 
 @pytest.mark.parametrize("then", [WORKER, SCRIPT], ids=["worker", "script"])
@@ -59,4 +59,4 @@ def test_a_gevent_that_an_agent_has_wrapped_is_taken(then: str) -> None:
 def test_the_supported_range_is_the_packages_own() -> None:
     """pip refuses what the check would refuse."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    assert f"gevent{gevent_compat.SUPPORTED}" in project["dependencies"]
+    assert f"gevent{gevent_compat.GEVENT_SUPPORTED}" in project["dependencies"]

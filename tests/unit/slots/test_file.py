@@ -12,7 +12,7 @@ import pytest
 from greenline import slots
 from greenline.errors import ConfigError
 from greenline.slots import SlotTable, location
-from greenline.slots.file import RANGE, SEAT_LOCKS, SEATS, SIZE, SlotFile
+from greenline.slots.file import RANGE, ROW_LOCKS, ROWS, SIZE, SlotFile
 from greenline.slots.table import FILE_CHECK_S
 from tests.helpers.support import CHECKOUT, environ
 from tests.unit.slots.slot_tables import Clock, Open, taken
@@ -91,7 +91,7 @@ def test_a_damaged_file_in_use_is_refused_and_left_as_it_is(path: Path, how: str
     SlotFile(path).close()
     damage(path, how)
     before = path.read_bytes()
-    other = raw_lock(path, SEAT_LOCKS, 1)
+    other = raw_lock(path, ROW_LOCKS, 1)
     with pytest.raises(ConfigError, match=rf"{path}: it is damaged.*in use"):
         SlotFile(path, patience_s=0)
     assert path.read_bytes() == before
@@ -176,11 +176,11 @@ def test_a_file_of_another_user_is_refused(path: Path) -> None:
         SlotTable(path)
 
 
-def test_more_processes_than_seats_are_refused(path: Path) -> None:
+def test_more_processes_than_rows_are_refused(path: Path) -> None:
     """The one too many hears why."""
     SlotFile(path).close()
-    others = raw_lock(path, SEAT_LOCKS, SEATS)
-    with pytest.raises(ConfigError, match=rf"{path}: {SEATS} processes use it already"):
+    others = raw_lock(path, ROW_LOCKS, ROWS)
+    with pytest.raises(ConfigError, match=rf"{path}: {ROWS} processes use it already"):
         SlotFile(path, patience_s=0)
     os.close(others)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from greenline.slots import SlotTable
-from greenline.slots.fairness import PROMISE_S
+from greenline.slots.fairness import RESERVE_S
 from greenline.slots.file import SlotFile
+from greenline.slots.process_share import REQUEST_S
 from greenline.slots.table import DEAD_S, LAST_RESORT, RESCUE_S
-from greenline.slots.turns import WANT_S
 from tests.helpers.support import CHECKOUT, environ
 from tests.unit.slots.slot_tables import Clock, Open, taken
 
@@ -80,7 +80,7 @@ def test_a_control_connection_takes_a_shared_slot_when_none_is_kept_for_it(opene
     one, late = opened(4, reserved=2), opened(4, reserved=2)
     slots = taken(one, 2)
     taken(one, for_control=True)
-    late.want()
+    late.request()
     one.give(slots[1])
     assert one.take() is None
     assert len(taken(one, for_control=True)) == 1
@@ -281,7 +281,7 @@ def test_a_slot_beyond_the_floor_is_not_kept_after_a_resize(opened: Open) -> Non
     one, other = opened(6, reserved=2), opened(6, reserved=2)
     slots = taken(one, 4)
     one.resize(6, reserved=4)
-    other.want()
+    other.request()
     assert [one.is_wanted(slot) for slot in slots] == [False, True, True, True]
 
 
@@ -290,7 +290,7 @@ def test_while_nobody_waits_nobody_gives(opened: Open) -> None:
     one = opened(4)
     opened(4)
     slots = taken(one, 4)
-    one.want()
+    one.request()
     assert not any(one.should_give(slot) or one.is_wanted(slot) for slot in slots)
 
 
@@ -299,40 +299,40 @@ def test_who_holds_two_more_than_a_waiting_one_gives_one(opened: Open) -> None:
     rich, second, poor = opened(5), opened(5), opened(5)
     slots, others = taken(rich, 3), taken(second, 2)
     assert poor.take() is None
-    poor.want()
+    poor.request()
     assert rich.should_give(slots[0])
     assert not rich.should_give(slots[1])
     assert not second.should_give(others[0])
     rich.give(slots[0])
     taken(poor)
-    poor.want()
+    poor.request()
     assert not rich.should_give(slots[1])  # two here, one there
     assert not second.should_give(others[1])
 
 
-def test_a_promise_that_is_not_kept_ends(opened: Open, clock: Clock) -> None:
-    """Who promised was stopped: after a tenth of a second another one gives."""
+def test_a_reservation_that_is_not_used_ends(opened: Open, clock: Clock) -> None:
+    """Its process was stopped: after a tenth of a second another one gives."""
     rich, second, poor = opened(6), opened(6), opened(6)
     (mine, *_), (other, *_) = taken(rich, 3), taken(second, 3)
-    poor.want()
+    poor.request()
     assert rich.should_give(mine)
     assert not second.should_give(other)
-    clock.now += PROMISE_S
-    poor.want()
+    clock.now += RESERVE_S
+    poor.request()
     assert second.should_give(other)
 
 
 def test_a_free_slot_goes_to_the_waiting_one_that_holds_fewer(opened: Open, clock: Clock) -> None:
-    """The others leave it to that one, until it has it, or does not want it any more."""
+    """The others leave it to that one, until it has it, or requests it no more."""
     rich, poor = opened(4), opened(4)
     slots = taken(rich, 3)
     taken(poor)
-    poor.want()
+    poor.request()
     rich.give(slots[0])
     assert rich.take() is None
-    clock.now += WANT_S / 2
+    clock.now += REQUEST_S / 2
     assert rich.take() is None
-    clock.now += WANT_S
+    clock.now += REQUEST_S
     taken(rich)
 
 
@@ -340,8 +340,8 @@ def test_who_holds_fewer_takes_a_free_slot_although_others_wait(opened: Open) ->
     """The one with the fewest is refused by nobody, so there is no deadlock of politeness."""
     rich, poor = opened(4), opened(4)
     slots = taken(rich, 3)
-    rich.want()
-    poor.want()
+    rich.request()
+    poor.request()
     rich.give(slots[0])
     taken(poor, 2)
 
@@ -352,7 +352,7 @@ def test_idle_ones_are_for_anybody_who_waits_but_the_last_one_stays(opened: Open
     taken(hot, 4)
     first, last = taken(calm, 2)
     assert not calm.is_wanted(first)
-    hot.want()
+    hot.request()
     assert calm.is_wanted(first)
     assert not calm.should_give(first)  # at work it stays
     calm.give(first)
@@ -365,7 +365,7 @@ def test_a_kept_slot_is_asked_for_by_nobody(opened: Open) -> None:
     rich, poor = opened(6, reserved=2), opened(6, reserved=2)
     kept, *shared = taken(rich, 5)
     (control,) = taken(rich, for_control=True)
-    poor.want()
+    poor.request()
     assert not rich.should_give(kept)
     assert not rich.is_wanted(kept)
     assert rich.is_wanted(shared[0])
@@ -373,12 +373,12 @@ def test_a_kept_slot_is_asked_for_by_nobody(opened: Open) -> None:
     assert control.is_kept
 
 
-def test_a_time_from_before_the_last_boot_is_no_want(opened: Open, clock: Clock) -> None:
+def test_a_time_from_before_the_last_boot_is_no_request(opened: Open, clock: Clock) -> None:
     """In a temporary folder the file outlives the clock, which begins anew."""
     clock.now = 5e6
     before, one = opened(4), opened(4)
     slots = taken(one, 3)
-    before.want()
+    before.request()
     clock.now = 10.0
     assert not any(one.should_give(slot) or one.is_wanted(slot) for slot in slots)
     taken(one)
@@ -390,12 +390,12 @@ def test_state_can_be_read(opened: Open) -> None:
     (slot,) = taken(one)
     slot.hold(77)
     taken(other, 2)
-    other.want()
+    other.request()
     expected = {
         "capacity": 5, "held": 1, "held_by_all": 3, "free": 2, "orphans": 0, "wanting": 1,
     }  # fmt: skip
     assert one.stats() == expected
-    assert repr(one).endswith("seat=0 capacity=5 held=1 held_by_all=3 free=2 orphans=0 wanting=1>")
+    assert repr(one).endswith("row=0 capacity=5 held=1 held_by_all=3 free=2 orphans=0 wanting=1>")
     assert repr(slot) == "<Slot 0 pool pid=77>"
 
 
@@ -416,7 +416,9 @@ slot_table.resize(2)
 slot = slot_table.take()
 slot.hold(77)
 if sys.argv[2] == "fork" and os.fork() == 0:
-    acts = (slot_table.take, slot_table.want, lambda: slot.hold(7), lambda: slot_table.give(slot))
+    acts = (
+        slot_table.take, slot_table.request, lambda: slot.hold(7), lambda: slot_table.give(slot)
+    )
     for act in acts:
         try:
             act()

@@ -8,12 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from greenline.slots import Slot, SlotTable
-from greenline.slots.table import BESIDE, LAST_RESORT
+from greenline.slots.table import LAST_RESORT, MAX_OVERFLOW
 from tests.unit.slots.slot_tables import Clock, slot_tables
 
 ACTS = (
     "take", "take", "take", "control", "hold", "give", "abandon", "kill", "open", "die", "care",
-    "care", "want", "shrink", "grow",
+    "care", "request", "shrink", "grow",
 )  # fmt: skip
 TICK_S = 0.005
 
@@ -89,17 +89,17 @@ def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity
                     worker.slot_table.resize(capacity)
             elif workers:
                 step(act, workers, workers[who % len(workers)], which, server)
-            assert len(server.backends) <= max(capacity, before) + BESIDE
-            beside = list(server.backends.values()).count(LAST_RESORT)
-            assert beside <= BESIDE
-            assert len(server.backends) - beside <= max(capacity, before)
+            assert len(server.backends) <= max(capacity, before) + MAX_OVERFLOW
+            overflow = list(server.backends.values()).count(LAST_RESORT)
+            assert overflow <= MAX_OVERFLOW
+            assert len(server.backends) - overflow <= max(capacity, before)
         for worker in workers:
             for slot in worker.pid_in:
                 worker.slot_table.give(slot)
             for orphan in worker.slot_table.orphans():
                 worker.slot_table.give(orphan)
         last = opened(capacity)
-        clock.now += 1  # nobody wants any more
+        clock.now += 1  # all requests have ended
         for orphan in last.orphans():
             last.give(orphan)
         slots = [last.take() for _ in range(capacity + 1)]
@@ -131,8 +131,8 @@ def step(act: str, workers: list[Worker], worker: Worker, which: int, server: Se
                 worker.slot_table.give(orphan)
         for slot, pid in worker.pid_in.items():  # a control connection may have moved
             server.backends[pid] = slot.number
-    elif act == "want":
-        worker.slot_table.want()
+    elif act == "request":
+        worker.slot_table.request()
 
 
 @settings(max_examples=60)
@@ -169,7 +169,7 @@ def test_shares_become_fair_and_then_stay(
                 if len(held[n]) < demands[n]:
                     slot = slot_table.take()
                     if slot is None:
-                        slot_table.want()
+                        slot_table.request()
                     else:
                         held[n].append(slot)
                 is_busy = len(held[n]) <= demands[n]

@@ -10,7 +10,7 @@ from gevent.event import Event
 from limits.storage import MemoryStorage
 
 from app.api import access
-from app.api.access import REMEMBERED_S, Access, Known
+from app.api.access import KEY_TTL_S, Access, Known
 from app.api.operations import Scope
 from app.api.rate_limit import HEADERS_KEY, RateLimit
 from app.errors import InvalidToken, TooManyRequests, Unauthorized
@@ -84,7 +84,7 @@ def test_an_answer_is_remembered_for_a_second_from_its_question(known: Known, st
     """A slow answer is old when it comes: the second counts from before it was asked."""
     store.took_s = 0.6
     assert known.grant(HEADER) == GRANT
-    store.now += REMEMBERED_S - 0.61
+    store.now += KEY_TTL_S - 0.61
     assert known.grant(HEADER) == GRANT
     assert len(store.asked) == 1
     store.now += 0.02
@@ -101,7 +101,7 @@ def test_that_there_is_no_such_key_is_remembered(known: Known, store: Store) -> 
         with pytest.raises(InvalidToken):
             known.grant(HEADER)
     assert store.asked == [TOKEN]
-    store.now += REMEMBERED_S
+    store.now += KEY_TTL_S
     store.answer = GRANT
     assert known.grant(HEADER) == GRANT
 
@@ -176,7 +176,7 @@ def test_a_question_that_is_older_than_a_second_is_not_waited_for(
     """Its answer may be older than the key's end: who comes later asks again."""
     store.open.clear()
     first = burst(known, 1)
-    store.now += REMEMBERED_S
+    store.now += KEY_TTL_S
     second = burst(known, 1)
     assert len(store.asked) == 2
     store.open.set()
@@ -203,7 +203,7 @@ def test_what_is_remembered_works_its_second_out_while_the_store_is_down(
     """An outage begins a second later for those whose key was just asked for."""
     known.grant(HEADER)
     store.answer = StoreDown()
-    store.now += REMEMBERED_S - 0.01
+    store.now += KEY_TTL_S - 0.01
     assert known.grant(HEADER) == GRANT
     store.now += 0.01
     with pytest.raises(StoreDown):

@@ -3,13 +3,13 @@
 import pytest
 from pymongo.write_concern import WriteConcern
 
-from app.documents.endpoint import Place, acknowledged, parse
+from app.documents.endpoint import CollectionAddress, acknowledged, parse
 from greenline.errors import ConfigError
 
 OWN = "mongodb://own:27017/shop?replicaSet=r"
 
 
-def parsed(text: str, own: str = OWN) -> Place:
+def parsed(text: str, own: str = OWN) -> CollectionAddress:
     return parse(text, lambda: (own, {}))
 
 

@@ -1,4 +1,4 @@
-"""A WSGI application that holds, burns, raises and tells, as its path says."""
+"""A WSGI application that waits, computes, raises or returns the counters, by its path."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the worker logs and counts of each answer, and where it goes, over real sockets."""
+"""The lines and counters of each response, and their destinations, over real sockets."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.hosting import WORKER, hosting
 from tests.helpers.support import Service, service, wait_until
 
-TARGET = "tests.e2e.told:app"
+TARGET = "tests.e2e.recorded:app"
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @contextmanager
 def configured(tmp_path: Path, text: str, environ: dict[str, str]) -> Iterator[Service]:
     """Run the worker with a configuration file of its own, and gunicorn's access log."""
-    config = tmp_path / "told.conf.py"
+    config = tmp_path / "logging.conf.py"
     config.write_text(f"control_socket_disable = True\n{text}")
     environ = {**environ, "GREENLINE_ACCESS_LOG": "gunicorn"}
     with service(
@@ -70,12 +70,12 @@ def counted(running: Service, status: int) -> int:
 
 def say(running: Service, said: bytes) -> bytes:
     """Send these bytes and return all that comes back."""
-    heard = bytearray()
+    received = bytearray()
     with socket.create_connection(("127.0.0.1", running.port), timeout=60) as client:
         client.sendall(said)
         while data := client.recv(65_536):
-            heard += data
-    return bytes(heard)
+            received += data
+    return bytes(received)
 
 
 def test_usr1_reopens_the_json_log(environ: dict[str, str], tmp_path: Path) -> None:
@@ -117,12 +117,12 @@ def test_the_last_lines_are_written_at_the_end(environ: dict[str, str], tmp_path
         answered = [one.result().status for one in holding]
         assert running.process.wait(timeout=60) == 0
     assert answered == [200] * 20
-    told = Counter(paths(log))
-    assert (told["/quick"], told["/hold"]) == (20, 20)
+    logged = Counter(paths(log))
+    assert (logged["/quick"], logged["/hold"]) == (20, 20)
 
 
 @pytest.mark.parametrize("path", ["/raise", "/raise-in-the-body"])
-def test_an_application_that_raises_is_told_once(
+def test_an_application_that_raises_is_logged_once(
     environ: dict[str, str], tmp_path: Path, path: str
 ) -> None:
     """One line and one count with the status that the client got: 500."""
@@ -132,8 +132,8 @@ def test_an_application_that_raises_is_told_once(
         assert counted(running, 500) == 1
         assert running.get("/last").status == 200
         wait_until(lambda: "/last" in paths(log), "the last line")
-    told = [entry for entry in entries(log) if entry["status"] == 500 or entry["path"] == path]
-    assert [(entry["path"], entry["method"], entry["status"]) for entry in told] == [
+    logged = [entry for entry in entries(log) if entry["status"] == 500 or entry["path"] == path]
+    assert [(entry["path"], entry["method"], entry["status"]) for entry in logged] == [
         (path, "GET", 500)
     ]
 
@@ -152,7 +152,7 @@ def test_an_application_that_raises_is_told_once(
     ],
     ids=["malformed line", "malformed header", "length too large", "chunks too large"],
 )
-def test_a_refusal_without_the_application_is_told(
+def test_a_refusal_without_the_application_is_logged(
     environ: dict[str, str], tmp_path: Path, said: bytes, status: int
 ) -> None:
     """One line and one count with the status that the client got."""
@@ -179,7 +179,7 @@ logconfig_dict = {{
     "disable_existing_loggers": False,
     "root": {{"level": "INFO", "handlers": []}},
     "filters": {{"quiet": {{"()": Quiet}}}},
-    "formatters": {{"ours": {{"format": "told %(message)s"}}}},
+    "formatters": {{"ours": {{"format": "ours %(message)s"}}}},
     "handlers": {{
         "rotating": {{
             "class": "logging.handlers.RotatingFileHandler",
@@ -210,7 +210,7 @@ def test_the_handlers_of_a_logconfig_keep_their_meaning(
     assert len(files) > 2
     assert all(file.stat().st_size <= 2000 for file in files)
     lines = [line for file in files for line in file.read_text().splitlines()]
-    assert all(line.startswith("told ") for line in lines)
+    assert all(line.startswith("ours ") for line in lines)
     assert len([line for line in lines if "/shown" in line]) == 50
     assert not any("/hidden" in line for line in lines)
 
@@ -226,10 +226,10 @@ def udp() -> Iterator[tuple[socket.socket, int]]:
 
 def datagrams_up_to(sock: socket.socket, last: bytes) -> list[bytes]:
     """Return what comes, up to the first with *last* in it."""
-    heard: list[bytes] = []
-    while not heard or last not in heard[-1]:
-        heard.append(sock.recv(65_536))
-    return heard
+    received: list[bytes] = []
+    while not received or last not in received[-1]:
+        received.append(sock.recv(65_536))
+    return received
 
 
 @pytest.mark.parametrize("lines", ["json", "gunicorn"])
@@ -242,9 +242,9 @@ def test_statsd_gets_its_metrics(environ: dict[str, str], tmp_path: Path, lines:
         with hosting(TARGET, *arguments, **settings) as running:
             datagrams_up_to(metrics, b"gunicorn.request.status.200")  # hosting's own probe
             assert running.get("/measured").status == 200
-            heard = datagrams_up_to(metrics, b"gunicorn.request.status.200")
-            assert any(b"gunicorn.requests:1|c" in one for one in heard)
-            assert any(b"gunicorn.request.duration:" in one for one in heard)
+            received = datagrams_up_to(metrics, b"gunicorn.request.status.200")
+            assert any(b"gunicorn.requests:1|c" in one for one in received)
+            assert any(b"gunicorn.request.duration:" in one for one in received)
             wait_until(lambda: "/measured" in log.read_text(), "the line")
     text = log.read_text()
     assert text.count("/measured") == 1
@@ -257,7 +257,7 @@ def test_syslog_gets_gunicorns_access_log(environ: dict[str, str]) -> None:
         arguments = ("--log-syslog", "--log-syslog-to", f"udp://127.0.0.1:{port}")
         settings = {**environ, "GREENLINE_ACCESS_LOG": "gunicorn"}
         with hosting(TARGET, *arguments, **settings) as running:
-            assert running.get("/told").status == 200
-            heard = datagrams_up_to(syslog, b"/told")
-            assert b".access: " in heard[-1]
-            assert "/told" not in running.log
+            assert running.get("/logged").status == 200
+            received = datagrams_up_to(syslog, b"/logged")
+            assert b".access: " in received[-1]
+            assert "/logged" not in running.log

@@ -1,4 +1,4 @@
-"""What the worker's gate lets pass, refuses and counts, over real sockets."""
+"""Requests that the concurrency limit admits, refuses and counts, over real sockets."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.hosting import hosting
 from tests.helpers.support import Service, wait_until
 
-TARGET = "tests.e2e.told:app"
+TARGET = "tests.e2e.recorded:app"
 ONE = {"GREENLINE_MAX_IN_PROGRESS": "1", "GREENLINE_MAX_WAITING": "0"}
 
 
@@ -29,7 +29,7 @@ def total(running: Service, *key: str) -> int:
     return int(answer.json.get(json.dumps(key), 0))
 
 
-def test_only_the_health_paths_that_were_told_pass_a_full_gate(environ: dict[str, str]) -> None:
+def test_only_the_configured_health_paths_pass_a_full_limit(environ: dict[str, str]) -> None:
     """GREENLINE_HEALTH_PATHS replaces the default ones, which are refused then."""
     settings = {**ONE, "GREENLINE_HEALTH_PATHS": "/alive, /ready"}
     with (
@@ -47,15 +47,13 @@ def test_only_the_health_paths_that_were_told_pass_a_full_gate(environ: dict[str
 
 
 @pytest.mark.parametrize("path", ["/raise", "/raise-in-the-body"])
-def test_an_application_that_raises_gives_its_place_back(
-    environ: dict[str, str], path: str
-) -> None:
+def test_an_application_that_raises_releases_its_place(environ: dict[str, str], path: str) -> None:
     """Ten of them through two places, and the eleventh request is served."""
     with hosting(TARGET, **environ, GREENLINE_MAX_IN_PROGRESS="2") as running:
         assert [running.get(path).status for _ in range(10)] == [500] * 10
         assert running.get("/").status == 200
         wait_until(lambda: ["limiter", "limit"] in keys(running), "the gauges")
-        wait_until(lambda: total(running, "limiter", "in_progress") == 0, "an empty gate")
+        wait_until(lambda: total(running, "limiter", "in_progress") == 0, "no request in progress")
 
 
 def keys(running: Service) -> list[list[str]]:
@@ -71,7 +69,7 @@ def test_the_limit_begins_as_threads_do_and_can_be_read(environ: dict[str, str])
         assert limit == 16
 
 
-def test_who_is_refused_is_counted(environ: dict[str, str]) -> None:
+def test_refusals_are_counted(environ: dict[str, str]) -> None:
     """Three refusals are three, and served requests are none."""
     with (
         hosting(TARGET, **environ, **ONE) as running,

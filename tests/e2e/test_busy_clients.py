@@ -1,4 +1,4 @@
-"""A client that always has more to say, or to take, takes turns with the others."""
+"""A client that always has more to send, or to receive, takes turns with the others."""
 
 import http.client
 import socket
