@@ -25,7 +25,7 @@ def test_a_plan_is_logged_when_every_pool_follows_it(
     share: Any = HostShare.__new__(HostShare)
     share.path, share.plan = Path("/slots"), None
     share.users = [SimpleNamespace(resize=sizes.append)] * 2
-    plan, handler = SimpleNamespace(pool_most=7), Noting()
+    plan, handler = SimpleNamespace(max_pool_size=7), Noting()
     monkeypatch.setattr(factory, "pool_sizes", {})
     factory.log.addHandler(handler)
     try:
