@@ -13,7 +13,7 @@ from greenline.worker import accept_queue
 # This process, or the whole host, can open no more descriptors.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-LOG_EVERY_S = 60.0
+EXHAUSTED_LOG_EVERY_S = 60.0
 ROOM = 0.1  # part of worker_connections that is kept free of idle connections
 PAUSE_S = 0.2  # until a descriptor may be free
 
@@ -37,7 +37,7 @@ class Name:
 class Listener(StreamServer):
     """A listening socket; clients wait in its backlog while none can be accepted."""
 
-    _logged_s = -LOG_EVERY_S
+    _logged_s = -EXHAUSTED_LOG_EVERY_S
     _has_left = False
 
     def do_read(self) -> Any:
@@ -47,7 +47,7 @@ class Listener(StreamServer):
             if error.errno not in EXHAUSTED:
                 raise
             # gevent would write a traceback for each attempt.
-            if monotonic() - self._logged_s >= LOG_EVERY_S:
+            if monotonic() - self._logged_s >= EXHAUSTED_LOG_EVERY_S:
                 log.error("no client can be accepted: %s; see ulimit -n", error.strerror)
                 self._logged_s = monotonic()
             self.stop_accepting()
