@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.offload.script import run
+from tests.helpers.script import run
 
 
 def test_no_other_greenlet_runs_in_a_child() -> None:

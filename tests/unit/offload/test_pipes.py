@@ -1,6 +1,6 @@
 """greenline.offload.pipes: a greenlet waits for a pipe whose other end another greenlet holds."""
 
-from tests.unit.offload.script import TICKS, run
+from tests.helpers.script import TICKS, run
 
 
 def test_a_reader_waits_for_a_writer_of_the_same_hub() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.offload.script import TICKS, run
+from tests.helpers.script import TICKS, run
 
 TICKING = f"""{TICKS}
 def told(wait):
