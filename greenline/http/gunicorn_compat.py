@@ -9,6 +9,7 @@ refuses: requests that a proxy may read differently, and responses that break th
 """
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -40,7 +41,12 @@ try:
     from gunicorn.arbiter import Arbiter
     from gunicorn.http import wsgi
     from gunicorn.http.body import Body, ChunkedReader, LengthReader
-    from gunicorn.http.errors import InvalidHeader, InvalidRequestLine, NoMoreData
+    from gunicorn.http.errors import (
+        ChunkMissingTerminator,
+        InvalidHeader,
+        InvalidRequestLine,
+        NoMoreData,
+    )
     from gunicorn.http.message import (
         DEFAULT_MAX_HEADERFIELD_SIZE,
         MAX_HEADERS,
@@ -140,6 +146,24 @@ def signal_queue(arbiter: Any) -> Any:
     return _SignalQueue(queue) if isinstance(queue, list) else queue  # a list in gunicorn 23
 
 
+def forget_dead_workers(arbiter: Any) -> None:
+    """
+    Remove the workers that have ended, after an error of the arbiter's ``reap_workers()``.
+
+    :param arbiter: gunicorn's Arbiter.
+    """
+    if VERSION >= (26, 1):
+        return
+    # It has raised the error before it removed the worker, and would start no other one.
+    for pid, worker in list(arbiter.WORKERS.items()):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            del arbiter.WORKERS[pid]
+            worker.tmp.close()
+            arbiter.cfg.child_exit(arbiter, worker)
+
+
 class _ContinueNoter:
     """Stands for the socket, and notes 100 Continue instead of sending it."""
 
@@ -218,14 +242,24 @@ if VERSION < (27, 0):
     class StrictChunkedReader(ChunkedReader):  # type: ignore[misc,no-redef]
         """A chunked body with limits on the lines between the chunks."""
 
+        def parse_chunked(self, unreader: Any) -> Iterator[bytes]:
+            try:
+                yield from super().parse_chunked(unreader)
+            except ChunkMissingTerminator as error:  # an OSError, which is answered with a 500
+                raise InvalidChunk(error.term) from None
+
         def parse_chunk_size(self, unreader: Any, data: Any = None) -> tuple[int, Any]:
-            max_bytes = self.req.limit_request_field_size or DEFAULT_MAX_HEADERFIELD_SIZE
+            size = getattr(self.req, "limit_request_field_size", 0)
+            max_bytes = size or DEFAULT_MAX_HEADERFIELD_SIZE
             line, rest = _read_until(b"\r\n", unreader, data or b"", max_bytes)
             if not (found := _CHUNK_HEAD.fullmatch(line)):
                 raise InvalidChunk(line)
             if size := int(found[1], 16):
                 return size, rest
-            self._read_trailers(unreader, rest)
+            try:
+                self._read_trailers(unreader, rest)
+            except NoMoreData:  # gunicorn takes it for the end of the body
+                raise InvalidChunk(b"the end is missing") from None
             return 0, None
 
         def _read_trailers(self, unreader: Any, data: bytes) -> None:
@@ -255,7 +289,7 @@ if VERSION < (27, 0):
     def _read_more(unreader: Any) -> bytes:
         data: bytes = unreader.read()
         if not data:
-            raise InvalidChunk(b"the end is missing")
+            raise NoMoreData
         return data
 
     class StrictResponse(wsgi.Response):  # type: ignore[misc,no-redef]

@@ -16,7 +16,12 @@ from gunicorn.errors import HaltServer
 
 from greenline import settings
 from greenline.errors import ConfigError
-from greenline.http.gunicorn_compat import RELOAD_REAPS, check_settings, signal_queue
+from greenline.http.gunicorn_compat import (
+    RELOAD_REAPS,
+    check_settings,
+    forget_dead_workers,
+    signal_queue,
+)
 from greenline.worker.dry_run import DryRun
 
 BOOT_RETRY_S = 5.0
@@ -147,6 +152,7 @@ class Reloads:
             except HaltServer as error:
                 if not _shared[_SERVED]:
                     raise  # a first start that fails is reported at once
+                forget_dead_workers(self._server)
                 _shared[_UNLOADABLE] = 1
                 self._not_before_s = monotonic() + BOOT_RETRY_S
                 self._server.log.error(
