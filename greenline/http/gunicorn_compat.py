@@ -199,6 +199,7 @@ if VERSION < (27, 0):
     STATUS_RE = re.compile(r"[0-9]{3}(?: [ \t\x21-\x7e\x80-\xff]*)?")
     _UNPRINTABLE = re.compile(r"[^\x21-\x7e]")
     _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+    _BARE_LF = re.compile(rb"(?<!\r)\n")
     _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
     _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
     # RFC 9112, section 7.1.1.
@@ -223,6 +224,9 @@ if VERSION < (27, 0):
                 raise InvalidRequestLine(uri)
             for name, value in self.headers:
                 if _CONTROLS.search(value) or (name in _ONCE and names.count(name) > 1):
+                    raise InvalidHeader(name, req=self)
+                # gunicorn strips U+00A0 and U+0085, too: a proxy reads another coding.
+                if name == "TRANSFER-ENCODING" and not value.isascii():
                     raise InvalidHeader(name, req=self)
             super().set_body_reader()
             # RFC 9112, section 6.3: without chunked at its end, its length is unknown.
@@ -278,11 +282,12 @@ if VERSION < (27, 0):
 
     def _read_until(end: bytes, unreader: Any, data: bytes, max_bytes: int) -> tuple[bytes, bytes]:
         """Return the bytes before *end*, and those behind it."""
-        buffer = bytearray(data)
-        while (at := buffer.find(end)) < 0:
+        buffer, start = bytearray(data), 0
+        while (at := buffer.find(end, start)) < 0:
             # Every line ends with CRLF. With a bare LF the end may never come.
-            if len(buffer) > max_bytes or buffer.count(b"\n") != buffer.count(b"\r\n"):
+            if len(buffer) > max_bytes or _BARE_LF.search(buffer, start):
                 raise InvalidChunk(bytes(buffer[:20]))
+            start = max(len(buffer) - len(end) + 1, 0)  # each byte is searched once
             buffer += _read_more(unreader)
         return bytes(buffer[:at]), bytes(buffer[at + len(end) :])
 
