@@ -80,14 +80,14 @@ try:
         from gunicorn.http.wsgi import _make_early_hints_callback as early_hints_callback
     if VERSION >= (26, 2):
         from gunicorn.http.unreader import Unreader
-        from gunicorn.http2 import negotiation
-        from gunicorn.http2.errors import HTTP2ConnectionError, HTTP2Error
-        from gunicorn.http2.response import HTTP2Response
-        from gunicorn.sock import is_http2_negotiated
 
         take_buffered = Unreader.take_buffered
     if VERSION >= (27, 0):
         from gunicorn.http.wsgi import STATUS_RE
+        from gunicorn.http2 import negotiation
+        from gunicorn.http2.errors import HTTP2ConnectionError, HTTP2Error
+        from gunicorn.http2.response import HTTP2Response
+        from gunicorn.sock import is_http2_negotiated
 except (AttributeError, ImportError) as error:
     _refuse(str(error))
 
@@ -115,12 +115,15 @@ def check_settings(cfg: Any) -> None:
     Prove that this gunicorn can do what its settings ask for.
 
     :param cfg: gunicorn's settings.
-    :raises ConfigError: HTTP/2, which the worker can serve with gunicorn 26.2 or newer.
+    :raises ConfigError: HTTP/2, which the worker can serve with gunicorn 27.
     """
-    if VERSION < (26, 2) and "h2" in getattr(cfg, "http_protocols", ()):
-        raise ConfigError(
-            f"http_protocols: HTTP/2 needs gunicorn 26.2 or newer, this is {gunicorn.__version__}"
-        )
+    if VERSION >= (27, 0):
+        return
+    # gunicorn 26.2 does not reset a stream whose response is cut: the client waits for the rest.
+    is_clear = getattr(cfg, "http2_cleartext", "off") != "off"
+    if is_clear or "h2" in getattr(cfg, "http_protocols", ()):
+        name = "http2_cleartext" if is_clear else "http_protocols"
+        raise ConfigError(f"{name}: HTTP/2 needs gunicorn 27, this is {gunicorn.__version__}")
 
 
 class _SignalQueue:
@@ -342,8 +345,6 @@ if VERSION < (27, 0):
                 self.failed = True
                 raise
 
-
-if VERSION < (26, 2):
     HTTP2ConnectionError = HTTP2Error = type("HTTP2Error", (Exception,), {})
     HTTP2Response = object
     # Only gunicorn's own settings allow HTTP/2, and check_settings() refuses them.
@@ -355,6 +356,9 @@ if VERSION < (26, 2):
     def is_http2_negotiated(sock: Any) -> bool:
         """Return False: check_settings() refuses HTTP/2."""
         return False
+
+
+if VERSION < (26, 2):
 
     def take_buffered(unreader: Any) -> bytes:
         """Return and forget the bytes that the parser has read and not used."""
@@ -407,7 +411,7 @@ SIGNATURES: tuple[tuple[Callable[..., Any], str], ...] = (
 )
 if VERSION >= (24, 0):
     SIGNATURES += ((_ip_in_allow_list, "ip_str allow_list networks"),)
-if VERSION >= (26, 2):
+if VERSION >= (27, 0):
     handle_stream = GeventWorker.handle_http2_request
     SIGNATURES += ((handle_stream, "self listener_name req sock addr h2_conn"),)
 

@@ -87,7 +87,7 @@ def served(
 ) -> Iterator[tuple[Service, Http2 | Uwsgi]]:
     """A worker that works on one request at once, and how to ask it."""
     trust = None
-    if ((26, 2) if request.param == "http2" else (24, 0)) > VERSION:
+    if ((27, 0) if request.param == "http2" else (24, 0)) > VERSION:
         pytest.skip("the worker serves it with a newer gunicorn")
     if request.param == "http2":
         pytest.importorskip("h2")

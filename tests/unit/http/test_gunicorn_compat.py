@@ -66,11 +66,13 @@ def test_http2_is_refused_where_gunicorn_would_serve_it_without_our_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The line names the setting and the version that is needed; HTTP/1 alone is taken."""
-    monkeypatch.setattr(gunicorn_compat, "VERSION", (26, 1))
+    monkeypatch.setattr(gunicorn_compat, "VERSION", (26, 2))
     gunicorn_compat.check_settings(SimpleNamespace(http_protocols=["h1"]))
     gunicorn_compat.check_settings(SimpleNamespace())  # gunicorn 23 has no such setting
-    with pytest.raises(ConfigError, match=r"http_protocols: HTTP/2 needs gunicorn 26\.2"):
+    with pytest.raises(ConfigError, match="http_protocols: HTTP/2 needs gunicorn 27"):
         gunicorn_compat.check_settings(SimpleNamespace(http_protocols=["h2", "h1"]))
+    with pytest.raises(ConfigError, match="http2_cleartext: HTTP/2 needs gunicorn 27"):
+        gunicorn_compat.check_settings(SimpleNamespace(http2_cleartext="upgrade"))
 
 
 def test_an_older_gunicorn_is_refused_by_its_version() -> None:
