@@ -314,6 +314,10 @@ if VERSION < (27, 0):
                 self._omits_body = self.req.method == "HEAD" or code < 200 or code in (204, 304)
             return write
 
+        def is_chunked(self) -> bool:
+            # nginx frames a uwsgi body itself, and would pass chunk markers on as a part of it.
+            return getattr(self.cfg, "protocol", "") != "uwsgi" and bool(super().is_chunked())
+
         def write(self, arg: Any) -> None:
             if self._omits_body:
                 self.send_headers()

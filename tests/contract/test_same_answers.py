@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from greenline.http.gunicorn_compat import VERSION
 from tests.contract.conversation import Host, Outcome, green, stock
-from tests.contract.corpus import CORPUS, FOLLOW, ON_PURPOSE, RESPONSES
+from tests.contract.corpus import CHUNKS, CORPUS, FOLLOW, ON_PURPOSE, RESPONSES, get, post
 
 LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # gunicorn 23 and 24 have no early hints, and answer a repeated Expect twice.
@@ -198,6 +198,40 @@ def test_mutated(both: tuple[Host, Host], segments: list[bytes]) -> None:
     """Requests of the corpus, changed at random."""
     theirs, ours = (host.talk(segments) for host in both)
     assert is_alike(theirs, ours)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(get(target="/\x7f"), id="control in the target"),
+        pytest.param(get(target="/\xe9"), id="target that is not ASCII"),
+        pytest.param(get(target="example.org:80"), id="authority"),
+        pytest.param(get(target="*"), id="asterisk"),
+        pytest.param(get("A: \x01"), id="control in a header"),
+        pytest.param(get("Host: other"), id="two hosts"),
+        pytest.param(post(b"abc", "Transfer-Encoding: gzip"), id="coding without chunked"),
+        pytest.param(post(CHUNKS, "Transfer-Encoding: chunked\xa0"), id="coding with a blank"),
+        pytest.param(
+            post(b"3;a\nb\r\nabc\r\n0\r\n\r\n", "Transfer-Encoding: chunked"), id="LF in a chunk"
+        ),
+        pytest.param(
+            post(b"3;" + b"a" * 9_000 + b"\r\nabc", "Transfer-Encoding: chunked")[:8_500]
+            + b"a" * 9_000,
+            id="endless line of a chunk",
+        ),
+        pytest.param(
+            post(b"3\r\nabc\r\n0\r\nHost: a\r\n\r\n", "Transfer-Encoding: chunked"),
+            id="forbidden trailer",
+        ),
+    ],
+)
+def test_what_gunicorn_27_refuses_is_refused_with_an_older_one(
+    both: tuple[Host, Host], data: bytes
+) -> None:
+    """A 400, and what follows is not read as a request."""
+    outcome = both[1].talk([data + FOLLOW])
+    assert outcome.answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
+    assert not any(entry[0]["RAW_URI"] == "/follow" for entry in outcome.seen)
 
 
 def test_what_differs_on_purpose(both: tuple[Host, Host]) -> None:
