@@ -45,7 +45,7 @@ test-deploy: setup-dev ## run what is in deploy/, on real servers: nginx under l
 	@$(COMPILE)
 	@GREENLINE_LONG_TESTS=1 exec .venv/bin/python -m pytest --timeout 1200 tests/deploy $(ARGS)
 
-canary: have-python ## run the tests against the newest versions of all requirements; ARGS as in test
+canary: have-python ## run the tests against the newest versions of all requirements, or ARGS=--oldest
 	@exec $(PYTHON) -B -m tests.helpers.canary $(ARGS)
 
 check: setup-dev ## run the linters, the type checker, and the searches for weaknesses

@@ -16,7 +16,7 @@ from greenline.errors import ConfigError
 
 OURS = ("postgres", "mongo")
 CACHES = (".pytest_cache", ".mypy_cache", ".ruff_cache", ".import_linter_cache", ".hypothesis")
-VENVS = (".venv", ".venv-canary")
+VENVS = (".venv", ".venv-canary", ".venv-canary-oldest")
 BUILT = (*VENVS, "build", "dist", "greenline.egg-info", "bench/results", ".coverage")
 
 

@@ -8,7 +8,7 @@ exceeds the limit.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from greenline.http.gunicorn_compat import ChunkedReader
+from greenline.http.gunicorn_compat import ChunkedReader, StrictChunkedReader
 from greenline.hub.cooperate import yield_to_hub
 
 READ_BYTES = 65_536
@@ -33,7 +33,7 @@ class BodyCut(OSError):
         super().__init__("the reading of the body was interrupted")
 
 
-class BoundedChunks(ChunkedReader):  # type: ignore[misc]
+class BoundedChunks(StrictChunkedReader):  # type: ignore[misc]
     """
     A chunked body of a limited size.
 

@@ -36,14 +36,21 @@ from greenline.http.client import (
 )
 from greenline.http.fast_parser import (
     CHUNKED,
-    UWSGI,
     Fallback,
     FastParser,
     FastRequest,
     Rules,
     is_valid_host,
 )
-from greenline.http.gunicorn_compat import Body, ChunkedReader, LengthReader, UWSGIParser, wsgi
+from greenline.http.gunicorn_compat import (
+    Body,
+    ChunkedReader,
+    LengthReader,
+    UWSGIParser,
+    environ_of,
+    take_buffered,
+    wsgi,
+)
 from greenline.http.plain_client import PlainClient, Sweep
 from greenline.http.request import InvalidHost, PythonParser
 from greenline.http.response import Response
@@ -259,26 +266,22 @@ class ClientConnection:
     def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
         """Return the response to fill and the environ for the application."""
         self.started_s = monotonic()
+        response = Response(request, self, self._cfg)
+        environ: dict[str, Any]
         if isinstance(request, FastRequest):
-            response = self._response = Response(request, self, self._cfg)
-            environ: dict[str, Any] = request.environ
-            environ["gunicorn.socket"] = self.sock
+            environ = request.environ
             environ["wsgi.input"] = request.body
-            environ["wsgi.early_hints"] = response.early_hints
-            response.environ = environ
-            return response, environ
-        # gunicorn would send 100 Continue now. A request that is not admitted must not cause the
-        # client to send its body.
-        self._is_withheld, request._expected_100_continue = request._expected_100_continue, False
-        response, environ = wsgi.create(
-            request, self, self._fast_parser.peer_addr, self.server, self._cfg, Response
-        )
+        else:
+            environ, self._is_withheld = environ_of(
+                request, self._fast_parser.peer_addr, self.server, self._cfg
+            )
+            environ["wsgi.multithread"] = True
+            environ[proxy_headers.IS_TRUSTED] = self._fast_parser.is_trusted
+            environ["wsgi.errors"] = self._fast_parser.base["wsgi.errors"]
+        environ["gunicorn.socket"] = self.sock
+        environ["wsgi.early_hints"] = response.early_hints
         self._response = response
         response.environ = environ
-        environ["wsgi.multithread"] = True
-        environ[proxy_headers.IS_TRUSTED] = self._fast_parser.is_trusted
-        environ["gunicorn.socket"] = self.sock
-        environ["wsgi.errors"] = self._fast_parser.base["wsgi.errors"]
         return response, environ
 
     def ask_for_body(self) -> None:
@@ -428,7 +431,7 @@ class ClientConnection:
             self._body = None
             # gunicorn's buffer may hold pipelined bytes: the next request may be read by the other
             # parser.
-            self._data = self._parser.unreader.take_buffered()
+            self._data = take_buffered(self._parser.unreader)
         return True
 
     def is_answered(self) -> bool:
@@ -515,17 +518,17 @@ class ClientConnection:
         reader, max_bytes = request.body.reader, self._limits.max_body_bytes
         if isinstance(reader, ChunkedReader):
             # Nothing was read from the first reader yet: gunicorn parses chunks on demand.
-            request.body = Body(BoundedChunks(request, unreader, max_bytes, self._note))
+            reader = BoundedChunks(request, unreader, max_bytes, self._note)
         elif isinstance(reader, LengthReader) and reader.length > max_bytes:
             raise BodyTooLarge(max_bytes)
-        self._body = request.body
+        self._body = request.body = Body(reader)
         self._expect(BodyTimeout, self._limits.body_s, self._limits.body_read_s)
         return request
 
     @cached_property
     def _parser(self) -> Any:
         """gunicorn's parser, which most connections never need."""
-        parser = UWSGIParser if self._cfg.protocol == UWSGI else PythonParser
+        parser = UWSGIParser if self._fast_parser.rules.is_uwsgi else PythonParser
         return parser(self._cfg, self, self._fast_parser.peer_addr)
 
     def _expect(self, error: type[ClientTimeout], total_s: float, each_s: float = NEVER) -> None:

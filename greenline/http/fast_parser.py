@@ -18,8 +18,8 @@ from greenline.http.gunicorn_compat import (
     DEFAULT_MAX_HEADERFIELD_SIZE,
     MAX_HEADERS,
     MAX_REQUEST_LINE,
-    HeaderPolicy,
     Request,
+    is_trusted_proxy,
     unquote_to_wsgi_str,
 )
 
@@ -123,7 +123,8 @@ class Rules:
             {"CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "HTTP_CONNECTION"}
             | {key for key, _ in self.scheme_headers}
         )
-        self.requires_host = settings.REQUIRE_HOST.read() and cfg.protocol != UWSGI
+        self.is_uwsgi = getattr(cfg, "protocol", None) == UWSGI  # gunicorn 23 has no such setting
+        self.requires_host = settings.REQUIRE_HOST.read() and not self.is_uwsgi
         self.script_name = os.environ.get("SCRIPT_NAME", "")
         self._split = partial(split_target, self.script_name)
         self._split_short = lru_cache(MAX_REMEMBERED_TARGETS)(self._split)
@@ -228,7 +229,7 @@ class FastRequest(Request):  # type: ignore[misc]
         return self.limit_request_fields * (self.limit_request_field_size + 2) + 4
 
 
-class FastParser(HeaderPolicy):  # type: ignore[misc]
+class FastParser:
     """
     Parse the common requests of one connection.
 
@@ -240,9 +241,8 @@ class FastParser(HeaderPolicy):  # type: ignore[misc]
 
     def __init__(self, rules: Rules, base: dict[str, Any], peer_addr: Any, server: Any) -> None:
         self.rules = rules
-        self.cfg = rules.cfg  # HeaderPolicy reads it and peer_addr
         self.peer_addr = peer_addr
-        self.is_trusted = self._peer_is_trusted_proxy()
+        self.is_trusted = is_trusted_proxy(rules.cfg, peer_addr)
         self._valid_host = ""  # the last valid Host: most connections send only one
         # The scheme headers of an untrusted peer are ordinary headers.
         self.scheme_headers = rules.scheme_headers if self.is_trusted else ()

@@ -16,10 +16,10 @@ from greenline.http.gunicorn_compat import (
     HEADER_VALUE_RE,
     STATUS_RE,
     TOKEN_RE,
+    StrictResponse,
     early_hints_callback,
     hop_headers,
     http_date,
-    wsgi,
 )
 from greenline.hub.cooperate import yield_to_hub
 from greenline.telemetry.access_log import route
@@ -75,7 +75,7 @@ def date_at(second: int) -> str:
     return str(http_date(second))
 
 
-class Response(wsgi.Response):  # type: ignore[misc]
+class Response(StrictResponse):  # type: ignore[misc]
     """
     gunicorn's Response for a :class:`~greenline.http.connection.ClientConnection`.
 

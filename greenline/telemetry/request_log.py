@@ -58,10 +58,12 @@ class RequestLog:
         self._counters = counters
         self._writers: list[tuple[LineWriter, str | int]] = []
         self._json: AccessLog | None = None
+        # Before 25.3, gunicorn's logger has no such attribute, and its access() decides.
+        is_enabled = getattr(log, "access_log_enabled", True)
         if as_json:
             self._json = AccessLog(self._writer(cfg.accesslog or "-"))
             _taken_away(log.access_log)
-        elif log.access_log_enabled:
+        elif is_enabled:
             self._relieve(log.access_log)
         self._error_files: list[tuple[Any, LineWriter]] = [
             (handler, self._writer(handler.baseFilename, ERROR_GATHER_S))
@@ -74,7 +76,7 @@ class RequestLog:
             self._relieve_standard(stream)
         # A logger of another class may also report elsewhere, such as to statsd.
         is_other = type(log).access is not Logger.access
-        self._by_gunicorn = is_other or (log.access_log_enabled and not as_json)
+        self._by_gunicorn = is_other or (is_enabled and not as_json)
 
     def record(
         self, environ: Mapping[str, Any], request: Any, response: Any, took_s: float

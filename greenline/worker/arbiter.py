@@ -17,6 +17,12 @@ from gunicorn.errors import HaltServer
 
 from greenline import settings
 from greenline.errors import ConfigError
+from greenline.http.gunicorn_compat import (
+    RELOAD_REAPS,
+    check_settings,
+    forget_dead_workers,
+    signal_queue,
+)
 from greenline.worker.dry_run import DryRun
 
 BOOT_RETRY_S = 5.0
@@ -63,12 +69,13 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
         # Checked in the arbiter: workers would boot and exit in an endless loop. Not earlier:
         # gunicorn has just put `raw_env` into the environment.
         settings.check()
+        check_settings(server.cfg)
     except ConfigError as error:
         raise HaltServer(f"greenline: {error}", 1) from error
     if "handle_hup" not in vars(server):
         Reloads(server)
     # Until a booting worker sets its own handlers, signals go to its copy of this queue.
-    worker.early_signals = server.SIG_QUEUE
+    worker.early_signals = signal_queue(server)
     hook(server, worker)
 
 
@@ -146,7 +153,7 @@ class Reloads:
     def reap(self) -> None:
         """Reap children; a worker that could not boot does not end a service that has served."""
         # gunicorn's reload() calls this only in the wait at its end.
-        if self._is_reloading:
+        if self._is_reloading and RELOAD_REAPS:
             raise _Waiting
         # After an error there may be more children to reap.
         while True:
@@ -155,6 +162,7 @@ class Reloads:
             except HaltServer as error:
                 if not _shared[_SERVED]:
                     raise  # a first start that fails is reported at once
+                forget_dead_workers(self._server)
                 _shared[_UNLOADABLE] = 1
                 self._not_before_s = monotonic() + BOOT_RETRY_S
                 self._server.log.error(

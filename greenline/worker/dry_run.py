@@ -59,7 +59,9 @@ class DryRun:
         if self._child == 0:
             status = _load(server, again)
             os.write(write_end, bytes([status]))
-            os._exit(status)  # never return into the arbiter's code
+            # Never return into the arbiter's code. Not `status`: an older gunicorn that reaps this
+            # child takes it for a worker that could not boot, and stops.
+            os._exit(0)
         os.close(write_end)
         os.set_blocking(self._answer, False)
         self._until = time.monotonic() + LOAD_TIMEOUT_S

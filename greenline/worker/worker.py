@@ -31,7 +31,7 @@ from greenline.http import http2, proxy_headers
 from greenline.http.client import Client
 from greenline.http.connection import ClientConnection
 from greenline.http.error_responses import ErrorResponses
-from greenline.http.fast_parser import UWSGI, Rules, split_head
+from greenline.http.fast_parser import Rules, split_head
 from greenline.http.gunicorn_compat import (
     ALREADY_HANDLED,
     GeventWorker,
@@ -522,14 +522,15 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             gc.collect()  # connections in reference cycles, such as Django's, are closed now
 
     def _has_fast_parser(self) -> bool:
-        if split_head is None and self.cfg.http_parser == "auto":
+        if split_head is None and getattr(self.cfg, "http_parser", "auto") == "auto":
             self.log.warning(
                 "gunicorn_h1c is not installed: every request is read by gunicorn's Python parser"
             )
         return (
             bool(may_use_fast_parser(self.cfg))
-            and self.cfg.proxy_protocol == "off"
-            and self.cfg.protocol != UWSGI
+            and split_head is not None
+            and self.cfg.proxy_protocol in ("off", False)  # a bool in gunicorn 23
+            and not self.rules.is_uwsgi
         )
 
     def _hook(self, name: str) -> Any:

@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from greenline.http.gunicorn_compat import VERSION
+
 TEXT = [("Content-Type", "text/plain")]
 BODY = b"0123456789"
 
@@ -21,7 +23,7 @@ class Application:
         plain = {
             key: value if isinstance(value, PLAIN) else "an object"
             for key, value in environ.items()
-            if not key.startswith("greenline.")
+            if not key.startswith(IGNORED)
         }
         entry: list[Any] = [plain, None]
         self.seen.append(entry)
@@ -40,6 +42,8 @@ class Application:
 
 
 PLAIN = (str, int, tuple, bool)
+# What is ours; gunicorn 23 and 24 have no early hints.
+IGNORED = ("greenline.",) if VERSION >= (25, 0) else ("greenline.", "wsgi.early_hints")
 
 
 def _read(path: str, body: Any) -> Any:

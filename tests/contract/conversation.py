@@ -98,7 +98,8 @@ class Host:
     def __init__(self, worker_class: type[GeventWorker], **settings: Any) -> None:
         cfg = Config()
         for name, value in settings.items():
-            cfg.set(name, value)
+            if name in cfg.settings:  # gunicorn 23 has no http_parser
+                cfg.set(name, value)
         self.app = Application()
         if issubclass(worker_class, GreenWorker):
             worker_class.setup()  # as the master does

@@ -4,6 +4,9 @@ Run the tests against the newest versions of all requirements: ``make canary``.
 The requirements are installed without their bounds, and without pre-releases, in ``.venv-canary``.
 For the tests that fail there, each package is set back to our version in turn: what then passes,
 the new version broke. After 15 minutes the run is cut, and the table shows what is known by then.
+
+``make canary ARGS=--oldest`` runs the tests of the runtime with our pins, except for the oldest
+gunicorn and gevent that pyproject.toml allows, in ``.venv-canary-oldest``.
 """
 
 import json
@@ -12,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +23,19 @@ from pathlib import Path
 LIMIT_S = 15 * 60.0
 INTERRUPT_S = 60.0  # for pytest to stop its servers
 REQUIREMENTS = Path("requirements-dev.txt")
-VENV = Path(".venv-canary")
-LOG = VENV / "tests.log"
+PROJECT = Path("pyproject.toml")
+VENV, OLDEST_VENV = Path(".venv-canary"), Path(".venv-canary-oldest")
+LOG = "tests.log"
+BOUND = re.compile(r"(gunicorn|gevent)>=([\d.]+)")
+# What depends on gunicorn and gevent, and needs no database.
+RUNTIME = (
+    "tests/unit/flask", "tests/unit/http", "tests/unit/hub", "tests/unit/worker",
+    "tests/contract/test_same_answers.py", "tests/e2e/test_error_log.py", "tests/e2e/test_gate.py",
+    "tests/e2e/test_hosting.py", "tests/e2e/test_odd.py", "tests/e2e/test_other_protocols.py",
+    "tests/e2e/test_request_timeout.py", "tests/e2e/test_slow_clients.py",
+    "tests/e2e/test_slow_tls.py", "tests/e2e/test_taking_over.py", "tests/e2e/test_unloadable.py",
+    "tests/e2e/test_unmodified.py", "tests/e2e/test_upgrades.py", "tests/e2e/test_worker.py",
+)  # fmt: skip
 PIN = re.compile(r"([\w.-]+)==([^\s;]+)(.*)")
 FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
 DIRECT_END = "# Asked for by "  # begins the comment after the packages that we name
@@ -32,6 +47,8 @@ Versions = dict[str, tuple[str, str]]  # ours and the newest, by package
 def main(arguments: list[str]) -> int:
     """Install, run the tests that *arguments* select, and print the table; return the status."""
     end_s = time.monotonic() + LIMIT_S
+    if arguments[:1] == ["--oldest"]:
+        return _run_oldest(arguments[1:] or [*RUNTIME], end_s)
     print(f"canary: installing the newest versions into {VENV}", flush=True)
     pins = {found[1]: found[2] for found in _pins(REQUIREMENTS)}
     subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
@@ -60,8 +77,32 @@ def main(arguments: list[str]) -> int:
 
     _print(changed, failed, culprits(failed, changed, fails_with))
     summary = (output.strip().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
-    print(f"canary: {'cut after 15 minutes: ' if is_cut else ''}{summary}; see {LOG}")
+    print(f"canary: {'cut after 15 minutes: ' if is_cut else ''}{summary}; see {VENV / LOG}")
     return 1 if failed or is_cut else 0
+
+
+def _run_oldest(arguments: list[str], end_s: float) -> int:
+    """Run the tests of the runtime with the lower bounds; return the status."""
+    versions = lower_bounds(PROJECT)
+    print(f"canary: installing {' '.join(versions)} into {OLDEST_VENV}", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", OLDEST_VENV], check=True)
+    _pip("install", "--no-compile", "-r", str(REQUIREMENTS), venv=OLDEST_VENV)
+    _pip("install", "--no-compile", "--no-deps", *versions, venv=OLDEST_VENV)
+    output, is_cut = _tests(arguments, end_s, OLDEST_VENV)
+    summary = (output.strip().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
+    failed = FAILED.findall(output)
+    print(*failed, f"canary: {summary}; see {OLDEST_VENV / LOG}", sep="\n")
+    return 1 if failed or is_cut or " passed" not in summary else 0
+
+
+def lower_bounds(project: Path) -> list[str]:
+    """
+    Return the oldest gunicorn and gevent that the package allows, as pip's requirements.
+
+    :param project: its pyproject.toml.
+    """
+    needed = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+    return [f"{found[1]}=={found[2]}" for one in needed if (found := BOUND.match(one))]
 
 
 def without_bounds(requirements: Path) -> list[str]:
@@ -109,8 +150,8 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _pip(*arguments: str) -> str:
-    command = [VENV / "bin/python", "-m", "pip", "--disable-pip-version-check", *arguments]
+def _pip(*arguments: str, venv: Path = VENV) -> str:
+    command = [venv / "bin/python", "-m", "pip", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, timeout=LIMIT_S)
     return done.stdout
 
@@ -120,14 +161,14 @@ def _installed() -> dict[str, str]:
     return {_normal(each["name"]): each["version"] for each in found}
 
 
-def _tests(arguments: list[str], end_s: float) -> tuple[str, bool]:
+def _tests(arguments: list[str], end_s: float, venv: Path = VENV) -> tuple[str, bool]:
     """Run pytest; return its output, and whether it was cut at *end_s*."""
     remaining_s = end_s - time.monotonic()
     if remaining_s <= 0:
         return "", True
-    command = [VENV / "bin/python", "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    command = [venv / "bin/python", "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     is_cut = False
-    with LOG.open("a+", encoding="utf-8") as log:
+    with (venv / LOG).open("a+", encoding="utf-8") as log:
         begin = log.tell()
         running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.helpers.canary import FAILED, culprits, without_bounds
+from tests.helpers.canary import FAILED, PROJECT, culprits, lower_bounds, without_bounds
+from tests.helpers.support import CHECKOUT
 
 OUTPUT = """
 FAILED tests/unit/test_a.py::test_a - assert 1 == 2
@@ -16,6 +17,11 @@ def test_the_newest_versions_are_asked_for(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("# What we use.\n-r other.txt\na.b-c==1.0b2 ; python < '4'\n")
     (tmp_path / "other.txt").write_text("d==1.2\n\n# Asked for by the above.\ne==1.3\n")
     assert without_bounds(tmp_path / "one.txt") == ["d", "a.b-c ; python < '4'"]
+
+
+def test_the_oldest_versions_are_the_lower_bounds() -> None:
+    """They are the package's own."""
+    assert lower_bounds(CHECKOUT / PROJECT) == ["gevent==25.9.1", "gunicorn==23"]
 
 
 def test_the_failed_tests_are_read_from_the_summary() -> None:

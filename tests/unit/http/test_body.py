@@ -9,11 +9,11 @@ import gevent
 import pytest
 from gevent import Greenlet
 from gevent.socket import wait_read
-from gunicorn.http.body import Body
 from gunicorn.http.unreader import SocketUnreader
 
 from greenline.errors import DeadlineExceeded
 from greenline.http.body import BodyCut, BoundedChunks, drain, is_unread
+from greenline.http.gunicorn_compat import Body
 from greenline.hub import deadline
 
 HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
