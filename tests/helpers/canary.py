@@ -90,6 +90,8 @@ def _run_oldest(arguments: list[str], end_s: float) -> int:
     _pip("install", "--no-compile", "--no-deps", *versions, venv=OLDEST_VENV)
     output, is_cut = _tests(arguments, end_s, OLDEST_VENV)
     summary = (output.strip().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
+    if is_cut:
+        summary = f"cut after 15 minutes: {summary}"
     failed = FAILED.findall(output)
     print(*failed, f"canary: {summary}; see {OLDEST_VENV / LOG}", sep="\n")
     return 1 if failed or is_cut or " passed" not in summary else 0
