@@ -30,7 +30,7 @@ BOUND = re.compile(r"(gunicorn|gevent)>=([\d.]+)")
 # What depends on gunicorn and gevent, and needs no database.
 RUNTIME = (
     "tests/unit/flask", "tests/unit/http", "tests/unit/hub", "tests/unit/worker",
-    "tests/contract/test_same_answers.py", "tests/e2e/test_error_log.py", "tests/e2e/test_gate.py",
+    "tests/contract/test_same_answers.py", "tests/e2e/test_error_log.py", "tests/e2e/test_limiter.py",
     "tests/e2e/test_hosting.py", "tests/e2e/test_odd.py", "tests/e2e/test_other_protocols.py",
     "tests/e2e/test_request_timeout.py", "tests/e2e/test_slow_clients.py",
     "tests/e2e/test_slow_tls.py", "tests/e2e/test_taking_over.py", "tests/e2e/test_unloadable.py",
