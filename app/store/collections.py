@@ -263,7 +263,8 @@ def _version(document: Document) -> int:
 
 def _until_first(work: Callable[[], T]) -> T:
     """Return the result of *work*, repeated while other clients change the same documents."""
-    # Pauses are random: two clients that collide must not do so again at the same moment.
+    # Pauses are random: two clients that collide must not do so again at the same moment. The
+    # library's back-off, because the repositories import no hub.
     retrying = Retrying(
         retry=retry_if_exception_type(SerializationFailure),
         wait=wait_random_exponential(multiplier=SWAP_PAUSE_S, max=MAX_SWAP_PAUSE_S),

@@ -11,12 +11,9 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import gevent
-
-from greenline.hub.deadline import wait_in
+from greenline.hub.backoff import Backoff
 from greenline.offload.threads import can_wait
 
-FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.05
 HELD_ERRORS = {errno.EAGAIN, errno.EACCES}
 # The commands that wait, and their counterparts that do not wait.
 WAITING_COMMANDS = {fcntl.F_SETLKW: fcntl.F_SETLK}
@@ -31,28 +28,16 @@ _lockf: Callable[..., None] = fcntl.lockf
 _os_lockf: Callable[..., None] = os.lockf
 
 
-class Pauses:
-    """Pauses between attempts: 1 ms at first, twice as long each time, at most 50 ms."""
-
-    def __init__(self) -> None:
-        self._next_s = FIRST_RETRY_S
-
-    def wait(self) -> None:
-        """Wait in the hub for the length of the next pause."""
-        wait_in(gevent.sleep, self._next_s)
-        self._next_s = min(self._next_s * 2, LAST_RETRY_S)
-
-
 def _until_free(attempt: Callable[..., T], *args: Any) -> T:
     """Call *attempt* until the lock is not held elsewhere."""
-    pauses = Pauses()
+    backoff = Backoff()
     while True:
         try:
             return attempt(*args)
         except OSError as error:
             if error.errno not in HELD_ERRORS:
                 raise
-        pauses.wait()
+        backoff.wait()
 
 
 def flock(fd: Any, operation: int, /) -> None:

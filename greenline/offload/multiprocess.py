@@ -20,6 +20,7 @@ from gevent.os import fork_and_watch, fork_gevent
 from greenlet import getcurrent
 
 from greenline.hub import poll
+from greenline.hub.backoff import Backoff
 from greenline.hub.gevent_compat import closing_descriptors, get_hub_if_exists
 from greenline.offload.imports import after_import
 from greenline.offload.pipes import (
@@ -134,13 +135,13 @@ class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
         if _hub() is None:
             return bool(super().acquire(block, timeout))
         until = None if timeout is None else monotonic() + timeout
-        pause_s = MIN_PAUSE_S
+        backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
         # Tried again and again: a semaphore has no descriptor on which the hub could wait.
         while not self._try():
             if not block or (until is not None and monotonic() >= until):
                 return False
-            gevent.sleep(pause_s)
-            pause_s = min(pause_s * 2, MAX_PAUSE_S)
+            # Without the request's deadline, as *timeout* alone limits this wait.
+            gevent.sleep(backoff.next_s())
         return True
 
     def release(self) -> None:

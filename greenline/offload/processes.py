@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import gevent
 from gevent.event import AsyncResult
 
+from greenline.hub.backoff import Backoff
 from greenline.hub.deadline import wait_for, wait_in
 from greenline.hub.gevent_compat import watched_children
-from greenline.offload.locks import Pauses
 from greenline.offload.threads import can_wait
 
 ANY_CHILD = -1
@@ -129,9 +129,9 @@ def _reap_before_libev(attempt: Callable[[], T], options: int, is_done: Callable
         return result
     # Only the default loop is woken by SIGCHLD. In another one the child is polled.
     if not loop.default:
-        pauses = Pauses()
+        backoff = Backoff()
         while not is_done(result := attempt()):
-            pauses.wait()
+            backoff.wait()
         return result
     found: AsyncResult[T] = AsyncResult()
 

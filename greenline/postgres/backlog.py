@@ -2,17 +2,15 @@
 
 import errno
 import os
-import random
 from collections.abc import Callable
 from math import inf
 from time import monotonic
 from typing import Any
 
-import gevent
 import psycopg2
 from psycopg2 import _psycopg
 
-from greenline.hub import deadline
+from greenline.hub.backoff import Backoff
 
 BACKLOG_PAUSE_S, MAX_BACKLOG_PAUSE_S = 0.002, 0.05
 
@@ -34,7 +32,7 @@ def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float =
     :raises psycopg2.OperationalError: the connect failed, or the backlog stayed full.
     :raises DeadlineExceeded: the request's deadline has passed.
     """
-    pause_s = BACKLOG_PAUSE_S
+    backoff = Backoff(BACKLOG_PAUSE_S, MAX_BACKLOG_PAUSE_S)
     while True:
         try:
             return psycopg2_connect(dsn, connection_factory=connection_factory)
@@ -42,5 +40,4 @@ def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float =
             # Neither psycopg2 nor libpq keeps the errno, so the text is compared.
             if os.strerror(errno.EAGAIN) not in str(error) or monotonic() >= until_s:
                 raise
-        deadline.wait_in(gevent.sleep, random.uniform(pause_s / 2, pause_s))  # noqa: S311
-        pause_s = min(2 * pause_s, MAX_BACKLOG_PAUSE_S)
+        backoff.wait()

@@ -1,6 +1,5 @@
 """Offer connections and single reads to a repository."""
 
-import random
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -9,6 +8,7 @@ import gevent
 
 from greenline.errors import ConnectionLost, OutcomeUnknown, SerializationFailure
 from greenline.hub import deadline
+from greenline.hub.backoff import Backoff
 from greenline.postgres import prepared
 from greenline.postgres.connection import Connection
 from greenline.postgres.pool import ConnectionPool
@@ -79,12 +79,13 @@ class Postgres:
         :raises ConnectionLost: the last attempt failed in this way.
         :raises Error: as :meth:`connection`.
         """
-        for attempt in range(1, MAX_CONFLICTS):
+        # All of a pause is random: the transactions of a conflict are to spread as far as they can.
+        backoff = Backoff(2 * CONFLICT_PAUSE_S, MAX_CONFLICT_PAUSE_S, jitter=1)
+        for _ in range(1, MAX_CONFLICTS):
             try:
                 return self._transact(work, reset)
             except (SerializationFailure, ConnectionLost):
-                # At random, so that the transactions of a conflict do not meet again at once.
-                pause_s = random.uniform(0, CONFLICT_PAUSE_S * 2**attempt)  # noqa: S311
+                pause_s = backoff.next_s()
                 if pause_s >= (deadline.remaining(MAX_CONFLICT_PAUSE_S) or 0):
                     raise
                 gevent.sleep(pause_s)

@@ -10,7 +10,6 @@ closes a connection. Greenlets share a connection as threads do:
 
 import _socket
 import os
-import random
 import socket
 import weakref
 from collections import deque
@@ -28,6 +27,7 @@ from psycopg2.extensions import get_wait_callback
 from psycopg2.extras import LogicalReplicationConnection, PhysicalReplicationConnection
 
 from greenline.hub import deadline
+from greenline.hub.backoff import Backoff
 from greenline.hub.lock_waits import LockWait
 from greenline.postgres import backlog
 from greenline.postgres.connection import Connection as PooledConnection
@@ -415,7 +415,7 @@ class _SlotQueue:
         until_s: float,
         refused: Exception | None,
     ) -> Any:
-        pause_s = SLOT_PAUSE_S
+        backoff = Backoff(SLOT_PAUSE_S, MAX_SLOT_PAUSE_S)
         is_refused = refused is not None
         while (left_s := until_s - monotonic()) > 0:
             waiter.wake_up.clear()
@@ -426,13 +426,10 @@ class _SlotQueue:
                 continue
             if is_refused or not waiter.may_try:
                 # Not at once: the backend of a closed connection lives on for a moment.
-                jitter_s = random.uniform(pause_s / 2, pause_s)  # noqa: S311
-                deadline.wait_in(waiter.wake_up.wait, min(left_s, jitter_s))
+                deadline.wait_in(waiter.wake_up.wait, min(left_s, backoff.next_s()))
                 if waiter.wake_up.is_set():
-                    pause_s = SLOT_PAUSE_S
-                elif pause_s < MAX_SLOT_PAUSE_S:
-                    pause_s = min(2 * pause_s, MAX_SLOT_PAUSE_S)
-                else:
+                    backoff = Backoff(SLOT_PAUSE_S, MAX_SLOT_PAUSE_S)
+                elif backoff.is_at_max:
                     # Another process has got the slot. Each attempt costs the server a process, so
                     # only the first in the queue continues.
                     waiter.may_try = False

@@ -76,6 +76,8 @@ class Retries:
         """Wait for the release of a lock in this process or the end of a pause, until *until_s*."""
         delay_s = min(self._delay_s, max(until_s - monotonic(), 0.0))
         others = len(waiting[self._database])
+        # Not hub.backoff: the longest pause depends on the number of waiters, so that all of them
+        # together make no more than RETRIES_PER_S attempts.
         self._delay_s = min(self._delay_s * 2, max(LAST_RETRY_S, others / RETRIES_PER_S))
         if can_wait():
             wait_in(self._event.wait, delay_s)

@@ -6,7 +6,7 @@ from time import monotonic
 import pytest
 
 from greenline.errors import SerializationFailure
-from greenline.hub import deadline
+from greenline.hub import backoff, deadline
 from greenline.postgres import client
 from greenline.postgres.client import MAX_CONFLICTS, Postgres
 from greenline.postgres.connection import Connection
@@ -29,7 +29,7 @@ class Conflicting:
 @pytest.fixture(autouse=True)
 def _longest_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chance picks the longest pause that it may."""
-    monkeypatch.setattr(client.random, "uniform", lambda _, most_s: most_s)
+    monkeypatch.setattr(backoff.random, "uniform", lambda _, most_s: most_s)
 
 
 def test_each_pause_may_be_twice_as_long(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
