@@ -147,7 +147,7 @@ class HostCounts(Storage):
 
     def _try_lock(self, group: int) -> bool:
         """Lock *group*; return False if another process holds the lock."""
-        # The kernel releases the lock of a process that is killed.
+        # A record lock: the kernel releases it when its process ends, and no forked child keeps it.
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, FILE_SIZE + group)
         except (BlockingIOError, PermissionError):

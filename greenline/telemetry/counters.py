@@ -192,7 +192,9 @@ class Counters:
 
     def _lock(self, row: int) -> bool:
         """Lock *row*; return False if another process holds it."""
-        # The byte's offset is only a number for the kernel, unrelated to the row's contents.
+        # A record lock, not one of the open file description as in slots/file.py: a child that the
+        # worker forks has the descriptor, too, and would keep the row. The byte's offset is only a
+        # number for the kernel, unrelated to the row's contents.
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, row)
         except OSError:
