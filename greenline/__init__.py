@@ -13,6 +13,12 @@ A green runtime for synchronous WSGI applications on gunicorn's gevent workers.
 All else is internal. ``greenline budget`` and ``greenline check-deploy`` are commands.
 """
 
+from greenline import lazy
+
 __version__ = "0.1.0"
 
-__all__ = ["errors", "flask", "hub", "mongo", "patch", "postgres", "telemetry", "worker"]
+# Without "flask", which cannot be imported without its extra: it would break the star import.
+__all__ = ["errors", "hub", "mongo", "patch", "postgres", "telemetry", "worker"]
+
+# At the first use: gunicorn's arbiter imports modules of this package without the drivers.
+__getattr__ = lazy.modules(__name__, {*__all__, "flask"})

@@ -4,4 +4,8 @@ Services on gevent's hub and its greenlets: deadlines, disconnects, blocking cal
 ``deadline.limit()`` and ``deadline.remaining()`` are the public face; all else is internal.
 """
 
+from greenline import lazy
+
 __all__ = ["deadline"]
+
+__getattr__ = lazy.modules(__name__, __all__)

@@ -206,8 +206,36 @@ def test_the_worker_needs_no_extra(bare: Environment, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "program",
+    [
+        "import greenline; greenline.hub.deadline.limit(2.0); greenline.patch.patch_all",
+        "import greenline; greenline.telemetry.counters.totals; greenline.errors.ConfigError",
+        "import greenline; greenline.worker.GreenWorker; greenline.postgres; greenline.mongo",
+        "from greenline import *; errors, hub, mongo, patch, postgres, telemetry, worker",
+    ],
+)
+def test_the_public_names_need_no_import_of_their_own(
+    bare: Environment, tmp_path: Path, program: str
+) -> None:
+    """As ``help(greenline)`` writes them, and by the star import, without an extra."""
+    done = bare.run(f"python -c '{program}'", {}, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
     ("command", "missing"),
     [
+        pytest.param(
+            "python -c 'import greenline; greenline.postgres.open()'",
+            "greenline.postgres needs psycopg2: pip install 'greenline[postgres]', or "
+            "psycopg2-binary",
+            id="greenline.postgres",
+        ),
+        pytest.param(
+            "python -c 'import greenline; greenline.flask.Flask'",
+            "greenline.flask needs flask: pip install 'greenline[flask]'",
+            id="greenline.flask",
+        ),
         pytest.param(
             "python -c 'from greenline import postgres; postgres.open()'",
             "greenline.postgres needs psycopg2: pip install 'greenline[postgres]', or "
