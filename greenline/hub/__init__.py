@@ -2,6 +2,7 @@
 Services on gevent's hub and its greenlets: deadlines, disconnects, blocking calls, asyncio.
 
 ``deadline.limit()`` and ``deadline.remaining()`` are the public face; all else is internal.
+The service imports ``patching``.
 """
 
 from greenline import lazy

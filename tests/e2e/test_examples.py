@@ -211,7 +211,8 @@ def test_the_worker_needs_no_extra(bare: Environment, tmp_path: Path) -> None:
         "import greenline; greenline.hub.deadline.limit(2.0); greenline.patch.patch_all",
         "import greenline; greenline.telemetry.counters.totals; greenline.errors.ConfigError",
         "import greenline; greenline.worker.GreenWorker; greenline.postgres; greenline.mongo",
-        "from greenline import *; errors, hub, mongo, patch, postgres, telemetry, worker",
+        "from greenline import *; errors, hub, lifecycle.Resources, mongo, patch, postgres, worker",
+        "import greenline; greenline.budget.Plan; greenline.lifecycle.Health",
     ],
 )
 def test_the_public_names_need_no_import_of_their_own(
