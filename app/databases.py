@@ -8,8 +8,8 @@ from app.store.declared import DECLARED
 from app.store.indexes import Indexes
 from config import Settings
 from greenline import mongo, postgres
-from greenline.budget.plan import Plan
-from greenline.lifecycle.resources import Resources
+from greenline.budget import Plan
+from greenline.lifecycle import Resources
 from greenline.mongo import OpenMongo
 from greenline.mongo.client import make_client
 from greenline.postgres import OpenPostgres

@@ -43,7 +43,7 @@ from app.store.tasks import Tasks
 from config import Settings
 from config.settings import RATE_LIMIT, RATE_LIMIT_STORAGE
 from greenline.flask import Flask
-from greenline.lifecycle.resources import Resources
+from greenline.lifecycle import Resources
 from greenline.mongo import OpenMongo
 from greenline.postgres import OpenPostgres
 from greenline.postgres.connect import server_of

@@ -11,8 +11,8 @@ from app.store.keys import require_one
 from config import Settings
 from greenline.errors import DeadlineExceeded, StoreError, Unavailable
 from greenline.hub import deadline
+from greenline.postgres import Connection
 from greenline.postgres.connect import connect
-from greenline.postgres.connection import Connection
 from greenline.postgres.errors import translated
 
 DRY_RUN_S = 2.0

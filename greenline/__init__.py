@@ -4,6 +4,8 @@ A green runtime for synchronous WSGI applications on gunicorn's gevent workers.
 - ``gunicorn -k greenline.worker.GreenWorker legacy:app`` hosts an application as it is.
 - ``greenline.postgres.open()`` and ``greenline.mongo.open()`` open pools whose connections fit into
   what the server allows the workers of all hosts.
+- ``greenline.lifecycle.Resources`` starts, checks and closes them with the worker;
+  ``greenline.budget.Plan`` is what each may hold.
 - ``greenline.patch.patch_all()``, before all other imports, lets a script use them.
 - ``greenline.hub.deadline.limit(2.0)`` limits the waiting in a ``with`` block, in seconds.
 - ``greenline.flask.Flask`` is a ``flask.Flask`` with less work for each request.
@@ -13,6 +15,14 @@ A green runtime for synchronous WSGI applications on gunicorn's gevent workers.
 All else is internal. ``greenline budget`` and ``greenline check-deploy`` are commands.
 """
 
+from greenline import lazy
+
 __version__ = "0.1.0"
 
-__all__ = ["errors", "flask", "hub", "mongo", "patch", "postgres", "telemetry", "worker"]
+# Without "flask", which cannot be imported without its extra: it would break the star import.
+__all__ = [
+    "budget", "errors", "hub", "lifecycle", "mongo", "patch", "postgres", "telemetry", "worker",
+]  # fmt: skip
+
+# At the first use: gunicorn's arbiter imports modules of this package without the drivers.
+__getattr__ = lazy.modules(__name__, {*__all__, "flask"})

@@ -4,7 +4,7 @@ Define the environment variables: a record of each, and the parsers that the rec
 No other module of the runtime reads these variables. ``config`` defines those of the service with
 the same parsers, so that one text has one meaning.
 
-Internal: applications import nothing from here.
+Internal: applications import nothing from here. The service defines its settings with it.
 """
 
 import os

@@ -13,8 +13,8 @@ from app.api.access import bearer
 from app.api.operations import Operation, Routes, Scope
 from app.errors import Unauthorized
 from app.store.diagnostics import Diagnostics
-from greenline.budget.plan import Plan
-from greenline.lifecycle.health import Health
+from greenline.budget import Plan
+from greenline.lifecycle import Health
 
 OK, UNAVAILABLE = HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE
 

@@ -2,6 +2,11 @@
 Services on gevent's hub and its greenlets: deadlines, disconnects, blocking calls, asyncio.
 
 ``deadline.limit()`` and ``deadline.remaining()`` are the public face; all else is internal.
+The service imports ``patching``.
 """
 
+from greenline import lazy
+
 __all__ = ["deadline"]
+
+__getattr__ = lazy.modules(__name__, __all__)

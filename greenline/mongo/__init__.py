@@ -1,23 +1,18 @@
 """
 MongoDB through pymongo, green: clients, limits, errors.
 
-:func:`open` is the public face; the other modules are internal.
+:func:`open` and the :class:`OpenMongo` that it returns are the public face; the other modules are
+internal. The service imports ``client``, ``errors`` and ``options``.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from greenline.extras import needs_extra
+from greenline import lazy
 
 if TYPE_CHECKING:
     from greenline.mongo.factory import OpenMongo, open  # noqa: A004
 
 __all__ = ["OpenMongo", "open"]
 
-
-def __getattr__(name: str) -> Any:
-    # At the first use: the arbiter and the commands import modules of this package without it.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needs_extra("mongo"):
-        from greenline.mongo import factory
-    return getattr(factory, name)
+# At the first use: the arbiter and the commands import modules of this package without it.
+__getattr__ = lazy.attributes(__name__, {"OpenMongo": "factory", "open": "factory"}, extra="mongo")

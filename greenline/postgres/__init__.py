@@ -1,23 +1,23 @@
 """
 Postgres through psycopg2, green: pool, limits, errors.
 
-:func:`open` is the public face; the other modules are internal.
+:func:`open`, the :class:`OpenPostgres` that it returns, and :class:`Connection` are the public
+face; the other modules are internal. The service imports ``connect``, ``errors`` and ``limits``.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from greenline.extras import needs_extra
+from greenline import lazy
 
 if TYPE_CHECKING:
+    from greenline.postgres.connection import Connection
     from greenline.postgres.factory import OpenPostgres, open  # noqa: A004
 
-__all__ = ["OpenPostgres", "open"]
+__all__ = ["Connection", "OpenPostgres", "open"]
 
-
-def __getattr__(name: str) -> Any:
-    # At the first use: the arbiter and the commands import modules of this package without it.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needs_extra("postgres"):
-        from greenline.postgres import factory
-    return getattr(factory, name)
+# At the first use: the arbiter and the commands import modules of this package without it.
+__getattr__ = lazy.attributes(
+    __name__,
+    {"Connection": "connection", "OpenPostgres": "factory", "open": "factory"},
+    extra="postgres",
+)

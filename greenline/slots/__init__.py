@@ -1,7 +1,7 @@
 """
 Share a host's connections to one server among its processes, never more than the capacity.
 
-Internal: applications import nothing from here.
+Internal: applications import nothing from here. The service imports ``path`` and ``location``.
 """
 
 from greenline.slots.location import path

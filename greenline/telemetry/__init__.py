@@ -1,7 +1,11 @@
 """
 Report on a worker: the access log, the error log and the counters of all workers.
 
-``counters.totals()`` is the public face; all else is internal.
+``counters.totals()`` is the public face; all else is internal. The service imports ``console``.
 """
 
+from greenline import lazy
+
 __all__ = ["counters"]
+
+__getattr__ = lazy.modules(__name__, __all__)

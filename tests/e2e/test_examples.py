@@ -2,11 +2,13 @@
 
 import ast
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import time
+import venv
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,10 +19,20 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.helpers.support import CHECKOUT, START_LIMIT_S, Answer, Service, free_port, wait_until
+from tests.helpers.pages import PAGES, commands
+from tests.helpers.support import (
+    CHECKOUT,
+    START_LIMIT_S,
+    Answer,
+    Service,
+    environ,
+    free_port,
+    wait_until,
+)
 from tests.helpers.wheel import Environment, build
 
 EXAMPLES = CHECKOUT / "examples"
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 HELLO = """
 import greenline
 
@@ -184,6 +196,53 @@ def test_a_script(example: Callable[[str], Example], empty_database: str, empty_
     assert f"sum: {sum(n * n for n in range(200))}\nat most " in said
 
 
+INSTALLS = {
+    # What each line brings, and nothing else of the page needs.
+    "pip install . flask psycopg2-binary": "greenline, flask, psycopg2",
+    "pip install ../greenline": "greenline.patch",
+    'pip install "../greenline[postgres,mongo]"': "greenline.postgres.pool, greenline.mongo.client",
+    "pip install limits[redis]": "limits, redis",
+}
+
+
+def test_each_line_that_installs_is_known() -> None:
+    """A line more on a page is a row more."""
+    lines = {line for page in PAGES for line in commands(page) if line.startswith("pip ")}
+    assert lines == set(INSTALLS)
+
+
+@pytest.mark.parametrize("line", INSTALLS)
+def test_a_line_of_a_page_installs_what_it_says(wheel: Path, tmp_path: Path, line: str) -> None:
+    """Of the checkout, or of a folder beside it, with the wheel in the place of its sources."""
+    # A path with its extras is the checkout's; the network is not needed.
+    wanted = [
+        re.sub(r"^(\.|\.\./greenline)(?=\[|$)", "greenline", one) for one in shlex.split(line)[2:]
+    ]
+    environment = Environment(tmp_path / "venv", wheel, wanted)
+    done = environment.run(f"python -c 'import {INSTALLS[line]}'", {}, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 installs from the network")
+@pytest.mark.parametrize("line", [line for line in INSTALLS if "postgres" not in line])
+def test_pip_installs_a_line_of_a_page(tmp_path: Path, line: str) -> None:
+    """As typed, by pip itself, in an empty environment; psycopg2 would need a C compiler."""
+    source = tmp_path / "greenline"
+    ignore = shutil.ignore_patterns(".git", ".venv*", "var", "__pycache__")
+    shutil.copytree(CHECKOUT, source, ignore=ignore, symlinks=True)
+    venv.create(tmp_path / "venv", with_pip=True)
+    program = tmp_path / "venv" / "bin"
+    typed = subprocess.run(
+        [program / "python", "-m", *shlex.split(line)],
+        cwd=source, env=environ({}), capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert typed.returncode == 0, typed.stderr
+    subprocess.run(
+        [program / "python", "-c", f"import {INSTALLS[line]}"],
+        cwd=tmp_path / "venv", env=environ({}), check=True,
+    )  # fmt: skip
+
+
 def test_each_example_is_short_and_is_run_here() -> None:
     """Of 60 lines at most."""
     source = Path(__file__).read_text(encoding="utf-8")
@@ -206,8 +265,37 @@ def test_the_worker_needs_no_extra(bare: Environment, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "program",
+    [
+        "import greenline; greenline.hub.deadline.limit(2.0); greenline.patch.patch_all",
+        "import greenline; greenline.telemetry.counters.totals; greenline.errors.ConfigError",
+        "import greenline; greenline.worker.GreenWorker; greenline.postgres; greenline.mongo",
+        "from greenline import *; errors, hub, lifecycle.Resources, mongo, patch, postgres, worker",
+        "import greenline; greenline.budget.Plan; greenline.lifecycle.Health",
+    ],
+)
+def test_the_public_names_need_no_import_of_their_own(
+    bare: Environment, tmp_path: Path, program: str
+) -> None:
+    """As ``help(greenline)`` writes them, and by the star import, without an extra."""
+    done = bare.run(f"python -c '{program}'", {}, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
     ("command", "missing"),
     [
+        pytest.param(
+            "python -c 'import greenline; greenline.postgres.open()'",
+            "greenline.postgres needs psycopg2: pip install 'greenline[postgres]', or "
+            "psycopg2-binary",
+            id="greenline.postgres",
+        ),
+        pytest.param(
+            "python -c 'import greenline; greenline.flask.Flask'",
+            "greenline.flask needs flask: pip install 'greenline[flask]'",
+            id="greenline.flask",
+        ),
         pytest.param(
             "python -c 'from greenline import postgres; postgres.open()'",
             "greenline.postgres needs psycopg2: pip install 'greenline[postgres]', or "

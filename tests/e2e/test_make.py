@@ -1,13 +1,18 @@
 """What make sets up and cleans, in a copy of the checkout."""
 
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.pages import PAGES, commands
 from tests.helpers.support import CHECKOUT, environ
 
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+TARGETS = {line[5:] for page in PAGES for line in commands(page) if line.startswith("make ")}
 IGNORED = shutil.ignore_patterns(
     ".venv*", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results"
 )
@@ -19,9 +24,14 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(CHECKOUT, tmp_path / "a copy", ignore=IGNORED))
 
 
-def make(target: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def make(*words: str, folder: Path, timeout_s: int = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["make", target], cwd=folder, env=environ({}), capture_output=True, text=True, timeout=60
+        ["make", *words],
+        cwd=folder,
+        env=environ({}),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
     )
 
 
@@ -31,12 +41,33 @@ def test_clean_removes_what_was_made_and_nothing_else(copy: Path) -> None:
     for made in ("var/postgres", "var/bin", ".venv/lib", ".pytest_cache", "app/__pycache__"):
         (copy / made).mkdir(parents=True)
         (copy / made / "file").touch()
-    done = make("clean", copy)
+    done = make("clean", folder=copy)
     assert done.returncode == 0, done.stderr
     assert {path.relative_to(copy) for path in copy.rglob("*")} == before
 
 
 def test_setting_up_again_does_nothing() -> None:
     """The stamp in .venv says that all is there: no pip, no output."""
-    done = make("setup-dev", CHECKOUT)
+    done = make("setup-dev", folder=CHECKOUT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_a_target_on_a_page_starts_programs_that_exist(target: str) -> None:
+    """Of what make would run: modules of the checkout have a file and a main part."""
+    done = make("-n", target, folder=CHECKOUT)
+    assert done.returncode == 0, done.stderr
+    ours = re.findall(r"-m ((?:bench|embedded|tests)[\w.]+)", done.stdout)
+    if target.startswith("bench-"):
+        assert f"bench.{target[6:].replace('-', '_')}" in ours
+    for module in ours:
+        path = CHECKOUT.joinpath(*module.split(".")).with_suffix(".py")
+        assert '__name__ == "__main__"' in path.read_text(encoding="utf-8"), module
+
+
+@pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 installs from the network")
+def test_the_site_of_the_pages_is_built(copy: Path) -> None:
+    """``make docs`` in a copy; a broken link would end it."""
+    done = make("docs", folder=copy, timeout_s=600)
+    assert done.returncode == 0, done.stderr
+    assert (copy / "var" / "site" / "index.html").is_file()

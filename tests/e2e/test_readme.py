@@ -37,7 +37,7 @@ def command(beginning: str) -> list[str]:
 def test_each_command_of_the_readme_is_run_by_a_test() -> None:
     """A command more needs a test more."""
     ours = [HOST, BUDGET, SERVE, "flask db ", "flask keys "]
-    # test_serve.py, make test itself, and test_examples.py, which installs the package.
+    # test_serve.py, make test itself, and test_examples.py: test_commands.py names the tests.
     others = ["make serve", "make test", "pip install . flask psycopg2-binary"]
     assert len(COMMANDS) >= len(ours) + len(others)
     assert [line for line in COMMANDS if not line.startswith((*ours, *others))] == []
@@ -81,6 +81,9 @@ def test_the_service_starts_by_the_three_lines(empty_database: str, empty_mongo:
             running.get("/books", headers={"Authorization": f"Bearer {key}"}).status for key in keys
         ]
     assert statuses == [401, 200]
+    # docs/service.md names both.
+    assert "first" in run(["flask", "keys", "list"], settings).stdout
+    run(["flask", "keys", "revoke", "first"], settings)
 
 
 def test_gunicorn_hosts_the_example_by_the_line(tmp_path: Path, postgres: Postgres) -> None:

@@ -1,5 +1,6 @@
 """Read the README and the pages of docs/, and write their examples to files."""
 
+import re
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -7,6 +8,11 @@ from markdown_it import MarkdownIt
 from tests.helpers.support import CHECKOUT
 
 PAGES = (CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md")))
+# What an inline code that is a command begins with.
+PROGRAM = (
+    r"(\.venv/bin/)?(\.|apt-get|curl|docker|export|flask|greenline|gunicorn|make|mkdocs|pip|python"
+    r"|set|systemctl) |make$"
+)
 
 
 def read(name: str) -> str:
@@ -43,3 +49,21 @@ def write_example(page: str, name: str, folder: Path) -> Path:
     path = folder / name
     path.write_text(text)
     return path
+
+
+def commands(page: Path) -> list[str]:
+    """
+    Return each command of a page: of the blocks of a shell, after ``$`` of others, and inline.
+
+    :param page: one of ``PAGES``.
+    """
+    found = []
+    for token in MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8")):
+        if token.type == "fence":
+            lines = token.content.splitlines()
+            if token.info != "sh":  # a picture, a program, or a command with what it prints
+                lines = [line[2:] for line in lines if line.startswith("$ ")]
+            found += [line for line in lines if line and not line.startswith("#")]
+        codes = [each.content for each in token.children or () if each.type == "code_inline"]
+        found += [code for code in codes if re.match(PROGRAM, code)]
+    return found
