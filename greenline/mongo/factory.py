@@ -114,16 +114,15 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
         _, uri = settings.databases()
         if not uri:
             raise ConfigError(f"{settings.MONGODB_URI.name}: not set")
-    given = {
-        "workers": workers,
-        "hosts": hosts,
-        "surge_hosts": surge_hosts,
-        "mongodb_max_pool_size": max_size,
-        "mongodb_max_connections": max_connections,
-    }
-    sizing = settings.sizing()._replace(
-        **{key: number for key, number in given.items() if number is not None}
+    sizing = settings.sizing_of(
+        workers=workers,
+        hosts=hosts,
+        surge_hosts=surge_hosts,
+        mongodb_max_pool_size=max_size,
+        mongodb_max_connections=max_connections,
     )
+    if hosts is not None and sizing.hosts is None:
+        raise ConfigError("hosts: 'auto' is for postgres.open() alone: MongoDB's are not counted")
     opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
     counters.add(name, opened.stats, opened.statistics.reader())
     if resources is None:

@@ -160,6 +160,15 @@ def test_hosts_are_counted_for_a_script_too(addresses: dict[str, str]) -> None:
         pytest.param("mongo.open()", "MONGODB_URI: not set", id="no address of MongoDB"),
         pytest.param("postgres.open('postgresql://h/d', workers=0)", "workers: 0", id="no worker"),
         pytest.param("postgres.open('postgresql://h/d', hosts='all')", "hosts: 'all'", id="hosts"),
+        pytest.param("mongo.open('mongodb://h', workers=0)", "workers: 0", id="no worker, MongoDB"),
+        pytest.param("mongo.open('mongodb://h', max_size=-3)", "max_size: -3", id="a size below 1"),
+        pytest.param(
+            "mongo.open('mongodb://h', hosts='auto')", "hosts: 'auto'", id="counted hosts"
+        ),
+        pytest.param("mongo.open('mongodb://h', surge_hosts=-1)", "surge_hosts: -1", id="surge"),
+        pytest.param(
+            "mongo.open('mongodb://h', max_connections=1.5)", "max_connections: 1.5", id="a half"
+        ),
         pytest.param(
             "[postgres.open('postgresql://h/d', workers=number) for number in (1, 2)]",
             "open already with another number of workers",
