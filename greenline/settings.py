@@ -285,6 +285,10 @@ OF_WORKER: tuple[Variable[object], ...] = (
 # have variables of these names with a meaning of its own, so the worker does not check them.
 DATABASE_URL = Variable("DATABASE_URL", str, "", "Postgres")
 MONGODB_URI = Variable("MONGODB_URI", str, "", "MongoDB")
+_EXAMPLES = {
+    DATABASE_URL.name: "postgresql://user:password@host:5432/database",
+    MONGODB_URI.name: "mongodb://host:27017/database",
+}
 WORKERS = Variable(
     "WEB_CONCURRENCY", _workers, "", "workers; unset: as many as the CPU limit, or 2"
 )
@@ -466,6 +470,15 @@ def sizing_of(**given: int | str | None) -> Sizing:
             reason = str(error).removeprefix(repr(str(value)))
             raise ConfigError(f"{argument}: {value!r}{reason}") from None
     return Sizing(**fields)
+
+
+def not_set(name: str) -> str:
+    """
+    Return the reason why a variable that is not set is refused, with an example if there is one.
+
+    :param name: the variable's name, str.
+    """
+    return f"not set, for example {_EXAMPLES[name]}" if name in _EXAMPLES else "not set"
 
 
 def databases() -> tuple[str, str]:

@@ -188,7 +188,8 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     if uri is None:
         _, uri = settings.databases()
         if not uri:
-            raise ConfigError(f"{settings.MONGODB_URI.name}: not set")
+            variable = settings.MONGODB_URI.name
+            raise ConfigError(f"{variable}: {settings.not_set(variable)}")
     sizing = settings.sizing_of(
         workers=workers,
         hosts=hosts,

@@ -346,7 +346,8 @@ def _register(
 def _required_url() -> str:
     url, _ = settings.databases()
     if not url:
-        raise ConfigError(f"{settings.DATABASE_URL.name}: not set")
+        name = settings.DATABASE_URL.name
+        raise ConfigError(f"{name}: {settings.not_set(name)}")
     return url
 
 

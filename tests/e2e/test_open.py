@@ -198,8 +198,14 @@ def test_hosts_are_counted_for_a_script_too(addresses: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        pytest.param("postgres.open()", "DATABASE_URL: not set", id="no address"),
-        pytest.param("mongo.open()", "MONGODB_URI: not set", id="no address of MongoDB"),
+        pytest.param(
+            "postgres.open()", "DATABASE_URL: not set, for example postgresql://", id="no address"
+        ),
+        pytest.param(
+            "mongo.open()",
+            "MONGODB_URI: not set, for example mongodb://",
+            id="no address of MongoDB",
+        ),
         pytest.param("postgres.open('postgresql://h/d', workers=0)", "workers: 0", id="no worker"),
         pytest.param("postgres.open('postgresql://h/d', hosts='all')", "hosts: 'all'", id="hosts"),
         pytest.param("mongo.open('mongodb://h', workers=0)", "workers: 0", id="no worker, MongoDB"),
