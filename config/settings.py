@@ -14,6 +14,7 @@ from greenline.settings import (
     Variable,
     choice,
     flag,
+    not_set,
     optional,
     seconds,
     sizing,
@@ -150,7 +151,7 @@ def _url(variable: Variable[str], environ: Mapping[str, str], *schemes: str) -> 
     url = variable.read(environ)
     with variable.named():
         if not url:
-            raise ConfigError("not set")
+            raise ConfigError(not_set(variable.name))
         # The error does not show the value: a URL may contain a password.
         if not url.startswith(tuple(f"{scheme}://" for scheme in schemes)):
             raise ConfigError(f"must begin with {' or '.join(f'{s}://' for s in schemes)}")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import nan
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from greenline.budget.cpu import default_workers
 from greenline.errors import ConfigError
@@ -285,6 +285,10 @@ OF_WORKER: tuple[Variable[object], ...] = (
 # have variables of these names with a meaning of its own, so the worker does not check them.
 DATABASE_URL = Variable("DATABASE_URL", str, "", "Postgres")
 MONGODB_URI = Variable("MONGODB_URI", str, "", "MongoDB")
+_EXAMPLES = {
+    DATABASE_URL.name: "postgresql://user:password@host:5432/database",
+    MONGODB_URI.name: "mongodb://host:27017/database",
+}
 WORKERS = Variable(
     "WEB_CONCURRENCY", _workers, "", "workers; unset: as many as the CPU limit, or 2"
 )
@@ -419,6 +423,18 @@ class Sizing(NamedTuple):
     mongodb_max_pool_size: int | None
 
 
+# By the fields of Sizing, each with the name of the argument of postgres.open() or mongo.open().
+_SIZING: dict[str, tuple[Variable[int | None], str]] = {
+    "workers": (WORKERS, "workers"),
+    "hosts": (HOSTS, "hosts"),
+    "surge_hosts": (SURGE_HOSTS, "surge_hosts"),
+    "postgres_pool_size": (POSTGRES_POOL_SIZE, "max_size"),
+    "pgbouncer_pool_size": (PGBOUNCER_POOL_SIZE, "pgbouncer_pool_size"),
+    "mongodb_max_connections": (MONGODB_MAX_CONNECTIONS, "max_connections"),
+    "mongodb_max_pool_size": (MONGODB_MAX_POOL_SIZE, "max_size"),
+}
+
+
 def sizing(environ: Mapping[str, str] = os.environ) -> Sizing:
     """
     Return the input of the connection budget.
@@ -426,15 +442,43 @@ def sizing(environ: Mapping[str, str] = os.environ) -> Sizing:
     :param environ: the environment. Default ``os.environ``.
     :raises ConfigError: a value is not a number, or out of its range.
     """
-    return Sizing(
-        workers=WORKERS.read(environ),
-        hosts=HOSTS.read(environ),
-        surge_hosts=SURGE_HOSTS.read(environ),
-        postgres_pool_size=POSTGRES_POOL_SIZE.read(environ),
-        pgbouncer_pool_size=PGBOUNCER_POOL_SIZE.read(environ),
-        mongodb_max_connections=MONGODB_MAX_CONNECTIONS.read(environ),
-        mongodb_max_pool_size=MONGODB_MAX_POOL_SIZE.read(environ),
-    )
+    fields: dict[str, Any] = {
+        field: variable.read(environ) for field, (variable, _) in _SIZING.items()
+    }
+    return Sizing(**fields)
+
+
+def sizing_of(**given: int | str | None) -> Sizing:
+    """
+    Return the input of the connection budget from the arguments of a call.
+
+    :param given: fields of :class:`Sizing` by name; None is read from the environment. A field
+        that is not named is None: it does not count where two calls are compared.
+    :raises ConfigError: a value is not a number, or out of its range; the text names the argument
+        or the variable.
+    """
+    fields: dict[str, Any] = dict.fromkeys(Sizing._fields)
+    for field, value in given.items():
+        variable, argument = _SIZING[field]
+        if value is None:
+            fields[field] = variable.read()
+            continue
+        try:
+            # By the variable's own parser: an argument and a variable have one range.
+            fields[field] = variable.parse(str(value))
+        except ConfigError as error:
+            reason = str(error).removeprefix(repr(str(value)))
+            raise ConfigError(f"{argument}: {value!r}{reason}") from None
+    return Sizing(**fields)
+
+
+def not_set(name: str) -> str:
+    """
+    Return the reason why a variable that is not set is refused, with an example if there is one.
+
+    :param name: the variable's name, str.
+    """
+    return f"not set, for example {_EXAMPLES[name]}" if name in _EXAMPLES else "not set"
 
 
 def databases() -> tuple[str, str]:

@@ -15,23 +15,17 @@ from gunicorn.app.base import Application
 from gunicorn.config import Config
 from gunicorn.workers import SUPPORTED_WORKERS
 
-from greenline import settings
 from greenline.deploy.facts import Gunicorn, Sourced
 from greenline.errors import ConfigError
 
 GREEN = "greenline.worker.GreenWorker"
 CMD_ARGS = "GUNICORN_CMD_ARGS"
 # For a shell without the service's settings.
-NOT_SET = re.compile(r"\b([A-Z][A-Z0-9_]+): not set$")
+NOT_SET = re.compile(r"\b([A-Z][A-Z0-9_]+): not set(?:, for example (\S+))?$")
 HINT = (
     "; run check-deploy with the environment of the service, for example after "
     "`set -a; . /etc/greenline/env; set +a`{example}; `greenline check-deploy --help` says more"
 )
-# check-deploy connects to no server, so any address will do.
-EXAMPLES = {
-    settings.DATABASE_URL.name: "postgresql://user:password@host:5432/database",
-    settings.MONGODB_URI.name: "mongodb://host:27017/database",
-}
 
 
 def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
@@ -53,17 +47,19 @@ def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
     except SystemExit as error:
         # gunicorn prints the reason to stderr and exits.
         found = error.code if isinstance(error.code, str) else _last_line(said.getvalue())
-        raise ConfigError(f"{file}: {found or 'the file calls exit'}{_hint(found)}") from None
+        raise ConfigError(f"{file}: {_with_hint(found) or 'the file calls exit'}") from None
     except Exception as error:
         raise ConfigError(f"{file}: {error}") from error
 
 
-def _hint(found: str) -> str:
-    """Return what to do about a variable that is not set; nothing if *found* names none."""
+def _with_hint(found: str) -> str:
+    """Return *found* with what to do about a variable that is not set, if it names one."""
     if not (missing := NOT_SET.search(found)):
-        return ""
-    name = missing[1]
-    return HINT.format(example=f", or set {name}={EXAMPLES[name]}" if name in EXAMPLES else "")
+        return found
+    name, example = missing.groups()
+    # check-deploy connects to no server, so any address will do.
+    hint = HINT.format(example=f", or set {name}={example}" if example else "")
+    return f"{found[: missing.start()]}{name}: not set{hint}"
 
 
 class _Loaded(Application):  # type: ignore[misc]

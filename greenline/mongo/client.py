@@ -142,6 +142,11 @@ class Mongo(Batches):
         if self._warm is None:
             self._warm_up(client)
 
+    def resize(self, max_size: int) -> None:
+        """Exchange the client for one of *max_size*, unless the URI sets its size."""
+        if self._fixed is None:
+            self._clients.resize(max(max_size, self._min_size))
+
     def close(self) -> None:
         """Close all clients and their monitors, without waiting for an unreachable server."""
         self._closed = True
@@ -199,7 +204,7 @@ class Mongo(Batches):
         kept, theirs = options.split(self._uri, ours)
         if theirs and self._clients.current is None:
             log.info("mongodb: options of MONGODB_URI win over ours: %s", ", ".join(theirs))
-        return make_client(self._uri, self._with_min_size(kept), self.statistics)
+        return make_client(self._uri, self._with_min_size(kept), self.statistics, self.name)
 
     def _with_min_size(self, kept: options.Options) -> options.Options:
         """Add minPoolSize, unless the URI sets it; at most maxPoolSize, the URI's or ours."""
@@ -282,7 +287,10 @@ def server_of(uri: str) -> str:
 
 
 def make_client(
-    uri: str, ours: options.Options, statistics: PoolStatistics | None = None
+    uri: str,
+    ours: options.Options,
+    statistics: PoolStatistics | None = None,
+    pool_name: str | None = None,
 ) -> LimitedClient:
     """
     Return a client that is not connected.
@@ -290,6 +298,7 @@ def make_client(
     :param uri: a MongoDB URI, str.
     :param ours: pymongo's options, which override those in the URI, dict.
     :param statistics: as for :class:`LimitedClient`.
+    :param pool_name: the same.
     :raises ConfigError: the URI is wrong, names a file that cannot be read, or has an option for
         which pymongo gives only a warning.
     """
@@ -298,7 +307,9 @@ def make_client(
         with warnings.catch_warnings():
             # pymongo warns of an unknown or invalid option, and ignores it.
             warnings.simplefilter("error")
-            return LimitedClient(uri, statistics, connect=False, tz_aware=True, **name, **ours)
+            return LimitedClient(
+                uri, statistics, pool_name, connect=False, tz_aware=True, **name, **ours
+            )
     except (PyMongoError, OSError, ValueError, UserWarning) as error:
         # pymongo quotes the part that it misread, which may belong to the password.
         address = urlsplit(uri)

@@ -5,9 +5,11 @@ The client keeps its own time limits inside ``pymongo.timeout``, survives killed
 writes whose answer was lost, counts its sockets, and finds one document for two thirds of the cost.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
+from logging import DEBUG
 from threading import Condition, Lock
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -47,6 +49,8 @@ WRITE_SENT = "GreenlineWriteSent"
 REFUSED_CODES = {10107, 13435, 13436}
 # The answers to a late abort: no such transaction; a newer one has begun.
 ENDED_CODES = [251, 225]
+log = logging.getLogger(__name__)
+
 # The sessions whose commit was sent. The driver's own count of attempts restarts in an overload.
 commits_sent: WeakSet[ClientSession] = WeakSet()
 
@@ -159,16 +163,24 @@ class LimitedPool(Pool):
     Keep waitQueueTimeoutMS and connectTimeoutMS inside ``pymongo.timeout``.
 
     :param sockets: counts the sockets of the pool's client.
-    :param statistics: counts what the client's pools do; the other arguments are pymongo's.
+    :param statistics: counts what the client's pools do.
+    :param name: the pool's name in DEBUG lines; None: it logs nothing. The other arguments are
+        pymongo's.
     """
 
     def __init__(
-        self, sockets: Sockets, statistics: PoolStatistics, *args: Any, **kwargs: Any
+        self,
+        sockets: Sockets,
+        statistics: PoolStatistics,
+        name: str | None,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._sockets = sockets
         # A monitor has a pool of its own, which is not the application's.
         self._statistics = PoolStatistics() if self.is_sdam else statistics
+        self._name = None if self.is_sdam else name
         # The base class of threading's patched lock, without the cost of its arguments: the driver
         # acquires it six times for each command, and never waits for I/O while it holds it.
         lock: Any = BoundedSemaphore()
@@ -189,22 +201,39 @@ class LimitedPool(Pool):
             raise
         # On the connection itself: a weak dictionary costs an eighth of a checkout more.
         connection.greenline_checked_out_s = monotonic()  # type: ignore[attr-defined]
+        if log.isEnabledFor(DEBUG):
+            try:
+                self._log("checked out connection %d", connection.id)
+            except BaseException:
+                # A log handler may switch greenlets, and this one may be killed meanwhile.
+                self.checkin(connection)
+                raise
         return connection
 
     def checkin(self, conn: Connection) -> None:
         statistics = self._statistics
         now = monotonic()
-        statistics.usage_s += now - getattr(conn, "greenline_checked_out_s", now)
-        statistics.returns_bad += conn.closed
+        usage_s = now - getattr(conn, "greenline_checked_out_s", now)
+        statistics.usage_s += usage_s
+        is_bad = conn.closed
+        statistics.returns_bad += is_bad
         super().checkin(conn)
+        # After the driver's critical sections: a log handler may switch greenlets.
+        if log.isEnabledFor(DEBUG):
+            state = "bad" if is_bad else "clean"
+            self._log("connection %d returned %s after %.3f s", conn.id, state, usage_s)
 
     def _perished(self, conn: Connection) -> bool:
         is_lost = super()._perished(conn)
         self._statistics.connections_lost += is_lost
+        if is_lost and log.isEnabledFor(DEBUG):
+            self._log("closed connection %d, which was lost or idle for too long", conn.id)
         return is_lost
 
     def connect(self, *args: Any, **kwargs: Any) -> Connection:
         sockets = self._sockets
+        if log.isEnabledFor(DEBUG):
+            self._log("connecting")
         # Counted before the connect: its permit must not be given back while it goes on.
         sockets.connecting += 1
         try:
@@ -214,7 +243,18 @@ class LimitedPool(Pool):
             sockets.connected.add(connection)
         finally:
             sockets.connecting -= 1
+        if log.isEnabledFor(DEBUG):
+            try:
+                self._log("connected connection %d", connection.id)
+            except BaseException:  # the driver has not got it yet, so it would not close it
+                connection.close_conn(None)
+                raise
         return connection
+
+    def _log(self, event: str, *args: object) -> None:
+        if self._name is not None:
+            counts = len(self.conns), self.active_sockets
+            log.debug("%s: %s; idle %d, active %d", self._name, event % args, *counts)
 
 
 class KeptCollection(Collection[Document]):
@@ -269,10 +309,17 @@ class LimitedClient(MongoClient[Document]):
 
     :param uri: a MongoDB URI, str.
     :param statistics: counts what its pools do. Default: counts of its own.
+    :param pool_name: the pool's name in DEBUG lines. Default None: it logs nothing.
     :param options: pymongo's options by name.
     """
 
-    def __init__(self, uri: str, statistics: PoolStatistics | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        uri: str,
+        statistics: PoolStatistics | None = None,
+        pool_name: str | None = None,
+        **options: Any,
+    ) -> None:
         self.users = 0
         self.sockets = Sockets()
         self._default: KeptDatabase | None = None
@@ -281,7 +328,9 @@ class LimitedClient(MongoClient[Document]):
         # pymongo keeps these options for drivers on top of it. If a version drops them, only the
         # limits are lost, and tests/integration/test_mongo_outage.py and test_mongo_pool.py fail.
         inner: dict[str, Any] = {
-            "_pool_class": partial(LimitedPool, self.sockets, statistics or PoolStatistics()),
+            "_pool_class": partial(
+                LimitedPool, self.sockets, statistics or PoolStatistics(), pool_name
+            ),
             "_condition_class": KillableCondition,
         }
         super().__init__(uri, **inner, **options)

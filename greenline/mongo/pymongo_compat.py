@@ -1,25 +1,31 @@
 """
 The undocumented names of pymongo that the client builds on, checked once, at import.
 
-A pymongo without one of them, or with another signature, is refused with one line that says which
-version it is and which ones are supported.
+A pymongo without one of them, or with another signature, ends the process with one line that says
+which version it is and which ones are supported.
 """
 
 import inspect
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pymongo
 
-from greenline.errors import ConfigError
-
+# The status with which a worker of gunicorn ends the arbiter, too.
+WORKER_BOOT_ERROR = 3
 PYMONGO_SUPPORTED = ">=4.20,<4.21"
 
 
-def _misfit(reason: str) -> ConfigError:
-    return ConfigError(
-        f"pymongo {pymongo.version} is not supported ({reason}): install pymongo{PYMONGO_SUPPORTED}"
+def _refuse(reason: str) -> NoReturn:
+    print(
+        f"greenline: pymongo {pymongo.version} is not supported ({reason}): "
+        f"install pymongo{PYMONGO_SUPPORTED}",
+        file=sys.stderr,
+        flush=True,
     )
+    # With the status 1 of sys.exit(text), gunicorn would start the worker again and again.
+    sys.exit(WORKER_BOOT_ERROR)
 
 
 try:
@@ -31,7 +37,7 @@ try:
     from pymongo.synchronous.server import Server
     from pymongo.topology_description import TOPOLOGY_TYPE
 except ImportError as error:
-    raise _misfit(str(error)) from None
+    _refuse(str(error))
 
 # What is called or overridden, with the parameters that it has in the supported versions.
 PYMONGO_SIGNATURES: tuple[tuple[str, Any, str], ...] = (
@@ -64,18 +70,18 @@ def check() -> None:
     """
     Prove that pymongo's functions have the parameters that the client knows.
 
-    :raises ConfigError: one is missing or has others; the line names it and the versions that are
-        supported.
+    :raises SystemExit: one is missing or has others; the one line names it and the versions that
+        are supported.
     """
     for name, owner, expected in PYMONGO_SIGNATURES:
         function: Callable[..., Any] | None = getattr(owner, name, None)
         if function is None:
-            raise _misfit(f"{owner.__name__}.{name} is gone")
+            _refuse(f"{owner.__name__}.{name} is gone")
         parameters = inspect.signature(function).parameters
         # A monitoring agent may have wrapped it in a function of any arguments.
         is_wrapped = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
         if (found := " ".join(parameters)) != expected and not is_wrapped:
-            raise _misfit(f"{owner.__name__}.{name}({found.replace(' ', ', ')})")
+            _refuse(f"{owner.__name__}.{name}({found.replace(' ', ', ')})")
 
 
 check()

@@ -285,7 +285,13 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     :raises LatePatching: psycopg2 would block the hub: call ``greenline.patch.patch_all()`` first.
     """
     url = check_url(url or _required_url())
-    sizing = _sizing(workers, hosts, surge_hosts, max_size, pgbouncer_pool_size)
+    sizing = settings.sizing_of(
+        workers=workers,
+        hosts=hosts,
+        surge_hosts=surge_hosts,
+        postgres_pool_size=max_size,
+        pgbouncer_pool_size=pgbouncer_pool_size,
+    )
     # A pgbouncer in transaction mode takes no options, and its process ids are its own.
     timeout = (statement_timeout_s or 0) if prepare else None
     connect_to: Connect = partial(connect, url, connect_timeout_s, timeout)
@@ -340,36 +346,9 @@ def _register(
 def _required_url() -> str:
     url, _ = settings.databases()
     if not url:
-        raise ConfigError(f"{settings.DATABASE_URL.name}: not set")
+        name = settings.DATABASE_URL.name
+        raise ConfigError(f"{name}: {settings.not_set(name)}")
     return url
-
-
-def _sizing(
-    workers: int | None,
-    hosts: int | str | None,
-    surge_hosts: int | None,
-    max_size: int | None,
-    pgbouncer_pool_size: int | None,
-) -> Sizing:
-    if isinstance(hosts, str) and hosts != "auto":
-        raise ConfigError(f"hosts: {hosts!r} is neither a number nor 'auto'")
-    given = {
-        "workers": workers,
-        "surge_hosts": surge_hosts,
-        "postgres_pool_size": max_size,
-        "pgbouncer_pool_size": pgbouncer_pool_size,
-    }
-    for name, number in {**given, "hosts": hosts}.items():
-        minimum = 0 if name == "surge_hosts" else 1
-        if isinstance(number, int) and number < minimum:
-            raise ConfigError(f"{name}: {number} is below {minimum}")
-    sizing = settings.sizing()._replace(
-        **{name: number for name, number in given.items() if number is not None}
-    )
-    if hosts is not None:
-        sizing = sizing._replace(hosts=hosts if isinstance(hosts, int) else None)
-    # MongoDB's part has no place in what two calls for one Postgres are compared by.
-    return sizing._replace(mongodb_max_connections=None, mongodb_max_pool_size=None)
 
 
 def _select_1(conn: Connection) -> None:

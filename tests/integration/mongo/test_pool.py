@@ -1,8 +1,10 @@
 """greenline.mongo's connections: never too many, none lost, none left behind."""
 
 import gc
+import logging
 import os
 import random
+import re
 import threading
 from time import monotonic
 from typing import Any
@@ -126,6 +128,33 @@ def test_what_the_pools_do_is_counted(connect: Connect, mongo_proxy: Proxy, firs
     assert counted["requests_wait_ms"] >= 50
     assert counted["usage_ms"] >= 50
     assert counted["returns_bad"] == 0
+
+
+def test_the_log_names_the_pool(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """Each DEBUG line carries it: growth, checkout, return and close; without DEBUG none."""
+    client = connect(1)
+    with client.database() as database:
+        database.command("ping")
+        assert not caplog.messages
+        with caplog.at_level(logging.DEBUG, "greenline.mongo"):
+            database.command("ping")
+            for server in database.client._topology._servers.values():
+                server.pool.reset_without_pause()
+            database.command("ping")
+            client.close()
+    events = [re.sub(r"\d+", "N", text.partition(";")[0]) for text in caplog.messages]
+    assert events == [
+        "mongodb: checked out connection N",
+        "mongodb: connection N returned clean after N.N s",
+        "mongodb: connecting",
+        "mongodb: connected connection N",
+        "mongodb: checked out connection N",
+        "mongodb: connection N returned clean after N.N s",
+        # The driver's endSessions.
+        "mongodb: checked out connection N",
+        "mongodb: connection N returned clean after N.N s",
+        "mongodb pool: closed",
+    ]
 
 
 @pytest.mark.parametrize(
