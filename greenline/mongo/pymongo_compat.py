@@ -13,7 +13,7 @@ import pymongo
 
 from greenline.errors import ConfigError
 
-PYMONGO_SUPPORTED = ">=4.20,<4.21"
+PYMONGO_SUPPORTED = ">=4.19,<4.21"
 
 
 def _misfit(reason: str) -> ConfigError:
