@@ -19,7 +19,7 @@ PSYCOPG2_SUPPORTED = ">=2.9.5,<2.10"
 def _warn(reason: object, consequence: str) -> None:
     logging.getLogger(__name__).warning(
         "psycopg2 %s is not supported (%s): %s; install psycopg2%s",
-        _psycopg.__version__.partition(" ")[0],
+        psycopg2.__version__.partition(" ")[0],  # type: ignore[attr-defined]
         reason,
         consequence,
         PSYCOPG2_SUPPORTED,
