@@ -24,7 +24,7 @@ from gunicorn.glogging import Logger
 
 from bench.flask_request import application
 from greenline.flask import Flask
-from greenline.http.fast_parser import split_head
+from greenline.http.h1c_compat import split_head
 from greenline.http.plain_client import PlainClient
 from greenline.hub.cooperate import yield_to_hub
 from greenline.worker.listener import Name

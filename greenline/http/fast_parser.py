@@ -8,7 +8,6 @@ gunicorn with all its bytes. gunicorn_h1c, a C extension, splits the head.
 
 import os
 import re
-from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -22,12 +21,7 @@ from greenline.http.gunicorn_compat import (
     is_trusted_proxy,
     unquote_to_wsgi_str,
 )
-
-try:
-    from gunicorn_h1c import parse_request_fast
-except ImportError:  # gunicorn's Python parser reads every request
-    parse_request_fast = None
-split_head: Callable[[bytes], Any] = parse_request_fast
+from greenline.http.h1c_compat import split_head
 
 CHUNKED = -1
 UWSGI = "uwsgi"  # gunicorn's only protocol that is not HTTP

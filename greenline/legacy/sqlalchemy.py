@@ -11,6 +11,8 @@ First connections are given in the order of arrival. A pool whose checkouts have
 the reservation after some time.
 """
 
+import inspect
+import logging
 import weakref
 from collections import deque
 from typing import Any
@@ -32,7 +34,37 @@ NESTING_CHECKOUTS = 10
 
 def install() -> None:
     """Wrap SQLAlchemy's QueuePool, now or after its import."""
-    after_import(POOL_MODULE, lambda module: wrap(module.QueuePool))
+    after_import(POOL_MODULE, _wrap_its_pool)
+
+
+def _wrap_its_pool(module: Any) -> None:
+    try:
+        check(module)
+    except Exception as error:  # whatever it raises, the application's import must not fail
+        # Not the version, which SQLAlchemy sets later in its import.
+        logging.getLogger(__name__).warning(
+            "SQLAlchemy's QueuePool is not a known one (%s): requests that need two connections "
+            "may wait for each other until the pool's timeout",
+            error,
+        )
+    else:
+        wrap(module.QueuePool)
+
+
+def check(module: Any) -> None:
+    """
+    Prove that SQLAlchemy has the undocumented names that :func:`wrap` uses.
+
+    :param module: ``sqlalchemy.pool.impl``.
+    :raises AttributeError: one is missing.
+    :raises TypeError: a method has other parameters, or an attribute another type.
+    """
+    pool = module.QueuePool(lambda: None)  # it connects at the first checkout
+    inspect.signature(pool._do_get).bind()
+    inspect.signature(pool._do_return_conn).bind(None)
+    _ = pool._pool.maxsize + pool._max_overflow > 0, pool._timeout > 0
+    # wrap() sets an attribute of its own.
+    _ = module._ConnectionRecord(pool, connect=False).__dict__
 
 
 def wrap(pool_class: Any) -> None:

@@ -1,5 +1,5 @@
 """
-Extend pymongo's MongoClient by private names, as of pymongo 4.20.
+Extend pymongo's MongoClient by private names, as of pymongo 4.19 and 4.20.
 
 The client keeps its own time limits inside ``pymongo.timeout``, survives killed greenlets, marks
 writes whose answer was lost, counts its sockets, and finds one document for two thirds of the cost.

@@ -14,7 +14,7 @@ import pymongo
 
 # The status with which a worker of gunicorn ends the arbiter, too.
 WORKER_BOOT_ERROR = 3
-PYMONGO_SUPPORTED = ">=4.20,<4.21"
+PYMONGO_SUPPORTED = ">=4.19,<4.21"
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -8,15 +8,11 @@ from time import monotonic
 from typing import Any
 
 import psycopg2
-from psycopg2 import _psycopg
 
 from greenline.hub.backoff import Backoff
+from greenline.postgres.psycopg2_compat import psycopg2_connect
 
 BACKLOG_PAUSE_S, MAX_BACKLOG_PAUSE_S = 0.002, 0.05
-
-# The function that psycopg2.connect() calls with the complete connection string. The name is
-# private; ``greenline.postgres.foreign`` puts another function in its place.
-psycopg2_connect: Callable[..., Any] = _psycopg._connect
 
 
 def connect(dsn: str, connection_factory: Callable[[str], Any], until_s: float = inf) -> Any:

@@ -9,13 +9,13 @@ libpq is called directly instead, without that lock, in a native thread.
 
 import ctypes
 from functools import cache
-from typing import Any
 
 import gevent
-import psycopg2
 from gevent.threadpool import ThreadPool
 from psycopg2.extensions import TRANSACTION_STATUS_ACTIVE
 from psycopg2.extensions import connection as PsycopgConnection
+
+from greenline.postgres.psycopg2_compat import libpq
 
 THREADS = 4
 ERROR_BYTES = 256  # as libpq's documentation recommends
@@ -23,17 +23,16 @@ ERROR_BYTES = 256  # as libpq's documentation recommends
 
 def cancel_statement(conn: PsycopgConnection) -> None:
     """Request the cancel of the statement in progress, if there is one; return at once."""
-    if conn.info.transaction_status != TRANSACTION_STATUS_ACTIVE:
+    if libpq is None or conn.info.transaction_status != TRANSACTION_STATUS_ACTIVE:
         return
     # A copy of the address and of the backend's key, which may be used after the close.
-    request = _libpq().PQgetCancel(conn.pgconn_ptr)
+    request = libpq.PQgetCancel(conn.pgconn_ptr)
     if request:
         gevent.spawn(_threads().apply, _send, (request,))
 
 
 def _send(request: int) -> None:
     """Connect to the server, send the request and wait for its end, in a native thread."""
-    libpq = _libpq()
     libpq.PQcancel(request, ctypes.create_string_buffer(ERROR_BYTES), ERROR_BYTES)
     libpq.PQfreeCancel(request)
 
@@ -43,15 +42,3 @@ def _threads() -> ThreadPool:
     # Not gevent's own pool, which DNS look-ups need: a server that does not answer holds a thread
     # for minutes.
     return ThreadPool(THREADS)
-
-
-@cache
-def _libpq() -> Any:
-    """Return the libpq that psycopg2 is linked with."""
-    # Another copy of libpq cannot read the pointers of this one.
-    libpq = ctypes.CDLL(psycopg2._psycopg.__file__)
-    libpq.PQgetCancel.argtypes = [ctypes.c_void_p]
-    libpq.PQgetCancel.restype = ctypes.c_void_p
-    libpq.PQcancel.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
-    libpq.PQfreeCancel.argtypes = [ctypes.c_void_p]
-    return libpq

@@ -32,6 +32,7 @@ from greenline.hub.lock_waits import LockWait
 from greenline.postgres import backlog
 from greenline.postgres.connection import Connection as PooledConnection
 from greenline.postgres.parameters import connect_timeout_s, parameters
+from greenline.postgres.psycopg2_compat import calls_connect, psycopg2_connect
 from greenline.postgres.resolve import Endpoint, Unresolved, endpoints, has_names, with_endpoints
 from greenline.postgres.serialize import SerializedConnection, adopt, connection_class
 from greenline.telemetry import counters
@@ -66,6 +67,8 @@ waiting = 0
 
 def install() -> None:
     """Replace psycopg2's connect by :func:`connect`, and register the gauge ``psycopg2``."""
+    if not calls_connect:
+        return
     # psycopg2.connect() looks this name up at each call, so applications that imported the function
     # earlier are covered, too.
     psycopg2._connect = connect  # type: ignore[attr-defined]  # psycopg2.connect() calls it
@@ -88,7 +91,7 @@ def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
     factory = connection_factory or PsycopgConnection
     is_own = isinstance(factory, type) and issubclass(factory, UNTOUCHED)
     if is_own or any(is_async.values()) or get_wait_callback() is None:
-        return backlog.psycopg2_connect(dsn, connection_factory=connection_factory, **is_async)
+        return psycopg2_connect(dsn, connection_factory=connection_factory, **is_async)
     given = parameters(dsn)
     timeout_s = connect_timeout_s(given)
     until_s = monotonic() + (timeout_s or SLOT_TIMEOUT_S)

@@ -27,11 +27,11 @@ from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
 from greenline.admission.limiter import limiter, refuse
 from greenline.errors import ClientGone, ConfigError, Overloaded
-from greenline.http import http2, proxy_headers
+from greenline.http import h1c_compat, http2, proxy_headers
 from greenline.http.client import Client
 from greenline.http.connection import ClientConnection
 from greenline.http.error_responses import ErrorResponses
-from greenline.http.fast_parser import Rules, split_head
+from greenline.http.fast_parser import Rules
 from greenline.http.gunicorn_compat import (
     ALREADY_HANDLED,
     GeventWorker,
@@ -522,13 +522,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             gc.collect()  # connections in reference cycles, such as Django's, are closed now
 
     def _has_fast_parser(self) -> bool:
-        if split_head is None and getattr(self.cfg, "http_parser", "auto") == "auto":
+        if h1c_compat.MISFIT and getattr(self.cfg, "http_parser", "auto") != "python":
             self.log.warning(
-                "gunicorn_h1c is not installed: every request is read by gunicorn's Python parser"
+                "%s: every request is read by gunicorn's Python parser", h1c_compat.MISFIT
             )
         return (
             bool(may_use_fast_parser(self.cfg))
-            and split_head is not None
+            and not h1c_compat.MISFIT
             and self.cfg.proxy_protocol in ("off", False)  # a bool in gunicorn 23
             and not self.rules.is_uwsgi
         )

@@ -6,7 +6,7 @@ For the tests that fail there, each package is set back to our version in turn: 
 the new version broke. After 15 minutes the run is cut, and the table shows what is known by then.
 
 ``make canary ARGS=--oldest`` runs the tests of the runtime with our pins, except for the oldest
-gunicorn and gevent that pyproject.toml allows, in ``.venv-canary-oldest``.
+gunicorn, gevent and pymongo that pyproject.toml allows, in ``.venv-canary-oldest``.
 """
 
 import json
@@ -26,15 +26,17 @@ REQUIREMENTS = Path("requirements-dev.txt")
 PROJECT = Path("pyproject.toml")
 VENV, OLDEST_VENV = Path(".venv-canary"), Path(".venv-canary-oldest")
 LOG = "tests.log"
-BOUND = re.compile(r"(gunicorn|gevent)>=([\d.]+)")
-# What depends on gunicorn and gevent, and needs no database.
+BOUND = re.compile(r"(gunicorn|gevent|pymongo)>=([\d.]+)")
+# What depends on gunicorn and gevent, and needs no database; then what depends on pymongo, for
+# which the tests start the MongoDB of REQUIREMENTS.
 RUNTIME = (
     "tests/unit/flask", "tests/unit/http", "tests/unit/hub", "tests/unit/worker",
-    "tests/contract/test_same_answers.py", "tests/e2e/test_error_log.py", "tests/e2e/test_limiter.py",
-    "tests/e2e/test_hosting.py", "tests/e2e/test_odd.py", "tests/e2e/test_other_protocols.py",
-    "tests/e2e/test_request_timeout.py", "tests/e2e/test_slow_clients.py",
-    "tests/e2e/test_slow_tls.py", "tests/e2e/test_taking_over.py", "tests/e2e/test_unloadable.py",
-    "tests/e2e/test_unmodified.py", "tests/e2e/test_upgrades.py", "tests/e2e/test_worker.py",
+    "tests/contract/test_same_answers.py", "tests/e2e/test_error_log.py",
+    "tests/e2e/test_limiter.py", "tests/e2e/test_hosting.py", "tests/e2e/test_odd.py",
+    "tests/e2e/test_other_protocols.py", "tests/e2e/test_request_timeout.py",
+    "tests/e2e/test_slow_clients.py", "tests/e2e/test_slow_tls.py", "tests/e2e/test_taking_over.py",
+    "tests/e2e/test_unloadable.py", "tests/e2e/test_unmodified.py", "tests/e2e/test_upgrades.py",
+    "tests/e2e/test_worker.py", "tests/unit/mongo", "tests/integration/mongo",
 )  # fmt: skip
 PIN = re.compile(r"([\w.-]+)==([^\s;]+)(.*)")
 FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
@@ -99,11 +101,12 @@ def _run_oldest(arguments: list[str], end_s: float) -> int:
 
 def lower_bounds(project: Path) -> list[str]:
     """
-    Return the oldest gunicorn and gevent that the package allows, as pip's requirements.
+    Return the oldest gunicorn, gevent and pymongo that the package allows, as pip's requirements.
 
     :param project: its pyproject.toml.
     """
-    needed = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+    found_in = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+    needed = found_in["dependencies"] + found_in["optional-dependencies"]["mongo"]
     return [f"{found[1]}=={found[2]}" for one in needed if (found := BOUND.match(one))]
 
 

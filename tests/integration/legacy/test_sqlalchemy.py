@@ -245,3 +245,40 @@ def test_the_private_names_are_there() -> None:
     assert hasattr(queue_pool._do_get, "__wrapped__")
     for name in ("_max_overflow", "_timeout", "_pool"):
         assert hasattr(queue_pool(lambda: None), name)
+
+
+@pytest.mark.parametrize(
+    "name", ["_do_get", "_do_return_conn", "_max_overflow", "_timeout", "self._pool", "__dict__"]
+)
+def test_an_unknown_pool_stays_as_it_is(name: str) -> None:
+    """SQLAlchemy works without the wrapper where it has renamed one; one warning says so."""
+    code = f"""
+from importlib.machinery import SourceFileLoader
+
+read = SourceFileLoader.get_data
+
+def renamed(self, path):
+    data = read(self, path)
+    if "/sqlalchemy/pool/" not in path:
+        return data
+    if path.endswith(".pyc"):  # so that the source is read
+        raise OSError
+    return data.replace(b'{name}', b'{name}_new' if b'{name}' != b'__dict__' else b'_held')
+
+SourceFileLoader.get_data = renamed
+import greenline.legacy.sqlalchemy as legacy
+legacy.install()
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import QueuePool
+engine = create_engine("sqlite://", poolclass=QueuePool)
+for _ in range(2):
+    with engine.connect() as conn:
+        print(conn.execute(text("select 42")).scalar_one())
+"""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "42\n42\n"), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("SQLAlchemy's QueuePool is not a known one (")
+    assert name.removeprefix("self.") in done.stderr

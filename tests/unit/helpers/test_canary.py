@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from tests.helpers.canary import FAILED, PROJECT, culprits, lower_bounds, without_bounds
+from tests.helpers.canary import (
+    FAILED,
+    PROJECT,
+    RUNTIME,
+    culprits,
+    lower_bounds,
+    without_bounds,
+)
 from tests.helpers.support import CHECKOUT
 
 OUTPUT = """
@@ -21,7 +28,14 @@ def test_the_newest_versions_are_asked_for(tmp_path: Path) -> None:
 
 def test_the_oldest_versions_are_the_lower_bounds() -> None:
     """They are the package's own."""
-    assert lower_bounds(CHECKOUT / PROJECT) == ["gevent==25.9.1", "gunicorn==23"]
+    assert lower_bounds(CHECKOUT / PROJECT) == [
+        "gevent==25.9.1", "gunicorn==23", "pymongo==4.19",
+    ]  # fmt: skip
+
+
+def test_the_tests_of_the_runtime_exist() -> None:
+    """pytest ends at once for a path that is gone, and runs none of the others."""
+    assert [path for path in RUNTIME if not (CHECKOUT / path).exists()] == []
 
 
 def test_the_failed_tests_are_read_from_the_summary() -> None:
