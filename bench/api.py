@@ -75,7 +75,7 @@ on: {engine.NAME} keeps documents in memory and limits nobody; SecantusDB is ask
 fastapi-to-thread has as many threads as asyncio gives it, gthread has {lineup.THREADS}
 lacking: a page of {products.COUNT:,} products without the field, or with its default
 cpu ms, db ms: what server and database spent of the processors for one operation
-rss MB: of all processes of a server, gunicorn's master too"""
+rss MB: of all processes of a server, gunicorn's arbiter too"""
 
 
 @dataclass(frozen=True)

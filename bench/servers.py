@@ -133,7 +133,7 @@ class Server:
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(grace_s)
-        # Also when the master has ended: a blocked worker may have outlived it.
+        # Also when the arbiter has ended: a blocked worker may have outlived it.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -153,7 +153,7 @@ class Server:
 
 
 class Gunicorn(Server):
-    """A gunicorn: a master and its workers."""
+    """A gunicorn: an arbiter and its workers."""
 
     program = "gunicorn"
     listen = ("--bind", "127.0.0.1:{port}")

@@ -85,9 +85,9 @@ class First:
         """Report the files that are done; return whether more may come."""
         alive = any(other.alive() for other in others)  # asked first: the last word counts
         for number in list(missing):
-            told = folder / f"{number}.json"
-            if told.exists():
-                for data in json.loads(told.read_text()):
+            results = folder / f"{number}.json"
+            if results.exists():
+                for data in json.loads(results.read_text()):
                     report(config, data)
                 del missing[number]
         return alive
@@ -142,9 +142,9 @@ class Other:
         self._reports.append(data)
 
     def _report(self, number: int) -> None:
-        told = self._folder / f"{number}.json"
-        told.with_suffix(".new").write_text(json.dumps(self._reports))
-        told.with_suffix(".new").replace(told)
+        results = self._folder / f"{number}.json"
+        results.with_suffix(".new").write_text(json.dumps(self._reports))
+        results.with_suffix(".new").replace(results)
         self._reports.clear()
 
     @pytest.hookimpl(tryfirst=True)

@@ -99,7 +99,7 @@ def test_workers_and_arguments_reach_the_server(tmp_path: Path) -> None:
         assert contender.query(0).endswith("?seconds=0")
 
 
-def test_a_failing_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When ``flask db upgrade`` fails the bench says so in the command's own words."""
     program = tmp_path / "flask"
     program.write_text("#!/bin/sh\necho DATABASE_URL: refused >&2\nexit 1\n")

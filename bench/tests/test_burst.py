@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_client_keeps_its_connection_until_it_is_told() -> None:
+def test_a_client_keeps_its_connection_until_the_server_closes_it() -> None:
     """Statuses are what they are, and a new connection follows ``Connection: close``."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         serving = threading.Thread(target=server.serve_forever, daemon=True)
@@ -211,7 +211,7 @@ def test_what_was_promised_is_run() -> None:
     assert sorted(burst.EVENTS) == [burst.HUP, burst.HUP, burst.HUP, burst.KILL]
 
 
-def test_a_budget_that_cannot_be_asked_is_told() -> None:
+def test_a_budget_that_cannot_be_read_is_reported() -> None:
     """The command's own words are in the error."""
     env = {**os.environ, "DATABASE_URL": "", "MONGODB_URI": ""}
     with pytest.raises(ServerError, match=r"greenline budget: (.|\n)*neither is set"):

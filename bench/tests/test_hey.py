@@ -159,7 +159,7 @@ def test_command_line_refuses_with_a_line(
     assert "not a multiple" in capsys.readouterr().err
 
 
-def test_no_hey_and_no_go_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_hey_and_no_go_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without hey and without Go the error names what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(hey_build, "VAR", tmp_path / "var")

@@ -165,7 +165,7 @@ def test_the_middle_p99_is_taken_with_its_spread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours_ms", "spread", "kept", "told"),
+    ("ours_ms", "spread", "kept", "reported"),
     [
         pytest.param(3.0, 0.1, True, "1.50, keeps the limit 1.5", id="just-within"),
         pytest.param(3.1, 0.1, False, "1.55, MISSES the limit 1.5", id="above"),
@@ -176,27 +176,27 @@ def test_the_middle_p99_is_taken_with_its_spread() -> None:
     ],
 )
 def test_p99_is_judged_unless_the_machine_is_noisy(
-    ours_ms: float, spread: float | None, kept: bool | None, told: str
+    ours_ms: float, spread: float | None, kept: bool | None, reported: str
 ) -> None:
     """Ours is within 1.5 x of its; a miss counts when its rounds agree, whether ours do or not."""
     verdict = bench.p99_verdict(fair(OURS, ours_ms, 0.9), fair(RIVAL, 2.0, spread))
     assert verdict.kept is kept
-    assert told in verdict.text
+    assert reported in verdict.text
     assert "3000 requests/s each" in verdict.text
 
 
 @pytest.mark.parametrize(
-    ("figure", "kept", "told"),
+    ("figure", "kept", "reported"),
     [
         pytest.param(1.1, True, "keeps the floor 0.8, reaches the aim 1", id="aim"),
         pytest.param(0.8, True, "keeps the floor 0.8, below the aim 1", id="floor"),
         pytest.param(0.79, False, "MISSES the floor 0.8, below the aim 1", id="below"),
     ],
 )
-def test_a_floor_and_an_aim_are_told(figure: float, kept: bool, told: str) -> None:
+def test_a_floor_and_an_aim_are_reported(figure: float, kept: bool, reported: str) -> None:
     """The floor decides, the aim is said."""
     verdict = promises.at_least("req/s", figure, 0.8, 1.0)
-    assert (verdict.kept, verdict.text) == (kept, f"req/s: {figure:.2f}, {told}")
+    assert (verdict.kept, verdict.text) == (kept, f"req/s: {figure:.2f}, {reported}")
 
 
 def test_a_missed_promise_is_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,7 +319,7 @@ def test_vegeta_is_built_from_pinned_sources(
     assert vegeta.find() == str(found)
 
 
-def test_no_go_to_build_vegeta_with_is_told(
+def test_no_go_to_build_vegeta_with_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names what is missing and what to install."""

@@ -158,7 +158,7 @@ def test_the_cursor_of_the_longest_title_is_taken(api: Service) -> None:
     api.ask("DELETE", "/books/batch", {"ids": ids(made["items"])})
 
 
-def test_the_total_is_told_when_it_is_asked_for(api: Service, kind: Kind) -> None:
+def test_the_total_is_given_when_it_is_asked_for(api: Service, kind: Kind) -> None:
     """It counts what the filters find, whatever the page."""
     group = kind.group(api)
     query = {**kind.of_group(group), "limit": 1, "total": "true"}

@@ -110,7 +110,7 @@ class Systemd:
         text = (self._group / "system.slice" / unit / "cgroup.procs").read_text()
         return [int(pid) for pid in text.split()]
 
-    def told(self, unit: str, name: str) -> str:
+    def property_of(self, unit: str, name: str) -> str:
         """Return a property of a unit."""
         return self.control("show", "--value", f"--property={name}", unit).stdout.strip()
 
@@ -163,7 +163,7 @@ def _awaited(process: "subprocess.Popen[bytes]", group: Path, said: Path) -> Sys
     )
     if isinstance(first, list):
         running = Systemd(int(first[0]), group)
-        is_up = partial(running.told, "ours.target", "ActiveState")
+        is_up = partial(running.property_of, "ours.target", "ActiveState")
         wait_until(lambda: process.poll() is not None or is_up() == "active", "it to boot")
         if process.poll() is None:
             return running

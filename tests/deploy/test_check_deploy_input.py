@@ -46,7 +46,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_cannot_be_read_is_told_in_one_line(name: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_in_one_line(name: str, tmp_path: Path) -> None:
     """With the status of wrong use, and without a traceback."""
     nginx, gunicorn, pattern = UNREADABLE[name]
     good = GOOD["one host"]

@@ -132,7 +132,7 @@ def test_it_is_healthy_while_a_database_is_down(image: str, reach: Reach) -> Non
         wait_until(running.is_ready, "it to be ready again")
 
 
-def test_it_is_unhealthy_when_nobody_answers(image: str) -> None:
+def test_it_is_unhealthy_when_no_worker_answers(image: str) -> None:
     """The check itself can fail."""
     with container(image, "sleep", "60", environ={}, wait=False) as idle:
         wait_until(

@@ -211,7 +211,7 @@ def test_a_container_may_do_no_more_than_it_has_to(objects: dict[str, Object], k
     assert places == (["/dev/shm"] if kind == "Deployment" else [])
 
 
-def test_nobody_is_sent_to_the_migration(objects: dict[str, Object]) -> None:
+def test_no_request_is_sent_to_the_migration(objects: dict[str, Object]) -> None:
     """What the Service and the disruption budget select are the pods of the service alone."""
     web, migration = (
         objects[kind]["spec"]["template"]["metadata"]["labels"].items()

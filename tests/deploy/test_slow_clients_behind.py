@@ -102,12 +102,12 @@ def test_all_are_answered(way: Way, databases: Databases) -> None:
         finally:
             load.stop()
         assert (load.failures, load.refused, set(load.statuses)) == ({}, 0, {200})
-    told = slow.statuses
-    assert set(told) == {"upload 201"}
-    assert EACH / 2 <= told["upload 201"] <= slow_tasks(databases)
+    reported = slow.statuses
+    assert set(reported) == {"upload 201"}
+    assert EACH / 2 <= reported["upload 201"] <= slow_tasks(databases)
     if way.front is not None:
         logged = [entry["status"] for entry in way.front.entries() if entry["method"] == "POST"]
-        assert told["upload 201"] <= logged.count(201) <= slow_tasks(databases)
+        assert reported["upload 201"] <= logged.count(201) <= slow_tasks(databases)
         assert set(logged) <= {201, 400, 499}  # who hung up at the end
 
 
@@ -148,7 +148,7 @@ def p99_ms(port: int) -> float:
     return round(took_ms[ceil(0.99 * len(took_ms)) - 1], 2)
 
 
-def test_threads_answer_nobody_else() -> None:
+def test_threads_answer_no_other_client() -> None:
     """gunicorn's gthread worker with four threads and 20 slow uploads: a GET waits in vain."""
     with service(
         {}, "-k", "gthread", "-w", "1", "--threads", "4", target="bench.peers.reads_wsgi:app",

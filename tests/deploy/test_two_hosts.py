@@ -54,7 +54,7 @@ class Host:
         self.running = self.stack.enter_context(served(self.databases, self.port))
 
     def processes(self) -> list[int]:
-        """Return the master and its workers."""
+        """Return the arbiter and its workers."""
         return [self.running.process.pid, *self.running.workers()]
 
     def signal(self, number: signal.Signals) -> None:
@@ -120,7 +120,7 @@ def assert_added_once(traffic: Traffic, lost: set[int]) -> None:
     assert set(traffic.adds.answered) - lost == set(rows) - lost
 
 
-def test_one_that_stops_fails_nobody(hosts: tuple[Host, Host], databases: Databases) -> None:
+def test_one_that_stops_fails_no_request(hosts: tuple[Host, Host], databases: Databases) -> None:
     """SIGTERM: every request is answered by one of the two; and back."""
     first, second = hosts
     with behind(ports=[first.port, second.port], changes=PATIENT) as front:
@@ -164,12 +164,12 @@ def test_one_that_is_killed_fails_what_it_was_working_on(
                 lost_before = lost
             traffic.stop()
             assert failed(traffic.reads, 200) == set()
-            told = failed(traffic.adds, 201)
-            assert {traffic.adds.answered[number] for number in told} <= {502}
-            assert traffic.asked_by_nginx()[ADD, 502, "502"] == len(told)
-            assert_added_once(traffic, told)
+            failed_posts = failed(traffic.adds, 201)
+            assert {traffic.adds.answered[number] for number in failed_posts} <= {502}
+            assert traffic.asked_by_nginx()[ADD, 502, "502"] == len(failed_posts)
+            assert_added_once(traffic, failed_posts)
             print(
-                f"{ROUNDS} kills: {traffic.count} requests, {len(told)} POSTs failed, no GET; "
+                f"{ROUNDS} kills: {traffic.count} requests, {len(failed_posts)} POSTs failed, no GET; "
                 f"they lost at most {lost_s(front):.1f} s; back {waited_s:.1f} s"
             )
 

@@ -19,7 +19,7 @@ from app.api.operations import Operation
 from app.factory import create_app
 from app.store import schema, tokens
 from config import load
-from tests.helpers.front import Front, proxied
+from tests.helpers.front import Front, behind_proxies
 from tests.helpers.keys import make_key
 from tests.helpers.support import Answer, Databases, Service, run, service, wait_until
 
@@ -452,7 +452,9 @@ def test_without_keys_a_limit_is_each_addresss_own(databases: Databases) -> None
     ("name", "value"),
     [("AUTH", "perhaps"), ("RATE_LIMIT", "often"), ("CORS_ORIGINS", "app.example")],
 )
-def test_a_bad_setting_is_told_in_one_line(environ: dict[str, str], name: str, value: str) -> None:
+def test_a_bad_setting_is_reported_in_one_line(
+    environ: dict[str, str], name: str, value: str
+) -> None:
     """It names the variable."""
     with service({**environ, name: value}, wait=False) as running:
         assert running.process.wait(timeout=60) != 0
@@ -496,7 +498,7 @@ def test_a_service_that_could_not_ask_waits_for_a_first_key(
 ) -> None:
     """With Postgres away it comes up; then it says what is missing, until it is there."""
     with ExitStack() as stack:
-        front = stack.enter_context(proxied(databases))
+        front = stack.enter_context(behind_proxies(databases))
         front.postgres.refuse()
         its = urlsplit(front.environ["DATABASE_URL"])._replace(
             path=urlsplit(fresh["DATABASE_URL"]).path
@@ -517,7 +519,7 @@ def test_a_service_that_could_not_ask_waits_for_a_first_key(
 @pytest.fixture(scope="module")
 def front(databases: Databases) -> Iterator[Front]:
     """The proxies of one service."""
-    with proxied(databases) as front:
+    with behind_proxies(databases) as front:
         yield front
 
 
@@ -569,7 +571,7 @@ def test_a_burst_of_an_unknown_key_is_one_question(through: Guarded, front: Fron
         assert front.postgres.asks - before == 1
 
 
-def test_while_postgres_is_away_nobody_is_told_that_the_key_is_wrong(
+def test_while_postgres_is_away_no_client_gets_that_the_key_is_wrong(
     through: Guarded, front: Front
 ) -> None:
     """What is remembered works its second out; then it is 503, and 504 from one that is deaf."""

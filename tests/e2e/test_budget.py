@@ -21,16 +21,16 @@ def debugged(databases: Databases) -> Iterator[Service]:
 
 
 def test_the_start_prints_the_sum_once(databases: Databases) -> None:
-    """With the workers of the command line, by a process of its own: the master has no driver."""
+    """With the workers of the command line, by a process of its own: the arbiter has no driver."""
     environ = {**databases.environ, "WEB_CONCURRENCY": "1", "LOG_LEVEL": "debug"}
     with service(environ, "-w", "3") as greenline:
         assert greenline.log.count("connection budget") == 1
         assert len(re.findall(r"^Postgres: \d+ connections a host", greenline.log, re.M)) == 1
         assert len(re.findall(r"^MongoDB: \d+ connections a host", greenline.log, re.M)) == 1
         assert "control 1 + pool 1, for 3 workers" in greenline.log
-        master = Path(f"/proc/{greenline.process.pid}/maps").read_text()
-        assert "python" in master
-        assert "psycopg" not in master
+        arbiter = Path(f"/proc/{greenline.process.pid}/maps").read_text()
+        assert "python" in arbiter
+        assert "psycopg" not in arbiter
 
 
 def test_the_log_has_the_plan_of_each_worker(debugged: Service) -> None:

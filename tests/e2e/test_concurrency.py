@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from embedded.postgres import Postgres
-from tests.helpers.front import proxied
+from tests.helpers.front import behind_proxies
 from tests.helpers.support import Answer, Databases, Service, service, wait_until
 from tests.helpers.watch import backends, count
 
@@ -68,7 +68,7 @@ def test_a_slow_mongodb_does_not_stop_others(
     databases: Databases, clients: ThreadPoolExecutor
 ) -> None:
     """While every operation on MongoDB hangs, others are served; then all of them are answered."""
-    with proxied(databases) as front, service(front.environ) as greenline:
+    with behind_proxies(databases) as front, service(front.environ) as greenline:
         front.mongodb.hold(b"states")
         asked = [clients.submit(greenline.get, "/states") for _ in range(10)]
         # Ten, and perhaps an index of the states that is being made.
@@ -117,9 +117,9 @@ def test_too_many_waiting_are_sent_away_at_once(
     sleepers = [clients.submit(asleep, limited, 3.5) for _ in range(2)]
     wait_until(lambda: backends(postgres, LIMITED, asleep=True) == 2, "the pool to be exhausted")
     asked = [clients.submit(limited.get, "/books") for _ in range(10)]
-    told = [one.result().json["code"] for one in asked]
-    assert told.count("too_many_waiting") == 7
-    assert told.count("pool_timeout") == 3
+    codes = [one.result().json["code"] for one in asked]
+    assert codes.count("too_many_waiting") == 7
+    assert codes.count("pool_timeout") == 3
     first: Future[Answer] = next(one for one in asked if "many" in one.result().json["code"])
     assert_unavailable(first.result(), "too_many_waiting")
     assert [one.result().status for one in sleepers] == [200, 200]

@@ -56,7 +56,7 @@ def unread() -> Iterator[Pipe]:
 
 
 @pytest.mark.parametrize("way", [way for way in SAY if way != "crash"])
-def test_a_full_pipe_stops_nobody_and_loses_nothing(way: str) -> None:
+def test_a_full_pipe_blocks_no_request_and_loses_nothing(way: str) -> None:
     """Three times what a pipe takes is logged while all are answered; it all arrives in the end."""
     with unread() as running:
         for _ in range(TIMES):

@@ -87,7 +87,7 @@ def post(api: Service, path: str, body: object, key: str) -> Answer:
     ],
     ids=["one", "batch", "task", "book"],
 )
-def test_a_duplicate_is_told_at_once_that_the_first_is_under_way(
+def test_a_duplicate_is_answered_at_once_that_the_first_is_under_way(
     api: Service, holder: Holder, path: str, body: object
 ) -> None:
     """It does not wait; when the first is done, it is answered as the first was."""

@@ -99,7 +99,7 @@ def begin(running: Service, path: bytes) -> None:
     threading.Thread(target=ask, daemon=True).start()
 
 
-def test_a_refused_head_request_warns_nobody() -> None:
+def test_a_refused_head_request_causes_no_warning() -> None:
     """The answer has no body, so nothing is dropped from it."""
     with hosting(TARGET, GREENLINE_MAX_IN_PROGRESS="1", GREENLINE_MAX_WAITING="0") as running:
         begin(running, b"/slow-and-large")

@@ -9,7 +9,7 @@ from time import monotonic
 import psycopg2
 import pytest
 
-from tests.helpers.front import Front, proxied
+from tests.helpers.front import Front, behind_proxies
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import OPS_TOKEN, Answer, Databases, Service, run, service, wait_until
 
@@ -28,7 +28,7 @@ FAULTS: dict[str, Callable[[Proxy], None]] = {
 @pytest.fixture(scope="module")
 def module_front(databases: Databases) -> Iterator[Front]:
     """The proxies of the module's service."""
-    with proxied(databases) as front:
+    with behind_proxies(databases) as front:
         yield front
 
 
@@ -130,10 +130,10 @@ def test_why_is_for_the_log_and_for_operators(greenline: Service, front: Front) 
     for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": "nonsense"}):
         answer = greenline.get("/healthcheck", headers=headers)
         assert answer.json["checks"]["postgres"] == {"status": "failed"}
-    told = greenline.get("/readyz", headers=TOKEN).json["checks"]["postgres"]["error"]
+    reported = greenline.get("/readyz", headers=TOKEN).json["checks"]["postgres"]["error"]
     logged = greenline.log.splitlines()
     reasons = [line.split("not ready: postgres: ")[1] for line in logged if "not ready: po" in line]
-    assert told in reasons[lines:]
+    assert reported in reasons[lines:]
     assert all(one != other for one, other in pairwise(reasons[lines:]))
 
 
@@ -234,7 +234,10 @@ def test_states_are_unavailable_while_mongodb_refuses(greenline: Service, front:
 
 def test_a_short_request_timeout_does_not_silence_readiness(databases: Databases) -> None:
     """Readiness keeps its own limits: it says which server hangs."""
-    with proxied(databases) as front, service({**front.environ, "REQUEST_TIMEOUT": "1"}) as hasty:
+    with (
+        behind_proxies(databases) as front,
+        service({**front.environ, "REQUEST_TIMEOUT": "1"}) as hasty,
+    ):
         front.postgres.deafen()
         red = first_red(hasty)
     assert red.answer.status == 503
@@ -246,7 +249,7 @@ def test_a_service_that_starts_before_its_servers_becomes_ready(
     databases: Databases, fault: str
 ) -> None:
     """Without servers it is alive and not ready; it turns ready unaided when they come."""
-    with proxied(databases) as front:
+    with behind_proxies(databases) as front:
         for proxy in front.all().values():
             FAULTS[fault](proxy)
         with service(front.environ, wait=False) as greenline:

@@ -233,13 +233,13 @@ def test_without_mongodb_postgres_is_served(is_wanted: bool, data: Path, tmp_pat
 def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(data: Path) -> None:
     """The first screen answers what a newcomer asks: which servers, how many connections."""
     with serve(data) as run:
-        told = run.ready().output
-        assert "\x1b" not in told  # no terminal, no colours
-        assert re.search(r"Postgres +18\.\d+, embedded", told)
-        assert re.search(r"MongoDB +(SecantusDB|mongod) \S+, embedded", told)
-        assert re.search(r"Postgres: \d+ connections a host, \d+ in a worker's pool", told)
-        assert re.search(r"MongoDB: \d+ connections a host, \d+ in a worker's pool", told)
-        psql = re.search(r"^ +(\S*psql '.+')$", told, re.MULTILINE)
+        printed = run.ready().output
+        assert "\x1b" not in printed  # no terminal, no colours
+        assert re.search(r"Postgres +18\.\d+, embedded", printed)
+        assert re.search(r"MongoDB +(SecantusDB|mongod) \S+, embedded", printed)
+        assert re.search(r"Postgres: \d+ connections a host, \d+ in a worker's pool", printed)
+        assert re.search(r"MongoDB: \d+ connections a host, \d+ in a worker's pool", printed)
+        psql = re.search(r"^ +(\S*psql '.+')$", printed, re.MULTILINE)
         assert psql
         assert "1000" in _shell(f"{psql[1]} -Atc 'select count(*) from books'")
 

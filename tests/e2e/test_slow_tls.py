@@ -55,7 +55,7 @@ def serving(folder: Path, target: str, **environ: str) -> Iterator[Served]:
         yield served
 
 
-def test_slow_uploads_take_no_place_of_the_gate(tmp_path: Path) -> None:
+def test_slow_uploads_take_no_place_of_the_limiter(tmp_path: Path) -> None:
     """A request that waits for its body is not in progress; each is answered in the end."""
     with serving(tmp_path, "tests.e2e.legacy:app") as served:
         slow = [served.connect() for _ in range(4 * PLACES)]
@@ -69,7 +69,7 @@ def test_slow_uploads_take_no_place_of_the_gate(tmp_path: Path) -> None:
             one.close()
 
 
-def test_slow_readers_take_no_place_of_the_gate(tmp_path: Path) -> None:
+def test_slow_readers_take_no_place_of_the_limiter(tmp_path: Path) -> None:
     """An answer that is not taken holds up nobody, and arrives whole when it is."""
     with serving(tmp_path, "tests.e2e.legacy:app") as served:
         slow = [ask_for_more_than_is_read(served) for _ in range(2 * PLACES)]

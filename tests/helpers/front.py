@@ -39,7 +39,7 @@ class Front:
 
 
 @contextmanager
-def proxied(databases: Databases) -> Iterator[Front]:
+def behind_proxies(databases: Databases) -> Iterator[Front]:
     """Put proxies before both servers."""
     postgres, mongo = urlsplit(databases.postgres), urlsplit(databases.mongo)
     folder = parse_qs(postgres.query)["host"][0]

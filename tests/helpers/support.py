@@ -182,7 +182,7 @@ class Service:
             return False
 
     def workers(self) -> list[int]:
-        """Return the process ids of the master's children."""
+        """Return the process ids of the arbiter's children."""
         pid = self.process.pid
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return [int(child) for child in text.split()]

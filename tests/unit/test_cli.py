@@ -122,7 +122,7 @@ def test_mongodb_can_be_supposed(
     assert (name, found["worker"], more) == ("mongodb", worker, [])
 
 
-def test_what_does_not_fit_is_told_in_one_line_with_the_sum() -> None:
+def test_what_does_not_fit_is_reported_in_one_line_with_the_sum() -> None:
     """Exit status 1, the sum, and no table that looks as if all were well."""
     done = budget("--max-connections", "100", "--workers", "24")
     assert done.exit_code == 1

@@ -93,9 +93,9 @@ def test_of_those_who_want_one_version_one_gets_it(states: States, what: str) ->
             "change": partial(states.change, [wanted]),
             "delete": partial(states.delete, [str(made.id)], frozenset({1})),
         }[what]
-        told = gevent.joinall([gevent.spawn(outcome, work) for _ in range(6)])
+        expected = gevent.joinall([gevent.spawn(outcome, work) for _ in range(6)])
         lost = {"change": PreconditionFailed, "delete": NotFound}[what]
-        assert sorted(str(one.value) for one in told) == sorted([str(lost)] * 5 + ["None"])
+        assert sorted(str(one.value) for one in expected) == sorted([str(lost)] * 5 + ["None"])
 
 
 def require_emulation(client: Mongo) -> None:
@@ -171,7 +171,7 @@ def test_a_change_whose_answer_was_lost_is_made_once(states: States, mongo_proxy
 
 
 @pytest.mark.parametrize(
-    ("versions", "told"),
+    ("versions", "expected"),
     [(frozenset({1}), OutcomeUnknown), (None, None)],
     ids=["of a version", "of any"],
 )
@@ -181,7 +181,7 @@ def test_a_lost_change_on_which_others_built_is_of_unknown_outcome(
     mongo_proxy: Proxy,
     monkeypatch: pytest.MonkeyPatch,
     versions: frozenset[int] | None,
-    told: type[Exception] | None,
+    expected: type[Exception] | None,
 ) -> None:
     """Who asked for a version cannot be told whether he had it; who did not is served."""
     require_emulation(client)
@@ -195,8 +195,8 @@ def test_a_lost_change_on_which_others_built_is_of_unknown_outcome(
 
     monkeypatch.setattr("tenacity.nap.time.sleep", meanwhile)
     mongo_proxy.lose(b"update")
-    assert outcome(lambda: states.change([Change(made.id, put(x=1), versions)])) is told
-    assert states.get(str(made.id)).version == (9 if told else 10)
+    assert outcome(lambda: states.change([Change(made.id, put(x=1), versions)])) is expected
+    assert states.get(str(made.id)).version == (9 if expected else 10)
 
 
 def test_a_delete_of_a_version_whose_answer_was_lost_is_done(
@@ -346,7 +346,7 @@ def test_another_request_with_the_key_is_refused(states: States, client: Mongo) 
     assert len(everything(client)) == 1
 
 
-def test_a_contradiction_is_told_with_a_key_too(states: States, client: Mongo) -> None:
+def test_a_contradiction_is_reported_with_a_key_too(states: States, client: Mongo) -> None:
     """A duplicate that is not the key's own; and the key is still free afterwards."""
     states.create([state(1)])
     for items in ([state(1)], [state(2), state(1)]):

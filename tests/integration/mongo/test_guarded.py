@@ -120,7 +120,7 @@ def test_wrong_credentials_are_an_outage_that_is_named(
 
 @on_both_kinds
 @pytest.mark.parametrize("user", ["", "nobody"], ids=["no credentials", "no rights"])
-def test_who_may_do_nothing_is_told_so(server: Guarded, open_as: Open, user: str) -> None:
+def test_a_user_without_rights_gets_an_error(server: Guarded, open_as: Open, user: str) -> None:
     """And nothing is concluded from it: the server's transactions are not known yet."""
     client = open_as(user, *server.tls)
     client.check()
@@ -178,7 +178,7 @@ def test_an_authority_that_cannot_be_read_is_refused_at_once(
     assert "\n" not in str(caught.value)
 
 
-def test_a_slow_handshake_holds_up_nobody(server: Guarded, open_as: Open) -> None:
+def test_a_slow_handshake_blocks_no_other_greenlet(server: Guarded, open_as: Open) -> None:
     """Other greenlets run meanwhile; it ends in time, and works when the server wakes up."""
     with Proxy(("127.0.0.1", server.port)) as proxy:
         at = f"localhost:{proxy.port}"

@@ -219,7 +219,7 @@ def test_a_read_in_a_block_whose_answer_was_lost_is_an_outage(
         read(database)
 
 
-def test_a_block_of_what_may_be_repeated_is_told_as_an_outage(
+def test_a_block_of_what_may_be_repeated_raises_an_outage(
     client: Mongo, mongo_proxy: Proxy
 ) -> None:
     """Only its caller knows that."""
@@ -243,7 +243,7 @@ def test_what_is_repeated_in_vain_is_an_outage(
         }[operation]()
 
 
-def test_an_insert_that_may_not_come_again_is_told_as_unknown(
+def test_an_insert_that_may_not_come_again_is_reported_as_unknown(
     client: Mongo, mongo_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller would give it another _id. One that was not sent is an outage all the same."""
@@ -287,7 +287,7 @@ def lost(*errors: AutoReconnect) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (NotPrimaryError("not primary", {"ok": 0, "code": 10107}), StoreDown),
         (NotPrimaryError("interrupted", {"ok": 0, "code": 11602}), OutcomeUnknown),
@@ -299,10 +299,10 @@ def lost(*errors: AutoReconnect) -> Callable[..., None]:
     ids=["refused", "interrupted", "done and not copied"],
 )
 def test_only_what_was_refused_is_known_not_to_be_done(
-    client: Mongo, error: NotPrimaryError, told: type[GreenlineError]
+    client: Mongo, error: NotPrimaryError, expected: type[GreenlineError]
 ) -> None:
     """A server that steps down says so before the write, in the middle, or after it."""
-    with pytest.raises(told), client.database() as database:
+    with pytest.raises(expected), client.database() as database:
         database.client._retryable_write(False, lost(error), None, "update")
 
 

@@ -99,7 +99,7 @@ def test_what_one_borrower_tells_psycopg2_never_reaches_the_next(
     assert seen_by_a_borrower(pool) == before
 
 
-def test_a_notification_that_comes_late_reaches_nobody(make: Make, watch: Watch) -> None:
+def test_a_notification_that_comes_late_is_dropped(make: Make, watch: Watch) -> None:
     """It lies in the socket when its borrower leaves, and comes with the answer to the reset."""
     pool = make(1)
     with pool.connection(autocommit=True) as conn, conn.cursor() as cursor:

@@ -50,7 +50,7 @@ def test_a_loss_that_was_swallowed_is_known_to_have_written_nothing(
             cursor.execute("select 1")
 
 
-def test_the_borrowers_own_commit_is_told_as_honestly(make: Make, proxy: Proxy) -> None:
+def test_the_borrowers_own_commit_is_reported_in_the_same_way(make: Make, proxy: Proxy) -> None:
     """conn.commit() in the middle of a block is of unknown outcome when its answer is lost."""
     pool = make(1, url=through(proxy))
     with pytest.raises(OutcomeUnknown), pool.connection() as conn, conn.cursor() as cursor:
@@ -59,7 +59,7 @@ def test_the_borrowers_own_commit_is_told_as_honestly(make: Make, proxy: Proxy) 
         conn.commit()
 
 
-def test_a_broken_connection_that_nobody_closes_leaves_no_descriptor(postgres: Postgres) -> None:
+def test_a_broken_connection_that_is_not_closed_leaves_no_descriptor(postgres: Postgres) -> None:
     """The descriptor kept for a look at the backend's end goes with the connection."""
     conn = connect(postgres.url, 5.0)
     with pytest.raises(DeadlineExceeded), deadline.limit(0.1), conn.cursor() as cursor:

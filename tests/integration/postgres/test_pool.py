@@ -428,7 +428,7 @@ def test_close_before_a_connect_has_begun_leaves_nothing(make_pool: MakePool) ->
     assert counts(pool) == NONE
 
 
-def test_a_server_that_is_not_there_is_told_as_such() -> None:
+def test_a_server_that_is_not_there_is_reported_as_such() -> None:
     """A refused connect is StoreDown, in one line without advice."""
     with pytest.raises(StoreDown) as caught:
         connect("postgresql://127.0.0.1:1/none", 5.0)

@@ -101,7 +101,7 @@ def test_a_budget_that_shrinks_is_followed(worker: Worker, watch: Watch) -> None
     wait_until(lambda: watch.count() == 2, "the idle ones to go")
 
 
-def test_who_finds_no_slot_waits_for_one_and_is_told(worker: Worker) -> None:
+def test_a_worker_without_a_slot_waits_for_one_and_is_notified(worker: Worker) -> None:
     """A worker that has none waits as for a busy pool."""
     _, slot_table = worker(capacity=1, reserved=0)
     slot = slot_table.take()

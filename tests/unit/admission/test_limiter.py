@@ -74,7 +74,9 @@ def test_admits_up_to_the_limit_and_refuses_the_next_at_once(clients: list[Clien
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_health_checks_pass_a_full_gate_and_do_not_count(clients: list[Client], path: str) -> None:
+def test_health_checks_pass_a_full_limiter_and_do_not_count(
+    clients: list[Client], path: str
+) -> None:
     """However busy it is, the worker tells that it lives, a hundred times."""
     limiter = ConcurrencyLimiter(Fixed(0))
     for _ in range(100):
@@ -97,7 +99,7 @@ def test_other_paths_may_be_the_health_checks(clients: list[Client]) -> None:
         limiter.acquire({"PATH_INFO": "/healthz"}, clients[0].sock)
 
 
-def test_who_waits_is_admitted_in_order_and_nobody_overtakes(clients: list[Client]) -> None:
+def test_waiting_requests_are_admitted_in_order_and_none_overtakes(clients: list[Client]) -> None:
     """A place that becomes free goes to who came first, not to who comes just then."""
     limiter = ConcurrencyLimiter(Fixed(1), max_waiting=3, max_wait_s=LONG_S)
     (place,) = busy(limiter, clients[0])
@@ -113,7 +115,7 @@ def test_who_waits_is_admitted_in_order_and_nobody_overtakes(clients: list[Clien
     assert third.get(timeout=40) is not None
 
 
-def test_nobody_waits_longer_than_allowed_or_in_too_long_a_queue(clients: list[Client]) -> None:
+def test_no_request_waits_longer_than_allowed_or_in_too_long_a_queue(clients: list[Client]) -> None:
     """The one in the queue is refused in time; the one for whom it has no room at once."""
     limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=1.0)
     busy(limiter, clients[0])
@@ -248,7 +250,7 @@ def test_the_limit_learns_how_long_each_took_and_how_it_ended(clients: list[Clie
     kills=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 20)), max_size=12),
     closes=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 20)), max_size=8),
 )
-def test_whoever_is_killed_or_hangs_up_whenever_no_place_is_lost(
+def test_whichever_request_is_killed_or_disconnects_no_place_is_lost(
     limit: int,
     queue: int,
     work: list[int],

@@ -64,7 +64,7 @@ def test_does_not_take_our_own_threads_for_the_applications() -> None:
 
 
 def test_the_workers_own_modules_may_be_imported_before_patching() -> None:
-    """gunicorn's master imports the worker's class, and all it needs, unpatched."""
+    """gunicorn's arbiter imports the worker's class, and all it needs, unpatched."""
     early = "import greenline.worker.worker\nimport greenline.hub.watchdog\n"
     prove = "from greenline.hub.patching import require_patched\nrequire_patched()\n"
     assert said(f"{early}{LATE}{prove}") == []
@@ -116,7 +116,7 @@ def put(monkeypatch: pytest.MonkeyPatch, name: str, content: SimpleNamespace) ->
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_names_a_driver_that_was_not_told_to_yield(
+def test_names_a_driver_that_was_not_made_to_yield(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The driver's own switch decides."""

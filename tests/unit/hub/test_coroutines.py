@@ -185,7 +185,7 @@ def test_a_deadline_cancels_the_coroutine_and_lets_it_clean_up() -> None:
     assert other.get() == "rested"
 
 
-def test_a_coroutine_that_cannot_be_cancelled_holds_nobody_up() -> None:
+def test_a_coroutine_that_cannot_be_cancelled_does_not_block() -> None:
     """Past the time to clean up, the greenlet goes on without its coroutine."""
     stop = False
 

@@ -99,7 +99,7 @@ def test_a_wait_ends_at_the_deadline_by_itself(readable: Any) -> None:
         assert deadline.remaining() == 0
 
 
-def test_a_wait_has_its_whole_time_after_work_that_let_nobody_run(
+def test_a_wait_has_its_whole_time_after_work_that_did_not_yield(
     readable: Any, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     """The hub's clock stood still meanwhile; the deadline counts from the real time."""

@@ -68,11 +68,11 @@ def damage(path: Path, how: str) -> None:
             file.write(b"something else")
 
 
-DAMAGES = ["truncated", "empty", "too long", "of another version", "not a ledger"]
+DAMAGES = ["truncated", "empty", "too long", "of another version", "not a slot table"]
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_file_that_nobody_uses_is_made_anew(opened: Open, path: Path, how: str) -> None:
+def test_a_damaged_file_that_is_not_in_use_is_made_anew(opened: Open, path: Path, how: str) -> None:
     """Nothing in it is believed, the slots that it says are held least of all."""
     before = opened(2)
     taken(before, 2)

@@ -210,7 +210,7 @@ def test_an_orphan_is_an_orphan_again_when_its_keeper_is_killed(opened: Open) ->
     assert [orphan.pid for orphan in other.orphans()] == [77]
 
 
-def test_an_abandoned_slot_is_looked_after_by_whoever_comes_by(opened: Open) -> None:
+def test_an_abandoned_slot_is_looked_after_by_the_next_process(opened: Open) -> None:
     """Its backend may be there still, so it is not free."""
     one, other = opened(1), opened(1)
     (slot,) = taken(one)
@@ -285,7 +285,7 @@ def test_a_slot_beyond_the_floor_is_not_kept_after_a_resize(opened: Open) -> Non
     assert [one.is_wanted(slot) for slot in slots] == [False, True, True, True]
 
 
-def test_while_nobody_waits_nobody_gives(opened: Open) -> None:
+def test_while_no_process_waits_none_releases(opened: Open) -> None:
     """One may hold everything, and one's own wanting is no reason to give."""
     one = opened(4)
     opened(4)
@@ -360,7 +360,7 @@ def test_idle_ones_are_for_anybody_who_waits_but_the_last_one_stays(opened: Open
     taken(hot)
 
 
-def test_a_kept_slot_is_asked_for_by_nobody(opened: Open) -> None:
+def test_a_kept_slot_is_not_asked_for(opened: Open) -> None:
     """Nobody else could take it."""
     rich, poor = opened(6, reserved=2), opened(6, reserved=2)
     kept, *shared = taken(rich, 5)
@@ -480,7 +480,7 @@ def test_a_forked_child_has_no_part_in_it_and_holds_nothing(opened: Open, path: 
 
 
 def test_it_can_be_imported_before_the_standard_library_is_patched() -> None:
-    """gunicorn's master does that, and its workers patch."""
+    """gunicorn's arbiter does that, and its workers patch."""
     script = (
         "import greenline.slots\n"
         "from greenline.hub.patching import require_patched\n"

@@ -63,7 +63,7 @@ class Worker:
     capacity=2,
     reserved=0,
 )
-def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity(
+def test_whichever_process_is_killed_the_server_has_no_more_than_the_capacity(
     acts: list[tuple[str, int, int]], capacity: int, reserved: int
 ) -> None:
     """No slot serves two, none is lost, and after the last backend all can be taken again."""

@@ -25,7 +25,7 @@ COUNT = "for _ in range(1000): counters.count(('requests', '/books', 200))\n"
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    """Shared memory as the master makes it."""
+    """Shared memory as the arbiter makes it."""
     fd = counters.share()
     yield fd
     os.close(fd)

@@ -282,7 +282,7 @@ def test_who_tries_keys_is_counted_by_address(store: Store) -> None:
     assert isinstance(tried(HEADER), Response)
 
 
-def test_of_several_limits_the_one_that_is_used_up_is_told() -> None:
+def test_of_several_limits_the_one_that_is_used_up_is_reported() -> None:
     """``10/second;2/hour`` is over after two, for an hour."""
     limit = RateLimit("10/second;2/hour", MemoryStorage())
     for _ in range(2):
