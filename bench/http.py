@@ -56,7 +56,7 @@ FAILURES = (
 )
 NOTES = f"""
 {report.OURS}: greenline.flask on our worker; green-flask: Flask as it is; green-wsgi: no framework
-each has one worker and no access log; memory is that of all processes, a master's too
+each has one worker and no access log; memory is that of all processes of a server
 a row is the middle one of its rounds: by req/s, and by p99 where the load is offered ({FAIR})
 spread: (most - least) / middle of the rounds; the rival's too wide: a missed p99 is not judged
 the picture is beside the JSON, bench/results/http.png

@@ -1,4 +1,4 @@
-"""The Host header of a request, as RFC 9112, section 3.2, wants it, in both parsers of the worker."""
+"""The Host header of a request, RFC 9112, section 3.2, in both parsers of the worker."""
 
 import re
 

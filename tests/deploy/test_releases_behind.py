@@ -43,7 +43,7 @@ on_one_kind_at_least = pytest.mark.parametrize("kind", KINDS if IS_LONG else KIN
 
 @of_each_kind
 def test_reloads_and_upgrades_lose_nothing(kind: str, databases: Databases) -> None:
-    """HUP replaces the workers, USR2 and TERM the arbiter: nothing fails, nothing is asked twice."""
+    """HUP replaces the workers, USR2 and TERM the arbiter: nothing fails or is asked twice."""
     with deployed(kind, databases, *KEEPALIVE, changes=CHANGES) as place:
         running = place.running
         with Traffic(place, databases) as traffic:

@@ -167,7 +167,7 @@ def test_a_restart_refuses_and_loses_no_client(system: Systemd) -> None:
 
 
 def test_a_reload_takes_the_new_release_and_no_client_waits(system: Systemd) -> None:
-    """systemctl reload: the arbiter stays, the workers are new, the schema is brought up to date."""
+    """systemctl reload: the arbiter stays, the workers are new, the schema is migrated."""
     arbiter = system.property_of(SERVICE, "MainPID")
     booted_before = system.log.count("Booting worker")
     load = Load(str(system.socket), path="/books/1")

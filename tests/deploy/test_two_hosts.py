@@ -164,12 +164,12 @@ def test_one_that_is_killed_fails_what_it_was_working_on(
                 lost_before = lost
             traffic.stop()
             assert failed(traffic.reads, 200) == set()
-            failed_posts = failed(traffic.adds, 201)
-            assert {traffic.adds.answered[number] for number in failed_posts} <= {502}
-            assert traffic.asked_by_nginx()[ADD, 502, "502"] == len(failed_posts)
-            assert_added_once(traffic, failed_posts)
+            posts = failed(traffic.adds, 201)
+            assert {traffic.adds.answered[number] for number in posts} <= {502}
+            assert traffic.asked_by_nginx()[ADD, 502, "502"] == len(posts)
+            assert_added_once(traffic, posts)
             print(
-                f"{ROUNDS} kills: {traffic.count} requests, {len(failed_posts)} POSTs failed, no GET; "
+                f"{ROUNDS} kills: {traffic.count} requests, {len(posts)} POSTs failed, no GET; "
                 f"they lost at most {lost_s(front):.1f} s; back {waited_s:.1f} s"
             )
 

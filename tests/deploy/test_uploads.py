@@ -1,7 +1,7 @@
 """
 An upload of 10 MB that is refused before it is read: the client sees why, and never a reset.
 
-1. It is refused by nginx, by the worker, by its gate, and by the service without a look at the
+1. It is refused by nginx, by the worker, by its limiter, and by the service without a look at the
    body; and asked for through nginx, through one that does not wait for the body's end, and
    straight, on both kinds of socket.
 2. Sourced with its length or in chunks, by clients that wait for 100 Continue and that do not.

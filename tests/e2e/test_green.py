@@ -14,7 +14,7 @@ EARLY = {
     "a lock": (
         "import early",
         "from threading import Lock\nGATE = Lock()",
-        "early (GATE is a lock",
+        "early (LOCK is a lock",
     ),
     "a subclass": (
         "import early",

@@ -33,8 +33,8 @@ from greenline.worker.arbiter import is_stopping
 worker = None
 def app(environ, start_response):
     if environ["QUERY_STRING"] == "wait":
-        with open(os.environ["COUNTING"], "a") as journal:
-            journal.write(f"{os.getpid()}\\n")
+        with open(os.environ["COUNTING"], "a") as file:
+            file.write(f"{os.getpid()}\\n")
         while worker.alive:
             time.sleep(0.02)
     body = f"{os.getpid()} {is_stopping()}".encode()

@@ -80,7 +80,7 @@ def test_slow_readers_take_no_place_of_the_limiter(tmp_path: Path) -> None:
 
 
 def test_what_was_lent_is_given_back_once(tmp_path: Path) -> None:
-    """After slow readers that hung up the gate lets in as many as before, and not one more."""
+    """After slow readers that hung up the limiter admits as many as before, and not one more."""
     more = {"OPEN": str(tmp_path / "open"), "HELD": str(tmp_path / "held")}
     with (
         serving(tmp_path, "tests.e2e.recorded:app", **more) as served,

@@ -40,7 +40,7 @@ class Front:
 
 @contextmanager
 def behind_proxies(databases: Databases) -> Iterator[Front]:
-    """Put proxies before both servers."""
+    """Put fault proxies before both servers."""
     postgres, mongo = urlsplit(databases.postgres), urlsplit(databases.mongo)
     folder = parse_qs(postgres.query)["host"][0]
     with (

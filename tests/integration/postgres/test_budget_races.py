@@ -325,7 +325,7 @@ def test_another_librarys_wait_is_heard(opened: Opened, opener: Opener, pooled: 
 def test_orphans_are_left_when_this_worker_alone_cannot_ask(
     opened: Opened, controlled: Controlled, proxy: Proxy, watch: Watch
 ) -> None:
-    """A sibling that can takes them into care."""
+    """Another process that can takes them over."""
     dead, slot_table, survivor = opened(4, 2), opened(4, 2), opened(4, 2)
     slot = dead.take()
     assert slot is not None

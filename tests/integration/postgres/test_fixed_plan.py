@@ -115,7 +115,7 @@ def test_what_one_worker_reads_anew_the_others_follow(make: Make, watch: Watch, 
     for most in (30, 12):
         allow(watch, url, most)
         read_anew(one, watch)
-        wait_until(lambda: other.follows(most), f"the sibling to follow {most}")  # noqa: B023
+        wait_until(lambda: other.follows(most), f"the other worker to follow {most}")  # noqa: B023
         assert one.follows(most)
         asked = [gevent.spawn(run, other.pool, "select pg_sleep(0.3)") for _ in range(40)]
         wait_until(lambda: other.pool.stats()["size"] == most - 7, "all that are shared")  # noqa: B023

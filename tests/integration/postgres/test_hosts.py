@@ -41,7 +41,7 @@ Make = Callable[..., Member]
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    """A server of these tests' own: the session's has connections that no host claims."""
+    """A server of these tests' own: the session's has connections that no host has registered."""
     with temporary() as server:
         yield server
 
@@ -133,7 +133,7 @@ def test_a_host_that_is_gone_counts_for_a_while(make: Make) -> None:
 
 
 def test_what_a_host_left_behind_counts_until_it_is_gone(make: Make, watch: Watch) -> None:
-    """Connections that nobody claims are not given away, however long they last."""
+    """Connections that no host has registered are not given away, however long they last."""
     first = make("first")
     wait_until(has(first, 9), "all")
     with closing(connect(_url(watch), 5.0, application=application(17))):
@@ -180,7 +180,7 @@ def test_another_worker_becomes_registrar_when_the_first_ends(make: Make, watch:
     number = registrar.slot_table.number
     registrar.close()
     ended = monotonic()
-    wait_until(other_worker.slot_table.leads, "the sibling to follow")
+    wait_until(other_worker.slot_table.leads, "the other worker to lead")
     while monotonic() - ended < 1.5 * LEASE_S:
         assert (
             other_worker.slot_table.allowed,
@@ -282,13 +282,13 @@ def test_a_pooler_of_transactions_is_refused() -> None:
 
 
 def test_who_is_gone_is_remembered_for_a_while() -> None:
-    """With what it claimed last."""
+    """With the number of connections that it registered last."""
     hosts = Registry()
     hosts.note({1: 8, 2: 8}, 100.0)
     hosts.note({1: 4}, 100.2)
-    assert (len(hosts), hosts.claimed_beside(1)) == (2, 8)
+    assert (len(hosts), hosts.registered_by_others(1)) == (2, 8)
     hosts.note({1: 4}, 100.0 + GONE_S)
-    assert (len(hosts), hosts.claimed_beside(1), hosts.claimed_beside(2)) == (
+    assert (len(hosts), hosts.registered_by_others(1), hosts.registered_by_others(2)) == (
         1,
         0,
         4,

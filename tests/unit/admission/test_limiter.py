@@ -20,7 +20,7 @@ LONG_S = 60.0
 
 
 class Client:
-    """A client's connection: what the gate is given, and the client's end of it."""
+    """A client's connection: what the limiter gets, and the client's end of it."""
 
     def __init__(self) -> None:
         self.sock, self.end = socket.socketpair()

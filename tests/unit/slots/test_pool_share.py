@@ -97,7 +97,7 @@ def test_a_free_slot_is_for_who_holds_the_fewest(shares: PoolShares, clock: Cloc
 
 
 def test_an_idle_one_is_for_who_waits_and_the_last_for_who_has_none(shares: PoolShares) -> None:
-    """A pool keeps its last idle one from a sibling that has some."""
+    """A pool keeps its last idle one while another pool has some."""
     me, other = holding(shares, 2), holding(shares, 5)
     assert not me.is_wanted()
     with other.wait():
