@@ -4,8 +4,8 @@ A small JSON answer: ours beside other servers and frameworks.
 1. All servers are started once, each with one worker, and idle while another is measured. They
    have the first core to themselves and who asks has the others (``bench/cores.py``).
 2. Before anything is measured all must answer the same.
-3. wrk and hey are closed loops: they tell the throughput. p99 at equal load is told by vegeta,
-   an open loop, for ours and Starlette on uvicorn alone.
+3. wrk and hey are closed loops: they measure the throughput. vegeta, an open loop, measures p99
+   at equal load, for ours and Starlette on uvicorn alone.
 4. The exit status is 1 when the run is invalid or a promise is missed. A missed p99 is not
    judged when the other's rounds lie too far apart: what is in ours alone is no noise.
 

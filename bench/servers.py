@@ -38,7 +38,7 @@ class Server:
     """A *program* with *arguments*, ready when the path *ready* answers 200; a context manager."""
 
     program: ClassVar[str]
-    # How it is told where to listen.
+    # The argument that says where to listen.
     listen: ClassVar[tuple[str, ...]]
 
     def __init__(
@@ -54,7 +54,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.ready = ready
         self.log = log
-        # gunicorn reads a gunicorn.conf.py of this folder even when it is not told to.
+        # gunicorn reads a gunicorn.conf.py of this folder even when it is not asked to.
         self.cwd = cwd
         # Beside this Python, not resolved: that of the virtual environment.
         program = Path(sys.executable).parent / self.program

@@ -27,7 +27,7 @@ MIN_OFFERED = 0.95
 
 
 class VegetaError(Exception):
-    """vegeta failed, or could not offer what it was told to."""
+    """vegeta failed, or could not offer the given rate."""
 
 
 @dataclass(frozen=True)

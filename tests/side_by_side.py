@@ -150,4 +150,4 @@ class Other:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if session.exitstatus == pytest.ExitCode.TESTS_FAILED:
-            session.exitstatus = pytest.ExitCode.OK  # told one by one
+            session.exitstatus = pytest.ExitCode.OK  # reported one by one

@@ -158,7 +158,7 @@ def test_a_single_round_has_no_spread(
 def test_an_operation_that_fails_makes_the_run_invalid(
     monkeypatch: pytest.MonkeyPatch, found: report.Report
 ) -> None:
-    """Whoever answers something else than a 200 in a round is told, and keeps its row."""
+    """A server that answers anything but 200 in a round is reported, and keeps its row."""
     fake = Load(greenline=[10] * 4, peer=[10] * 4)
     fake.broken = {5}
     run_all(monkeypatch, found, fake)
@@ -223,7 +223,7 @@ def test_a_server_without_access_control_is_reported() -> None:
 
 
 def test_everybody_finds_what_everybody_inserts() -> None:
-    """Each inserts once, all are asked for it, and who answers something else is told."""
+    """Each inserts once, all are asked for it, and a different answer is reported."""
     same, other = (200, b'{"id": 1}'), (200, b'{"id": "1"}')
     ours = Named("ours", {"/messages/1": same})
     peer = Named("peer", {"/messages/1": other})

@@ -70,14 +70,14 @@ def test_a_client_keeps_its_connection_until_the_server_closes_it() -> None:
         server.shutdown()
         serving.join()
     assert [each.status for each in asked] == ["200", "404", "200", "200"]
-    # A port may be used again at once: a connection is told by when it was begun.
+    # A port may be used again at once: a connection is identified by its start.
     begun_s = [each.connecting_s for each in asked]
     assert begun_s[0] == begun_s[1] == begun_s[2] < begun_s[3]
     assert all(each.port and each.sent_s < each.ended_s for each in asked)
 
 
 def test_a_lost_connection_is_an_error_and_none_at_all_is_refused() -> None:
-    """The two ends are told apart: in a reload nobody may be refused."""
+    """The two ends are distinguished: in a reload no request may be refused."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         cut = subprocess.Popen(

@@ -41,7 +41,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_everybody_takes_part_with_one_worker(tmp_path: Path) -> None:
-    """Eleven servers, each told to have one worker and to write no access log."""
+    """Eleven servers, each set to have one worker and to write no access log."""
     peers = lineup()
     assert len({peer.who for peer in peers}) == len(peers) == 11
     assert peers[0].who == OURS
@@ -101,7 +101,7 @@ def test_the_cores_are_divided_and_given_back() -> None:
 
 
 def test_wrks_line_is_read() -> None:
-    """Refused and failed requests are told beside the 200s, and are not in req/s."""
+    """Refused and failed requests are reported beside the 200s, and are not in req/s."""
     result = wrk.parse("Running 1s test\n  9 requests\n1000 2000000 100 7 500 1500 2500\n", 10)
     assert result.answers == {"200": 900, "4xx-5xx": 100, "error": 7}
     assert (result.asked, result.clients, result.seconds) == (1007, 10, 2.0)
@@ -130,7 +130,7 @@ def test_wrk_is_run_with_our_script(program: Path) -> None:
 
 
 def test_a_failing_wrk_is_an_error(program: Path) -> None:
-    """wrk's own failure is told with its words."""
+    """wrk's own failure is reported with its words."""
     (program / "wrk").write_text("#!/bin/sh\necho unable to connect >&2\nexit 1\n")
     with pytest.raises(wrk.WrkError, match="unable to connect"):
         wrk.run("http://x/", 10, 1)
@@ -200,7 +200,7 @@ def test_a_floor_and_an_aim_are_reported(figure: float, kept: bool, reported: st
 
 
 def test_a_missed_promise_is_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """One that is missed makes it 1, one that cannot be told does not; all are printed."""
+    """One that is missed makes it 1, one that is unknown does not; all are printed."""
     kept, untold, missed = (promises.Verdict(each, str(each)) for each in (True, None, False))
     assert promises.status([kept, untold]) == 0
     assert promises.status([kept, missed]) == 1

@@ -109,7 +109,7 @@ def test_a_row_is_the_middle_round_with_its_spread(
 def test_an_error_in_a_round_makes_the_run_invalid(
     monkeypatch: pytest.MonkeyPatch, found: report.Report
 ) -> None:
-    """An answer other than a 200 is told with who, when and what, a peer's too."""
+    """An answer other than a 200 is reported with server, round and statuses, a peer's too."""
     fake = Hey(greenline=[10] * 4, peer=[10] * 4)
     fake.broken = {5}
     run_all(monkeypatch, found, fake)
@@ -189,7 +189,7 @@ ONE = {"items": [{"id": 1, "published": None, "authors": [{"id": 7, "name": "Ä"
     ],
 )
 def test_bodies_are_compared_as_json(other: Any, reported: str | None) -> None:
-    """Blanks and escapes do not matter; a value, a type or a name does, and its place is told."""
+    """Blanks and escapes do not matter; a value, a type or a name is reported with its place."""
     compact = json.dumps(ONE, separators=(",", ":"), ensure_ascii=False).encode()
     spaced = json.dumps(other, indent=2).encode()
     problems = list(differences({"greenline": (200, compact), "peer": (200, spaced)}))
@@ -280,7 +280,7 @@ def test_psycogreen_differs_in_two_settings_alone() -> None:
 
 
 def test_everybody_has_one_worker_and_the_same_pool(tmp_path: Path) -> None:
-    """All start with one worker, a pool of 20 and no access log, and are told where to listen."""
+    """All start with one worker, a pool of 20, no access log and an address to listen on."""
     peers = lineup(*URLS)
     assert len({peer.who for peer in peers}) == len(peers) == 5
     for peer in peers:

@@ -92,7 +92,7 @@ def test_json_has_the_shape_of_every_bench(tmp_path: Path) -> None:
 
 
 def test_machine_is_reported_without_names_or_paths() -> None:
-    """The machine is its cores, memory, Python and kernel; its name is not told."""
+    """The machine is its cores, memory, Python and kernel; its name is not in it."""
     reported = report.machine()
     assert sorted(reported) == ["cores", "kernel", "memory_gb", "python"]
     assert reported["cores"] >= 1

@@ -92,7 +92,7 @@ def test_each_step_is_a_row_with_the_memory_after_it(run: Run) -> None:
     ],
 )
 def test_one_failure_makes_the_run_invalid(run: Run, answers: dict[str, int]) -> None:
-    """A single request without a 200 is told with the step it was in; the rest is still asked."""
+    """A single request without a 200 is reported with its step; the rest is still asked."""
     run.answers[2] = answers
     run()
     (problem,) = run.found.problems

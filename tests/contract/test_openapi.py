@@ -163,7 +163,7 @@ def test_two_types_of_one_name_are_refused() -> None:
 
 
 def test_an_operation_without_anything_has_nothing_that_can_go_wrong() -> None:
-    """No status is told that cannot come."""
+    """No status is described that cannot come."""
     bare = Operation("x", "GET", "/x", "x", "x", {HTTPStatus.NO_CONTENT: None})
     described = openapi.document([bare])["paths"]["/x"]["get"]
     assert set(described["responses"]) == {"204"}
@@ -193,7 +193,7 @@ def live(databases: Databases) -> Iterator[Service]:
 
 
 class Asker:
-    """Asks the service, and compares what it answers with what is told."""
+    """Asks the service, and compares its response with the description."""
 
     def __init__(self, live: Service) -> None:
         self._live = live
@@ -230,7 +230,7 @@ class Asker:
 
 
 def test_only_what_writes_may_end_unknown(document: dict[str, Any]) -> None:
-    """A 500 is told of what changes something, and a 409 may say when to come again."""
+    """Operations that write describe a 500, and a 409 may have Retry-After."""
     found = operations(document)
     for method, path in (("POST", "/agents"), ("PATCH", "/states/batch"), ("DELETE", "/keys/{id}")):
         assert "500" in found[method, path]["responses"]
@@ -244,7 +244,7 @@ def test_what_is_answered_is_what_the_document_tells(live: Service) -> None:
     asker = Asker(live)
     ask, one = asker.ask, "/agents/{id}"
     named = "/agents/by-name/{name}"
-    names = [f"told {next(_numbers)}" for _ in range(4)]
+    names = [f"described {next(_numbers)}" for _ in range(4)]
     first = ask("POST", "/agents", {"name": names[0]}, Idempotency_Key="described").json
     path = f"/agents/{first['id']}"
     assert ask("POST", "/agents", {"name": names[0]}).status == 409
@@ -271,12 +271,12 @@ def test_what_is_answered_is_what_the_document_tells(live: Service) -> None:
     ids = [item["id"] for item in made["items"]]
     found = ask("POST", "/agents/batch-get", {"ids": [*ids, first["id"]]}).json
     assert found["missing"] == [first["id"]]
-    by_names = {"names": [*names, "told nothing"]}
+    by_names = {"names": [*names, "missing"]}
     found = ask("POST", "/agents/batch-get/by-name", by_names).json
     assert [item["id"] for item in found["items"]] == ids
-    assert found["missing"] == ["told nothing"]
+    assert found["missing"] == ["missing"]
     gone = ask("DELETE", "/agents/batch/by-name", by_names)
-    assert (gone.status, gone.json["missing"]) == (404, ["told nothing"])
+    assert (gone.status, gone.json["missing"]) == (404, ["missing"])
     changes = [{"id": item_id, "patch": {}, "version": 1} for item_id in ids]
     assert ask("PATCH", "/agents/batch", {"items": changes}).status == 200
     assert ask("PATCH", "/agents/batch", {"items": changes}).status == 412

@@ -46,7 +46,7 @@ paths = some.lists(some.sampled_from(PATH), min_size=1, max_size=3)
 
 
 def made(cls: type[M], definitions: list[Any], default_subdomain: str) -> M:
-    """Return a map of *cls* with the rules *told*, whose endpoints are told apart."""
+    """Return a map of *cls* with the rules of *definitions*, each with its own endpoint."""
     return cls(
         [
             Rule(

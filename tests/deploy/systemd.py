@@ -5,7 +5,7 @@ A systemd of the test's own: process 1 of new namespaces, with our units install
    of the virtual environment, which a hardened service could not see where it is) and the log.
 2. It changes nothing outside: /etc, /opt, /run, /dev and shared memory are its own, and its
    processes are in a control group of their own. The network is everybody's.
-3. Who may not make namespaces, or has no systemd, is told why by `Unavailable`.
+3. Without the right to make namespaces, or without systemd, `Unavailable` says why.
 """
 
 import os

@@ -3,10 +3,10 @@ A worker killed with -9 behind nginx: what was in progress there, and what becam
 
 1. A GET is asked of another worker, and nobody sees the kill. Of a single ``server`` nginx would
    ask nobody else.
-2. A POST is not sent twice: its client is told 502, and whether it was done nobody knows. No other
+2. A POST is not sent twice: its client gets 502, and whether it was done is unknown. No other
    request fails.
-3. In the database a task is there once when its client was told 201, once or not at all when it was
-   told 502, and never twice.
+3. In the database a task is there once when its client got 201, once or not at all when it got
+   502, and never twice.
 
 ``GREENLINE_LONG_TESTS=1`` kills twenty workers under load.
 """

@@ -183,7 +183,7 @@ def test_a_rollout_keeps_within_the_connections(
 
 
 def test_every_setting_is_one_that_the_readme_knows(settings: dict[str, str]) -> None:
-    """A misspelled one would change nothing, and nobody would be told."""
+    """A misspelled one would change nothing, without an error."""
     known = set(
         re.findall(r"^\| `(\w+)` \|", (CHECKOUT / "docs/settings.md").read_text(), re.MULTILINE)
     )

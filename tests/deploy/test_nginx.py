@@ -78,7 +78,7 @@ def test_a_version_of_a_compressed_answer_is_good_for_a_change(
 
 
 def test_maintenance_is_a_file(pair: tuple[Behind, Service]) -> None:
-    """While it is there everybody is told to come back; then the service is there at once."""
+    """While it is there every request gets 503; then the service is there at once."""
     front, _ = pair
     front.maintenance.touch()
     received = ask(front, "GET", "/books/1")

@@ -1,8 +1,8 @@
 """
 Releases behind nginx under load: reloads, upgrades, recycling, and what cannot be loaded.
 
-Whenever workers are told to stop nginx is held up for a moment: what it is asked meanwhile it asks
-for over connections that a worker must not have closed.
+Whenever workers get the signal to stop, nginx is stopped for a moment: the requests that wait
+meanwhile go over connections that a worker must not have closed.
 
 ``GREENLINE_LONG_TESTS=1`` does it with the numbers of deploy/, twenty reloads and five upgrades.
 """

@@ -50,7 +50,7 @@ class Holder:
         return self.log_file.read_text(errors="replace")
 
     def start(self, more: dict[str, str], *arguments: str) -> None:
-        """Start gunicorn, and return when it has told that it is ready."""
+        """Start gunicorn, and return when it has notified that it is ready."""
         notify = {"NOTIFY_SOCKET": str(self._notify_socket.getsockname())}
         command = [sys.executable, "-c", PASS_ON, str(self.held.fileno()), str(BIN / "gunicorn")]
         with self.log_file.open("ab") as log:

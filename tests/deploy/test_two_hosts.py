@@ -114,7 +114,7 @@ def traffic_to(front: Behind, host: Host, databases: Databases) -> Traffic:
 
 
 def assert_added_once(traffic: Traffic, lost: set[int]) -> None:
-    """Whoever was told 201 has a task; nobody has two."""
+    """A client that got 201 has a task; no client has two."""
     rows = traffic.added()
     assert set(rows.values()) <= {1}
     assert set(traffic.adds.answered) - lost == set(rows) - lost
@@ -145,7 +145,7 @@ def test_one_that_stops_fails_no_request(hosts: tuple[Host, Host], databases: Da
 def test_one_that_is_killed_fails_what_it_was_working_on(
     hosts: tuple[Host, Host], databases: Databases
 ) -> None:
-    """SIGKILL: GETs are asked of the other one, POSTs are told 502 and are not sent twice."""
+    """SIGKILL: GETs are asked of the other one, POSTs get 502 and are not sent twice."""
     first, second = hosts
     lost_before = 0
     with behind(ports=[first.port, second.port], changes=PATIENT) as front:

@@ -206,7 +206,7 @@ def test_the_database_is_down(
 
 
 def test_the_limiter_is_full(databases: Databases) -> None:
-    """503 by the worker; who waited for 100 Continue sends nothing, and is told to close."""
+    """503 by the worker; a client that waits for 100 Continue sends nothing and gets close."""
     environ = {**DIAGNOSTICS, "GREENLINE_MAX_IN_PROGRESS": "1", "GREENLINE_MAX_WAITING": "0"}
     with deployed("TCP", databases, environ=environ) as place, ways(place) as found:
         with held(place, databases):

@@ -212,7 +212,7 @@ def test_a_key_cannot_be_made_with_an_idempotency_key(
     ids=["no scope", "twice", "unknown scope", "no name", "no time zone", "own prefix"],
 )
 def test_a_wrong_key_is_not_made(wrong: Any, guarded: Guarded) -> None:
-    """What is wrong is told."""
+    """The response says what is wrong."""
     answer = guarded.ask("POST", "/keys", wrong)
     assert answer.status == 422
     assert answer.json["errors"]
@@ -248,7 +248,7 @@ def test_a_name_is_given_once(guarded: Guarded) -> None:
 
 def refused_within_a_second(guarded: Guarded, token: str, end: Callable[[], object]) -> set[int]:
     """
-    Let many ask without a pause while *end* ends the key; return what they were told after it.
+    Let many ask without a pause while *end* ends the key; return the responses after it.
 
     A request that begins more than a second after *end* is refused, whoever of the workers
     answers it, and before it none was.
@@ -408,7 +408,7 @@ def test_pages_of_known_origins_may_read(environ: dict[str, str]) -> None:
         assert "PATCH" in answer.headers["Access-Control-Allow-Methods"]
         assert "Authorization" in answer.headers["Access-Control-Allow-Headers"]
         answer = running.get("/agents", headers=mine)
-        assert answer.status == 401  # a page is told what is wrong as well
+        assert answer.status == 401  # a page gets the error as well
         assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
         assert "ETag" in answer.headers["Access-Control-Expose-Headers"]
         for headers in (other, {**other, **preflight}, {}):
@@ -645,7 +645,7 @@ def test_the_commands_make_list_and_revoke(fresh: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("scopes", ["", "read,root", "read,read"])
 def test_a_wrong_scope_is_wrong_use(scopes: str, fresh: dict[str, str]) -> None:
-    """It is told, and no key is made."""
+    """There is an error, and no key is made."""
     make = ["flask", "keys", "create", "--name", "x", "--scopes", scopes]
     done = run(make, fresh, check=False)
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""One worker, many requests: they share the time, the pool keeps its limit, the rest is told."""
+"""One worker, many requests: they share the time, the pool keeps its limit, the rest fails."""
 
 import json
 import socket
@@ -99,7 +99,7 @@ def test_the_pool_never_exceeds_its_limit(
 def test_waiting_in_vain_ends_in_time(
     limited: Service, postgres: Postgres, clients: ThreadPoolExecutor
 ) -> None:
-    """After POOL_TIMEOUT the request is told to come back; the pool is whole afterwards."""
+    """After POOL_TIMEOUT the request gets 503; the pool is whole afterwards."""
     sleepers = [clients.submit(asleep, limited, 3.5) for _ in range(2)]
     wait_until(lambda: backends(postgres, LIMITED, asleep=True) == 2, "the pool to be exhausted")
     started = monotonic()

@@ -22,7 +22,7 @@ POOL_SIZE = 4
 
 @dataclass
 class Asker:
-    """Ask for one path until told to stop, and keep what came of it."""
+    """Ask for one path until stopped, and keep the outcomes."""
 
     greenline: Service
     path: str

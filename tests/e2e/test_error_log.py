@@ -69,7 +69,7 @@ def test_a_full_pipe_blocks_no_request_and_loses_nothing(way: str) -> None:
 
 @pytest.mark.parametrize("signal_name", ["TERM", "QUIT", "ABRT"])
 def test_the_last_lines_of_a_worker_are_written(signal_name: str) -> None:
-    """However it is told to end, what it has logged is there, gunicorn's own last line included."""
+    """Whichever signal ends it, what it has logged is there, gunicorn's own last line included."""
     with hosting(TARGET) as running:
         (worker,) = running.workers()
         assert running.get("/?root").status == 200
@@ -80,7 +80,7 @@ def test_the_last_lines_of_a_worker_are_written(signal_name: str) -> None:
 
 
 def test_the_stack_of_a_worker_that_fails_is_written() -> None:
-    """An error of the worker itself ends it, and is told with its stack."""
+    """An error of the worker itself ends it, and is logged with its stack."""
     with hosting(TARGET) as running:
         (worker,) = running.workers()
         with pytest.raises(OSError):  # noqa: PT011

@@ -18,7 +18,7 @@ from tests.helpers.support import CHECKOUT, service, wait_until
 
 
 def test_what_would_block_the_worker_is_named_at_the_start(tmp_path: Path) -> None:
-    """A driver that cannot yield is told by its name, once."""
+    """A driver that cannot yield is logged by its name, once."""
     (tmp_path / "MySQLdb").mkdir()
     (tmp_path / "MySQLdb" / "__init__.py").write_text("from MySQLdb import _mysql\n")
     (tmp_path / "MySQLdb" / "_mysql.py").write_text("")
@@ -110,7 +110,7 @@ def test_without_descriptors_it_pauses_says_so_once_and_recovers(tmp_path: Path)
         wait_until(lambda: "no client can be accepted" in running.log, "the line")
         with ThreadPoolExecutor(1) as clients:
             late = clients.submit(running.get, "/count?late")
-            time.sleep(1.5)  # several pauses, which are not told again
+            time.sleep(1.5)  # several pauses, which are not logged again
             assert not late.done()
             for caller in callers:
                 caller.close()

@@ -199,7 +199,7 @@ def test_the_answer_is_remembered(greenline: Service, front: Front) -> None:
 
 
 def test_books_are_unavailable_while_postgres_refuses(greenline: Service, front: Front) -> None:
-    """A request that needs the server is told to come back, and works when the server is back."""
+    """A request that needs the server gets 503, and works when the server is back."""
     assert greenline.get("/books").status == 200
     front.postgres.refuse()
     answer = greenline.get("/books")
@@ -221,7 +221,7 @@ def test_connections_cut_while_idle_cost_no_request(greenline: Service, front: F
 
 
 def test_states_are_unavailable_while_mongodb_refuses(greenline: Service, front: Front) -> None:
-    """It is told before the request's own time is over, and works when the server is back."""
+    """It fails before the request's own time is over, and works when the server is back."""
     assert greenline.get("/states").status == 200
     front.mongodb.refuse()
     answer = greenline.get("/states")

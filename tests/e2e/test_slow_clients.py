@@ -87,7 +87,7 @@ def status_of(heard: bytes) -> bytes:
 
 
 def test_a_head_that_trickles_is_cut(legacy: Service) -> None:
-    """Byte by byte, each in time, the whole is not: the client is told so."""
+    """Byte by byte, each in time, the whole is not: the client gets an error."""
     with Raw(legacy.port) as client:
         client.trickle("GET / HTTP/1.1\r\nA: " + "b" * 100)
         assert status_of(client.hear()) == b"408"
@@ -155,7 +155,7 @@ def test_an_unread_body_that_does_not_come_ends_the_connection(
 
 
 def test_an_application_that_swallows_the_error_does_not_hide_it(legacy: Service) -> None:
-    """Its 500 was the client's fault: the client is told 408."""
+    """Its 500 was the client's fault: the client gets 408."""
     with Raw(legacy.port) as client:
         client.say(post("/swallow", "Content-Length: 10") + "\r\nabc")
         assert status_of(client.hear()) == b"408"
@@ -203,7 +203,7 @@ def test_a_body_too_large_by_its_length_is_refused_at_once(legacy: Service, head
 @PARSERS
 @pytest.mark.parametrize("path", ["/read", "/swallow"])
 def test_a_body_too_large_by_its_chunks_is_refused(legacy: Service, header: str, path: str) -> None:
-    """Its size is known when it is reached; the client is told whatever the application makes."""
+    """Its size is known when it is reached; the client gets 413 whatever the application does."""
     with Raw(legacy.port) as client:
         client.say(post(path, "Transfer-Encoding: chunked") + header + "\r\n")
         client.say((b"186a0\r\n" + b"x" * 100_000 + b"\r\n") * 12 + b"0\r\n\r\n")

@@ -314,7 +314,7 @@ def test_a_worker_that_gets_sigterm_while_it_boots_stops(tmp_path: Path) -> None
 
 
 def test_a_drain_delay_goes_on_serving(tmp_path: Path) -> None:
-    """For DRAIN_DELAY new clients are served, and told to close; then they are refused."""
+    """For DRAIN_DELAY new clients are served, with Connection: close; then they are refused."""
     with counting(tmp_path, DRAIN_DELAY="2") as (running, _, _):
         running.process.send_signal(signal.SIGTERM)
         started = time.monotonic()

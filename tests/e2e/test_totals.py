@@ -8,7 +8,7 @@ IDLE = {"size": 4, "active": 0, "idle": 4, "waiting": 0}
 
 
 def reported(running: Service, pool: str) -> dict[str, int]:
-    """Return what is told of the pools of that name."""
+    """Return what is reported of the pools of that name."""
     keys = {tuple(json.loads(key)): value for key, value in running.get("/totals").json.items()}
     return {key[1]: value for key, value in keys.items() if key[0] == pool}
 
@@ -19,6 +19,6 @@ def test_the_pools_of_both_databases_are_reported_for_all_workers(databases: Dat
     with service(environ, target="tests.e2e.totals:app") as running:
         wait_until(
             lambda: IDLE.items() <= reported(running, "mongodb").items(),
-            "all connections to be told",
+            "all connections to be reported",
         )
         assert {"size", "active", "idle", "waiting"} <= reported(running, "postgres").keys()

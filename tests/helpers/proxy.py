@@ -1,5 +1,5 @@
 """
-Stand between the service and a server, and misbehave when told to.
+Stand between the service and a server, and misbehave on request.
 
 1. It runs in the tests' process, apart from the service, on greenlets of its own.
 2. Its port stays the same, and stays taken while it refuses.

@@ -1,4 +1,4 @@
-"""tests.side_by_side: what became of each test is told, and no test is lost in silence."""
+"""tests.side_by_side: the outcome of each test is reported, and no test is lost."""
 
 import re
 import subprocess

@@ -85,7 +85,7 @@ def test_changes_of_one_item_at_once_are_all_made(states: States) -> None:
 
 @pytest.mark.parametrize("what", ["change", "delete"])
 def test_of_those_who_want_one_version_one_gets_it(states: States, what: str) -> None:
-    """All others are told that it is another one now, or that it is gone."""
+    """All others get that it has another version now, or that it is gone."""
     for agent_id in range(1, 6):
         [made] = states.create([state(agent_id)])
         wanted = Change(made.id, put(x=1), frozenset({1}))
@@ -138,7 +138,7 @@ def test_a_batch_of_changes_that_is_refused_in_the_middle_changes_nothing(
 def test_a_batch_of_changes_is_checked_before_anything_is_written(
     states: States, client: Mongo, mongo_proxy: Proxy
 ) -> None:
-    """A missing item, and one of another version, are told without any write."""
+    """A missing item, and one of another version, are errors without any write."""
     made = states.create([state(number) for number in (1, 2)])
     before = everything(client)
     there = Change(made[0].id, put(x=1))
@@ -183,7 +183,7 @@ def test_a_lost_change_on_which_others_built_is_of_unknown_outcome(
     versions: frozenset[int] | None,
     expected: type[Exception] | None,
 ) -> None:
-    """Who asked for a version cannot be told whether he had it; who did not is served."""
+    """A request with a version gets an unknown outcome; one without is served."""
     require_emulation(client)
     [made] = states.create([state(1)])
     theirs = [{"$set": {"version": 9}}]
@@ -393,7 +393,7 @@ def test_a_batch_that_was_cut_short_is_completed_by_the_same_request(
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_same_at_once_is_stored_once(states: States, client: Mongo, count: int) -> None:
-    """Each gets the one answer, or is told that the first is at work."""
+    """Each gets the one answer, or that the first is at work."""
     items = [state(number + 1) for number in range(count)]
     asking = [gevent.spawn(created, states, items) for _ in range(8)]
     answers = [one.value for one in gevent.joinall(asking, raise_error=True) if one.value]
@@ -406,7 +406,7 @@ def test_the_same_at_once_is_stored_once(states: States, client: Mongo, count: i
 def test_who_complete_a_batch_at_once_delete_nothing(
     states: States, client: Mongo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is told that it is made finds all of it."""
+    """A client that gets the response finds all of the item."""
     items = [state(number + 1) for number in range(40)]
     first = states.create(items, KEY)
     states.delete(ids(first)[1:])

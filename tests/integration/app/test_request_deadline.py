@@ -48,7 +48,7 @@ def ask(
 
 
 def test_a_504_says_where_the_time_went(service: DeadlineFlask, pool: ConnectionPool) -> None:
-    """Queueing, connecting and the database are told apart, in milliseconds."""
+    """Queueing, connecting and the database are reported apart, in milliseconds."""
 
     def handler() -> str:
         with pool.connection() as conn, conn.cursor() as cursor:

@@ -265,7 +265,7 @@ def deadlocks(client: Postgres) -> int:
 
 
 def test_names_added_in_opposite_orders_do_not_deadlock(client: Postgres) -> None:
-    """Unique names are added in the order of the names: the second is told, and at once."""
+    """Unique names are added in the order of the names: the second gets an error at once."""
     authors = Authors(client)
     before = deadlocks(client)
     for turn in range(5):

@@ -100,7 +100,7 @@ def test_the_limits_of_role_and_database_are_read(server: Postgres, stack: ExitS
 def test_others_are_counted_and_greenlines_are_not(
     server: Postgres, stack: ExitStack, who: str
 ) -> None:
-    """In all, of our role and in our database; an unprivileged role is not told their kind."""
+    """In all, of our role and in our database; an unprivileged role does not see their kind."""
     elsewhere = server.superuser_url.replace("/greenline?", "/postgres?")
     opened(stack, server.superuser_url, "psql")
     opened(stack, elsewhere, "psql")

@@ -132,7 +132,7 @@ def test_a_user_without_rights_gets_an_error(server: Guarded, open_as: Open, use
 
 @on_both_kinds
 def test_who_may_only_read_reads(server: Guarded, open_as: Open) -> None:
-    """And is told what they may not do."""
+    """The error says what the user may not do."""
     client = open_as("reader", *server.tls)
     client.capabilities()
     assert find(client) == {"_id": 1}
@@ -231,7 +231,7 @@ def test_the_service_runs_on_it(server: Guarded, databases: Databases) -> None:
 def test_a_service_with_a_wrong_password_is_not_ready(
     server: Guarded, databases: Databases
 ) -> None:
-    """The log says why, without the password; clients are told that the database is away."""
+    """The log says why, without the password; clients get that the database is away."""
     uri = server.uri("writer", *server.tls, password=WRONG)
     with _service(databases, uri, wait=False) as api:
         _expect_not_ready(api, "MongoDB: authentication failed")

@@ -123,7 +123,7 @@ def test_a_repeated_read_ends_with_the_outage(
 def test_waiting_for_the_pool_keeps_its_own_limit(
     connect: Connect, mongo_proxy: Proxy, first: First
 ) -> None:
-    """waitQueueTimeoutMS holds inside pymongo.timeout: a full pool is told as one, in time."""
+    """waitQueueTimeoutMS holds inside pymongo.timeout: a full pool is reported as one, in time."""
     client = connect(1, timeout_s=0.5)
     client.check()
     mongo_proxy.hold(b"held")

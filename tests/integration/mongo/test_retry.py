@@ -367,7 +367,7 @@ def test_pauses_are_drawn_from_a_window_that_doubles(monkeypatch: pytest.MonkeyP
 
 
 def test_no_pause_goes_beyond_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the time is too short for another attempt the outage is told at once."""
+    """When the time is too short for another attempt the outage is reported at once."""
     monkeypatch.setattr(retry, "FIRST_PAUSE_S", 1_000_000.0)
     monkeypatch.setattr(retry, "LONGEST_PAUSE_S", 1_000_000.0)
     monkeypatch.setattr(retry, "OUTAGE_S", 1_000_000.0)

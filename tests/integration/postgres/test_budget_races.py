@@ -364,7 +364,7 @@ def test_connecting_while_the_slot_table_is_closed_is_an_error(
 def test_a_server_that_does_not_report_its_limit_does_not_block(
     opened: Opened, controlled: Controlled, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It connects and is deaf then: who asks without a limit is told, and the next one can ask."""
+    """It connects and is deaf then: a caller without a limit gets an error, the next can ask."""
     monkeypatch.setattr("greenline.postgres.control.ON_CONNECT_TIMEOUT_S", 0.5)
     slot_table = opened(4, 2)
     opener = partial(connect, through(proxy), 5.0)

@@ -1,4 +1,4 @@
-"""A COMMIT is sent only when it may be, and what it comes to is told as it is."""
+"""A COMMIT is sent only when it may be, and its outcome is reported as it is."""
 
 import gc
 import time
@@ -17,7 +17,7 @@ from tests.helpers.support import wait_until
 
 
 def test_nothing_is_committed_after_the_deadline(make: Make, watch: Watch, table: str) -> None:
-    """A handler that overran is rolled back: its client is told 504, and may try again."""
+    """A handler that overran is rolled back: its client gets 504, and may try again."""
     with pytest.raises(DeadlineExceeded), deadline.limit(0.1):
         with make(1).connection() as conn, conn.cursor() as cursor:
             cursor.execute(f"insert into {table} values (1)")

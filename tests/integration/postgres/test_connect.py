@@ -19,7 +19,7 @@ SLACK_S = 1.0
 
 
 def options(conn: Connection) -> dict[str, int]:
-    """Return what the kernel was told about the connection's socket."""
+    """Return the socket options of the connection."""
     names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
     with socket.socket(fileno=os.dup(conn.fileno())) as same:
         return {

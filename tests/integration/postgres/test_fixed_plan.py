@@ -126,7 +126,7 @@ def test_what_one_worker_reads_anew_the_others_follow(make: Make, watch: Watch, 
 
 
 def test_generations_with_different_settings_do_not_answer_each_other(make: Make) -> None:
-    """Each is told of the other's number once, and does not tell it anew."""
+    """Each reads the other's plan once, and does not read it again."""
     old, new = make(hosts=1), make(hosts=2)
     for worker in (old, new):
         worker.control.renew()

@@ -249,7 +249,7 @@ def test_a_control_connection_beyond_the_share_moves(make: Make, watch: Watch) -
 
 
 def test_hosts_that_do_not_fit_are_reported_and_keep_their_minimum(make: Make) -> None:
-    """With five hosts of one worker there is not one more for the fifth; it is told the sum."""
+    """With five hosts of one worker there is not one more for the fifth; its error has the sum."""
     members = [make(str(number)) for number in range(4)]
     for member in members:
         wait_until(has(member, 2), "two each")

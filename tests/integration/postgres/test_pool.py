@@ -311,7 +311,7 @@ def test_a_statement_that_fails_costs_no_connection(make_pool: MakePool) -> None
 
 
 def test_a_conflict_names_the_constraint(make_pool: MakePool) -> None:
-    """A violated constraint is told by its name, with the driver's error as the cause."""
+    """A violated constraint is reported by its name, with the driver's error as the cause."""
     with pytest.raises(Conflict, match="pair_unique") as caught:
         with make_pool(1).connection() as conn, conn.cursor() as cursor:
             cursor.execute("create temp table p (x int constraint pair_unique unique)")

@@ -233,7 +233,7 @@ def test_where_the_time_went_is_reported(make: Make) -> None:
 def test_a_deaf_server_costs_no_more_than_the_deadline(
     make: Make, proxy: Proxy, stage: str
 ) -> None:
-    """The one who waits is told in time, and a thousand others go on meanwhile."""
+    """The waiting greenlet gets an error in time, and a thousand others go on meanwhile."""
     pool = make(1, url=through(proxy))
     if stage == "in a statement":
         run(pool, "select 1")
@@ -247,7 +247,7 @@ def test_a_deaf_server_costs_no_more_than_the_deadline(
 
 
 def test_a_connect_that_was_given_up_keeps_its_slot_until_the_server_lets_go(proxy: Proxy) -> None:
-    """Who waited is told in time; who comes next does not connect beyond the limit."""
+    """A waiter gets an error in time; the next does not connect beyond the limit."""
     pool = ConnectionPool(partial(connect, through(proxy), 0.3), max_size=1, timeout_s=1.5)
     proxy.deafen()
     started = monotonic()

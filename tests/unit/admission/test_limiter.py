@@ -92,7 +92,7 @@ def test_what_only_looks_like_a_health_check_is_refused(clients: list[Client], p
 
 
 def test_other_paths_may_be_the_health_checks(clients: list[Client]) -> None:
-    """An application that has its own is told by its own."""
+    """An application that has its own uses its own."""
     limiter = ConcurrencyLimiter(Fixed(0), exempt=("/status",))
     assert limiter.acquire({"PATH_INFO": "/status"}, clients[0].sock) is None
     with pytest.raises(Overloaded):

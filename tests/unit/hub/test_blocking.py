@@ -78,7 +78,7 @@ def test_names_uvloop_when_it_makes_asyncios_loops() -> None:
 
 
 def test_names_a_loop_that_runs_already() -> None:
-    """Who imports the application inside of a running loop is told what will fail."""
+    """Importing the application inside of a running loop warns of what will fail."""
     tell = "import asyncio\nasync def main():\n"
     tell += "".join(f"    {line}\n" for line in TELL.splitlines())
     assert said(f"{LATE}{tell}asyncio.run(main())\nimport sys\nsys.exit()\n") == ["asyncio"]

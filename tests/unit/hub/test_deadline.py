@@ -117,7 +117,7 @@ def test_a_wait_has_its_whole_time_after_work_that_did_not_yield(
 
 
 def test_no_wait_begins_after_the_deadline(readable: Any) -> None:
-    """Who was busy when it passed is told at the next wait, and not interrupted later."""
+    """A greenlet that was busy when it passed gets it at the next wait, not later."""
     with deadline.limit(0.01):
         gevent.sleep(0.05)
         with pytest.raises(DeadlineExceeded):

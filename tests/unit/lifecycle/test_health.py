@@ -13,7 +13,7 @@ from greenline.lifecycle.resources import Resources
 
 
 class Clock:
-    """A time that moves when it is told to."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -229,7 +229,7 @@ def test_what_finds_no_place_after_a_move_is_over(opened: Open, path: Path, cloc
 def test_when_the_path_is_taken_by_something_else_they_go_on_together(
     opened: Open, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told once a minute, and the old file serves those who have it."""
+    """It is logged once a minute, and the old file serves the processes that have it."""
     one, other = opened(2), opened(2)
     path.unlink()
     path.mkdir()

@@ -295,7 +295,7 @@ def test_while_no_process_waits_none_releases(opened: Open) -> None:
 
 
 def test_who_holds_two_more_than_a_waiting_one_gives_one(opened: Open) -> None:
-    """Once for each need: it is told once, and others are not told, until that one has a slot."""
+    """Once for each need: one process is asked once, and no other until it has a slot."""
     rich, second, poor = opened(5), opened(5), opened(5)
     slots, others = taken(rich, 3), taken(second, 2)
     assert poor.take() is None

@@ -1,4 +1,4 @@
-"""The access log and its writer: whole lines, nothing waits, what is lost is told."""
+"""The access log and its writer: whole lines, nothing waits, lost lines are counted."""
 
 import fcntl
 import logging

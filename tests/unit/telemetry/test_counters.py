@@ -32,7 +32,7 @@ def memory() -> Iterator[int]:
 
 
 class Worker:
-    """A process that counts, is ready, and ends when it is told to."""
+    """A process that counts, is ready, and ends at the end of its input."""
 
     def __init__(self, memory: int, script: str) -> None:
         self.process = subprocess.Popen(

@@ -27,7 +27,7 @@ BURST = 50
 
 
 class Store:
-    """Answers what it is told to, counts the questions, and keeps them waiting while *closed*."""
+    """Gives the answer that is set, counts the questions, and keeps them waiting while *closed*."""
 
     def __init__(self, answer: Grant | GreenlineError | None = GRANT) -> None:
         self.answer = answer
@@ -186,7 +186,7 @@ def test_a_question_that_is_older_than_a_second_is_not_waited_for(
 def test_a_store_that_is_down_fails_who_waits_and_is_not_remembered(
     known: Known, store: Store
 ) -> None:
-    """All of the burst are told at once, and the next one asks again."""
+    """All of the burst get the answer at once, and the next one asks again."""
     store.answer = StoreDown("it is away")
     store.open.clear()
     greenlets = burst(known)

@@ -1,4 +1,4 @@
-"""Every fault of a request is told, each at its place."""
+"""Every fault of a request is reported, each at its place."""
 
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ def details(value: Any, type_: Any = Thing) -> dict[str, str]:
 
 
 def test_a_good_value_has_no_fault() -> None:
-    """What msgspec takes has nothing to be told."""
+    """A value that msgspec takes has no fault."""
     assert details({"name": "x", "price": {"value": 1}}) == {}
 
 
