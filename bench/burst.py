@@ -1,5 +1,5 @@
 """
-A thousand clients in bursts while the workers are replaced and killed: the budget holds, nobody
+A thousand clients in bursts while the workers are replaced and killed: the budget holds, no client
 is failed.
 
 1. CLIENTS clients begin at once, and each asks for a book, a query that sleeps and a book over a

@@ -3,7 +3,7 @@ Run the tests in processes side by side, since they wait more than they work.
 
 A plugin, which ``make test`` names when it has no ARGS: ``pytest -p tests.side_by_side``.
 
-1. Each process collects all tests, takes the next file that nobody has taken, and has servers of
+1. Each process collects all tests, takes the next file that is not taken, and has servers of
    its own. The tests of a file run in order, in one process.
 2. The first process runs none. It reports what the others tell, file by file, as if it had.
 3. A process that ends in the middle of a file, or that fails other than by a test, fails the run,

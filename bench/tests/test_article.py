@@ -56,7 +56,7 @@ def test_more_backends_than_the_budget_do_not_count() -> None:
 
 @pytest.mark.parametrize("who", ["greenline", "psycogreen"])
 def test_an_answer_that_did_not_sleep_does_not_count(who: str) -> None:
-    """Nobody may answer 200 in less time than the query takes."""
+    """No server may answer 200 in less time than the query takes."""
     (problem,) = article.problems(row(who, p50_ms=12.0), SLEEP, 95)
     assert "without having slept" in problem
 

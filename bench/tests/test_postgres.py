@@ -224,7 +224,7 @@ def test_every_server_that_differs_is_reported() -> None:
     ],
 )
 def test_an_answer_that_is_none_is_reported(answer: tuple[int, bytes], reported: str) -> None:
-    """Whoever does not answer 200 with JSON is named, the first one too."""
+    """A server that does not answer 200 with JSON is named, the first one too."""
     good = (200, b"{}")
     (problem,) = differences({"a": good, "b": answer, "c": good})
     assert problem.startswith(f"b {reported}")

@@ -1,4 +1,4 @@
-"""One contract for both wait callbacks: ours, and psycogreen's for whoever asks for it."""
+"""One contract for both wait callbacks: ours, and psycogreen's on request."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -144,7 +144,7 @@ def test_an_sql_error_keeps_the_connection(pool: ConnectionPool) -> None:
 
 
 def test_a_kill_in_mid_statement_closes_the_connection(pool: ConnectionPool) -> None:
-    """What the server would answer next belongs to nobody."""
+    """The server's next answer belongs to no statement."""
     seen = []
 
     def work() -> None:

@@ -1,5 +1,5 @@
 """
-The order of timeouts in our own files, from nginx to whoever stops the service.
+The order of timeouts in our own files, from nginx to the tool that stops the service.
 
 ``greenline check-deploy`` knows what nginx.conf, gunicorn.conf.py and the environment say; here is
 what is beside it in this repository: the statements' limit, the supervisors, and the bodies'.

@@ -41,7 +41,7 @@ def test_what_is_in_order_is_left_alone(name: str, tmp_path: Path) -> None:
         pytest.param("in pieces", "proxy.conf", "X-Forwarded-Proto $scheme",
                      "X-Forwarded-Proto $http_x_forwarded_proto", id="what the balancer says"),
         pytest.param("one host", "nginx.conf", 'Connection ""', "Connection $connection_upgrade",
-                     id="a variable that nobody can read"),
+                     id="a variable that is not readable"),
     ],
 )  # fmt: skip
 def test_what_may_be_so_is_left_alone(

@@ -151,7 +151,7 @@ def test_as_many_workers_as_cpus(image: str, cpus: str, workers: int) -> None:
 
 
 def test_a_stop_under_load_answers_every_request(image: str, reach: Reach) -> None:
-    """SIGTERM: whoever connected is answered, counted on both sides, and it ends with 0."""
+    """SIGTERM: each connected client is answered, counted on both sides, and it ends with 0."""
     with container(image, environ={**reach.environ(), "WEB_CONCURRENCY": "2"}) as running:
         load = Load(("127.0.0.1", running.port), path="/books/1")
         wait_until(lambda: len(load.answered) > 2_000, "some load")

@@ -1,8 +1,8 @@
 """
 A worker killed with -9 behind nginx: what was in progress there, and what became of it.
 
-1. A GET is asked of another worker, and nobody sees the kill. Of a single ``server`` nginx would
-   ask nobody else.
+1. A GET is asked of another worker, and no client sees the kill. Of a single ``server`` nginx would
+   ask no other server.
 2. A POST is not sent twice: its client gets 502, and whether it was done is unknown. No other
    request fails.
 3. In the database a task is there once when its client got 201, once or not at all when it got
@@ -177,7 +177,7 @@ def test_of_a_single_server_no_other_is_asked(
 
 @of_each_kind
 def test_under_load(kind: str, noted: Noted, databases: Databases) -> None:
-    """Again and again: a POST that fails was begun by a victim, or by nobody."""
+    """Again and again: a POST that fails was begun by a victim, or by no worker."""
     with (
         noted.behind(kind, changes=SHORT_TIME) as place,
         Traffic(place, databases, clients=CLIENTS) as traffic,

@@ -30,7 +30,7 @@ def ask(front: Behind, method: str, path: str, body: Any = None, **headers: str)
 
 
 def test_what_the_service_answers_comes_through(pair: tuple[Behind, Service]) -> None:
-    """A book, a problem document, a redirect of nobody."""
+    """A book and a problem document."""
     front, _ = pair
     assert ask(front, "GET", "/books/1").json["id"] == 1
     missing = ask(front, "GET", "/books/999999999")
@@ -98,7 +98,7 @@ def test_what_nginx_itself_refuses_is_a_problem_document(pair: tuple[Behind, Ser
 
 
 def test_a_service_that_is_not_there_is_a_502_in_the_same_form() -> None:
-    """Nobody listens on the port."""
+    """No process listens on the port."""
     with behind(ports=[free_port()]) as front:
         received = ask(front, "GET", "/books/1")
     assert received.status == 502

@@ -74,7 +74,7 @@ def reload(place: Deployed, traffic: Traffic) -> None:
 
 @contextmanager
 def successors_stopped(place: Deployed) -> Iterator[None]:
-    """Stop at the end the arbiters that are nobody's child here."""
+    """Stop at the end the arbiters that are not children of the tests."""
     try:
         yield
     finally:

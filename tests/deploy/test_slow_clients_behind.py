@@ -4,7 +4,7 @@ Clients of a kilobyte a second, up and down, and those who are not slow.
 1. Behind nginx they are nginx's: it has their uploads as a whole before the service is asked, and
    takes answers from it at once. The service has next to none of their connections.
 2. Straight at the worker it has them all, as greenlets that wait, and answers the others.
-3. A gunicorn with threads has as many of them as it has threads, and answers nobody else.
+3. A gunicorn with threads has as many of them as it has threads, and answers no other client.
 
 ``GREENLINE_LONG_TESTS=1`` has 250 uploads and 250 downloads at once, and compares the p99 of the
 others with and without them; ``bench/slow_clients.py`` tells the figures.
@@ -97,7 +97,7 @@ def test_all_are_answered(way: Way, databases: Databases) -> None:
                 # All but a few uploads, whose clients take a second to see their answer.
                 wait_until(lambda: way.connections() >= 1.5 * EACH, "them to be there")
             else:  # their downloads were taken at once: the connections idle, and go
-                wait_until(lambda: way.connections() <= 2 * CLIENTS, "nobody slow to be there")
+                wait_until(lambda: way.connections() <= 2 * CLIENTS, "no slow client to be there")
             gevent.sleep(UPLOADS_S)
         finally:
             load.stop()

@@ -84,7 +84,7 @@ class Holder:
 
 @pytest.fixture(params=["unix socket", "TCP"])
 def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holder]:
-    """A socket that listens, and nobody behind it."""
+    """A socket that listens, and no process that accepts."""
     is_unix = request.param == "unix socket"
     held = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
     held.bind(str(tmp_path / "http.sock") if is_unix else ("127.0.0.1", 0))

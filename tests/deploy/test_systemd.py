@@ -93,7 +93,7 @@ def system(front: Front, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 def status(system: Systemd, path: str = "/readyz") -> int:
-    """Ask over the unit's socket; 0 is nobody."""
+    """Ask over the unit's socket; 0 if no process answers."""
     connection = http.client.HTTPConnection("greenline")
     connection.sock = socket.socket(socket.AF_UNIX)
     try:
@@ -234,7 +234,7 @@ def test_a_connection_starts_the_stopped_service(system: Systemd) -> None:
 
 
 def test_an_arbiter_that_is_killed_is_followed_by_another(system: Systemd) -> None:
-    """Who asks after that waits for it, and nobody is refused."""
+    """A later request waits for it, and none is refused."""
     wait_until(lambda: status(system) == 200, "the service to be ready")
     arbiter = system.property_of(SERVICE, "MainPID")
     assert system.control("kill", "--signal=KILL", "--kill-who=main", SERVICE).returncode == 0
@@ -259,7 +259,7 @@ def test_a_service_that_cannot_start_leaves_the_socket_open(system: Systemd) -> 
 def test_without_postgres_it_starts_and_says_that_it_is_not_ready(
     system: Systemd, front: Front
 ) -> None:
-    """It becomes ready when Postgres is back; nobody starts it again."""
+    """It becomes ready when Postgres is back, without another start."""
     front.postgres.refuse()
     try:
         assert system.control("restart", SERVICE).returncode == 0

@@ -1,11 +1,11 @@
 """
 Two hosts behind nginx, each once in the upstream, as the comment in deploy/nginx.conf has them.
 
-1. One that stops fails nobody. One that is killed fails the POSTs that it was working on: nginx
-   asks the other one for all the rest, at once, since a port where nobody listens refuses.
+1. One that stops fails no request. One that is killed fails the POSTs that it was working on: nginx
+   asks the other one for all the rest, at once, since a port without a listener refuses.
 2. It is asked again within fail_timeout after it is back. gunicorn listens before its worker has
    loaded the application: a request that comes meanwhile waits, and is no slower for the stop.
-3. One that is deaf refuses nobody: a request waits there for proxy_read_timeout, until three of an
+3. One that is deaf refuses none: a request waits there for proxy_read_timeout, until three of an
    nginx process have failed.
 """
 

@@ -71,7 +71,7 @@ def front(databases: Databases) -> Iterator[Front]:
 
 @pytest.fixture(scope="module")
 def guarded(databases: Databases, front: Front) -> Iterator[Deployed]:
-    """A service that asks for keys, whose one connection nobody may wait for."""
+    """A service that asks for keys, whose one connection no request may wait for."""
     make_key(databases.environ, "the first", "read")
     environ = {"AUTH": "on", "POSTGRES_POOL_SIZE": "1", "POOL_MAX_WAITING": "0"}
     with deployed(

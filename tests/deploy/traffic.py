@@ -3,7 +3,7 @@ The service behind nginx, and clients that read and write through it, counted on
 
 1. Half of the clients read a book, the others add a task each time, whose title has the number.
 2. A request is answered once, as it should be, and nginx asked once for it: what it asks again was
-   a failure that nobody saw.
+   a failure that was not seen.
 3. The service's log has each request once, and so has the database each task.
 """
 

@@ -250,7 +250,7 @@ def refused_within_a_second(guarded: Guarded, token: str, end: Callable[[], obje
     """
     Let many ask without a pause while *end* ends the key; return the responses after it.
 
-    A request that begins more than a second after *end* is refused, whoever of the workers
+    A request that begins more than a second after *end* is refused, whichever of the workers
     answers it, and before it none was.
     """
     answered: list[tuple[float, int]] = []
@@ -437,7 +437,7 @@ def test_a_limit_is_each_keys_own(environ: dict[str, str]) -> None:
 
 
 def test_without_keys_a_limit_is_each_addresss_own(databases: Databases) -> None:
-    """Whoever it is, so much may come from where it comes from."""
+    """The limit counts the requests of each client address."""
     more = {"RATE_LIMIT": "2/hour", "WEB_CONCURRENCY": "1"}
     with service({**databases.environ, **more}) as running:
         assert [running.get("/agents").status for _ in range(3)] == [200, 200, 429]
@@ -487,7 +487,7 @@ def test_a_start_without_a_first_key_is_refused(fresh: dict[str, str]) -> None:
 
 
 def test_auth_off_is_said_aloud(fresh: dict[str, str]) -> None:
-    """It starts without a key, with a warning, and asks nobody for one."""
+    """It starts without a key, with a warning, and asks for none."""
     with service({**fresh, "AUTH": "off"}) as running:
         assert "WARNING] app.readiness: AUTH=off" in running.log
         assert running.get("/agents").status == 200

@@ -90,7 +90,7 @@ def test_without_the_token_it_is_401(api: Service, authorization: str | None) ->
 
 
 def test_without_a_token_set_there_is_no_such_route(databases: Databases) -> None:
-    """Nobody gets in by an empty token."""
+    """An empty token gives no access."""
     environ = {**databases.environ, "WEB_CONCURRENCY": "1", "OPS_TOKEN": ""}
     with service(environ) as greenline:
         for headers in ({}, {"Authorization": "Bearer "}, RIGHT):

@@ -113,7 +113,7 @@ def test_waiting_in_vain_ends_in_time(
 def test_too_many_waiting_are_sent_away_at_once(
     limited: Service, postgres: Postgres, clients: ThreadPoolExecutor
 ) -> None:
-    """Beyond POOL_MAX_WAITING nobody waits for POOL_TIMEOUT first."""
+    """Beyond POOL_MAX_WAITING no request waits for POOL_TIMEOUT first."""
     sleepers = [clients.submit(asleep, limited, 3.5) for _ in range(2)]
     wait_until(lambda: backends(postgres, LIMITED, asleep=True) == 2, "the pool to be exhausted")
     asked = [clients.submit(limited.get, "/books") for _ in range(10)]
@@ -130,7 +130,7 @@ def test_two_hundred_who_hang_up_while_they_wait_leave_no_trace(
 ) -> None:
     """None of them is written, and who asks after them is served in turn."""
     environ = {**databases.environ, **ALONE, "POSTGRES_POOL_SIZE": "1"}
-    body = b'{"title": "Nobody Waits", "authors": ["A"]}'
+    body = b'{"title": "Not Stored Twice", "authors": ["A"]}'
     head = b"POST /books HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     with service(environ) as greenline:
@@ -146,11 +146,11 @@ def test_two_hundred_who_hang_up_while_they_wait_leave_no_trace(
         assert not sleeper.done()
         assert sleeper.result().status == 200
         assert greenline.ask("POST", "/books", json.loads(body)).status == 201
-    assert count(postgres, "select count(*) from books where title = 'Nobody Waits'") == 1
+    assert count(postgres, "select count(*) from books where title = 'Not Stored Twice'") == 1
 
 
 def test_the_sleeping_route_is_for_diagnostics_only(databases: Databases) -> None:
-    """Without GREENLINE_DIAGNOSTICS nobody can hold a connection by asking for it."""
+    """Without GREENLINE_DIAGNOSTICS no client can hold a connection by asking for it."""
     with service(databases.environ) as greenline:
         assert asleep(greenline, 0).status == 404
 

@@ -1,4 +1,4 @@
-"""What a worker says: nobody waits for whoever reads it, and nothing is lost."""
+"""A worker's error log: no request waits for its reader, and nothing is lost."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ TIMES = 3 * PIPE_BYTES // len(LINE)
 
 
 class Pipe(Service):
-    """A gunicorn whose output is a pipe that nobody reads until the end."""
+    """A gunicorn whose output is a pipe that is not read until the end."""
 
     def read(self) -> str:
         """Stop it, and return all that it said."""
@@ -40,7 +40,7 @@ class Pipe(Service):
 
 @contextmanager
 def unread() -> Iterator[Pipe]:
-    """Run gunicorn with the worker and an output that nobody reads."""
+    """Run gunicorn with the worker and an output that is not read."""
     port = free_port()
     command = [str(BIN / "gunicorn"), "-c", NO_CONFIG, "-b", f"127.0.0.1:{port}", *WORKER, TARGET]
     process = subprocess.Popen(

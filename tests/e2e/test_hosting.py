@@ -143,7 +143,7 @@ def test_a_blocked_hub_is_logged_with_the_culprit(tmp_path: Path) -> None:
 
 
 def test_a_full_pipe_behind_the_access_log_blocks_no_request(tmp_path: Path) -> None:
-    """Nobody reads what it writes, and 5,000 requests are answered; later it tells how many."""
+    """The log is not read, and 5,000 requests are answered; later it tells how many."""
     command = [
         sys.executable, "-m", "gunicorn", "-c", NO_CONFIG, *WORKER,
         "--bind", f"unix:{tmp_path / 's'}", "tests.e2e.counting:app",

@@ -25,7 +25,7 @@ def heard(client: socket.socket) -> bytes:
 
 
 def test_the_last_answer_is_whole_when_another_request_came_meanwhile() -> None:
-    """What nobody will read any more is no reason to reset a connection with an answer on it."""
+    """A body that is not read any more is no reason to reset a connection with an answer on it."""
     with (
         hosting(TARGET) as running,
         socket.create_connection(("127.0.0.1", running.port), timeout=20) as client,

@@ -22,7 +22,7 @@ def trusting(databases: Databases) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def wary(databases: Databases) -> Iterator[Service]:
-    """One worker that trusts nobody."""
+    """One worker that trusts no proxy."""
     more = {"GREENLINE_ACCESS_LOG": "json", "WEB_CONCURRENCY": "1"}
     options = ("--forwarded-allow-ips", "192.0.2.1")
     with service({**databases.environ, **more}, *options) as running:

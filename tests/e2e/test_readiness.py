@@ -98,7 +98,7 @@ def test_ready_when_both_servers_answer(greenline: Service, path: str) -> None:
 def test_red_while_one_server_fails_and_green_by_itself(
     greenline: Service, front: Front, store: str, fault: str
 ) -> None:
-    """A failing server is named in time, the other one stays ok, and nobody restarts anything."""
+    """A failing server is named in time, the other one stays ok, and nothing is restarted."""
     workers = greenline.workers()
     FAULTS[fault](front.all()[store])
     red = first_red(greenline)
@@ -212,7 +212,7 @@ def test_books_are_unavailable_while_postgres_refuses(greenline: Service, front:
 
 
 def test_connections_cut_while_idle_cost_no_request(greenline: Service, front: Front) -> None:
-    """A server that was away while nobody asked is not noticed by those who ask afterwards."""
+    """A server that was away between requests does not fail the later ones."""
     for path in ("/books", "/states"):
         assert greenline.get(path).status == 200
         for proxy in front.all().values():

@@ -1,4 +1,4 @@
-"""New releases by HUP and USR2: the bad ones are refused, and nobody waits for the slow ones."""
+"""New releases by HUP and USR2: the bad ones are refused, and no client waits for the slow ones."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.e2e.releases import GOOD, Releases, all_serve, hang_up, serving
 from tests.helpers.load import Load
 from tests.helpers.support import free_port, wait_until
 
-# Whoever is the first to import it waits, until there is the file `go`.
+# The first process to import it waits, until there is the file `go`.
 SLOW = """
 import os, pathlib, time
 folder = pathlib.Path(__file__).parent

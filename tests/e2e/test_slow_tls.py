@@ -1,4 +1,4 @@
-"""A client with TLS that keeps the worker waiting holds up nobody else."""
+"""A client with TLS that keeps the worker waiting blocks no other client."""
 
 import socket
 import ssl
@@ -70,7 +70,7 @@ def test_slow_uploads_take_no_place_of_the_limiter(tmp_path: Path) -> None:
 
 
 def test_slow_readers_take_no_place_of_the_limiter(tmp_path: Path) -> None:
-    """An answer that is not taken holds up nobody, and arrives whole when it is."""
+    """An answer that is not taken blocks no other client, and arrives whole when it is."""
     with serving(tmp_path, "tests.e2e.legacy:app") as served:
         slow = [ask_for_more_than_is_read(served) for _ in range(2 * PLACES)]
         assert all(b" 200 OK" in served.get("/") for _ in range(2 * PLACES))

@@ -111,7 +111,7 @@ def test_a_killed_worker_is_replaced(databases: Databases) -> None:
 
 
 def test_a_stop_ends_readiness_at_once_and_goes_on_serving(databases: Databases) -> None:
-    """For DRAIN_DELAY whoever balances the load sees it, and nobody is refused."""
+    """For DRAIN_DELAY the load balancer sees it, and no client is refused."""
     with service({**databases.environ, "DRAIN_DELAY": "4"}) as greenline:
         greenline.process.terminate()
         wait_until(lambda: greenline.get("/readyz").status == 503, "readiness to end", limit_s=2)

@@ -14,7 +14,7 @@ def reported(running: Service, pool: str) -> dict[str, int]:
 
 
 def test_the_pools_of_both_databases_are_reported_for_all_workers(databases: Databases) -> None:
-    """Two workers with two connections each to MongoDB, which are idle; nobody waits for any."""
+    """Two workers with two connections each to MongoDB, which are idle; none is waited for."""
     environ = {**databases.environ, "MONGODB_MAX_POOL_SIZE": "2", "WEB_CONCURRENCY": "2"}
     with service(environ, target="tests.e2e.totals:app") as running:
         wait_until(

@@ -1,4 +1,4 @@
-"""Workers whose successors cannot boot: what is on the disk is broken, and nobody was asked."""
+"""Workers whose successors cannot boot: the release on the disk is broken, without a reload."""
 
 import os
 import signal
@@ -101,7 +101,7 @@ def test_a_stop_does_not_wait_for_a_reload(releases: Releases) -> None:
 
 
 def test_a_service_of_which_no_worker_can_boot_ends(releases: Releases) -> None:
-    """Nobody serves, and nobody did."""
+    """No worker has ever served."""
     releases.write(BROKEN)
     running = releases.start()
     try:

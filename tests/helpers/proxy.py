@@ -52,7 +52,7 @@ class Proxy:
         self._speaking = Event()
         self._speaking.set()
         self._listening: tuple[socket.socket, gevent.Greenlet[[], None]] | None = None
-        self._port = _bound(0)  # bound and not listening: the kernel refuses, nobody takes it
+        self._port = _bound(0)  # bound and not listening: the kernel refuses, no process takes it
         self.port = int(self._port.getsockname()[1])
 
     @property

@@ -280,7 +280,7 @@ def test_a_batch_of_changes_is_undone_in_time(
 def test_an_undo_that_is_interrupted_is_of_unknown_outcome(
     states: States, client: Mongo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on, but nobody can tell how it will end."""
+    """It goes on, but its outcome is unknown."""
     require_emulation(client)
     made = states.create([state(number) for number in (1, 2, 3)])
     changes = [Change(made[0].id, put(x=1)), Change(made[1].id, onto(3))]

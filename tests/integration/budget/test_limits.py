@@ -26,7 +26,7 @@ SLACK_S = 3.0  # the command's imports among it
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """A small Postgres that nobody else is connected to."""
+    """A small Postgres without other connections."""
     with temporary(MAX_CONNECTIONS) as server:
         yield server
 
@@ -123,7 +123,7 @@ def test_the_urls_application_name_tells_who_is_ours(server: Postgres, stack: Ex
 
 
 def test_a_client_without_a_name_counts_as_another(server: Postgres, stack: ExitStack) -> None:
-    """Ours are called greenline then, and not whoever has no name either."""
+    """Ours are called greenline then, and not every backend without a name."""
     for _ in range(2):
         opened(stack, server.url)
     opened(stack, server.superuser_url, "psql")

@@ -208,7 +208,7 @@ def _outcome(client: Mongo) -> GreenlineError | None:
 
 
 def test_the_service_runs_on_it(server: Guarded, databases: Databases) -> None:
-    """It writes and reads; the server is killed, is back, and nobody restarts the service."""
+    """It writes and reads; the server is killed, is back, and the service is not restarted."""
     with (
         Proxy(("127.0.0.1", server.port)) as proxy,
         _service(databases, server.uri("writer", *server.tls, at=f"localhost:{proxy.port}")) as api,

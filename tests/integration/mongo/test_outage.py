@@ -153,7 +153,7 @@ def test_connecting_keeps_its_own_limit(connect: Connect, mongo_proxy: Proxy, fi
 
 
 def test_a_killed_server_is_reported_and_found_again(folder: Path, first: First) -> None:
-    """Errors only while it is away; a read that began then waits for it; nobody reconnects."""
+    """Errors only while it is away; a read that began then waits for it."""
     with Server(folder / first.__name__) as server, Proxy(("127.0.0.1", server.port)) as proxy:
         uri = f"mongodb://127.0.0.1:{proxy.port}/test?directConnection=true"
         client = Mongo(uri, size_for=lambda _: 5, timeout_s=5)

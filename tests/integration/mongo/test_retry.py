@@ -309,7 +309,7 @@ def test_only_what_was_refused_is_known_not_to_be_done(
 def test_a_loss_before_the_drivers_second_attempt_is_not_forgotten(
     client: Mongo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused at the second attempt, but what became of the first nobody knows."""
+    """Refused at the second attempt, but the outcome of the first is unknown."""
     monkeypatch.setattr(ServerDescription, "retryable_writes_supported", True)
     refused = NotPrimaryError("not primary", {"ok": 0, "code": 10107})
     with pytest.raises(OutcomeUnknown) as caught, client.database() as database:
@@ -335,7 +335,7 @@ class Losing:
 
 
 def test_the_attempt_knows_whether_an_earlier_one_may_have_arrived() -> None:
-    """Who found no server has sent nothing; after any other loss nobody knows."""
+    """Without a server nothing was sent; after any other loss the outcome is unknown."""
     attempt = Losing(ServerSelectionTimeoutError, NetworkTimeout, ServerSelectionTimeoutError)
     assert retry.repeated(attempt) == "done"
     assert attempt.arrived == [False, False, True, True]

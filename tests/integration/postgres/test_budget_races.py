@@ -158,7 +158,7 @@ def test_a_deadline_in_the_connect_fails_the_one_whose_deadline_it_is(
 def test_a_pool_with_a_slot_waits_for_one_for_the_control_connection(
     opened: Opened, controlled: Controlled, pooled: Pooled
 ) -> None:
-    """Whoever waits in the queue is served when there is room, instead of failed at once."""
+    """A waiter in the queue is served when there is room, instead of failed at once."""
     slot_table, other = opened(2, 0), opened(2, 0)
     held = other.take()
     another = other.take(for_control=True)

@@ -41,7 +41,7 @@ def test_the_kernel_looks_after_the_peer(proxy: Proxy) -> None:
 
 
 def test_what_the_url_says_of_the_socket_wins(proxy: Proxy) -> None:
-    """Whoever knows the network better is not overruled."""
+    """Settings in the URL are not overruled."""
     url = f"{through(proxy)}&keepalives_idle=77&tcp_user_timeout=5000"
     with closing(connect(url, 5.0)) as conn:
         found = options(conn)

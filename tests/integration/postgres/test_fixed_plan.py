@@ -106,7 +106,7 @@ def read_anew(worker: Worker, watch: Watch) -> None:
 
 
 def test_what_one_worker_reads_anew_the_others_follow(make: Make, watch: Watch, url: str) -> None:
-    """Up and down, over the control connection that they have; the server refuses nobody."""
+    """Up and down, over the control connection that they have; the server refuses no connection."""
     one, other = make(), make()
     for worker in (one, other):
         worker.reaper.start()

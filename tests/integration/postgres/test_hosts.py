@@ -263,7 +263,7 @@ def test_hosts_that_do_not_fit_are_reported_and_keep_their_minimum(make: Make) -
 
 
 def test_the_hosts_are_counted_by_their_locks(make: Make, url: str) -> None:
-    """Whoever connects can count them; a host that is not there any more is not counted."""
+    """Each connection can count them; a host that is not there any more is not counted."""
     members = [make("first"), make("second")]
     for member in members:
         wait_until(has(member, 4), "a half")

@@ -25,7 +25,7 @@ COUNTED = {"GREENLINE_HOSTS": "auto", "PGBOUNCER_POOL_SIZE": str(POOL_SIZE)}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """A small Postgres that nobody else is connected to."""
+    """A small Postgres without other connections."""
     with temporary(20) as server:
         yield server
 

@@ -31,7 +31,7 @@ from tests.helpers.support import wait_until
 
 
 def test_the_server_never_sees_more_while_connections_are_retired(make: Make, watch: Watch) -> None:
-    """Lifetimes end, statements are abandoned, and a server that allows no more refuses nobody."""
+    """Lifetimes end, statements are abandoned, and the server refuses no connection."""
     pool = make(5, url=limited(watch, 5), max_lifetime_s=0.05)
 
     def work(number: int) -> None:

@@ -76,8 +76,8 @@ def run(*command: str, limit_s: float) -> str:
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
     """
-    Whoever is killed, stopped or replaced, and whenever: the server, which takes no connection
-    more, refuses none, none of its counts is too high, nobody starves, and no slot is lost.
+    Whichever process is killed, stopped or replaced: the server, which takes no connection
+    more, refuses none, none of its counts is too high, no process starves, and no slot is lost.
     """
     with temporary(CAPACITY + MAX_OVERFLOW + RESERVED_BY_POSTGRES) as server:
         reported = json.loads(

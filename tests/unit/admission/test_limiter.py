@@ -162,7 +162,7 @@ def test_a_client_that_hangs_up_while_it_waits_is_let_go(clients: list[Client]) 
 
 
 def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list[Client]) -> None:
-    """Its end hides behind a body that nobody reads yet; the place goes to the next."""
+    """Its end hides behind a body that is not read yet; the place goes to the next."""
     limiter = ConcurrencyLimiter(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
     (place,) = busy(limiter, clients[0])
     first, second = waiting(limiter, clients[1], clients[2])
@@ -177,7 +177,7 @@ def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list
 
 
 def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list[Client]) -> None:
-    """Bytes that nobody reads yet wake the hub once, not all the time."""
+    """Bytes that are not read yet wake the hub once, not all the time."""
     limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
     busy(limiter, clients[0])
     (waiter,) = waiting(limiter, clients[1])

@@ -29,7 +29,7 @@ def test_what_is_no_time_of_today_tells_nothing(header: str) -> None:
 
 
 def test_a_stranger_is_not_believed() -> None:
-    """Whoever is not in forwarded_allow_ips says nothing about the queue."""
+    """The queue's header of a proxy outside forwarded_allow_ips is ignored."""
     environ = {IS_TRUSTED: False, REQUEST_START: f"t={time() - 1:.3f}"}
     note_queue(environ)
     assert PROXY_MS not in environ

@@ -128,7 +128,7 @@ def test_names_a_driver_that_was_not_made_to_yield(
 
 
 def test_names_zmq_unless_its_green_side_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever imported zmq.green knows."""
+    """An application that imports zmq.green gets no warning."""
     put(monkeypatch, "zmq.backend.cython", SimpleNamespace())
     assert [name for name, _ in blocking.found()] == ["zmq"]
     put(monkeypatch, "zmq.green", SimpleNamespace())

@@ -36,7 +36,7 @@ def test_what_is_given_back_can_be_taken_by_another(opened: Open) -> None:
 
 
 def test_nothing_can_be_taken_before_there_is_anything(path: Path) -> None:
-    """The capacity is what the budget says, and nobody guesses it."""
+    """The capacity is what the budget says, and is not guessed."""
     one = SlotTable(path)
     assert one.take() is None
     one.close()
@@ -136,7 +136,7 @@ def test_the_slot_beside_the_capacity_is_not_for_who_only_waits(opened: Open, cl
 def test_the_slot_beside_the_capacity_is_used_again_when_its_last_user_is_dead_for_long(
     opened: Open, clock: Clock
 ) -> None:
-    """There may be nobody who could ask for it, and the backend of a control connection is idle."""
+    """There may be no process to ask for it, and the backend of a control connection is idle."""
     victim, one, other = opened(1), opened(1), opened(1)
     taken(victim)
     taken(victim, for_control=True)[0].hold(77)
@@ -176,7 +176,7 @@ def test_the_floor_can_be_more_than_one(opened: Open) -> None:
 
 
 def test_the_slots_of_a_killed_process_are_orphans(opened: Open, clock: Clock) -> None:
-    """Nobody connects in their place before somebody has seen that the backend is gone."""
+    """No process connects in their place before one has seen that the backend is gone."""
     victim, one, other = opened(3), opened(3), opened(3)
     connecting, held, _ = taken(victim, 3)
     held.hold(77)
@@ -337,7 +337,7 @@ def test_a_free_slot_goes_to_the_waiting_one_that_holds_fewer(opened: Open, cloc
 
 
 def test_who_holds_fewer_takes_a_free_slot_although_others_wait(opened: Open) -> None:
-    """The one with the fewest is refused by nobody, so there is no deadlock of politeness."""
+    """No process refuses the one with the fewest, so there is no deadlock."""
     rich, poor = opened(4), opened(4)
     slots = taken(rich, 3)
     rich.request()
@@ -361,7 +361,7 @@ def test_idle_ones_are_for_anybody_who_waits_but_the_last_one_stays(opened: Open
 
 
 def test_a_kept_slot_is_not_asked_for(opened: Open) -> None:
-    """Nobody else could take it."""
+    """No other process could take it."""
     rich, poor = opened(6, reserved=2), opened(6, reserved=2)
     kept, *shared = taken(rich, 5)
     (control,) = taken(rich, for_control=True)

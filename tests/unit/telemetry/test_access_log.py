@@ -60,13 +60,13 @@ class Pipe:
         return data
 
     def waiting(self) -> int:
-        """Return how many bytes nobody has read yet."""
+        """Return how many bytes are not read yet."""
         return int.from_bytes(fcntl.ioctl(self.reader, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
-    """A pipe; its write end belongs to whoever writes."""
+    """A pipe; its write end belongs to the writer."""
     pipe = Pipe()
     yield pipe
     close(pipe.reader)

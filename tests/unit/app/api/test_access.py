@@ -136,7 +136,7 @@ def test_the_scheme_is_the_same_in_any_case(header: str, known: Known, store: St
 def test_so_many_are_remembered_and_the_oldest_goes_first(
     monkeypatch: pytest.MonkeyPatch, known: Known, store: Store
 ) -> None:
-    """Whoever tries a million keys does not fill the worker's memory."""
+    """A client that tries a million keys does not fill the worker's memory."""
     monkeypatch.setattr(access, "MAX_REMEMBERED_KEYS", 3)
     for _ in range(4):
         known.grant(f"Bearer {tokens.make().text}")
@@ -230,10 +230,10 @@ def test_who_waits_does_not_fail_by_the_deadline_of_who_asked(known: Known, stor
 
 
 def test_who_waits_has_a_deadline_too(known: Known, store: Store) -> None:
-    """A store that is deaf keeps nobody longer than the request may take."""
+    """A store that is deaf keeps no request longer than the request may take."""
     store.open.clear()
     first = burst(known, 1)
-    with deadline.limit(0.05), pytest.raises(DeadlineExceeded):  # by itself: nobody interrupts it
+    with deadline.limit(0.05), pytest.raises(DeadlineExceeded):  # by itself: it is not interrupted
         known.grant(HEADER)
     assert len(store.asked) == 1
     store.open.set()

@@ -63,7 +63,7 @@ def test_every_fault_is_reported_at_its_place(value: Any, pointers: list[str]) -
 
 
 def test_a_nul_is_reported_in_words() -> None:
-    """No regular expression is shown to whoever sent one."""
+    """No regular expression is shown to the client that sent one."""
     assert details({"name": "a\0", "price": {"value": 1}}) == {"/name": "there may be no NUL in it"}
 
 

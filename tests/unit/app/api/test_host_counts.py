@@ -157,7 +157,7 @@ def test_a_damaged_file_is_replaced(path: Path, content: bytes) -> None:
 
 
 def test_a_file_of_others_is_refused(path: Path) -> None:
-    """Whoever may write it could lock a client out."""
+    """A user that may write it could lock a client out."""
     path.touch()
     path.chmod(0o666)
     with pytest.raises(ConfigError, match="may be used by others"):
