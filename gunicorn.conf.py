@@ -1,4 +1,4 @@
-"""gunicorn's settings. Nothing here may open a socket: it runs in the master, before the fork."""
+"""gunicorn's settings. Nothing here may open a socket: it runs in the arbiter, before the fork."""
 
 import math
 import os

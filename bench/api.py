@@ -6,7 +6,7 @@ The API on both databases: our service beside other ways to serve the same JSON.
 2. Before anything is measured all must answer the same to the same questions, and find what each
    of the others inserted; who needs a key must refuse those who have none.
 3. The clients, the servers and the databases share the cores: only the ratios mean something.
-4. States and messages are asked for on two engines: one in memory, which limits nobody, and
+4. States and messages are asked for on two engines: one in memory, which has no limit, and
    SecantusDB or the MongoDB of MONGODB_URI. The finds are judged on the first: by requests a second
    of the server's own processor time, for which it does not count how busy the machine is, and by
    requests a second and the 99th percentile, which must be no worse than any peer's.
@@ -71,11 +71,11 @@ little
 {FIND.name}: by its id, another one of {len(STATES)} each time
 {INSERT_AND_FIND.name}: a message, then itself by its id, which must be the same; both together
 are one operation
-on: {engine.NAME} keeps documents in memory and limits nobody; SecantusDB is asked for fewer
+on: {engine.NAME} keeps documents in memory and has no limit; SecantusDB is asked for fewer
 fastapi-to-thread has as many threads as asyncio gives it, gthread has {lineup.THREADS}
 lacking: a page of {products.COUNT:,} products without the field, or with its default
 cpu ms, db ms: what server and database spent of the processors for one operation
-rss MB: of all processes of a server, gunicorn's master too"""
+rss MB: of all processes of a server, gunicorn's arbiter too"""
 
 
 @dataclass(frozen=True)

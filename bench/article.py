@@ -4,7 +4,7 @@ The article's experiment: many clients at once, each with one query that sleeps 
 1. A script that connects for every request, without and with psycopg2's hook, and our service,
    one after the other on one Postgres with ``max_connections`` 100.
 2. Every figure is of a server of its own, warmed by one short query from each client, on a
-   Postgres that nobody else is connected to.
+   Postgres without other connections.
 3. What has no answer after CUT_S seconds is cut and counts as an error: without the hook a
    thousand clients would take a thousand seconds.
 4. The scripts' errors are what the experiment shows; one of ours makes the run invalid.
@@ -31,7 +31,7 @@ from embedded.mongo import Mongo
 from embedded.postgres import temporary
 
 MAX_CONNECTIONS = 100
-# gunicorn's timeout and our REQUEST_TIMEOUT: nobody is asked to answer later than that.
+# gunicorn's timeout and our REQUEST_TIMEOUT: no answer is expected later than that.
 CUT_S = 30
 # What everyone is asked for before the measurement: imports, lazy connects and caches are done.
 WARM_UP_S = 0

@@ -37,7 +37,7 @@ class Backends:
         return self._ask(HELD)
 
     def gone(self) -> bool:
-        """Say whether nobody is connected, not even half."""
+        """Say whether no client is connected, not even half."""
         return self._ask(ALL) == 0
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 """
-A thousand clients in bursts while the workers are replaced and killed: the budget holds, nobody
+A thousand clients in bursts while the workers are replaced and killed: the budget holds, no client
 is failed.
 
 1. CLIENTS clients begin at once, and each asks for a book, a query that sleeps and a book over a
@@ -122,21 +122,21 @@ async def until(condition: Callable[[], object], what: str, limit_s: float = 60.
         await asyncio.sleep(0.005)
 
 
-async def go_through(master: int, bursts: Bursts, held: Held) -> None:
-    """Let all EVENTS happen to the workers of *master*, each in the midst of a burst."""
+async def go_through(arbiter: int, bursts: Bursts, held: Held) -> None:
+    """Let all EVENTS happen to the workers of *arbiter*, each in the midst of a burst."""
     async with bursts.going_on():
         for event in EVENTS:
             await bursts.amidst()
-            before = set(proc.children(master))
+            before = set(proc.children(arbiter))
             print(f"burst {bursts.bursts + 1}: {event}", file=sys.stderr, flush=True)
             if event == HUP:
-                os.kill(master, signal.SIGHUP)
+                os.kill(arbiter, signal.SIGHUP)
                 gone = before
             else:
                 busiest = max(before, key=lambda pid: len(sockets.client_ports(pid, held.port)))
                 await held.kill(busiest)
                 gone = {busiest}
-            await until(lambda gone=gone: _replaced(master, gone), event, CHANGE_LIMIT_S)
+            await until(lambda gone=gone: _replaced(arbiter, gone), event, CHANGE_LIMIT_S)
 
 
 def rows(asked: Sequence[Asked], held: Held, seconds: float, rss_mb: float) -> list[report.Row]:
@@ -216,8 +216,8 @@ def main() -> int:
     return databases.run("burst", MAX_CONNECTIONS, measure, NOTES)
 
 
-def _replaced(master: int, gone: set[int]) -> bool:
-    now = set(proc.children(master))
+def _replaced(arbiter: int, gone: set[int]) -> bool:
+    now = set(proc.children(arbiter))
     return not now & gone and len(now) == WORKERS
 
 

@@ -1,7 +1,7 @@
 """
 Clients of our own, for where it counts which worker has whom: hey does not tell.
 
-1. A client asks over a connection that it keeps, and makes a new one when it was told
+1. A client asks over a connection that it keeps, and makes a new one when the response says
    ``Connection: close``, or lost the last one.
 2. A request is sent once. No connection for it is "refused", any other end but a whole answer in
    time is "error".

@@ -93,7 +93,7 @@ def _lateness(pool: ConnectionPool) -> list[str]:
         gone.append(perf_counter() - started - 0.1)
     ticker.kill()
     return [
-        f"a deadline in a statement: told {median(late) * 1e3:.1f} ms late, at most "
+        f"a deadline in a statement: raised {median(late) * 1e3:.1f} ms late, at most "
         f"{max(late) * 1e3:.1f}; the backend gone after {median(gone) * 1e3:.1f} ms",
         f"another greenlet meanwhile: held up {max(held) * 1e3:.1f} ms at most",
     ]

@@ -164,7 +164,7 @@ class Copies:
             copied = self._run(who, self._command(who))
             there = database[TARGET].count_documents({})
         if not count == there == copied.documents:
-            what = f"{there:,} of {count:,} documents are there, told {copied.documents:,}"
+            what = f"{there:,} of {count:,} documents are there, reported {copied.documents:,}"
             raise ServerError(f"{who} on {self._mongo.name}: {what}")
         return copied
 

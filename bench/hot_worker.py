@@ -87,9 +87,9 @@ class HotWorker:
         return report.row(f"sleep {SLEEP_S:g} s", who, result, rss_mb, **more)
 
 
-async def keep_one_busy(master: int, port: int) -> list[Asked]:
-    """Have one worker of *master* at *port* asked by all clients; return what ended in time."""
-    clients = await gather_at_one(master, port)
+async def keep_one_busy(arbiter: int, port: int) -> list[Asked]:
+    """Have one worker of *arbiter* at *port* asked by all clients; return what ended in time."""
+    clients = await gather_at_one(arbiter, port)
     asked: list[Asked] = []
     begin_s = monotonic() + LEAD_S
     end_s = begin_s + SECONDS
@@ -99,7 +99,7 @@ async def keep_one_busy(master: int, port: int) -> list[Asked]:
             asked.append(await client.ask(f"/diagnostics/sleep?seconds={SLEEP_S}"))
 
     await asyncio.gather(*map(go_on, clients))
-    busy = [pid for pid in proc.children(master) if sockets.client_ports(pid, port)]
+    busy = [pid for pid in proc.children(arbiter) if sockets.client_ports(pid, port)]
     for client in clients:
         client.close()
     if len(busy) != 1:
@@ -107,14 +107,14 @@ async def keep_one_busy(master: int, port: int) -> list[Asked]:
     return [one for one in asked if begin_s <= one.ended_s < end_s]
 
 
-async def gather_at_one(master: int, port: int) -> list[Client]:
-    """Return CLIENTS clients whose connections are all at one worker of *master*."""
+async def gather_at_one(arbiter: int, port: int) -> list[Client]:
+    """Return CLIENTS clients whose connections are all at one worker of *arbiter*."""
     hot = 0
     kept: list[Client] = []
     for _ in range(TRIES):
         some = [Client(port) for _ in range(CLIENTS)]
         await asyncio.gather(*(client.ask("/healthz") for client in some))
-        at = {pid: sockets.client_ports(pid, port) for pid in proc.children(master)}
+        at = {pid: sockets.client_ports(pid, port) for pid in proc.children(arbiter)}
         hot = hot or max(at, key=lambda pid: len(at[pid]))
         for client in some:
             if client.port in at[hot] and len(kept) < CLIENTS:

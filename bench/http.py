@@ -4,8 +4,8 @@ A small JSON answer: ours beside other servers and frameworks.
 1. All servers are started once, each with one worker, and idle while another is measured. They
    have the first core to themselves and who asks has the others (``bench/cores.py``).
 2. Before anything is measured all must answer the same.
-3. wrk and hey are closed loops: they tell the throughput. p99 at equal load is told by vegeta,
-   an open loop, for ours and Starlette on uvicorn alone.
+3. wrk and hey are closed loops: they measure the throughput. vegeta, an open loop, measures p99
+   at equal load, for ours and Starlette on uvicorn alone.
 4. The exit status is 1 when the run is invalid or a promise is missed. A missed p99 is not
    judged when the other's rounds lie too far apart: what is in ours alone is no noise.
 
@@ -56,7 +56,7 @@ FAILURES = (
 )
 NOTES = f"""
 {report.OURS}: greenline.flask on our worker; green-flask: Flask as it is; green-wsgi: no framework
-each has one worker and no access log; memory is that of all processes, a master's too
+each has one worker and no access log; memory is that of all processes of a server
 a row is the middle one of its rounds: by req/s, and by p99 where the load is offered ({FAIR})
 spread: (most - least) / middle of the rounds; the rival's too wide: a missed p99 is not judged
 the picture is beside the JSON, bench/results/http.png

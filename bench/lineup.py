@@ -47,7 +47,7 @@ def lineup(database_url: str, mongodb_uri: str) -> list[Peer]:
     shared = {"DATABASE_URL": database_url, "POSTGRES_POOL_SIZE": str(POOL_SIZE)}
 
     def flask(who: str, app: str, wait: str, prepare: str) -> Peer:
-        # Postgres is told who asks, so that the bench can look at what it is asked.
+        # Postgres gets the server's name, so that the bench can look at what it is asked.
         named = {**shared, "DATABASE_URL": f"{database_url}&application_name={who}"}
         settings = {"MONGODB_URI": mongodb_uri, "AUTH": "off", WAIT: wait, PREPARE: prepare}
         return Peer(who, Gunicorn, (*OURS_QUIET, *_workers(1), app), {**named, **settings})

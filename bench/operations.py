@@ -5,7 +5,7 @@ Measure several servers at a number of operations on MongoDB, in turns.
    row is of all rounds together, and its spread says how far they lie apart.
 2. Everybody is asked once by each client before the rounds: what connects and imports late has
    done so. What was inserted is removed before each round: no round finds more than another.
-3. What a server and the database spent of the processors is told for each operation: where the
+3. What a server and the database spent of the processors is reported for each operation: where the
    database is what limits all, that is what tells them apart.
 4. Any operation that fails, of anyone, makes the run invalid.
 """

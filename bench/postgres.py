@@ -40,7 +40,7 @@ NOTES = f"""
 of a page only the books are compared: ours alone says where it goes on, which costs it a little
 each has one worker, a pool of {POOL_SIZE} connections and no access log; Postgres on a unix socket
 hey, the servers and Postgres share this machine's cores: compare rows, not machines
-a row is the middle one of its rounds; memory is that of all processes, gunicorn's master too"""
+a row is the middle one of its rounds; memory is that of all processes, gunicorn's arbiter too"""
 
 
 def run(found: report.Report, rounds: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a promise was kept (None: it cannot be told), and the sentence that says so."""
+    """Whether a promise was kept (None: it is unknown), and the sentence that says so."""
 
     kept: bool | None
     text: str
@@ -19,7 +19,7 @@ def at_least(what: str, figure: float, promised: float, aim: float | None = None
 
 
 def at_most(what: str, figure: float, promised: float, doubt: str | None = None) -> Verdict:
-    """Judge a *figure* that is to be *promised* or less; with a *doubt* a miss is not told."""
+    """Judge a *figure* that is to be *promised* or less; with a *doubt* a miss is not reported."""
     kept = figure <= promised
     text = f"{what}: {figure:.2f}, {_word(kept)} the limit {promised:g}"
     if kept or doubt is None:

@@ -38,7 +38,7 @@ class Server:
     """A *program* with *arguments*, ready when the path *ready* answers 200; a context manager."""
 
     program: ClassVar[str]
-    # How it is told where to listen.
+    # The argument that says where to listen.
     listen: ClassVar[tuple[str, ...]]
 
     def __init__(
@@ -54,7 +54,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.ready = ready
         self.log = log
-        # gunicorn reads a gunicorn.conf.py of this folder even when it is not told to.
+        # gunicorn reads a gunicorn.conf.py of this folder even when it is not asked to.
         self.cwd = cwd
         # Beside this Python, not resolved: that of the virtual environment.
         program = Path(sys.executable).parent / self.program
@@ -133,7 +133,7 @@ class Server:
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(grace_s)
-        # Also when the master has ended: a blocked worker may have outlived it.
+        # Also when the arbiter has ended: a blocked worker may have outlived it.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -153,7 +153,7 @@ class Server:
 
 
 class Gunicorn(Server):
-    """A gunicorn: a master and its workers."""
+    """A gunicorn: an arbiter and its workers."""
 
     program = "gunicorn"
     listen = ("--bind", "127.0.0.1:{port}")
@@ -174,7 +174,7 @@ class Granian(Server):
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on now."""
+    """Return a port of the loopback without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

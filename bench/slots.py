@@ -60,7 +60,7 @@ def _works(folder: Path) -> Iterator[Work]:
     mine, other, *_ = _slot_tables(folder / "turns", 100, 0)
     slots = [_taken(mine) for _ in range(3)]
     for name, ask in (("should_give", mine.should_give), ("is_wanted", mine.is_wanted)):
-        yield Work(f"{name}, nobody waits", partial(ask, slots[0]), TIMES, _calm)
+        yield Work(f"{name}, no waiter", partial(ask, slots[0]), TIMES, _calm)
     _taken(other), _taken(other)
     yield Work("request", other.request)
     for name, ask in (("should_give", mine.should_give), ("is_wanted", mine.is_wanted)):
@@ -87,7 +87,7 @@ def _slot_tables(file: Path, capacity: int, held: int) -> list[SlotTable]:
 
 
 def _calm() -> None:
-    """Wait until nobody waits any more."""
+    """Wait until no process waits any more."""
     sleep(2 * REQUEST_S)
 
 

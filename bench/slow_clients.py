@@ -4,7 +4,7 @@ The p99 of those who are not slow, while SLOW clients are: behind nginx, and str
 1. vegeta asks for a book at RATE a second, an open loop: SECONDS without slow clients and SECONDS
    with them, in turns. Half of these upload a kilobyte a second, half of them download as slowly.
 2. nginx has the file of ``deploy/``. Its sockets and ours hold little of an answer, as a slow
-   network's do; the loopback's would take megabytes, and nobody would wait for a slow client.
+   network's do; the loopback's would take megabytes, and no server would wait for a slow client.
 3. Each has one worker. Of the peers the work is a bare function's: what starves them is no work.
 4. The promise is judged by the middle of the rounds' ratios.
 

@@ -1,7 +1,7 @@
 """
 Tell which worker has which client: the kernel knows, by the ports.
 
-A connection that nobody has accepted yet is no worker's.
+A connection that is not accepted yet is no worker's.
 """
 
 import os

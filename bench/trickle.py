@@ -8,8 +8,8 @@ Slow clients, in a process of their own: uploads and downloads of a kilobyte a s
    are shorter, so that they do not end together. A download is the description of the API, which
    none of them ever has as a whole: its socket holds little of it.
 3. Each sends or takes STEP_BYTES a second, and they take turns. "ready" is said when each upload
-   has sent something and each download has been told 200.
-4. At the end of standard input all hang up, and what became of them is told as JSON.
+   has sent something and each download has got 200.
+4. At the end of standard input all hang up, and the outcomes are printed as JSON.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ MIN_OFFERED = 0.95
 
 
 class VegetaError(Exception):
-    """vegeta failed, or could not offer what it was told to."""
+    """vegeta failed, or could not offer the given rate."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _one_each(url: str, connections: int) -> tuple[list[str], list[str]]:
     options = ["-connections", "1", "-max-connections", "1", "-dns-ttl=-1ns"]
     targets = []
     for each in range(connections):
-        # Of the loopback as well: should the mapping fail, nobody is asked by mistake.
+        # Of the loopback as well: should the mapping fail, no server is asked by mistake.
         alias = f"127.1.{each // 250}.{each % 250 + 1}:{port}"
         options += ["-connect-to", f"{alias}:{address}"]
         targets.append(f"GET http://{alias}{slash}{path}")

@@ -6,7 +6,7 @@ Start and end the processes that are ours.
 2. Each gets a signal from the kernel when the *thread* that started it ends, so a kill -9 of the
    supervisor leaves none. ``setpriv`` asks for that after it changed the user, which would clear
    it; start children from a thread that lives as long as they should.
-3. Ending a child ends its whole group: a master that was killed leaves its workers there.
+3. Ending a child ends its whole group: an arbiter that was killed leaves its workers there.
 """
 
 import os

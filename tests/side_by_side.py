@@ -3,7 +3,7 @@ Run the tests in processes side by side, since they wait more than they work.
 
 A plugin, which ``make test`` names when it has no ARGS: ``pytest -p tests.side_by_side``.
 
-1. Each process collects all tests, takes the next file that nobody has taken, and has servers of
+1. Each process collects all tests, takes the next file that is not taken, and has servers of
    its own. The tests of a file run in order, in one process.
 2. The first process runs none. It reports what the others tell, file by file, as if it had.
 3. A process that ends in the middle of a file, or that fails other than by a test, fails the run,
@@ -85,9 +85,9 @@ class First:
         """Report the files that are done; return whether more may come."""
         alive = any(other.alive() for other in others)  # asked first: the last word counts
         for number in list(missing):
-            told = folder / f"{number}.json"
-            if told.exists():
-                for data in json.loads(told.read_text()):
+            results = folder / f"{number}.json"
+            if results.exists():
+                for data in json.loads(results.read_text()):
                     report(config, data)
                 del missing[number]
         return alive
@@ -142,12 +142,12 @@ class Other:
         self._reports.append(data)
 
     def _report(self, number: int) -> None:
-        told = self._folder / f"{number}.json"
-        told.with_suffix(".new").write_text(json.dumps(self._reports))
-        told.with_suffix(".new").replace(told)
+        results = self._folder / f"{number}.json"
+        results.with_suffix(".new").write_text(json.dumps(self._reports))
+        results.with_suffix(".new").replace(results)
         self._reports.clear()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if session.exitstatus == pytest.ExitCode.TESTS_FAILED:
-            session.exitstatus = pytest.ExitCode.OK  # told one by one
+            session.exitstatus = pytest.ExitCode.OK  # reported one by one

@@ -33,10 +33,10 @@ def body(type_: type[T]) -> T:
     try:
         return msgspec.json.decode(sent, type=type_)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise _refusal(sent, type_) from error
+        raise _invalid(sent, type_) from error
 
 
-def _refusal(sent: bytes, type_: Any) -> InvalidRequest | MalformedRequest:
+def _invalid(sent: bytes, type_: Any) -> InvalidRequest | MalformedRequest:
     """Return the error for a body that is no *type_*."""
     # Decoded again, as any JSON: msgspec reports a wrong type before it reaches a syntax error, and
     # a body that is not JSON is 400, not 422.

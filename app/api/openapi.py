@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from flask import Response, request
 
-from app.api import http, refusals, schemas
+from app.api import error_responses, http, schemas
 from app.api.accept import JSON, LINES, PROBLEM
 from app.api.operations import MERGE_PATCH, Operation, Routes
 from app.api.schemas import Schemas, reference
@@ -94,12 +94,12 @@ def document(operations: Sequence[Operation], *, is_open: bool = False) -> Docum
     """
     known = Schemas()
     # The errors refer to this component by name.
-    known.of(refusals.Problem)
+    known.of(error_responses.Problem)
     paths: dict[str, Document] = {}
     statuses: set[HTTPStatus] = set()
     schemes: set[str] = set()
     for operation in operations:
-        errors = refusals.of(operation, is_open=is_open)
+        errors = error_responses.of(operation, is_open=is_open)
         statuses |= errors
         methods = paths.setdefault(operation.template, {})
         one = methods[operation.method.lower()] = _operation(operation, known, errors)
@@ -118,7 +118,7 @@ def document(operations: Sequence[Operation], *, is_open: bool = False) -> Docum
         "components": {
             "schemas": known.components,
             "headers": RESPONSE_HEADERS,
-            "responses": {_name(status): _refusal(status) for status in sorted(statuses)},
+            "responses": {_name(status): _error_response(status) for status in sorted(statuses)},
             "securitySchemes": {name: SECURITY[name] for name in sorted(schemes)},
         },
     }
@@ -196,13 +196,13 @@ def _answers(operation: Operation, known: Schemas) -> Document:
     return answers
 
 
-def _refusal(status: HTTPStatus) -> Document:
-    described: Document = {"description": refusals.WHY[status]}
-    if status not in refusals.BEFORE_US:
-        described["content"] = {PROBLEM: {"schema": reference(refusals.Problem.__name__)}}
-    if status in refusals.KEPT_HEADERS:
+def _error_response(status: HTTPStatus) -> Document:
+    described: Document = {"description": error_responses.WHY[status]}
+    if status not in error_responses.BEFORE_US:
+        described["content"] = {PROBLEM: {"schema": reference(error_responses.Problem.__name__)}}
+    if status in error_responses.KEPT_HEADERS:
         described["headers"] = {
-            name: _to("headers", name) for name in refusals.KEPT_HEADERS[status]
+            name: _to("headers", name) for name in error_responses.KEPT_HEADERS[status]
         }
     return described
 

@@ -53,7 +53,7 @@ class Operation:
     :param has_version: answers with ``ETag``, accepts ``If-Match`` or ``If-None-Match``, bool.
         Default False.
     :param is_list: answers with ``Link``, or with lines of JSON, bool. Default False.
-    :param errors: statuses besides those of ``refusals.of()``. Default none.
+    :param errors: statuses besides those of ``error_responses.of()``. Default none.
     """
 
     id: str

@@ -127,7 +127,7 @@ def _states(fake: Any, chance: random.Random, tasks: list[tuple[int, int]]) -> l
 
 def _messages(fake: Any, tasks: list[tuple[int, int]]) -> list[Document]:
     """Return messages of some tasks: a question, a tool's result and the agent's answer."""
-    said = (("user", None), ("tool", True), ("assistant", True))
+    roles = (("user", None), ("tool", True), ("assistant", True))
     return [
         {
             "task_id": task,
@@ -135,8 +135,8 @@ def _messages(fake: Any, tasks: list[tuple[int, int]]) -> list[Document]:
             "content": fake.sentence(nb_words=12),
             "agent_id": agent if is_agents else None,
         }
-        for task, agent in tasks[: MESSAGES // len(said)]
-        for role, is_agents in said
+        for task, agent in tasks[: MESSAGES // len(roles)]
+        for role, is_agents in roles
     ]
 
 

@@ -21,7 +21,7 @@ from app.documents.copy import CheckpointSaver
 from app.documents.endpoint import CollectionEndpoint, named
 from app.documents.failures import Failure
 from app.documents.job import Job
-from app.documents.refusals import refusals, target_errors
+from app.documents.refused import refused_elements, target_errors
 from app.documents.retry import MIN_BACKOFF_S, NotYet, passes, retrying
 from app.documents.throttle import Throttle
 from app.documents.transform import TransformRefused
@@ -199,7 +199,7 @@ class Follower:
         :raises NotYet: none is done, and the first one may succeed later.
         """
         write = self._target.collection.bulk_write
-        refused = refusals(self._target, write, written, in_order=True)
+        refused = refused_elements(self._target, write, written, in_order=True)
         if not refused:
             return len(written)
         first = refused[0]

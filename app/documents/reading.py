@@ -74,7 +74,7 @@ class Reader:
         except PyMongoError as error:
             # The next attempt opens a cursor at the last _id that was read.
             self._cursor = None
-            if is_new and self._is_bounded() and _is_refusal(error):
+            if is_new and self._is_bounded() and _is_refused(error):
                 return self._without_bounds(error)
             raise
         return self._behind(documents)
@@ -114,7 +114,7 @@ class Reader:
         return cursor
 
 
-def _is_refusal(error: PyMongoError) -> bool:
+def _is_refused(error: PyMongoError) -> bool:
     return isinstance(error, OperationFailure) and not passes(error)
 
 

@@ -65,9 +65,9 @@ class Imported:
     unknown: int = 0
 
     def __str__(self) -> str:
-        said = f"{self.inserted:,} {plural(self.inserted)} imported"
-        said += f", {self.skipped:,} were there already" if self.skipped else ""
-        return said + (f", {self.unknown:,} may be there or not" if self.unknown else "")
+        text = f"{self.inserted:,} {plural(self.inserted)} imported"
+        text += f", {self.skipped:,} were there already" if self.skipped else ""
+        return text + (f", {self.unknown:,} may be there or not" if self.unknown else "")
 
     def add(self, outcome: TransferOutcome) -> None:
         """Add the numbers of one batch."""

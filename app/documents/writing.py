@@ -8,7 +8,7 @@ from bson.raw_bson import RawBSONDocument
 from app.documents import ids
 from app.documents.endpoint import CollectionEndpoint
 from app.documents.failures import Failure
-from app.documents.refusals import Refusal, refusals, target_errors
+from app.documents.refused import RefusedElement, refused_elements, target_errors
 from app.documents.retry import NotYet, retrying
 from app.documents.throttle import Throttle
 from app.documents.transform import Prepared
@@ -54,7 +54,7 @@ class Writer:
         def attempt() -> None:
             nonlocal pending
             documents = [prepared.documents[index] for index in pending]
-            refused = refusals(self._target, self._insert, documents)
+            refused = refused_elements(self._target, self._insert, documents)
             failed = self._failed([one for one in refused if not one.passes], documents)
             failures.extend(
                 Failure(prepared.read[pending[index]], reason) for index, reason in failed.items()
@@ -75,7 +75,9 @@ class Writer:
         raw = [RawBSONDocument(document) for document in documents]
         self._target.collection.insert_many(raw, ordered=False)
 
-    def _failed(self, refused: Sequence[Refusal], documents: Sequence[bytes]) -> dict[int, str]:
+    def _failed(
+        self, refused: Sequence[RefusedElement], documents: Sequence[bytes]
+    ) -> dict[int, str]:
         """Return reasons by index, without documents that the target has already."""
         failed = {one.index: one.reason for one in refused}
         duplicates = {

@@ -122,27 +122,27 @@ func (c *client) find(request, marker []byte) string {
 	if err == nil && status == ok200 && !bytes.Contains(body, marker) {
 		return "differs"
 	}
-	return told(status, err)
+	return outcome(status, err)
 }
 
 // insertAndFind creates something, asks for what it created, and tells the status.
 func (c *client) insertAndFind(request []byte, head string) string {
 	status, location, created, err := c.ask(request)
 	if err != nil || status != created201 {
-		return told(status, err)
+		return outcome(status, err)
 	}
 	place, err := url.Parse(location)
 	if err != nil {
-		return told(status, err)
+		return outcome(status, err)
 	}
 	status, _, found, err := c.ask([]byte("GET " + place.RequestURI() + head))
 	if err == nil && status == ok200 && !bytes.Equal(created, found) {
 		return "differs"
 	}
-	return told(status, err)
+	return outcome(status, err)
 }
 
-func told(status int, err error) string {
+func outcome(status int, err error) string {
 	if err != nil {
 		return "error"
 	}

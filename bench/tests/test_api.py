@@ -158,7 +158,7 @@ def test_a_single_round_has_no_spread(
 def test_an_operation_that_fails_makes_the_run_invalid(
     monkeypatch: pytest.MonkeyPatch, found: report.Report
 ) -> None:
-    """Whoever answers something else than a 200 in a round is told, and keeps its row."""
+    """A server that answers anything but 200 in a round is reported, and keeps its row."""
     fake = Load(greenline=[10] * 4, peer=[10] * 4)
     fake.broken = {5}
     run_all(monkeypatch, found, fake)
@@ -167,7 +167,7 @@ def test_an_operation_that_fails_makes_the_run_invalid(
     assert len(found.rows) == 2
 
 
-def test_nobody_is_measured_beside_a_server_that_fails(
+def test_no_server_is_measured_beside_one_that_fails(
     monkeypatch: pytest.MonkeyPatch, found: report.Report
 ) -> None:
     """A server that fails before the rounds ends them: there is nothing to compare with."""
@@ -178,7 +178,7 @@ def test_nobody_is_measured_beside_a_server_that_fails(
     assert "find peer 2 clients, before the rounds" in found.problems[0]
 
 
-def test_processors_are_told_for_each_operation(
+def test_processors_are_reported_for_each_operation(
     monkeypatch: pytest.MonkeyPatch, found: report.Report
 ) -> None:
     """What the database spent in a server's rounds is divided among that server's operations."""
@@ -213,7 +213,7 @@ def test_only_the_agents_need_a_key() -> None:
     assert api.lineup.lineup(*URLS)[0].env["AUTH"] == "off"
 
 
-def test_who_lets_anybody_in_is_told() -> None:
+def test_a_server_without_access_control_is_reported() -> None:
     """A server that answers an agent to somebody without a key has less to do than the others."""
     servers: Any = {
         "ours": Named("ours", {api.AGENT: (401, b"")}),
@@ -223,7 +223,7 @@ def test_who_lets_anybody_in_is_told() -> None:
 
 
 def test_everybody_finds_what_everybody_inserts() -> None:
-    """Each inserts once, all are asked for it, and who answers something else is told."""
+    """Each inserts once, all are asked for it, and a different answer is reported."""
     same, other = (200, b'{"id": 1}'), (200, b'{"id": "1"}')
     ours = Named("ours", {"/messages/1": same})
     peer = Named("peer", {"/messages/1": other})
@@ -237,14 +237,14 @@ def test_everybody_finds_what_everybody_inserts() -> None:
     assert list(api.not_found(servers, api.INSERT_AND_FIND)) == []
 
 
-def test_who_cannot_insert_is_told() -> None:
+def test_a_server_that_cannot_insert_is_reported() -> None:
     """An insert that is no 201, or does not say where, has nothing to find."""
     failing, silent = Named("failing"), Named("silent")
     failing.status_made, silent.location = 500, None  # type: ignore[assignment]
     servers: Any = {"failing": failing, "silent": silent}
-    told = list(api.not_found(servers, api.INSERT_AND_FIND))
-    assert told[0].startswith("insert+find: failing answers 500")
-    assert "silent answers 201, with Location None" in told[1]
+    reported = list(api.not_found(servers, api.INSERT_AND_FIND))
+    assert reported[0].startswith("insert+find: failing answers 500")
+    assert "silent answers 201, with Location None" in reported[1]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_products_lack_a_field_or_hold_its_default() -> None:
     assert len({each["offerId"] for each in made}) == products.COUNT
 
 
-def test_products_that_were_not_asked_for_are_told() -> None:
+def test_products_that_were_not_asked_for_are_reported() -> None:
     """Either question has to find a page of its own products."""
     missing, default = page(*[None] * 50), page(*[""] * 50)
     assert list(products.wrong(missing, default)) == []
@@ -413,7 +413,7 @@ def test_a_part_that_fails_does_not_end_the_others(
     assert done == ["states"]
 
 
-def test_main_measures_what_it_is_told_to(
+def test_main_measures_what_the_arguments_say(
     monkeypatch: pytest.MonkeyPatch, found: report.Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Parts and rounds come from the command line; a problem makes the exit status 1."""

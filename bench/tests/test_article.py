@@ -56,7 +56,7 @@ def test_more_backends_than_the_budget_do_not_count() -> None:
 
 @pytest.mark.parametrize("who", ["greenline", "psycogreen"])
 def test_an_answer_that_did_not_sleep_does_not_count(who: str) -> None:
-    """Nobody may answer 200 in less time than the query takes."""
+    """No server may answer 200 in less time than the query takes."""
     (problem,) = article.problems(row(who, p50_ms=12.0), SLEEP, 95)
     assert "without having slept" in problem
 
@@ -99,7 +99,7 @@ def test_workers_and_arguments_reach_the_server(tmp_path: Path) -> None:
         assert contender.query(0).endswith("?seconds=0")
 
 
-def test_a_failing_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When ``flask db upgrade`` fails the bench says so in the command's own words."""
     program = tmp_path / "flask"
     program.write_text("#!/bin/sh\necho DATABASE_URL: refused >&2\nexit 1\n")

@@ -17,7 +17,7 @@ ALLOWED = 7
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """A small Postgres that nobody else is connected to."""
+    """A small Postgres without other connections."""
     with temporary(MAX_CONNECTIONS) as server:
         yield server
 
@@ -30,7 +30,7 @@ def backends(server: Postgres) -> Iterator[Backends]:
 
 
 def test_looking_takes_no_connection(server: Postgres, backends: Backends) -> None:
-    """While we look, a role gets every connection that it gets when nobody looks."""
+    """While we look, a role gets every connection that it gets when we do not look."""
     with ExitStack() as held:
         for _ in range(ALLOWED):
             held.enter_context(closing(psycopg2.connect(server.url)))

@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_client_keeps_its_connection_until_it_is_told() -> None:
+def test_a_client_keeps_its_connection_until_the_server_closes_it() -> None:
     """Statuses are what they are, and a new connection follows ``Connection: close``."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         serving = threading.Thread(target=server.serve_forever, daemon=True)
@@ -70,14 +70,14 @@ def test_a_client_keeps_its_connection_until_it_is_told() -> None:
         server.shutdown()
         serving.join()
     assert [each.status for each in asked] == ["200", "404", "200", "200"]
-    # A port may be used again at once: a connection is told by when it was begun.
+    # A port may be used again at once: a connection is identified by its start.
     begun_s = [each.connecting_s for each in asked]
     assert begun_s[0] == begun_s[1] == begun_s[2] < begun_s[3]
     assert all(each.port and each.sent_s < each.ended_s for each in asked)
 
 
 def test_a_lost_connection_is_an_error_and_none_at_all_is_refused() -> None:
-    """The two ends are told apart: in a reload nobody may be refused."""
+    """The two ends are distinguished: in a reload no request may be refused."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         cut = subprocess.Popen(
@@ -211,7 +211,7 @@ def test_what_was_promised_is_run() -> None:
     assert sorted(burst.EVENTS) == [burst.HUP, burst.HUP, burst.HUP, burst.KILL]
 
 
-def test_a_budget_that_cannot_be_asked_is_told() -> None:
+def test_a_budget_that_cannot_be_read_is_reported() -> None:
     """The command's own words are in the error."""
     env = {**os.environ, "DATABASE_URL": "", "MONGODB_URI": ""}
     with pytest.raises(ServerError, match=r"greenline budget: (.|\n)*neither is set"):

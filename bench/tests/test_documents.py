@@ -74,7 +74,7 @@ def test_a_copy_is_measured_until_it_is_done(
     ("script", "there", "reason"),
     [
         pytest.param(f"print({DONE % 3!r})", 2, "2 of 3 documents are there", id="not-all"),
-        pytest.param(f"print({DONE % 2!r})", 3, "told 2", id="tells-of-fewer"),
+        pytest.param(f"print({DONE % 2!r})", 3, "reported 2", id="tells-of-fewer"),
         pytest.param(f"print({DONE % 3!r}); exit('no more')", 3, "no more", id="fails"),
         pytest.param("import sys; print('so', file=sys.stderr)", 3, "so", id="says-nothing"),
     ],

@@ -153,7 +153,7 @@ def test_a_collection_is_listed_by_its_name(database: Database[Document]) -> Non
     assert list(database.list_collections(filter={"name": "none"})) == []
 
 
-def test_it_is_as_far_away_as_it_is_told_to_be() -> None:
+def test_it_is_as_far_away_as_configured() -> None:
     """A question and its answer take the round trip, and connections do not wait for each other."""
     with engine.started(round_trip_ms=200) as (uri, _), MongoClient[Document](uri) as client:
         client.admin.command("ping")

@@ -136,7 +136,7 @@ def test_hey_is_asked_for_csv_with_the_timeout(fake_hey: Path) -> None:
 
 
 def test_a_failing_hey_is_an_error(fake_hey: Path) -> None:
-    """hey's own failure is told with its words, not taken for lost requests."""
+    """hey's own failure is reported with its words, not taken for lost requests."""
     (fake_hey / "hey").write_text("#!/bin/sh\necho bad flag >&2\nexit 2\n")
     with pytest.raises(hey.HeyError, match="bad flag"):
         hey.run("http://x/", 10, 5)
@@ -159,7 +159,7 @@ def test_command_line_refuses_with_a_line(
     assert "not a multiple" in capsys.readouterr().err
 
 
-def test_no_hey_and_no_go_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_hey_and_no_go_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without hey and without Go the error names what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(hey_build, "VAR", tmp_path / "var")

@@ -50,10 +50,10 @@ def test_one_worker_has_all_clients_and_the_others_none(
 def test_the_others_hang_up(server: Gunicorn) -> None:
     """The idle workers have no connection when the clients have been gathered."""
 
-    async def gather(master: int) -> list[int]:
-        clients = await hot_worker.gather_at_one(master, server.port)
+    async def gather(arbiter: int) -> list[int]:
+        clients = await hot_worker.gather_at_one(arbiter, server.port)
         for _ in range(2000):
-            has = [len(sockets.client_ports(pid, server.port)) for pid in proc.children(master)]
+            has = [len(sockets.client_ports(pid, server.port)) for pid in proc.children(arbiter)]
             if sorted(has) == [0, 0, CLIENTS]:
                 break
             await asyncio.sleep(0.01)
@@ -65,7 +65,7 @@ def test_the_others_hang_up(server: Gunicorn) -> None:
     assert asyncio.run(gather(server.process.pid)) == [0, 0, CLIENTS]
 
 
-def test_clients_that_nobody_takes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_no_worker_accepts_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the server is not there the bench ends."""
     monkeypatch.setattr(hot_worker.proc, "children", lambda pid: [pid])
     monkeypatch.setattr(hot_worker, "TRIES", 2)
@@ -82,7 +82,7 @@ def row(who: str = SHARED, **figures: Any) -> report.Row:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         pytest.param({"answers": {"200": 9, "503": 1}}, "answers", id="a-refusal"),
         pytest.param({"answers": {}}, "answers", id="nothing"),
@@ -90,10 +90,10 @@ def row(who: str = SHARED, **figures: Any) -> report.Row:
         pytest.param({"p50_ms": SLEEP_S * 900}, "without having slept", id="did-not-sleep"),
     ],
 )
-def test_a_round_that_went_wrong_does_not_count(changed: dict[str, Any], told: str) -> None:
+def test_a_round_that_went_wrong_does_not_count(changed: dict[str, Any], reported: str) -> None:
     """Each of these makes the run invalid; a slow round does not."""
     (problem,) = hot_worker.problems(row(**changed), 79)
-    assert told in problem
+    assert reported in problem
     assert hot_worker.problems(row(backends=86, req_s=1.0), 79) == []
 
 

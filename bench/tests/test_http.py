@@ -41,7 +41,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_everybody_takes_part_with_one_worker(tmp_path: Path) -> None:
-    """Eleven servers, each told to have one worker and to write no access log."""
+    """Eleven servers, each set to have one worker and to write no access log."""
     peers = lineup()
     assert len({peer.who for peer in peers}) == len(peers) == 11
     assert peers[0].who == OURS
@@ -101,7 +101,7 @@ def test_the_cores_are_divided_and_given_back() -> None:
 
 
 def test_wrks_line_is_read() -> None:
-    """Refused and failed requests are told beside the 200s, and are not in req/s."""
+    """Refused and failed requests are reported beside the 200s, and are not in req/s."""
     result = wrk.parse("Running 1s test\n  9 requests\n1000 2000000 100 7 500 1500 2500\n", 10)
     assert result.answers == {"200": 900, "4xx-5xx": 100, "error": 7}
     assert (result.asked, result.clients, result.seconds) == (1007, 10, 2.0)
@@ -130,7 +130,7 @@ def test_wrk_is_run_with_our_script(program: Path) -> None:
 
 
 def test_a_failing_wrk_is_an_error(program: Path) -> None:
-    """wrk's own failure is told with its words."""
+    """wrk's own failure is reported with its words."""
     (program / "wrk").write_text("#!/bin/sh\necho unable to connect >&2\nexit 1\n")
     with pytest.raises(wrk.WrkError, match="unable to connect"):
         wrk.run("http://x/", 10, 1)
@@ -165,7 +165,7 @@ def test_the_middle_p99_is_taken_with_its_spread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours_ms", "spread", "kept", "told"),
+    ("ours_ms", "spread", "kept", "reported"),
     [
         pytest.param(3.0, 0.1, True, "1.50, keeps the limit 1.5", id="just-within"),
         pytest.param(3.1, 0.1, False, "1.55, MISSES the limit 1.5", id="above"),
@@ -176,31 +176,31 @@ def test_the_middle_p99_is_taken_with_its_spread() -> None:
     ],
 )
 def test_p99_is_judged_unless_the_machine_is_noisy(
-    ours_ms: float, spread: float | None, kept: bool | None, told: str
+    ours_ms: float, spread: float | None, kept: bool | None, reported: str
 ) -> None:
     """Ours is within 1.5 x of its; a miss counts when its rounds agree, whether ours do or not."""
     verdict = bench.p99_verdict(fair(OURS, ours_ms, 0.9), fair(RIVAL, 2.0, spread))
     assert verdict.kept is kept
-    assert told in verdict.text
+    assert reported in verdict.text
     assert "3000 requests/s each" in verdict.text
 
 
 @pytest.mark.parametrize(
-    ("figure", "kept", "told"),
+    ("figure", "kept", "reported"),
     [
         pytest.param(1.1, True, "keeps the floor 0.8, reaches the aim 1", id="aim"),
         pytest.param(0.8, True, "keeps the floor 0.8, below the aim 1", id="floor"),
         pytest.param(0.79, False, "MISSES the floor 0.8, below the aim 1", id="below"),
     ],
 )
-def test_a_floor_and_an_aim_are_told(figure: float, kept: bool, told: str) -> None:
+def test_a_floor_and_an_aim_are_reported(figure: float, kept: bool, reported: str) -> None:
     """The floor decides, the aim is said."""
     verdict = promises.at_least("req/s", figure, 0.8, 1.0)
-    assert (verdict.kept, verdict.text) == (kept, f"req/s: {figure:.2f}, {told}")
+    assert (verdict.kept, verdict.text) == (kept, f"req/s: {figure:.2f}, {reported}")
 
 
 def test_a_missed_promise_is_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """One that is missed makes it 1, one that cannot be told does not; all are printed."""
+    """One that is missed makes it 1, one that is unknown does not; all are printed."""
     kept, untold, missed = (promises.Verdict(each, str(each)) for each in (True, None, False))
     assert promises.status([kept, untold]) == 0
     assert promises.status([kept, missed]) == 1
@@ -319,7 +319,7 @@ def test_vegeta_is_built_from_pinned_sources(
     assert vegeta.find() == str(found)
 
 
-def test_no_go_to_build_vegeta_with_is_told(
+def test_no_go_to_build_vegeta_with_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names what is missing and what to install."""

@@ -322,7 +322,7 @@ def test_an_environment_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert len(commands) == 6
 
 
-def test_a_failed_install_is_told(tmp_path: Path) -> None:
+def test_a_failed_install_is_reported(tmp_path: Path) -> None:
     """pip's own words."""
     with pytest.raises(legacy_environments.InstallError, match="No such file"):
         legacy_environments._run(["sh", "-c", "echo No such file >&2; exit 1"])
@@ -388,7 +388,7 @@ class TestLoad:
         ("path", "status"),
         [("/right", "200"), ("/chunked", "200"), ("/differs", "differs"), ("/fails", "500")],
     )
-    def test_answers_are_told_apart(
+    def test_answers_are_distinguished(
         self, site: ThreadingHTTPServer, path: str, status: str
     ) -> None:
         """Right, in chunks too; with another body; and with another status."""

@@ -88,12 +88,12 @@ def test_all_are_asked_in_turn_over_as_many_connections(url: str, shelf: type[Sh
     assert all(each.took_s > 0 for each in run.answers)
 
 
-def test_an_insert_is_found_or_told(url: str) -> None:
+def test_an_insert_is_found_or_reported(url: str) -> None:
     """With one client of 30 inserts ten are lost, four are other things, and sixteen are found."""
     run = load.run([f"{url}/kept"], 30, 1, body=json.dumps({"a": 1}))
     assert statuses(run) == {"200": 16, "404": 10, "differs": 4}
 
 
-def test_nobody_there_is_an_error() -> None:
+def test_no_server_there_is_an_error() -> None:
     """What cannot connect counts, each operation of it."""
     assert statuses(load.run(["http://127.0.0.1:9/there"], 4, 2)) == {"error": 4}

@@ -101,7 +101,7 @@ def test_a_load_that_was_not_offered_is_an_error(fake_vegeta: Path) -> None:
 
 
 def test_a_failing_vegeta_is_an_error(fake_vegeta: Path) -> None:
-    """vegeta's own failure is told with its words."""
+    """vegeta's own failure is reported with its words."""
     (fake_vegeta / "vegeta").write_text("#!/bin/sh\necho bad rate >&2\nexit 1\n")
     with pytest.raises(vegeta.VegetaError, match="bad rate"):
         vegeta.attack("http://127.0.0.1:80/", 1.0, 4.0)

@@ -9,7 +9,7 @@ from bench import plans
 SCAN = {"stage": "IXSCAN", "indexName": "slug.US_1_price.currency_1"}
 FETCH = {"stage": "FETCH", "inputStage": SCAN}
 STATS = {"totalKeysExamined": 7, "totalDocsExamined": 8}
-TOLD = {"queryPlanner": {"winningPlan": FETCH}, "executionStats": STATS}
+EXPLAINED = {"queryPlanner": {"winningPlan": FETCH}, "executionStats": STATS}
 
 
 class Explaining:
@@ -17,32 +17,35 @@ class Explaining:
 
     name = "products"
 
-    def __init__(self, told: dict[str, Any]) -> None:
+    def __init__(self, explained: dict[str, Any]) -> None:
         self.database = self
-        self._told = told
+        self._explained = explained
         self.asked: Any = None
 
     def command(self, name: str, asked: Any, verbosity: str) -> dict[str, Any]:
         """Answer an explain."""
         assert (name, verbosity) == ("explain", "executionStats")
         self.asked = asked
-        return self._told
+        return self._explained
 
 
 @pytest.mark.parametrize(
-    "told",
+    "explained",
     [
-        pytest.param(TOLD, id="find"),
-        pytest.param({"stages": [{"$cursor": TOLD}, {"$group": {}}]}, id="aggregate"),
+        pytest.param(EXPLAINED, id="find"),
+        pytest.param({"stages": [{"$cursor": EXPLAINED}, {"$group": {}}]}, id="aggregate"),
         pytest.param(
-            {**TOLD, "queryPlanner": {"winningPlan": {"queryPlan": FETCH, "slotBasedPlan": {}}}},
+            {
+                **EXPLAINED,
+                "queryPlanner": {"winningPlan": {"queryPlan": FETCH, "slotBasedPlan": {}}},
+            },
             id="mongods-other-engine",
         ),
     ],
 )
-def test_a_plan_has_its_stages_its_index_and_what_was_looked_at(told: dict[str, Any]) -> None:
+def test_a_plan_has_its_stages_its_index_and_what_was_looked_at(explained: dict[str, Any]) -> None:
     """Wherever the server's answer has them; the count is that of the question itself."""
-    server: Any = Explaining(told)
+    server: Any = Explaining(explained)
     found = plans.plan(server, "default", "count", {"find": "products"}, lambda: 3)
     assert server.asked == {"find": "products"}
     assert (found.stages, found.index) == ("FETCH < IXSCAN", SCAN["indexName"])
@@ -51,8 +54,8 @@ def test_a_plan_has_its_stages_its_index_and_what_was_looked_at(told: dict[str, 
 
 def test_a_scan_has_no_index() -> None:
     """The table says so in a word."""
-    told = {**TOLD, "queryPlanner": {"winningPlan": {"stage": "COLLSCAN"}}}
-    server: Any = Explaining(told)
+    explained = {**EXPLAINED, "queryPlanner": {"winningPlan": {"stage": "COLLSCAN"}}}
+    server: Any = Explaining(explained)
     found = plans.plan(server, "missing", "page", {}, lambda: 3)
     _, line = plans.table([found]).splitlines()
     assert line.split()[-2:] == ["none", "COLLSCAN"]

@@ -109,7 +109,7 @@ def test_a_row_is_the_middle_round_with_its_spread(
 def test_an_error_in_a_round_makes_the_run_invalid(
     monkeypatch: pytest.MonkeyPatch, found: report.Report
 ) -> None:
-    """An answer other than a 200 is told with who, when and what, a peer's too."""
+    """An answer other than a 200 is reported with server, round and statuses, a peer's too."""
     fake = Hey(greenline=[10] * 4, peer=[10] * 4)
     fake.broken = {5}
     run_all(monkeypatch, found, fake)
@@ -117,7 +117,7 @@ def test_an_error_in_a_round_makes_the_run_invalid(
     assert re.search(r"book peer 5 clients, round 2: answers \{'500': \d+\}", problem)
 
 
-def test_nobody_is_measured_beside_a_server_that_fails(
+def test_no_server_is_measured_beside_one_that_fails(
     monkeypatch: pytest.MonkeyPatch, found: report.Report
 ) -> None:
     """A server that fails before the rounds ends them: there is nothing to compare with."""
@@ -172,7 +172,7 @@ ONE = {"items": [{"id": 1, "published": None, "authors": [{"id": 7, "name": "Ä"
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "reported"),
     [
         pytest.param(ONE, None, id="equal"),
         pytest.param({"items": []}, "at /items", id="one-too-few"),
@@ -188,17 +188,17 @@ ONE = {"items": [{"id": 1, "published": None, "authors": [{"id": 7, "name": "Ä"
         ),
     ],
 )
-def test_bodies_are_compared_as_json(other: Any, told: str | None) -> None:
-    """Blanks and escapes do not matter; a value, a type or a name does, and its place is told."""
+def test_bodies_are_compared_as_json(other: Any, reported: str | None) -> None:
+    """Blanks and escapes do not matter; a value, a type or a name is reported with its place."""
     compact = json.dumps(ONE, separators=(",", ":"), ensure_ascii=False).encode()
     spaced = json.dumps(other, indent=2).encode()
     problems = list(differences({"greenline": (200, compact), "peer": (200, spaced)}))
-    if told is None:
+    if reported is None:
         assert problems == []
     else:
         (problem,) = problems
         assert problem.startswith("peer answers something else than greenline")
-        assert problem.endswith(told)
+        assert problem.endswith(reported)
 
 
 def test_the_order_of_names_does_not_matter() -> None:
@@ -207,29 +207,29 @@ def test_the_order_of_names_does_not_matter() -> None:
     assert list(differences({"a": (200, b"[1,2]"), "b": (200, b"[2,1]")}))
 
 
-def test_everybody_who_differs_is_told() -> None:
+def test_every_server_that_differs_is_reported() -> None:
     """Each is compared with the first, whatever the one before it answered."""
     ours, other = (200, b"1"), (200, b"2")
     answers = {"ours": ours, "a": (500, b""), "b": other, "c": ours, "d": other}
-    told = [problem.partition(" ")[0] for problem in differences(answers)]
-    assert told == ["a", "b", "d"]
+    reported = [problem.partition(" ")[0] for problem in differences(answers)]
+    assert reported == ["a", "b", "d"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         pytest.param((404, b"{}"), "answers 404", id="another-status"),
         pytest.param((200, b"<html>"), "answers no JSON: b'<html>'", id="no-json"),
         pytest.param((200, b"\xff"), "answers no JSON", id="no-text"),
     ],
 )
-def test_an_answer_that_is_none_is_told(answer: tuple[int, bytes], told: str) -> None:
-    """Whoever does not answer 200 with JSON is named, the first one too."""
+def test_an_answer_that_is_none_is_reported(answer: tuple[int, bytes], reported: str) -> None:
+    """A server that does not answer 200 with JSON is named, the first one too."""
     good = (200, b"{}")
     (problem,) = differences({"a": good, "b": answer, "c": good})
-    assert problem.startswith(f"b {told}")
+    assert problem.startswith(f"b {reported}")
     (problem,) = differences({"a": answer, "b": good})
-    assert problem.startswith(f"a {told}")
+    assert problem.startswith(f"a {reported}")
 
 
 def test_everything_that_is_measured_is_compared_first() -> None:
@@ -280,7 +280,7 @@ def test_psycogreen_differs_in_two_settings_alone() -> None:
 
 
 def test_everybody_has_one_worker_and_the_same_pool(tmp_path: Path) -> None:
-    """All start with one worker, a pool of 20 and no access log, and are told where to listen."""
+    """All start with one worker, a pool of 20, no access log and an address to listen on."""
     peers = lineup(*URLS)
     assert len({peer.who for peer in peers}) == len(peers) == 5
     for peer in peers:

@@ -91,15 +91,15 @@ def test_json_has_the_shape_of_every_bench(tmp_path: Path) -> None:
     assert written["ratios"] == {"read": {"10": {"psycogreen": 3.0}}}
 
 
-def test_machine_is_told_without_names_or_paths() -> None:
-    """The machine is its cores, memory, Python and kernel; its name is not told."""
-    told = report.machine()
-    assert sorted(told) == ["cores", "kernel", "memory_gb", "python"]
-    assert told["cores"] >= 1
-    assert told["memory_gb"] > 0
-    assert told["python"] == platform.python_version()
-    assert "/" not in json.dumps(told)
-    assert platform.node() not in told["kernel"].split()
+def test_machine_is_reported_without_names_or_paths() -> None:
+    """The machine is its cores, memory, Python and kernel; its name is not in it."""
+    reported = report.machine()
+    assert sorted(reported) == ["cores", "kernel", "memory_gb", "python"]
+    assert reported["cores"] >= 1
+    assert reported["memory_gb"] > 0
+    assert reported["python"] == platform.python_version()
+    assert "/" not in json.dumps(reported)
+    assert platform.node() not in reported["kernel"].split()
 
 
 def test_exit_status_is_0_for_a_slow_run(tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_exit_status_is_1_for_an_invalid_run(
 def test_table_lines_up_with_what_went_wrong_beside_the_speed() -> None:
     """Each row is a line: the 200s, the other answers by status, and the bench's own columns."""
     answers = {"200": 98, "500": 900, "error": 2}
-    told = report.table(
+    reported = report.table(
         [
             report.Row("read", "psycogreen", 1000, answers, 2.5, 39.2, more={"backends": 97}),
             row("greenline", 30.0, more={"backends": 5}),
         ]
     )
-    heads, first, second = told.splitlines()
+    heads, first, second = reported.splitlines()
     assert heads.split()[:5] == ["work", "who", "clients", "200", "others"]
     assert first.split() == [
         "read", "psycogreen", "1000", "98", "500:900", "error:2", "2.50", "39.2", "97"

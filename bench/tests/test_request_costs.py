@@ -17,10 +17,10 @@ def test_each_part_has_a_cost_and_all_of_them_are_summed_up() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = re.findall(r"^(.*?) +(-?[0-9.]+) us$", done.stdout, re.MULTILINE)
-    told_us = {name: float(value) for name, value in lines}
-    assert len(told_us) == len(done.stdout.splitlines()) == len(PARTS) + 5
-    before_sum = list(told_us)[: list(told_us).index("sum")]
+    reported_us = {name: float(value) for name, value in lines}
+    assert len(reported_us) == len(done.stdout.splitlines()) == len(PARTS) + 5
+    before_sum = list(reported_us)[: list(reported_us).index("sum")]
     assert before_sum[1:] == list(PARTS)
-    assert all(told_us[name] > 0 for name in before_sum)
-    assert abs(sum(told_us[name] for name in before_sum) - told_us["sum"]) < 0.5
-    assert abs(told_us["sum"] + told_us["the rest"] - told_us["the whole"]) < 0.2
+    assert all(reported_us[name] > 0 for name in before_sum)
+    assert abs(sum(reported_us[name] for name in before_sum) - reported_us["sum"]) < 0.5
+    assert abs(reported_us["sum"] + reported_us["the rest"] - reported_us["the whole"]) < 0.2

@@ -92,7 +92,7 @@ def test_settings_of_the_caller_do_not_reach_the_server(
         assert server.get("/ready") == (200, b"unset")
 
 
-def test_a_server_that_cannot_start_is_told_with_its_log(site: Path) -> None:
+def test_a_server_that_cannot_start_is_reported_with_its_log(site: Path) -> None:
     """An application that does not import fails the start, and its error is in the message."""
     server = gunicorn(site, app="missing:app")
     with pytest.raises(ServerError, match="missing"):
@@ -101,7 +101,7 @@ def test_a_server_that_cannot_start_is_told_with_its_log(site: Path) -> None:
 
 
 def test_a_server_that_is_never_ready_is_given_up(site: Path) -> None:
-    """A server that answers something else in time is stopped and told."""
+    """A server that answers something else in time is stopped and reported."""
     server = Gunicorn(
         ["--no-control-socket", "small:app"], ready="/no", env={}, log=site / "log", cwd=site
     )

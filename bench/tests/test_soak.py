@@ -12,7 +12,7 @@ WORK = soak.Work("postgres", "/books/17")
 
 
 @pytest.mark.parametrize(
-    ("curve_mb", "kept", "told"),
+    ("curve_mb", "kept", "reported"),
     [
         pytest.param([60.0, 60.0, 60.0], True, "at most 0.0 MB more", id="level"),
         pytest.param([60.0, 59.0, 58.0], True, "at most 0.0 MB more", id="less"),
@@ -21,11 +21,11 @@ WORK = soak.Work("postgres", "/books/17")
         pytest.param([60.0, 60.5, 65.0], False, "at most 5.0 MB more", id="above-at-the-end"),
     ],
 )
-def test_memory_may_grow_by_two_megabytes(curve_mb: list[float], kept: bool, told: str) -> None:
+def test_memory_may_grow_by_two_megabytes(curve_mb: list[float], kept: bool, reported: str) -> None:
     """The highest memory counts, against that after the first step."""
     verdict = soak.memory(WORK, curve_mb)
     assert verdict.kept is kept
-    assert told in verdict.text
+    assert reported in verdict.text
     assert ("ABOVE 2 MB" in verdict.text) is not kept
 
 
@@ -72,8 +72,8 @@ def test_each_step_is_a_row_with_the_memory_after_it(run: Run) -> None:
     """Five rows tell the memory after each 20,000 requests, and the run is valid."""
     run.rss_mb = [60.0, 60.5, 60.2, 61.0, 60.9]
     assert "within" in run()
-    told = [(row.work, row.rss_mb) for row in run.found.rows]
-    assert told == [
+    reported = [(row.work, row.rss_mb) for row in run.found.rows]
+    assert reported == [
         ("postgres-20000", 60.0),
         ("postgres-40000", 60.5),
         ("postgres-60000", 60.2),
@@ -92,7 +92,7 @@ def test_each_step_is_a_row_with_the_memory_after_it(run: Run) -> None:
     ],
 )
 def test_one_failure_makes_the_run_invalid(run: Run, answers: dict[str, int]) -> None:
-    """A single request without a 200 is told with the step it was in; the rest is still asked."""
+    """A single request without a 200 is reported with its step; the rest is still asked."""
     run.answers[2] = answers
     run()
     (problem,) = run.found.problems

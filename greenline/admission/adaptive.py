@@ -117,8 +117,8 @@ class Adaptive:
         self._clock = clock
         self._limit = float(self.initial)
         self.value = self.initial
-        self._base: _Measured | None = None  # of the limit with which a trial is compared
-        self._is_trial = False
+        self._base: _Measured | None = None  # of the limit with which a probe is compared
+        self._is_probe = False
         self._ceiling, self._ceiling_until_s, self._ceiling_hold_s = inf, 0.0, HOLD_S
         self._lower_at_s, self._lower_hold_s = 0.0, HOLD_S
         self._latency_s = 0.0
@@ -165,8 +165,8 @@ class Adaptive:
         if past_s > 1.0:
             self._blocked, self._idle = 0.0, 0.0
             self._begin_at_pool_size()
-            # Undo a trial that was not finished.
-            self._set(self._base.limit if self._base and self._is_trial else self._limit, now)
+            # Undo a probe that was not finished.
+            self._set(self._base.limit if self._base and self._is_probe else self._limit, now)
             self._stalled_since_s = now
             past_s = 0.0
         blocked -= min(starved, blocked)  # ConnectionSlots judges the starved ones
@@ -240,7 +240,7 @@ class Adaptive:
     def _judge(self, load: Load, now: float) -> None:
         """Compare the measurement with that of the limit before, and choose the next limit."""
         base, found = self._base, self._measured(now)
-        if base is not None and self._is_trial:
+        if base is not None and self._is_probe:
             if found.limit > base.limit:
                 needed = 1 + GAIN * (found.limit / base.limit - 1)
                 is_better = found.rate >= base.rate * needed
@@ -257,7 +257,7 @@ class Adaptive:
                 return
             if found.limit > base.limit:
                 self._ceiling_hold_s = HOLD_S
-        self._base, self._is_trial = found, False
+        self._base, self._is_probe = found, False
         # A higher limit only while requests wait for it; from time to time a lower one.
         up = 2.0 if self._idle >= STALLED else UP
         higher = min(max(self._limit * up, self._limit + 1), self._maximum)
@@ -279,10 +279,10 @@ class Adaptive:
 
     def _try(self, limit: float, base: _Measured, now: float) -> None:
         self._set(limit, now)
-        self._base, self._is_trial = base, True
+        self._base, self._is_probe = base, True
 
     def _forbid(self, limit: float, now: float) -> None:
-        """Prevent trials of *limit* and higher limits for some seconds, doubled each time."""
+        """Prevent probes of *limit* and higher limits for some seconds, doubled each time."""
         self._ceiling, self._ceiling_until_s = limit, now + self._ceiling_hold_s
         self._ceiling_hold_s = min(2 * self._ceiling_hold_s, MAX_HOLD_S)
 
@@ -290,7 +290,7 @@ class Adaptive:
         limit = min(limit, self._slots.highest(now))
         self._limit = min(max(limit, float(self._minimum)), float(self._maximum))
         self.value = round(self._limit)
-        self._base, self._is_trial = None, False
+        self._base, self._is_probe = None, False
         self._restart(now)
 
     def _restart(self, now: float) -> None:

@@ -74,7 +74,7 @@ def check_sizes(facts: Facts) -> Iterator[Finding]:
 
 
 def check_pages(facts: Facts) -> Iterator[Finding]:
-    """Report where nginx replaces the service's refusal by a page of its own."""
+    """Report where nginx replaces the service's error response by a page of its own."""
     for route in facts.routes:
         # Only 503, the answer to an overload: clients need its Retry-After.
         if "503" in route.replaced.value:

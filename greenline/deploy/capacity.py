@@ -106,7 +106,7 @@ def check_heartbeat(facts: Facts) -> Iterator[Finding]:
             folder.where,
             f"worker_tmp_dir is {folder.value or 'not set: /tmp'}",
             "the heartbeat is a file: when its disk stalls, the worker blocks until gunicorn's "
-            "master kills it",
+            "arbiter kills it",
             "set worker_tmp_dir = '/dev/shm'",
             edits.setting(facts, folder, 'worker_tmp_dir = "/dev/shm"'),
         )

@@ -36,17 +36,17 @@ def read(file: str) -> tuple[Gunicorn, Mapping[str, Any]]:
     """
     if not os.path.exists(file):
         raise ConfigError(f"{file}: no such file")
-    said = io.StringIO()
+    output = io.StringIO()
     try:
         # The output of the configuration must not mix with the findings, which may be JSON.
-        with redirect_stdout(said), redirect_stderr(said):
+        with redirect_stdout(output), redirect_stderr(output):
             loaded = _Loaded(file)
             # `raw_env` stays set, as for the workers: the service's settings are read afterwards.
             os.environ.update(loaded.cfg.env)
             return _facts(file, loaded), loaded.names
     except SystemExit as error:
         # gunicorn prints the reason to stderr and exits.
-        found = error.code if isinstance(error.code, str) else _last_line(said.getvalue())
+        found = error.code if isinstance(error.code, str) else _last_line(output.getvalue())
         raise ConfigError(f"{file}: {_with_hint(found) or 'the file calls exit'}") from None
     except Exception as error:
         raise ConfigError(f"{file}: {error}") from error

@@ -138,8 +138,8 @@ def _parsed(file: str) -> Any:
     for error in payload["errors"]:
         where = f"{error['file']}:{error['line']}" if error["line"] else error["file"]
         # crossplane repeats the position at the end of its message.
-        said = re.sub(r" in [^\"]*:\d+$", "", error["error"])
-        raise ConfigError(f"{where}: {said or 'the file ends in the middle of a directive'}")
+        message = re.sub(r" in [^\"]*:\d+$", "", error["error"])
+        raise ConfigError(f"{where}: {message or 'the file ends in the middle of a directive'}")
     return payload["config"][0]["parsed"]
 
 
@@ -179,10 +179,12 @@ def _passes(block: Block, parents: Parents) -> Iterator[tuple[Directive, Parents
 def _without_upgrade(levels: Sequence[Block]) -> Iterator[tuple[str, Sourced[str]]]:
     for one in (one for level in levels for one in level if one.name == "map"):
         if one.args[0] == "$http_upgrade":
-            said = {each.name: Sourced(each.args[0], each.where) for each in one.block if each.args}
+            values = {
+                each.name: Sourced(each.args[0], each.where) for each in one.block if each.args
+            }
             # nginx maps an empty value by "", else by "default", else to the empty string.
-            default = said.get("default", Sourced("", one.where))
-            yield one.args[1], said.get("") or replace(default, is_set=False)
+            default = values.get("default", Sourced("", one.where))
+            yield one.args[1], values.get("") or replace(default, is_set=False)
 
 
 def _route(
@@ -277,8 +279,8 @@ def _upstream(block: Directive) -> Upstream:
 
 
 def _max_fails(server: Directive) -> Sourced[int]:
-    said = [arg.partition("=")[2] for arg in server.args if arg.startswith("max_fails=")]
-    return _count(Sourced(said[-1] if said else "1", server.where, bool(said)))
+    max_fails = [arg.partition("=")[2] for arg in server.args if arg.startswith("max_fails=")]
+    return _count(Sourced(max_fails[-1] if max_fails else "1", server.where, bool(max_fails)))
 
 
 def _address(text: str, where: str) -> Any:

@@ -57,10 +57,10 @@ def _statement_timeout_s(url: str) -> Sourced[float] | None:
 
     variable = settings.DATABASE_URL.name
     try:
-        said = parse_dsn(check_url(url)).get("options", "")
+        options = parse_dsn(check_url(url)).get("options", "")
     except ConfigError as error:
         raise ConfigError(f"{variable}: {error}") from error
-    found = STATEMENT_TIMEOUT.findall(said)
+    found = STATEMENT_TIMEOUT.findall(options)
     # Postgres applies the last one.
     if not found or found[-1][1] not in TIMEOUT_UNITS_S:
         return None

@@ -23,7 +23,7 @@ from greenline.telemetry import access_log
 from greenline.telemetry.request_log import RequestLog
 
 SHORT_S = 0.5  # to linger after a 408: the client is known to be slow
-REFUSALS: dict[type, str] = {
+STATUS_BY_ERROR: dict[type, str] = {
     HeadTimeout: "408 Request Timeout",
     BodyTimeout: "408 Request Timeout",
     BodyTooLarge: "413 Content Too Large",
@@ -85,9 +85,9 @@ class ErrorResponses:
         """
         # The application may have wrapped the client's error in one of its own, or hidden it.
         cause = connection.error or error
-        if type(cause) in REFUSALS and not connection.is_answered():
+        if type(cause) in STATUS_BY_ERROR and not connection.is_answered():
             self._log.debug("Refusing a request. %s", cause)
-            self._refuse(connection, REFUSALS[type(cause)], str(cause))
+            self._refuse(connection, STATUS_BY_ERROR[type(cause)], str(cause))
         elif cause is connection.error or isinstance(cause, IdleTimeout | RequestTimeout):
             self._log.debug("Closing connection. %r", cause)
             if isinstance(cause, WriteTimeout):

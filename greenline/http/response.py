@@ -126,11 +126,11 @@ class Response(StrictResponse):  # type: ignore[misc]
             for name, value in headers:
                 # A cached header costs no validation. Long values are rarely repeated.
                 known = len(value) <= MAX_REMEMBERED_LENGTH
-                header, line, said = (short_header_line if known else header_line)(name, value)
+                header, line, declared = (short_header_line if known else header_line)(name, value)
                 kept.append(header)
                 lines += line
-                if said is not None:
-                    length = said
+                if declared is not None:
+                    length = declared
         except (NotRemembered, TypeError):
             # Nothing was changed yet: gunicorn begins from the first header, or raises.
             return super().start_response(status, headers)

@@ -437,7 +437,7 @@ class LimitedClient(MongoClient[Document]):
             except (ConnectionFailure, ProtocolError) as error:
                 # Of any attempt: the driver raises the error of its last one, which may have
                 # found no server, although the first one was sent.
-                sent = sent or not _is_refusal(error)
+                sent = sent or not _is_refused(error)
                 raise
 
         try:
@@ -484,7 +484,7 @@ def abort(client: MongoClient[Document], command: Document) -> None:
         connection.command("admin", command, allowable_errors=ENDED_CODES, client=client)
 
 
-def _is_refusal(error: PyMongoError) -> bool:
+def _is_refused(error: PyMongoError) -> bool:
     answer = error.details if isinstance(error, AutoReconnect) else None
     return isinstance(answer, dict) and answer.get("code") in REFUSED_CODES
 

@@ -24,7 +24,7 @@ class Postgres:
     """
     Postgres through a pool.
 
-    :param pool: the pool that lends the connections.
+    :param pool: the pool of the connections.
     :param prepare: whether reads are prepared statements, bool; False for a pgbouncer in
         transaction mode. Default True.
     """

@@ -106,8 +106,8 @@ def connect(
     ours = {name: value for name, value in KEEPALIVES.items() if name not in given}
     if statement_timeout_s is not None:
         statement_timeout = f"-c statement_timeout={int(statement_timeout_s * 1000)}"
-        said = given.get("options", "")
-        ours["options"] = f"{PLAN_ONCE} {NOTICE_LOSS} {statement_timeout} {said}".strip()
+        options = given.get("options", "")
+        ours["options"] = f"{PLAN_ONCE} {NOTICE_LOSS} {statement_timeout} {options}".strip()
     begun: list[Connection] = []
     try:
         with gevent.Timeout(limit_s) as timeout:

@@ -144,7 +144,7 @@ class OpenPostgres(Postgres):
     """
     Postgres as :func:`open` returns it.
 
-    :param pool: lends the connections; its name is the one in the counters.
+    :param pool: the pool of the connections; its name is the one in the counters.
     :param share: what this process has of the host's connections.
     :param connect: makes a connection of the pool.
     :param prepare: whether statements are prepared.

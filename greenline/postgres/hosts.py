@@ -1,8 +1,8 @@
 """
 Share a server's connections between hosts that are counted at run time: ``GREENLINE_HOSTS=auto``.
 
-Each host registers itself at the server and claims a number of connections. All hosts shrink when
-one more registers, and grow when one is gone. :mod:`greenline.postgres.registry` has the claims.
+Each host registers itself at the server, with a number of connections. All hosts shrink when
+one more registers, and grow when one is gone. :mod:`greenline.postgres.registry` has the queries.
 """
 
 import logging
@@ -63,7 +63,7 @@ class Hosts:
         self._plan: Plan | None = None
         self._problem: ConfigError | None = None
         self._registry = Registry()
-        self._claimed = 0
+        self._registered = 0
         self._registered_s = 0.0
         self._server = 0
 
@@ -156,7 +156,7 @@ class Hosts:
             seen_ns = monotonic_ns()
             view = registry.look(conn)
         self.read_again(conn)
-        self._registry.note(view.claims, monotonic())
+        self._registry.note(view.registered, monotonic())
         self._replan(len(self._registry))
         self._shrink(conn)
         self._grow(conn, view)
@@ -170,32 +170,32 @@ class Hosts:
         # Else it begins with one connection, the registrar's; some are set aside for new hosts.
         # After a restart of the server all hosts are new, because there may be less to share.
         if not slot_table.may_return(server):
-            if slot_table.number in view.claims:
+            if slot_table.number in view.registered:
                 slot_table.number = 0
                 conn.close()
                 raise StoreDown("another session is registered with the number of this host")
             slot_table.allow(1)
         self._server = server
-        self._claimed = slot_table.needed(slot_table.allowed)
-        registry.claim(conn, slot_table.number, self._claimed)
+        self._registered = slot_table.needed(slot_table.allowed)
+        registry.register(conn, slot_table.number, self._registered)
         self._registered_s = monotonic()
-        log.info("registered as host %d, with %d connections", slot_table.number, self._claimed)
+        log.info("registered as host %d, with %d connections", slot_table.number, self._registered)
 
     def _shrink(self, conn: Connection) -> None:
         """
-        Reduce the capacity to the host's share, and the claim to the connections that it still
-        holds.
+        Reduce the capacity to the host's share, and the registered number to the connections that
+        it still holds.
         """
         slot_table = self._slot_table
         allowed = self._floor if self._plan is None else self._plan.host
         if slot_table.allowed > allowed:
             slot_table.allow(allowed)
         # Connections beyond the share are closed when they are returned or idle: until then they
-        # are part of the claim.
-        self._claim(conn, slot_table.needed(slot_table.allowed))
+        # are part of the registered number.
+        self._set_registered(conn, slot_table.needed(slot_table.allowed))
 
     def _grow(self, conn: Connection, view: View) -> None:
-        """Claim the rest of the host's share, as far as the other hosts do not claim it."""
+        """Register the rest of the host's share, unless other hosts still have it registered."""
         slot_table, plan = self._slot_table, self._plan
         if plan is None or slot_table.allowed >= plan.host:
             return
@@ -206,30 +206,32 @@ class Hosts:
         allowed = min(self._room(view, plan) - beyond, plan.host)
         if allowed <= slot_table.allowed:
             return
-        # Claim first, then look whether all claims fit: of two hosts that claim at the same time
-        # the later one sees both.
-        before = self._claimed
-        registry.claim(conn, slot_table.number, allowed + beyond)
+        # Register first, then look whether the sum fits: of two hosts that register at the same
+        # time the later one sees both.
+        before = self._registered
+        registry.register(conn, slot_table.number, allowed + beyond)
         view = registry.look(conn)
-        self._registry.note(view.claims, monotonic())
-        if self._room(view, plan) < allowed + beyond:  # another host claimed it at the same time
-            registry.unclaim(conn, slot_table.number, allowed + beyond)
+        self._registry.note(view.registered, monotonic())
+        if self._room(view, plan) < allowed + beyond:  # another host registered at the same time
+            registry.unregister(conn, slot_table.number, allowed + beyond)
             return
-        registry.unclaim(conn, slot_table.number, before)
-        self._claimed = allowed + beyond
+        registry.unregister(conn, slot_table.number, before)
+        self._registered = allowed + beyond
         slot_table.allow(allowed)
 
     def _room(self, view: View, plan: Plan) -> int:
         return (
-            plan.all_hosts - self._registry.claimed_beside(self._slot_table.number) - view.unclaimed
+            plan.all_hosts
+            - self._registry.registered_by_others(self._slot_table.number)
+            - view.unregistered
         )
 
-    def _claim(self, conn: Connection, number: int) -> None:
-        if number != self._claimed:
-            # The new claim before the end of the old one: the host is never without a claim.
-            registry.claim(conn, self._slot_table.number, number)
-            registry.unclaim(conn, self._slot_table.number, self._claimed)
-            self._claimed = number
+    def _set_registered(self, conn: Connection, number: int) -> None:
+        if number != self._registered:
+            # The new lock before the end of the old one: the host is never unregistered.
+            registry.register(conn, self._slot_table.number, number)
+            registry.unregister(conn, self._slot_table.number, self._registered)
+            self._registered = number
 
     def _replan(self, hosts: int) -> None:
         """Compute the plan for *hosts*; if they do not fit, this host keeps to its floor."""

@@ -1,8 +1,8 @@
 """
-Register hosts at the server, as advisory locks in ``pg_locks``, with the connections each claims.
+Register hosts, each with its number of connections, as advisory locks in ``pg_locks``.
 
 The lock is held by a session and ends with it. Its class stands for the application, its number for
-the host and its claim. ``pg_locks`` shows the locks of all databases, which is right:
+the host and the connections. ``pg_locks`` shows the locks of all databases, which is right:
 ``max_connections`` is for all of them, too.
 """
 
@@ -15,14 +15,15 @@ from psycopg2.extensions import connection as Connection
 
 from greenline.postgres.limits import APPLICATION
 
-CLAIM_BITS, HOST_BITS = 12, 19
-MAX_CLAIM, MAX_HOST = 2**CLAIM_BITS - 1, 2**HOST_BITS - 1
-# Seconds for which a host that is gone counts, with its claim: it may return, and its backends do
-# not end at once.
+CONNECTION_BITS, HOST_BITS = 12, 19
+MAX_CONNECTIONS, MAX_HOST = 2**CONNECTION_BITS - 1, 2**HOST_BITS - 1
+# Seconds for which a host that is gone counts, with its connections: it may return, and its
+# backends do not end at once.
 GONE_S = 5.0
 
-CLAIMS = f"""
-select objid::int8 >> {CLAIM_BITS}, max(objid::int8 & {MAX_CLAIM}), bool_or(pid = pg_backend_pid())
+REGISTERED = f"""
+select objid::int8 >> {CONNECTION_BITS}, max(objid::int8 & {MAX_CONNECTIONS}),
+    bool_or(pid = pg_backend_pid())
 from pg_locks
 where locktype = 'advisory' and classid = %s and objsubid = 2 and granted
 group by 1
@@ -40,15 +41,15 @@ SERVER_STARTED = "select (extract(epoch from pg_postmaster_start_time()) * 1e6):
 
 class View(NamedTuple):
     """
-    The claims of all hosts, as the server shows them.
+    The registrations of all hosts, as the server shows them.
 
-    :param claims: the number of connections that each host claims, by host.
-    :param unclaimed: backends of hosts without a claim, int.
+    :param registered: the number of connections that each host has registered, by host.
+    :param unregistered: backends of hosts that are not registered, int.
     :param is_registered: this session holds a lock, bool.
     """
 
-    claims: Mapping[int, int]
-    unclaimed: int
+    registered: Mapping[int, int]
+    unregistered: int
     is_registered: bool
 
 
@@ -58,25 +59,25 @@ def application(host: int) -> str:
 
 
 def look(conn: Connection) -> View:
-    """Ask for the hosts and their claims; raises psycopg2's errors."""
+    """Ask for the hosts and their connections; raises psycopg2's errors."""
     name = _name(conn)
     with conn.cursor() as cursor:
-        cursor.execute(CLAIMS, (_class(name),))
+        cursor.execute(REGISTERED, (_class(name),))
         rows = cursor.fetchall()
         cursor.execute(BACKENDS, {"any": name == APPLICATION, "name": name})
         backends = dict(cursor.fetchall())
-    claims = {host: claim for host, claim, _ in rows}
+    registered = {host: number for host, number, _ in rows}
     if name == APPLICATION:
-        unclaimed = sum(n for who, n in backends.items() if _host(who) not in claims)
+        unregistered = sum(n for who, n in backends.items() if _host(who) not in registered)
     else:  # the URL sets the application name: it does not contain the host
-        unclaimed = max(sum(backends.values()) - sum(claims.values()), 0)
-    return View(claims, unclaimed, any(is_ours for *_, is_ours in rows))
+        unregistered = max(sum(backends.values()) - sum(registered.values()), 0)
+    return View(registered, unregistered, any(is_ours for *_, is_ours in rows))
 
 
 def count_hosts(conn: Connection) -> int:
     """Return the number of registered hosts; raises psycopg2's errors."""
     with conn.cursor() as cursor:
-        cursor.execute(CLAIMS, (_class(_name(conn)),))
+        cursor.execute(REGISTERED, (_class(_name(conn)),))
         return len(cursor.fetchall())
 
 
@@ -87,9 +88,9 @@ def started(conn: Connection) -> int:
         return int(cursor.fetchall()[0][0])
 
 
-def claim(conn: Connection, host: int, number: int) -> None:
+def register(conn: Connection, host: int, number: int) -> None:
     """
-    Claim connections, in addition to the claims that the session already has.
+    Register a number of connections, in addition to the locks that the session already has.
 
     :param conn: the registrar's control connection.
     :param host: the number of the host, int.
@@ -99,19 +100,19 @@ def claim(conn: Connection, host: int, number: int) -> None:
     _call(conn, "pg_advisory_lock_shared", host, number)
 
 
-def unclaim(conn: Connection, host: int, number: int) -> None:
+def unregister(conn: Connection, host: int, number: int) -> None:
     """
-    End a claim.
+    End a registration.
 
-    :param conn: as for :func:`claim`.
-    :param host: as for :func:`claim`.
-    :param number: as for :func:`claim`.
+    :param conn: as for :func:`register`.
+    :param host: as for :func:`register`.
+    :param number: as for :func:`register`.
     """
     _call(conn, "pg_advisory_unlock_shared", host, number)
 
 
 def _call(conn: Connection, function: str, host: int, number: int) -> None:
-    key = host << CLAIM_BITS | min(number, MAX_CLAIM)
+    key = host << CONNECTION_BITS | min(number, MAX_CONNECTIONS)
     with conn.cursor() as cursor:
         cursor.execute(f"select {function}(%s, %s)", (_class(_name(conn)), key))
 
@@ -132,7 +133,7 @@ def _host(name: str) -> int | None:
 
 
 class Registry:
-    """The hosts that were seen within the last ``GONE_S``, and the last claim of each."""
+    """The hosts that were seen within the last ``GONE_S``, and the connections of each."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, float]] = {}
@@ -143,16 +144,16 @@ class Registry:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def note(self, claims: Mapping[int, int], now: float) -> None:
+    def note(self, registered: Mapping[int, int], now: float) -> None:
         """
-        Record claims, and drop hosts that are gone.
+        Record registrations, and drop hosts that are gone.
 
-        :param claims: the claim of each host that is there.
+        :param registered: the number of connections of each host that is there.
         :param now: the time in seconds, float.
         """
-        self._seen |= {host: (number, now) for host, number in claims.items()}
+        self._seen |= {host: (number, now) for host, number in registered.items()}
         self._seen = {host: seen for host, seen in self._seen.items() if now - seen[1] < GONE_S}
 
-    def claimed_beside(self, host: int) -> int:
-        """Return the sum of the claims of all hosts but *host*."""
+    def registered_by_others(self, host: int) -> int:
+        """Return the sum of the registered connections of all hosts but *host*."""
         return sum(number for other, (number, _) in self._seen.items() if other != host)

@@ -72,10 +72,10 @@ def _show(server: Any, asked: "subprocess.Popen[str]") -> None:
     if answer:
         server.log.info("%s", _heads(answer))
         server.log.debug("connection budget\n%s", answer.rstrip())
-    said = complaint.strip().splitlines()
-    problems = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
+    lines = complaint.strip().splitlines()
+    problems = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
     # A crash of the command reports no problem, and must not prevent the start.
     if problems and asked.returncode not in (FITS, UNREACHABLE):
         sys.exit(f"greenline: {'; '.join(problems)}")
-    for line in problems or said[-1:]:
+    for line in problems or lines[-1:]:
         server.log.warning("connection budget: %s", line)

@@ -102,7 +102,7 @@ class Host:
                 cfg.set(name, value)
         self.app = Application()
         if issubclass(worker_class, GreenWorker):
-            worker_class.setup()  # as the master does
+            worker_class.setup()  # as the arbiter does
         self.worker = worker_class(1, 1, [], None, 30, cfg, gunicorn.glogging.Logger(cfg))
         self.worker.log.error_log.setLevel(logging.CRITICAL + 1)
         self.worker.tmp.close()

@@ -339,7 +339,7 @@ def _responses() -> dict[str, bytes]:
         made[f"respond 1.0 keep {kind}"] = head(
             f"GET /respond/{kind} HTTP/1.0", HOST, "Connection: keep-alive"
         )
-        made[f"respond slow lane {kind}"] = head(
+        made[f"respond fallback {kind}"] = head(
             f"GET /respond/{kind} HTTP/1.1", HOST, "Expect: 100-continue"
         )
     return made

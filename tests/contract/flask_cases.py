@@ -116,8 +116,8 @@ def routes(cls: type[flask.Flask], log: Log) -> Case:
     app.url_map.converters["even"] = Even
 
     def tell(**arguments: Any) -> dict[str, Any]:
-        told = {"endpoint": request.endpoint, "rule": str(request.url_rule), "args": arguments}
-        return {**told, "view_args": request.view_args, "path": request.path}
+        matched = {"endpoint": request.endpoint, "rule": str(request.url_rule), "args": arguments}
+        return {**matched, "view_args": request.view_args, "path": request.path}
 
     def teller(app: Any, rule: str, endpoint: str, **options: Any) -> None:
         app.add_url_rule(rule, endpoint, tell, **options)

@@ -151,7 +151,7 @@ def test_a_wrong_patch_of_one_changes_none(api: Service, kind: Kind) -> None:
 
 
 def test_an_id_given_twice_is_a_422(api: Service, kind: Kind) -> None:
-    """Nobody could say which of two patches counts; the pointer names the second."""
+    """It is undefined which of two patches counts; the pointer names the second."""
     [item] = kind.make(api, kind.group(api), 1)
     patch = {"id": item["id"], "patch": kind.patch(mark())}
     for answer, pointer in (

@@ -190,7 +190,7 @@ def test_it_speaks_wsgi() -> None:
     response.close()
 
 
-def test_a_response_that_nobody_looked_at_makes_no_request_object() -> None:
+def test_a_response_that_is_not_looked_at_makes_no_request_object() -> None:
     """The short way is taken: without a request object, a URL adapter and a session."""
     made: list[list[str]] = []
 

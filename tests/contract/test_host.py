@@ -1,4 +1,4 @@
-"""The Host header of a request, as RFC 9112, section 3.2, wants it, in both lanes of the worker."""
+"""The Host header of a request, RFC 9112, section 3.2, in both parsers of the worker."""
 
 import re
 
@@ -33,9 +33,9 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module", params=["auto", "python"], ids=["fast lane", "slow lane"])
+@pytest.fixture(scope="module", params=["auto", "python"], ids=["fast parser", "fallback"])
 def host(request: pytest.FixtureRequest) -> Host:
-    """The worker with its defaults, by one of its lanes."""
+    """The worker with its defaults, with one of its parsers."""
     return green(http_parser=request.param)
 
 

@@ -74,7 +74,7 @@ def test_a_list_has_its_default_limit(api: Service, kind: Kind) -> None:
 
 
 def test_the_limit_is_obeyed(api: Service, kind: Kind) -> None:
-    """One to a hundred items, as asked; the rest is told to be there."""
+    """One to a hundred items, as asked; the response says that there are more."""
     group = kind.group(api)
     kind.make(api, group, 101)
     for limit in (1, 100):
@@ -91,7 +91,7 @@ def test_the_limit_is_obeyed(api: Service, kind: Kind) -> None:
     ],
 )  # fmt: skip
 def test_a_query_that_means_nothing_is_a_422(api: Service, kind: Kind, query: str) -> None:
-    """Out of range, unknown, given twice, excluding each other: told, never guessed."""
+    """Out of range, unknown, given twice, excluding each other: an error, never a guess."""
     answer = api.get(f"{kind.path}?{query}")
     assert answer.status == 422
     assert answer.headers["Content-Type"] == "application/problem+json"
@@ -158,7 +158,7 @@ def test_the_cursor_of_the_longest_title_is_taken(api: Service) -> None:
     api.ask("DELETE", "/books/batch", {"ids": ids(made["items"])})
 
 
-def test_the_total_is_told_when_it_is_asked_for(api: Service, kind: Kind) -> None:
+def test_the_total_is_given_when_it_is_asked_for(api: Service, kind: Kind) -> None:
     """It counts what the filters find, whatever the page."""
     group = kind.group(api)
     query = {**kind.of_group(group), "limit": 1, "total": "true"}

@@ -21,7 +21,7 @@ from config import load
 from tests.helpers.support import Answer, Databases, Service, service, wait_until
 
 # The pages for people.
-NOT_TOLD = {"docs.index", "docs.page", "docs.file"}
+NOT_DOCUMENTED = {"docs.index", "docs.page", "docs.file"}
 # Methods that Flask answers for each path by itself.
 OF_EACH = {"HEAD", "OPTIONS"}
 _numbers = itertools.count()
@@ -41,8 +41,8 @@ def document(app: Flask) -> dict[str, Any]:
     """The document of that application."""
     answer = app.test_client().get("/openapi.json")
     assert answer.status_code == 200
-    told: dict[str, Any] = answer.get_json()
-    return told
+    described: dict[str, Any] = answer.get_json()
+    return described
 
 
 def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -66,22 +66,22 @@ def test_every_route_is_in_the_document_and_nothing_else_is(
     served = {
         (method, re.sub("<.*?>", "{}", rule.rule))
         for rule in app.url_map.iter_rules()
-        if rule.endpoint not in NOT_TOLD
+        if rule.endpoint not in NOT_DOCUMENTED
         for method in (rule.methods or set()) - OF_EACH
     }
-    told = [(method, re.sub("{.*?}", "{}", path)) for method, path in operations(document)]
-    assert len(told) == len(set(told))
-    assert set(told) == served
+    described = [(method, re.sub("{.*?}", "{}", path)) for method, path in operations(document)]
+    assert len(described) == len(set(described))
+    assert set(described) == served
 
 
 def test_every_operation_has_an_id_of_its_own_and_says_what_it_does(
     document: dict[str, Any],
 ) -> None:
     """Clients are generated from both."""
-    told = list(operations(document).values())
-    ids = [operation["operationId"] for operation in told]
+    described = list(operations(document).values())
+    ids = [operation["operationId"] for operation in described]
     assert len(ids) == len(set(ids))
-    assert all(operation["summary"] for operation in told)
+    assert all(operation["summary"] for operation in described)
 
 
 def test_a_text_of_a_form_has_an_example_of_it(document: dict[str, Any]) -> None:
@@ -163,10 +163,10 @@ def test_two_types_of_one_name_are_refused() -> None:
 
 
 def test_an_operation_without_anything_has_nothing_that_can_go_wrong() -> None:
-    """No status is told that cannot come."""
+    """No status is described that cannot come."""
     bare = Operation("x", "GET", "/x", "x", "x", {HTTPStatus.NO_CONTENT: None})
-    told = openapi.document([bare])["paths"]["/x"]["get"]
-    assert set(told["responses"]) == {"204"}
+    described = openapi.document([bare])["paths"]["/x"]["get"]
+    assert set(described["responses"]) == {"204"}
 
 
 def test_what_an_open_service_does_not_ask_for_is_not_in_its_document() -> None:
@@ -174,9 +174,9 @@ def test_what_an_open_service_does_not_ask_for_is_not_in_its_document() -> None:
     answers = {HTTPStatus.NO_CONTENT: None}
     operation = Operation("x", "GET", "/x", "x", "x", answers, Scope.WRITE)
     guarded = openapi.document([operation])
-    told = guarded["paths"]["/x"]["get"]
-    assert told["security"] == [{"key": ["write"]}]
-    assert {"401", "403"} < set(told["responses"])
+    described = guarded["paths"]["/x"]["get"]
+    assert described["security"] == [{"key": ["write"]}]
+    assert {"401", "403"} < set(described["responses"])
     assert set(guarded["components"]["securitySchemes"]) == {"key"}
     is_open = openapi.document([operation], is_open=True)
     assert "security" not in is_open["paths"]["/x"]["get"]
@@ -193,7 +193,7 @@ def live(databases: Databases) -> Iterator[Service]:
 
 
 class Asker:
-    """Asks the service, and compares what it answers with what is told."""
+    """Asks the service, and compares its response with the description."""
 
     def __init__(self, live: Service) -> None:
         self._live = live
@@ -209,28 +209,28 @@ class Asker:
         plain = path.partition("?")[0]
         operation = operations(self._document)[method, form or plain]
         self.seen.add(operation["operationId"])
-        told = self._resolved(operation["responses"][str(answer.status)])
+        described = self._resolved(operation["responses"][str(answer.status)])
         kind = answer.headers.get("Content-Type")
-        content = told.get("content", {})
+        content = described.get("content", {})
         assert (kind in content) if content else (kind is None)
-        for name, header in told.get("headers", {}).items():
+        for name, header in described.get("headers", {}).items():
             assert name in answer.headers or not self._resolved(header).get("required")
         if kind is not None:
-            schema = told["content"][kind]["schema"]
+            schema = described["content"][kind]["schema"]
             root = {"components": self._document["components"], **schema}
             jsonschema_rs.validator_for(root).validate(answer.json)
         return answer
 
-    def _resolved(self, told: dict[str, Any]) -> dict[str, Any]:
-        if "$ref" not in told:
-            return told
-        _, kind, name = told["$ref"].rsplit("/", 2)
+    def _resolved(self, described: dict[str, Any]) -> dict[str, Any]:
+        if "$ref" not in described:
+            return described
+        _, kind, name = described["$ref"].rsplit("/", 2)
         found: dict[str, Any] = self._document["components"][kind][name]
         return found
 
 
 def test_only_what_writes_may_end_unknown(document: dict[str, Any]) -> None:
-    """A 500 is told of what changes something, and a 409 may say when to come again."""
+    """Operations that write describe a 500, and a 409 may have Retry-After."""
     found = operations(document)
     for method, path in (("POST", "/agents"), ("PATCH", "/states/batch"), ("DELETE", "/keys/{id}")):
         assert "500" in found[method, path]["responses"]
@@ -244,11 +244,11 @@ def test_what_is_answered_is_what_the_document_tells(live: Service) -> None:
     asker = Asker(live)
     ask, one = asker.ask, "/agents/{id}"
     named = "/agents/by-name/{name}"
-    names = [f"told {next(_numbers)}" for _ in range(4)]
-    first = ask("POST", "/agents", {"name": names[0]}, Idempotency_Key="told").json
+    names = [f"described {next(_numbers)}" for _ in range(4)]
+    first = ask("POST", "/agents", {"name": names[0]}, Idempotency_Key="described").json
     path = f"/agents/{first['id']}"
     assert ask("POST", "/agents", {"name": names[0]}).status == 409
-    assert ask("POST", "/agents", {"name": names[1]}, Idempotency_Key="told").status == 422
+    assert ask("POST", "/agents", {"name": names[1]}, Idempotency_Key="described").status == 422
     assert ask("POST", "/agents", b"{").status == 415
     assert ask("POST", "/agents", b"{", Content_Type="application/json").status == 400
     large = b'"%b"' % (b"x" * 1_100_000)
@@ -271,12 +271,12 @@ def test_what_is_answered_is_what_the_document_tells(live: Service) -> None:
     ids = [item["id"] for item in made["items"]]
     found = ask("POST", "/agents/batch-get", {"ids": [*ids, first["id"]]}).json
     assert found["missing"] == [first["id"]]
-    by_names = {"names": [*names, "told nothing"]}
+    by_names = {"names": [*names, "missing"]}
     found = ask("POST", "/agents/batch-get/by-name", by_names).json
     assert [item["id"] for item in found["items"]] == ids
-    assert found["missing"] == ["told nothing"]
+    assert found["missing"] == ["missing"]
     gone = ask("DELETE", "/agents/batch/by-name", by_names)
-    assert (gone.status, gone.json["missing"]) == (404, ["told nothing"])
+    assert (gone.status, gone.json["missing"]) == (404, ["missing"])
     changes = [{"id": item_id, "patch": {}, "version": 1} for item_id in ids]
     assert ask("PATCH", "/agents/batch", {"items": changes}).status == 200
     assert ask("PATCH", "/agents/batch", {"items": changes}).status == 412
@@ -287,8 +287,8 @@ def test_what_is_answered_is_what_the_document_tells(live: Service) -> None:
     assert ask("DELETE", "/agents/batch", {"ids": ids[2:3]}).json == {"deleted": 1}
     named = {"names": names[3:]}
     assert ask("DELETE", "/agents/batch/by-name", named).json == {"deleted": 1}
-    told = operations(live.get("/openapi.json").json).values()
-    assert asker.seen == {one["operationId"] for one in told if one["tags"] == ["agents"]}
+    described = operations(live.get("/openapi.json").json).values()
+    assert asker.seen == {one["operationId"] for one in described if one["tags"] == ["agents"]}
 
 
 def test_what_operators_ask_is_answered_as_the_document_tells(live: Service) -> None:
@@ -309,7 +309,7 @@ def test_what_operators_ask_is_answered_as_the_document_tells(live: Service) -> 
     assert ask("GET", "/diagnostics/sleep?seconds=-1").status == 422
 
 
-def test_who_has_the_document_is_told_so(live: Service) -> None:
+def test_a_client_that_has_the_document_gets_304(live: Service) -> None:
     """A page that asks again gets it once."""
     first = live.get("/openapi.json")
     again = live.get("/openapi.json", headers={"If-None-Match": first.headers["ETag"]})

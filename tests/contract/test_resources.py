@@ -247,7 +247,7 @@ def test_a_method_that_is_not_there_is_a_405_with_allow(api: Service, kind: Kind
         assert expected <= set(answer.headers["Allow"].split(", ")), where
 
 
-def test_a_body_that_is_no_json_is_told(api: Service, kind: Kind) -> None:
+def test_a_body_that_is_no_json_is_reported(api: Service, kind: Kind) -> None:
     """400 for what cannot be read, 415 for another media type, 422 for another shape."""
     json = {"Content-Type": "application/json"}
     _, path = create(api, kind)

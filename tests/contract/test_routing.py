@@ -25,7 +25,9 @@ METHODS = ["GET", "POST", "HEAD"]
 fixed = some.lists(some.sampled_from(FIXED), max_size=1)
 parts = some.one_of(
     fixed.map(lambda before: [*before, "a"]),
-    some.tuples(fixed, some.sampled_from(VARIABLE)).map(lambda told: [*told[0], told[1]]),
+    some.tuples(fixed, some.sampled_from(VARIABLE)).map(
+        lambda definitions: [*definitions[0], definitions[1]]
+    ),
     some.tuples(some.sampled_from(VARIABLE), some.sampled_from(FIXED)).map(list),
 )
 rules = some.lists(
@@ -43,8 +45,8 @@ rules = some.lists(
 paths = some.lists(some.sampled_from(PATH), min_size=1, max_size=3)
 
 
-def made(cls: type[M], told: list[Any], default_subdomain: str) -> M:
-    """Return a map of *cls* with the rules *told*, whose endpoints are told apart."""
+def made(cls: type[M], definitions: list[Any], default_subdomain: str) -> M:
+    """Return a map of *cls* with the rules of *definitions*, each with its own endpoint."""
     return cls(
         [
             Rule(
@@ -53,7 +55,7 @@ def made(cls: type[M], told: list[Any], default_subdomain: str) -> M:
                 endpoint=endpoint,
                 **more,
             )
-            for rule, slash, methods, more, endpoint in told
+            for rule, slash, methods, more, endpoint in definitions
         ],
         default_subdomain=default_subdomain,
     )
@@ -65,30 +67,33 @@ def one(path: str, endpoint: str = "one", **more: Any) -> Any:
 
 
 @settings(max_examples=1_000)
-@given(told=rules, path=paths, method=some.sampled_from(METHODS),
+@given(definitions=rules, path=paths, method=some.sampled_from(METHODS),
        default_subdomain=some.sampled_from(["", "api"]))  # fmt: skip
-@example(told=[one("a/"), one("<n>")], path=["a"], method="GET", default_subdomain="")
-@example(told=[one("_<n>")], path=["_b"], method="GET", default_subdomain="")
+@example(definitions=[one("a/"), one("<n>")], path=["a"], method="GET", default_subdomain="")
+@example(definitions=[one("_<n>")], path=["_b"], method="GET", default_subdomain="")
 @example(
-    told=[one("<n>"), one("<n>", endpoint="other")], path=["b"], method="GET", default_subdomain=""
+    definitions=[one("<n>"), one("<n>", endpoint="other")],
+    path=["b"],
+    method="GET",
+    default_subdomain="",
 )
-@example(told=[one("<n>", websocket=True)], path=["b"], method="GET", default_subdomain="")
-@example(told=[one("<n>", subdomain="api")], path=["b"], method="GET", default_subdomain="")
+@example(definitions=[one("<n>", websocket=True)], path=["b"], method="GET", default_subdomain="")
+@example(definitions=[one("<n>", subdomain="api")], path=["b"], method="GET", default_subdomain="")
 @example(
-    told=[one("a", defaults={"n": 7}), one("<int:n>")],
+    definitions=[one("a", defaults={"n": 7}), one("<int:n>")],
     path=["7"],
     method="GET",
     default_subdomain="",
 )
-@example(told=[one("<n>", redirect_to="a")], path=["b"], method="GET", default_subdomain="")
-@example(told=[one("<int:n>"), one("<n>")], path=["7"], method="GET", default_subdomain="")
+@example(definitions=[one("<n>", redirect_to="a")], path=["b"], method="GET", default_subdomain="")
+@example(definitions=[one("<int:n>"), one("<n>")], path=["7"], method="GET", default_subdomain="")
 def test_our_map_finds_what_werkzeugs_finds(
-    told: list[Any], path: list[str], method: str, default_subdomain: str
+    definitions: list[Any], path: list[str], method: str, default_subdomain: str
 ) -> None:
     """The same rule and the same arguments, or the same error; None leaves it to Werkzeug."""
     try:
-        mine = made(Map, told, default_subdomain)
-        its = made(WerkzeugMap, told, default_subdomain)
+        mine = made(Map, definitions, default_subdomain)
+        its = made(WerkzeugMap, definitions, default_subdomain)
     except ValueError:  # a default that its converter refuses
         reject()
     text = f"/{'/'.join(path)}"

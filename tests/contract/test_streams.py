@@ -66,7 +66,7 @@ def test_a_list_of_nothing_has_no_line(api: Service, kind: Kind) -> None:
     "query", ["limit=5", "page=1", "total=true", "before=x", "after=x", "order=x", "sesame=1"]
 )
 def test_a_query_that_means_nothing_for_a_whole_list_is_a_422(api: Service, query: str) -> None:
-    """What is wrong is known before the first line, and is told as ever."""
+    """A fault is known before the first line, and is reported as ever."""
     answer = api.get(f"/states?{query}", headers=LINES)
     assert (answer.status, answer.json["code"]) == (422, "invalid_request")
     assert answer.headers["Content-Type"] == "application/problem+json"

@@ -1,4 +1,4 @@
-"""One contract for both wait callbacks: ours, and psycogreen's for whoever asks for it."""
+"""One contract for both wait callbacks: ours, and psycogreen's on request."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -72,7 +72,7 @@ def waiting_in(postgres: Postgres) -> set[str]:
 def test_a_killed_statement_keeps_its_slot_until_its_backend_is_gone(
     hook: str, postgres: Postgres
 ) -> None:
-    """Its backend is told to stop, and nobody connects beyond the limit before it has."""
+    """Its backend is cancelled; no connection beyond the limit begins before it stops."""
     control = Control(partial(connect, postgres.url, 5.0))
     url = f"{postgres.url}&application_name=killed-{hook}"
     pool = ConnectionPool(partial(connect, url, 5.0), max_size=1, control=control)
@@ -94,7 +94,7 @@ def test_a_killed_statement_keeps_its_slot_until_its_backend_is_gone(
 def test_a_commit_that_is_not_answered_in_time_is_of_unknown_outcome(
     hook: str, postgres: Postgres
 ) -> None:
-    """It is never told as a deadline, which invites to try again."""
+    """It is never reported as a deadline, which invites to try again."""
     with Proxy(postgres.socket) as proxy:
         url = f"postgresql://greenline@127.0.0.1:{proxy.port}/greenline?sslmode=disable"
         pool = ConnectionPool(partial(connect, url, 5.0), max_size=1)
@@ -144,7 +144,7 @@ def test_an_sql_error_keeps_the_connection(pool: ConnectionPool) -> None:
 
 
 def test_a_kill_in_mid_statement_closes_the_connection(pool: ConnectionPool) -> None:
-    """What the server would answer next belongs to nobody."""
+    """The server's next answer belongs to no statement."""
     seen = []
 
     def work() -> None:

@@ -1,5 +1,5 @@
 """
-The order of timeouts in our own files, from nginx to whoever stops the service.
+The order of timeouts in our own files, from nginx to the tool that stops the service.
 
 ``greenline check-deploy`` knows what nginx.conf, gunicorn.conf.py and the environment say; here is
 what is beside it in this repository: the statements' limit, the supervisors, and the bodies'.
@@ -76,21 +76,21 @@ def request_timeout_s(facts: Facts) -> float:
 
 def graceful(facts: Facts) -> Timeout:
     """Return for how long a stop may last."""
-    told = facts.gunicorn.graceful_timeout_s
-    return Timeout("graceful_timeout", told.value, told.where)
+    found = facts.gunicorn.graceful_timeout_s
+    return Timeout("graceful_timeout", found.value, found.where)
 
 
 def compose(folder: Path) -> Timeout:
     """Return what docker compose grants."""
     document = yaml.safe_load((folder / COMPOSE).read_text())
-    told = document["services"]["service"]["stop_grace_period"]
-    return Timeout("stop_grace_period", _number(told), COMPOSE)
+    found = document["services"]["service"]["stop_grace_period"]
+    return Timeout("stop_grace_period", _number(found), COMPOSE)
 
 
 def systemd(folder: Path) -> Timeout:
     """Return what systemd grants."""
-    (told,) = re.findall(r"^TimeoutStopSec=(.+)$", (folder / SYSTEMD).read_text(), re.MULTILINE)
-    return Timeout("TimeoutStopSec", _number(told), SYSTEMD)
+    (found,) = re.findall(r"^TimeoutStopSec=(.+)$", (folder / SYSTEMD).read_text(), re.MULTILINE)
+    return Timeout("TimeoutStopSec", _number(found), SYSTEMD)
 
 
 def kubernetes(folder: Path) -> tuple[float, Timeout, dict[str, str]]:
@@ -114,8 +114,8 @@ def kubernetes(folder: Path) -> tuple[float, Timeout, dict[str, str]]:
 def _seconds(pre_stop: Any) -> float:
     if "sleep" in pre_stop:
         return float(pre_stop["sleep"]["seconds"])
-    (told,) = re.findall(r"\bsleep\W+(\d+)", str(pre_stop["exec"]["command"]))
-    return float(told)
+    (found,) = re.findall(r"\bsleep\W+(\d+)", str(pre_stop["exec"]["command"]))
+    return float(found)
 
 
 def _found(node: Any, key: str) -> Iterator[Any]:
@@ -129,5 +129,5 @@ def _found(node: Any, key: str) -> Iterator[Any]:
             yield from _found(one, key)
 
 
-def _number(told: str) -> float:
-    return float(str(told).removesuffix("s"))
+def _number(found: str) -> float:
+    return float(str(found).removesuffix("s"))

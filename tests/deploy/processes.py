@@ -1,4 +1,4 @@
-"""Processes that are nobody's child here: a master that another one started, nginx's workers."""
+"""Processes that the tests have not started: an arbiter's successor, nginx's workers."""
 
 from pathlib import Path
 

@@ -5,7 +5,7 @@ A systemd of the test's own: process 1 of new namespaces, with our units install
    of the virtual environment, which a hardened service could not see where it is) and the log.
 2. It changes nothing outside: /etc, /opt, /run, /dev and shared memory are its own, and its
    processes are in a control group of their own. The network is everybody's.
-3. Who may not make namespaces, or has no systemd, is told why by `Unavailable`.
+3. Without the right to make namespaces, or without systemd, `Unavailable` says why.
 """
 
 import os
@@ -110,7 +110,7 @@ class Systemd:
         text = (self._group / "system.slice" / unit / "cgroup.procs").read_text()
         return [int(pid) for pid in text.split()]
 
-    def told(self, unit: str, name: str) -> str:
+    def property_of(self, unit: str, name: str) -> str:
         """Return a property of a unit."""
         return self.control("show", "--value", f"--property={name}", unit).stdout.strip()
 
@@ -163,7 +163,7 @@ def _awaited(process: "subprocess.Popen[bytes]", group: Path, said: Path) -> Sys
     )
     if isinstance(first, list):
         running = Systemd(int(first[0]), group)
-        is_up = partial(running.told, "ours.target", "ActiveState")
+        is_up = partial(running.property_of, "ours.target", "ActiveState")
         wait_until(lambda: process.poll() is not None or is_up() == "active", "it to boot")
         if process.poll() is None:
             return running

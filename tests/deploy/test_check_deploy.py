@@ -41,7 +41,7 @@ def test_what_is_in_order_is_left_alone(name: str, tmp_path: Path) -> None:
         pytest.param("in pieces", "proxy.conf", "X-Forwarded-Proto $scheme",
                      "X-Forwarded-Proto $http_x_forwarded_proto", id="what the balancer says"),
         pytest.param("one host", "nginx.conf", 'Connection ""', "Connection $connection_upgrade",
-                     id="a variable that nobody can read"),
+                     id="a variable that is not readable"),
     ],
 )  # fmt: skip
 def test_what_may_be_so_is_left_alone(
@@ -70,7 +70,7 @@ def test_ours_is_in_order(environ: dict[str, str], codes: list[str]) -> None:
     assert [code for _, code, _ in reported(done, CHECKOUT)] == codes
 
 
-def test_a_snippet_that_several_locations_include_is_told_once(tmp_path: Path) -> None:
+def test_a_snippet_that_several_locations_include_is_reported_once(tmp_path: Path) -> None:
     """By the line of the snippet, which is what has to be changed."""
     broken = GOOD["in pieces"].changed("proxy.conf", "proxy_set_header Host $host;\n", "")
     done = check_files(broken, tmp_path, "--json")
@@ -86,8 +86,8 @@ def test_a_condition_is_a_level_of_its_own(tmp_path: Path) -> None:
 
 def test_what_gunicorn_gives_to_its_workers_counts(tmp_path: Path) -> None:
     """As raw_env, which is over the environment."""
-    told_s = "timeout = 30\nraw_env = ['DRAIN_DELAY=3']\n"
-    broken = GOOD["one host"].changed("gunicorn.conf.py", "\ntimeout = 30\n", f"\n{told_s}")
+    setting = "timeout = 30\nraw_env = ['DRAIN_DELAY=3']\n"
+    broken = GOOD["one host"].changed("gunicorn.conf.py", "\ntimeout = 30\n", f"\n{setting}")
     done = check_files(broken, tmp_path, "--json")
     assert reported(done, tmp_path) == [("error", "drain-order", "gunicorn.conf.py:6")]
 
@@ -181,7 +181,7 @@ def test_servers_that_the_file_does_not_name_are_no_wrong_address(tmp_path: Path
     assert reported(done, tmp_path) == []
 
 
-def test_what_is_told_has_a_reason_and_a_fix(tmp_path: Path) -> None:
+def test_each_finding_has_a_reason_and_a_fix(tmp_path: Path) -> None:
     """One block a finding, the worst first, and a count of all at the end."""
     good = GOOD["one host"]
     text = good.nginx["nginx.conf"].replace("timeout 4s", "timeout 1m")

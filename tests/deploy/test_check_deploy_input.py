@@ -32,21 +32,21 @@ UNREADABLE = {
     "a time that is none": ({"nginx.conf":
         "http { server { proxy_read_timeout soon; location / { proxy_pass http://a; } } }"}, "",
         r"nginx\.conf:1: 'soon' is not a time"),
-    "a gunicorn.conf.py that raises": ({}, "import os\nos.environ['NOBODY_SETS_IT']\n",
-        r"gunicorn\.conf\.py: KeyError: 'NOBODY_SETS_IT'"),
+    "a gunicorn.conf.py that raises": ({}, "import os\nos.environ['NOT_SET']\n",
+        r"gunicorn\.conf\.py: KeyError: 'NOT_SET'"),
     "one that exits": ({}, "import sys\nsys.exit('greenline: PORT: no')\n",
         r"gunicorn\.conf\.py: greenline: PORT: no"),
     "one that is no Python": ({}, "workers = \n",
         r"gunicorn\.conf\.py: SyntaxError: invalid syntax"),
     "a value that gunicorn refuses": ({}, "workers = 'many'\n",
         r"gunicorn\.conf\.py: Error: invalid literal .* 'many'"),
-    "a worker that cannot be imported": ({}, "worker_class = 'nobody.has.It'\n",
-        r"gunicorn\.conf\.py: .*nobody\.has\.It"),
+    "a worker that cannot be imported": ({}, "worker_class = 'missing.worker.It'\n",
+        r"gunicorn\.conf\.py: .*missing\.worker\.It"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_cannot_be_read_is_told_in_one_line(name: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_in_one_line(name: str, tmp_path: Path) -> None:
     """With the status of wrong use, and without a traceback."""
     nginx, gunicorn, pattern = UNREADABLE[name]
     good = GOOD["one host"]

@@ -84,7 +84,7 @@ WARNINGS = {
         "nginx.conf", 'Connection ""', "Connection close", "keepalive-unused", "Connection close"),
     "in capitals": Break(
         "nginx.conf", 'Connection ""', "Connection Close", "keepalive-unused", "Connection Close"),
-    "nginx asks nobody else": Break(
+    "nginx asks no other server": Break(
         "nginx.conf", "error timeout;", "off;", "not-retried", "proxy_next_upstream off"),
     "nor a second time": Break(
         "nginx.conf", "error timeout;", "error timeout; proxy_next_upstream_tries 1;",
@@ -92,7 +92,7 @@ WARNINGS = {
     "gunicorn closes each": Break(
         "gunicorn.conf.py", "\nkeepalive = 5", "\nkeepalive = 0", "keepalive-refused",
         "keepalive = 0"),
-    "nobody says whether they are kept": Break(
+    "it is not set whether they are kept": Break(
         "nginx.conf", "        keepalive 64;\n", "", "keepalive-unset", "upstream app"),
     "one server line": Break(
         "nginx.conf", "        server unix:/run/app/http.sock max_fails=0 weight=1;\n", "",
@@ -118,7 +118,7 @@ WARNINGS = {
         "nginx.conf", "X-Forwarded-For $remote_addr",
         "X-Forwarded-For $proxy_add_x_forwarded_for; set_real_ip_from 10.0.0.0/8", "appended-for",
         "proxy_set_header X-Forwarded-For"),
-    "an address that nobody tells": Break(
+    "an address that is not passed on": Break(
         "nginx.conf", "X-Forwarded-For $remote_addr", 'X-Forwarded-For ""', "no-x-forwarded-for",
         "proxy_set_header X-Forwarded-For"),
     "an id of the client's": Break(
@@ -147,13 +147,13 @@ WARNINGS = {
     "a host of the client's making": Break(
         "nginx.conf", "proxy_set_header Host $host;", "proxy_set_header Host $http_host;",
         "client-host", "proxy_set_header Host $http_host"),
-    "a scheme that nobody tells": Break(
+    "a scheme that is not passed on": Break(
         "nginx.conf", "            proxy_set_header X-Forwarded-Proto $scheme;\n", "",
         "no-x-forwarded-proto", "proxy_set_header"),
     "two logs without a common id": Break(
         "nginx.conf", "            proxy_set_header X-Request-Id $request_id;\n", "",
         "no-x-request-id", "proxy_set_header"),
-    "a queue that nobody measures": Break(
+    "a queue that is not measured": Break(
         "nginx.conf", "            proxy_set_header X-Request-Start t=$msec;\n", "",
         "no-x-request-start", "proxy_set_header"),
     "what failed is done again": Break(
@@ -271,7 +271,7 @@ TWO = """    proxy_connect_timeout 1500ms;
         server 10.0.0.1:8000 max_fails=2 fail_timeout=5s;
 """
 ONE = "    upstream app {\n"
-# Where nobody knows which of nginx's servers is this gunicorn, all of them are looked at.
+# Where it is unknown which of nginx's servers is this gunicorn, all of them are looked at.
 STRANGERS = [("warning", "keepalive-unset"), ("warning", "single-server")]
 
 
@@ -286,7 +286,7 @@ STRANGERS = [("warning", "keepalive-unset"), ("warning", "single-server")]
             [("warning", "proxy-untrusted")], id="the proxy is not"),
         pytest.param(
             "gunicorn.conf.py", '["0.0.0.0:8000", "[::]:8000"]', '"127.0.0.1:8000"',
-            [("error", "address"), *STRANGERS], id="nobody listens on the network"),
+            [("error", "address"), *STRANGERS], id="no socket listens on the network"),
         pytest.param(
             "gunicorn.conf.py", '["0.0.0.0:8000", "[::]:8000"]', '"0.0.0.0:9000"',
             [("warning", "address"), *STRANGERS], id="another port, which a container may map"),

@@ -132,7 +132,7 @@ def test_it_is_healthy_while_a_database_is_down(image: str, reach: Reach) -> Non
         wait_until(running.is_ready, "it to be ready again")
 
 
-def test_it_is_unhealthy_when_nobody_answers(image: str) -> None:
+def test_it_is_unhealthy_when_no_worker_answers(image: str) -> None:
     """The check itself can fail."""
     with container(image, "sleep", "60", environ={}, wait=False) as idle:
         wait_until(
@@ -151,7 +151,7 @@ def test_as_many_workers_as_cpus(image: str, cpus: str, workers: int) -> None:
 
 
 def test_a_stop_under_load_answers_every_request(image: str, reach: Reach) -> None:
-    """SIGTERM: whoever connected is answered, counted on both sides, and it ends with 0."""
+    """SIGTERM: each connected client is answered, counted on both sides, and it ends with 0."""
     with container(image, environ={**reach.environ(), "WEB_CONCURRENCY": "2"}) as running:
         load = Load(("127.0.0.1", running.port), path="/books/1")
         wait_until(lambda: len(load.answered) > 2_000, "some load")

@@ -96,7 +96,9 @@ def assert_none_was_done(traffic: Traffic) -> None:
     """What nginx answers 502 is not in the database: the worker closed without reading it."""
     assert traffic.reads.failures == traffic.adds.failures == {}
     assert set(traffic.adds.statuses) == {201, 502}
-    told = [entry for entry in traffic.asked_by_nginx().elements() if entry[:2] == ("POST", 502)]
-    assert len(told) == lost(traffic)
+    answered_502 = [
+        entry for entry in traffic.asked_by_nginx().elements() if entry[:2] == ("POST", 502)
+    ]
+    assert len(answered_502) == lost(traffic)
     done = [number for number, status in traffic.adds.answered.items() if status == 201]
     assert traffic.added() == dict.fromkeys(done, 1)

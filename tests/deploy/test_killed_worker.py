@@ -1,12 +1,12 @@
 """
 A worker killed with -9 behind nginx: what was in progress there, and what became of it.
 
-1. A GET is asked of another worker, and nobody sees the kill. Of a single ``server`` nginx would
-   ask nobody else.
-2. A POST is not sent twice: its client is told 502, and whether it was done nobody knows. No other
+1. A GET is asked of another worker, and no client sees the kill. Of a single ``server`` nginx would
+   ask no other server.
+2. A POST is not sent twice: its client gets 502, and whether it was done is unknown. No other
    request fails.
-3. In the database a task is there once when its client was told 201, once or not at all when it was
-   told 502, and never twice.
+3. In the database a task is there once when its client got 201, once or not at all when it got
+   502, and never twice.
 
 ``GREENLINE_LONG_TESTS=1`` kills twenty workers under load.
 """
@@ -96,7 +96,7 @@ def numbers(begun: list[Begun], method: str) -> Counter[int]:
     return Counter(each.number for each in begun if each.method == method)
 
 
-def assert_told_as_it_is(traffic: Traffic) -> None:
+def assert_outcomes_match_the_database(traffic: Traffic) -> None:
     """Compare the clients with nginx and with the database."""
     lost = failed(traffic.adds, 201)
     assert {traffic.adds.answered[number] for number in lost} <= {502}
@@ -153,7 +153,7 @@ def test_what_was_in_progress(kind: str, noted: Noted, databases: Databases) -> 
         traffic, there = scene.traffic, scene.there
         assert failed(traffic.reads, 200) == set()
         assert failed(traffic.adds, 201) == set(numbers(there, ADD))
-        assert_told_as_it_is(traffic)
+        assert_outcomes_match_the_database(traffic)
         again = notes.begun()[len(scene.begun) :]
         assert numbers(again, READ) == numbers(there, READ)
         assert numbers(again, ADD) == {}
@@ -161,7 +161,7 @@ def test_what_was_in_progress(kind: str, noted: Noted, databases: Databases) -> 
 
 
 @of_each_kind
-def test_of_a_single_server_nobody_else_is_asked(
+def test_of_a_single_server_no_other_is_asked(
     kind: str, noted: Noted, databases: Databases
 ) -> None:
     """With one line in nginx.conf the victim's GETs fail as well."""
@@ -177,7 +177,7 @@ def test_of_a_single_server_nobody_else_is_asked(
 
 @of_each_kind
 def test_under_load(kind: str, noted: Noted, databases: Databases) -> None:
-    """Again and again: a POST that fails was begun by a victim, or by nobody."""
+    """Again and again: a POST that fails was begun by a victim, or by no worker."""
     with (
         noted.behind(kind, changes=SHORT_TIME) as place,
         Traffic(place, databases, clients=CLIENTS) as traffic,
@@ -190,7 +190,7 @@ def test_under_load(kind: str, noted: Noted, databases: Databases) -> None:
             killed(place, place.running.workers()[0])
         traffic.await_some(SOME)
         traffic.stop()
-        assert_told_as_it_is(traffic)
+        assert_outcomes_match_the_database(traffic)
         lost = failed(traffic.adds, 201)
         adds = [each for each in noted.notes.begun() if each.method == ADD]
         assert {each.pid for each in adds if each.number in lost} <= victims

@@ -183,7 +183,7 @@ def test_a_rollout_keeps_within_the_connections(
 
 
 def test_every_setting_is_one_that_the_readme_knows(settings: dict[str, str]) -> None:
-    """A misspelled one would change nothing, and nobody would be told."""
+    """A misspelled one would change nothing, without an error."""
     known = set(
         re.findall(r"^\| `(\w+)` \|", (CHECKOUT / "docs/settings.md").read_text(), re.MULTILINE)
     )
@@ -211,7 +211,7 @@ def test_a_container_may_do_no_more_than_it_has_to(objects: dict[str, Object], k
     assert places == (["/dev/shm"] if kind == "Deployment" else [])
 
 
-def test_nobody_is_sent_to_the_migration(objects: dict[str, Object]) -> None:
+def test_no_request_is_sent_to_the_migration(objects: dict[str, Object]) -> None:
     """What the Service and the disruption budget select are the pods of the service alone."""
     web, migration = (
         objects[kind]["spec"]["template"]["metadata"]["labels"].items()

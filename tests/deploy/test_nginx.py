@@ -30,7 +30,7 @@ def ask(front: Behind, method: str, path: str, body: Any = None, **headers: str)
 
 
 def test_what_the_service_answers_comes_through(pair: tuple[Behind, Service]) -> None:
-    """A book, a problem document, a redirect of nobody."""
+    """A book and a problem document."""
     front, _ = pair
     assert ask(front, "GET", "/books/1").json["id"] == 1
     missing = ask(front, "GET", "/books/999999999")
@@ -78,31 +78,31 @@ def test_a_version_of_a_compressed_answer_is_good_for_a_change(
 
 
 def test_maintenance_is_a_file(pair: tuple[Behind, Service]) -> None:
-    """While it is there everybody is told to come back; then the service is there at once."""
+    """While it is there every request gets 503; then the service is there at once."""
     front, _ = pair
     front.maintenance.touch()
-    told = ask(front, "GET", "/books/1")
+    received = ask(front, "GET", "/books/1")
     front.maintenance.unlink()
-    assert (told.status, told.headers["Retry-After"]) == (503, "60")
-    assert (told.json["status"], told.json["code"]) == (503, "maintenance")
+    assert (received.status, received.headers["Retry-After"]) == (503, "60")
+    assert (received.json["status"], received.json["code"]) == (503, "maintenance")
     assert ask(front, "GET", "/books/1").status == 200
 
 
 def test_what_nginx_itself_refuses_is_a_problem_document(pair: tuple[Behind, Service]) -> None:
     """A body that is too large never reaches the service."""
     front, _ = pair
-    told = ask(front, "POST", "/states", b"x" * (2 * 1024 * 1024))
-    assert told.status == 413
-    assert told.headers["Content-Type"] == "application/problem+json"
-    assert told.json["status"] == 413
+    received = ask(front, "POST", "/states", b"x" * (2 * 1024 * 1024))
+    assert received.status == 413
+    assert received.headers["Content-Type"] == "application/problem+json"
+    assert received.json["status"] == 413
 
 
 def test_a_service_that_is_not_there_is_a_502_in_the_same_form() -> None:
-    """Nobody listens on the port."""
+    """No process listens on the port."""
     with behind(ports=[free_port()]) as front:
-        told = ask(front, "GET", "/books/1")
-    assert told.status == 502
-    assert (told.json["status"], told.json["title"]) == (502, "Bad Gateway")
+        received = ask(front, "GET", "/books/1")
+    assert received.status == 502
+    assert (received.json["status"], received.json["title"]) == (502, "Bad Gateway")
 
 
 HOSTS = {
@@ -117,16 +117,16 @@ HOSTS = {
 @pytest.mark.parametrize(("said", "expected"), HOSTS.values(), ids=HOSTS)
 def test_the_host_is_the_one_that_nginx_went_by(said: bytes, expected: bytes) -> None:
     """Not what else a client says; nor is any other header about the host the client's."""
-    told, port = passed_on(said, {})
-    assert (told[b"Host"], told[b"X-Forwarded-Host"]) == (expected, expected)
-    assert told[b"X-Forwarded-Port"] == b"%d" % port
+    received, port = passed_on(said, {})
+    assert (received[b"Host"], received[b"X-Forwarded-Host"]) == (expected, expected)
+    assert received[b"X-Forwarded-Port"] == b"%d" % port
 
 
 def test_http_host_is_another_name_than_the_server_s() -> None:
     """Which is why check-deploy reports it (client-host)."""
     changes = {"proxy_set_header Host $host;": "proxy_set_header Host $http_host;"}
-    told, _ = passed_on(HOSTS["absolute form"][0], changes)
-    assert told[b"Host"] == b"malformed.example"
+    received, _ = passed_on(HOSTS["absolute form"][0], changes)
+    assert received[b"Host"] == b"malformed.example"
 
 
 def passed_on(said: bytes, changes: Mapping[str, str]) -> tuple[dict[bytes, bytes], int]:

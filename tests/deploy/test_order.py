@@ -95,7 +95,7 @@ def test_a_number_that_is_changed_alone_is_noticed(
 def test_a_variable_that_moves_the_order_is_noticed(
     environ: dict[str, str], codes: set[str]
 ) -> None:
-    """gunicorn.conf.py follows REQUEST_TIMEOUT and DRAIN_DELAY; the others have to be told."""
+    """gunicorn.conf.py follows REQUEST_TIMEOUT and DRAIN_DELAY; the others have to be set."""
     assert codes <= out_of_order(CHECKOUT, environ)
     assert "drain-order" not in out_of_order(CHECKOUT, environ)
 

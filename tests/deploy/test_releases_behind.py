@@ -1,8 +1,8 @@
 """
 Releases behind nginx under load: reloads, upgrades, recycling, and what cannot be loaded.
 
-Whenever workers are told to stop nginx is held up for a moment: what it is asked meanwhile it asks
-for over connections that a worker must not have closed.
+Whenever workers get the signal to stop, nginx is stopped for a moment: the requests that wait
+meanwhile go over connections that a worker must not have closed.
 
 ``GREENLINE_LONG_TESTS=1`` does it with the numbers of deploy/, twenty reloads and five upgrades.
 """
@@ -43,16 +43,16 @@ on_one_kind_at_least = pytest.mark.parametrize("kind", KINDS if IS_LONG else KIN
 
 @of_each_kind
 def test_reloads_and_upgrades_lose_nothing(kind: str, databases: Databases) -> None:
-    """HUP replaces the workers, USR2 and TERM the master: nothing fails, nothing is asked twice."""
+    """HUP replaces the workers, USR2 and TERM the arbiter: nothing fails or is asked twice."""
     with deployed(kind, databases, *KEEPALIVE, changes=CHANGES) as place:
         running = place.running
         with Traffic(place, databases) as traffic:
             for _ in range(RELOADS):
                 reload(place, traffic)
             with successors_stopped(place):
-                master = running.process.pid
+                arbiter = running.process.pid
                 for _ in range(UPGRADES):
-                    master = upgraded(place, traffic, master)
+                    arbiter = upgraded(place, traffic, arbiter)
                 traffic.stop()
                 traffic.assert_nothing_lost()
         assert not place.socket.exists()
@@ -74,27 +74,27 @@ def reload(place: Deployed, traffic: Traffic) -> None:
 
 @contextmanager
 def successors_stopped(place: Deployed) -> Iterator[None]:
-    """Stop at the end the masters that are nobody's child here."""
+    """Stop at the end the arbiters that are not children of the tests."""
     try:
         yield
     finally:
         for file in (place.pid_file, place.pid_file.with_name("pid.2")):
-            master = pid_in(file)
-            if master is not None and master != place.running.process.pid:
-                os.kill(master, signal.SIGTERM)
-                wait_until(lambda: not lives(master), "the master's end")  # noqa: B023
+            arbiter = pid_in(file)
+            if arbiter is not None and arbiter != place.running.process.pid:
+                os.kill(arbiter, signal.SIGTERM)
+                wait_until(lambda: not lives(arbiter), "the arbiter's end")  # noqa: B023
 
 
-def upgraded(place: Deployed, traffic: Traffic, master: int) -> int:
-    """Return the next master when only its workers are left, and each has answered."""
-    os.kill(master, signal.SIGUSR2)
-    successor = wait_until(lambda: pid_in(place.pid_file.with_name("pid.2")), "a new master")
+def upgraded(place: Deployed, traffic: Traffic, arbiter: int) -> int:
+    """Return the next arbiter when only its workers are left, and each has answered."""
+    os.kill(arbiter, signal.SIGUSR2)
+    successor = wait_until(lambda: pid_in(place.pid_file.with_name("pid.2")), "a new arbiter")
     wait_until(lambda: len(children(successor)) == 2, "its workers")
     traffic.await_workers(lambda: children(successor))
-    os.kill(master, signal.SIGTERM)
+    os.kill(arbiter, signal.SIGTERM)
     with held_up(place.front):
         gevent.sleep(HELD_UP_S)
-    wait_until(lambda: not lives(master), "the old master's end")
+    wait_until(lambda: not lives(arbiter), "the old arbiter's end")
     wait_until(lambda: pid_in(place.pid_file) == successor, "its promotion")
     assert place.socket.is_socket()
     traffic.await_some()
@@ -150,10 +150,10 @@ def test_a_broken_release_is_refused(kind: str, databases: Databases, tmp_path: 
         with Traffic(place, databases) as traffic:
             traffic.await_workers(lambda: set(running.workers()))
             old = set(running.workers())
-            for told, (why, edit) in enumerate(releases.items(), 1):
+            for refused, (why, edit) in enumerate(releases.items(), 1):
                 edit(copy)
                 running.process.send_signal(signal.SIGHUP)
-                wait_until(lambda: running.log.count("reload refused") == told, why)  # noqa: B023
+                wait_until(lambda: running.log.count("reload refused") == refused, why)  # noqa: B023
                 assert why in running.log
                 traffic.await_some()
                 assert set(running.workers()) == old

@@ -71,9 +71,9 @@ def settings(server: Postgres, mongo: Mongo) -> dict[str, str]:
     databases = Databases(server.url, mongo.url)
     run(["flask", "db", "upgrade", "sample"], databases.environ)
     lines = (FOLDER / "settings.env").read_text().splitlines()
-    told = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    env_file = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     return {
-        **told,
+        **env_file,
         **databases.environ,
         "WEB_CONCURRENCY": str(WORKERS),
         "GREENLINE_DIAGNOSTICS": "1",

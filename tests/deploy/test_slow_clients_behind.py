@@ -4,7 +4,7 @@ Clients of a kilobyte a second, up and down, and those who are not slow.
 1. Behind nginx they are nginx's: it has their uploads as a whole before the service is asked, and
    takes answers from it at once. The service has next to none of their connections.
 2. Straight at the worker it has them all, as greenlets that wait, and answers the others.
-3. A gunicorn with threads has as many of them as it has threads, and answers nobody else.
+3. A gunicorn with threads has as many of them as it has threads, and answers no other client.
 
 ``GREENLINE_LONG_TESTS=1`` has 250 uploads and 250 downloads at once, and compares the p99 of the
 others with and without them; ``bench/slow_clients.py`` tells the figures.
@@ -97,17 +97,17 @@ def test_all_are_answered(way: Way, databases: Databases) -> None:
                 # All but a few uploads, whose clients take a second to see their answer.
                 wait_until(lambda: way.connections() >= 1.5 * EACH, "them to be there")
             else:  # their downloads were taken at once: the connections idle, and go
-                wait_until(lambda: way.connections() <= 2 * CLIENTS, "nobody slow to be there")
+                wait_until(lambda: way.connections() <= 2 * CLIENTS, "no slow client to be there")
             gevent.sleep(UPLOADS_S)
         finally:
             load.stop()
         assert (load.failures, load.refused, set(load.statuses)) == ({}, 0, {200})
-    told = slow.statuses
-    assert set(told) == {"upload 201"}
-    assert EACH / 2 <= told["upload 201"] <= slow_tasks(databases)
+    reported = slow.statuses
+    assert set(reported) == {"upload 201"}
+    assert EACH / 2 <= reported["upload 201"] <= slow_tasks(databases)
     if way.front is not None:
         logged = [entry["status"] for entry in way.front.entries() if entry["method"] == "POST"]
-        assert told["upload 201"] <= logged.count(201) <= slow_tasks(databases)
+        assert reported["upload 201"] <= logged.count(201) <= slow_tasks(databases)
         assert set(logged) <= {201, 400, 499}  # who hung up at the end
 
 
@@ -148,7 +148,7 @@ def p99_ms(port: int) -> float:
     return round(took_ms[ceil(0.99 * len(took_ms)) - 1], 2)
 
 
-def test_threads_answer_nobody_else() -> None:
+def test_threads_answer_no_other_client() -> None:
     """gunicorn's gthread worker with four threads and 20 slow uploads: a GET waits in vain."""
     with service(
         {}, "-k", "gthread", "-w", "1", "--threads", "4", target="bench.peers.reads_wsgi:app",

@@ -33,9 +33,9 @@ class Holder:
         self.held = held
         held.listen(4096)
         self.log_file = folder / "log"
-        self._told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._told.bind(str(folder / "told"))
-        self._told.settimeout(BOOT_LIMIT_S)
+        self._notify_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._notify_socket.bind(str(folder / "notify"))
+        self._notify_socket.settimeout(BOOT_LIMIT_S)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -50,21 +50,21 @@ class Holder:
         return self.log_file.read_text(errors="replace")
 
     def start(self, more: dict[str, str], *arguments: str) -> None:
-        """Start gunicorn, and return when it has told that it is ready."""
-        told = {"NOTIFY_SOCKET": str(self._told.getsockname())}
+        """Start gunicorn, and return when it has notified that it is ready."""
+        notify = {"NOTIFY_SOCKET": str(self._notify_socket.getsockname())}
         command = [sys.executable, "-c", PASS_ON, str(self.held.fileno()), str(BIN / "gunicorn")]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *arguments], cwd=CHECKOUT, env=environ({**more, **told}),
+                [*command, *arguments], cwd=CHECKOUT, env=environ({**more, **notify}),
                 stdout=log, stderr=log, pass_fds=[self.held.fileno()],
             )  # fmt: skip
         try:
-            assert self._told.recv(4096).startswith(READY), self.log
+            assert self._notify_socket.recv(4096).startswith(READY), self.log
         except TimeoutError:
             pytest.fail(self.log)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the master."""
+        """Send a signal to the arbiter."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -79,12 +79,12 @@ class Holder:
         """Stop it, and let the socket go."""
         self.stop()
         self.held.close()
-        self._told.close()
+        self._notify_socket.close()
 
 
 @pytest.fixture(params=["unix socket", "TCP"])
 def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holder]:
-    """A socket that listens, and nobody behind it."""
+    """A socket that listens, and no process that accepts."""
     is_unix = request.param == "unix socket"
     held = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
     held.bind(str(tmp_path / "http.sock") if is_unix else ("127.0.0.1", 0))
@@ -93,7 +93,7 @@ def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holder]:
     one.close()
 
 
-def test_a_restart_refuses_and_loses_nobody(holder: Holder, databases: Databases) -> None:
+def test_a_restart_refuses_and_loses_no_client(holder: Holder, databases: Databases) -> None:
     """Who comes meanwhile waits; the socket of the configuration is not opened."""
     unused = free_port()
     more = {**databases.environ, "PORT": str(unused)}
@@ -120,8 +120,8 @@ def test_a_release_with_another_address_is_refused(holder: Holder, tmp_path: Pat
     conf = tmp_path / "conf.py"
     lines = "control_socket_disable = True\nworker_class = 'greenline.worker.GreenWorker'\n"
     conf.write_text(f"{lines}bind = '127.0.0.1:{free_port()}'\n")
-    journal = {"COUNTING": str(tmp_path / "journal")}
-    holder.start(journal, "-c", str(conf), "tests.e2e.counting:app")
+    counting = {"COUNTING": str(tmp_path / "counting")}
+    holder.start(counting, "-c", str(conf), "tests.e2e.counting:app")
     load = Load(holder.address)
     wait_until(lambda: len(load.answered) > 100, "some load")
     good = conf.read_text()

@@ -17,7 +17,7 @@ import pytest
 from embedded import debian
 from greenline.errors import ConfigError
 from tests.deploy.systemd import UNITS, Systemd, Unavailable, booted, missing
-from tests.helpers.front import Front, proxied
+from tests.helpers.front import Front, behind_proxies
 from tests.helpers.load import Load
 from tests.helpers.support import CHECKOUT, Databases, wait_until
 
@@ -68,7 +68,7 @@ def analyst() -> Analyst:
 @pytest.fixture(scope="module")
 def front(databases: Databases) -> Iterator[Front]:
     """The databases over TCP: a service with a /tmp of its own does not see their sockets."""
-    with proxied(databases) as front:
+    with behind_proxies(databases) as front:
         yield front
 
 
@@ -93,7 +93,7 @@ def system(front: Front, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 def status(system: Systemd, path: str = "/readyz") -> int:
-    """Ask over the unit's socket; 0 is nobody."""
+    """Ask over the unit's socket; 0 if no process answers."""
     connection = http.client.HTTPConnection("greenline")
     connection.sock = socket.socket(socket.AF_UNIX)
     try:
@@ -149,26 +149,26 @@ def test_a_stop_has_more_time_than_gunicorn_takes(
     assert int(stop[1]) > graceful_s
 
 
-def test_a_restart_refuses_and_loses_nobody(system: Systemd) -> None:
+def test_a_restart_refuses_and_loses_no_client(system: Systemd) -> None:
     """systemctl restart, again and again under load."""
     load = Load(str(system.socket), path="/books/1")
-    masters = set()
+    arbiters = set()
     for _ in range(RESTARTS):
         loaded(load)
         done = system.control("restart", SERVICE)
         assert done.returncode == 0, done.stderr
-        masters.add(system.told(SERVICE, "MainPID"))
+        arbiters.add(system.property_of(SERVICE, "MainPID"))
     loaded(load)
     load.stop()
     print(f"{RESTARTS} restarts: {dict(load.statuses)}, refused {load.refused}, {load.failures}")
-    assert len(masters) == RESTARTS
+    assert len(arbiters) == RESTARTS
     assert (load.refused, load.failures) == (0, {})
     assert set(load.statuses) == {200}
 
 
-def test_a_reload_takes_the_new_release_and_nobody_waits(system: Systemd) -> None:
-    """systemctl reload: the master stays, the workers are new, the schema is brought up to date."""
-    master = system.told(SERVICE, "MainPID")
+def test_a_reload_takes_the_new_release_and_no_client_waits(system: Systemd) -> None:
+    """systemctl reload: the arbiter stays, the workers are new, the schema is migrated."""
+    arbiter = system.property_of(SERVICE, "MainPID")
     booted_before = system.log.count("Booting worker")
     load = Load(str(system.socket), path="/books/1")
     for done in range(1, RELOADS + 1):
@@ -181,7 +181,7 @@ def test_a_reload_takes_the_new_release_and_nobody_waits(system: Systemd) -> Non
     print(f"{RELOADS} reloads: {dict(load.statuses)}, refused {load.refused}, {load.failures}")
     assert (load.refused, load.failures) == (0, {})
     assert set(load.statuses) == {200}
-    assert system.told(SERVICE, "MainPID") == master
+    assert system.property_of(SERVICE, "MainPID") == arbiter
     assert system.log.count("schema: up to date") >= RELOADS
 
 
@@ -203,7 +203,7 @@ def test_a_broken_release_is_refused_by_a_reload(system: Systemd, broken: str) -
     load.stop()
     assert (load.refused, load.failures) == (0, {})
     assert set(load.statuses) == {200}
-    assert system.told(SERVICE, "ActiveState") == "active"
+    assert system.property_of(SERVICE, "ActiveState") == "active"
 
 
 @in_the_long_form
@@ -217,28 +217,28 @@ def test_a_reload_is_refused_by_a_schema_that_cannot_be_brought_up_to_date(
         assert system.control("reload", SERVICE).returncode != 0
     finally:
         front.pass_on()
-    assert system.told(SERVICE, "ActiveState") == "active"
+    assert system.property_of(SERVICE, "ActiveState") == "active"
     wait_until(lambda: status(system) == 200, "the service to be ready again")
     assert system.log.count("Booting worker") == before
 
 
 @in_the_long_form
-def test_whoever_comes_starts_the_stopped_service(system: Systemd) -> None:
+def test_a_connection_starts_the_stopped_service(system: Systemd) -> None:
     """The first one waits for it; what the workers share is still there."""
     assert system.control("stop", SERVICE).returncode == 0
-    assert system.told(SERVICE, "ActiveState") == "inactive"
+    assert system.property_of(SERVICE, "ActiveState") == "inactive"
     shared = [each.name for each in (system.root / "dev/shm").iterdir()]
     assert any(name.startswith("greenline-") for name in shared)
     assert status(system, "/healthz") == 200
-    assert system.told(SERVICE, "ActiveState") == "active"
+    assert system.property_of(SERVICE, "ActiveState") == "active"
 
 
-def test_a_master_that_is_killed_is_followed_by_another(system: Systemd) -> None:
-    """Who asks after that waits for it, and nobody is refused."""
+def test_an_arbiter_that_is_killed_is_followed_by_another(system: Systemd) -> None:
+    """A later request waits for it, and none is refused."""
     wait_until(lambda: status(system) == 200, "the service to be ready")
-    master = system.told(SERVICE, "MainPID")
+    arbiter = system.property_of(SERVICE, "MainPID")
     assert system.control("kill", "--signal=KILL", "--kill-who=main", SERVICE).returncode == 0
-    wait_until(lambda: system.told(SERVICE, "MainPID") not in (master, "0"), "another")
+    wait_until(lambda: system.property_of(SERVICE, "MainPID") not in (arbiter, "0"), "another")
     assert status(system, "/healthz") == 200
 
 
@@ -259,16 +259,16 @@ def test_a_service_that_cannot_start_leaves_the_socket_open(system: Systemd) -> 
 def test_without_postgres_it_starts_and_says_that_it_is_not_ready(
     system: Systemd, front: Front
 ) -> None:
-    """It becomes ready when Postgres is back; nobody starts it again."""
+    """It becomes ready when Postgres is back, without another start."""
     front.postgres.refuse()
     try:
         assert system.control("restart", SERVICE).returncode == 0
         assert (status(system, "/healthz"), status(system)) == (200, 503)
-        master = system.told(SERVICE, "MainPID")
+        arbiter = system.property_of(SERVICE, "MainPID")
     finally:
         front.pass_on()
     wait_until(lambda: status(system) == 200, "the service to be ready")
-    assert system.told(SERVICE, "MainPID") == master
+    assert system.property_of(SERVICE, "MainPID") == arbiter
 
 
 def test_only_nginx_may_connect(system: Systemd) -> None:
@@ -286,9 +286,9 @@ def test_only_nginx_may_connect(system: Systemd) -> None:
 def test_what_the_service_may_not_do_it_cannot(system: Systemd) -> None:
     """Its processes have no capabilities, no new privileges, and a filter of system calls."""
     processes = system.processes(SERVICE)
-    assert len(processes) == 3  # the master and its workers
+    assert len(processes) == 3  # the arbiter and its workers
     for pid in processes:
         text = Path(f"/proc/{pid}/status").read_text()
-        told = dict(re.findall(r"^(\w+):\s+(.*)$", text, re.MULTILINE))
-        assert int(told["CapBnd"], 16) == int(told["CapEff"], 16) == 0
-        assert (told["NoNewPrivs"], told["Seccomp"]) == ("1", "2")
+        status = dict(re.findall(r"^(\w+):\s+(.*)$", text, re.MULTILINE))
+        assert int(status["CapBnd"], 16) == int(status["CapEff"], 16) == 0
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")

@@ -1,11 +1,11 @@
 """
 Two hosts behind nginx, each once in the upstream, as the comment in deploy/nginx.conf has them.
 
-1. One that stops fails nobody. One that is killed fails the POSTs that it was working on: nginx
-   asks the other one for all the rest, at once, since a port where nobody listens refuses.
+1. One that stops fails no request. One that is killed fails the POSTs that it was working on: nginx
+   asks the other one for all the rest, at once, since a port without a listener refuses.
 2. It is asked again within fail_timeout after it is back. gunicorn listens before its worker has
    loaded the application: a request that comes meanwhile waits, and is no slower for the stop.
-3. One that is deaf refuses nobody: a request waits there for proxy_read_timeout, until three of an
+3. One that is deaf refuses none: a request waits there for proxy_read_timeout, until three of an
    nginx process have failed.
 """
 
@@ -54,7 +54,7 @@ class Host:
         self.running = self.stack.enter_context(served(self.databases, self.port))
 
     def processes(self) -> list[int]:
-        """Return the master and its workers."""
+        """Return the arbiter and its workers."""
         return [self.running.process.pid, *self.running.workers()]
 
     def signal(self, number: signal.Signals) -> None:
@@ -114,13 +114,13 @@ def traffic_to(front: Behind, host: Host, databases: Databases) -> Traffic:
 
 
 def assert_added_once(traffic: Traffic, lost: set[int]) -> None:
-    """Whoever was told 201 has a task; nobody has two."""
+    """A client that got 201 has a task; no client has two."""
     rows = traffic.added()
     assert set(rows.values()) <= {1}
     assert set(traffic.adds.answered) - lost == set(rows) - lost
 
 
-def test_one_that_stops_fails_nobody(hosts: tuple[Host, Host], databases: Databases) -> None:
+def test_one_that_stops_fails_no_request(hosts: tuple[Host, Host], databases: Databases) -> None:
     """SIGTERM: every request is answered by one of the two; and back."""
     first, second = hosts
     with behind(ports=[first.port, second.port], changes=PATIENT) as front:
@@ -145,7 +145,7 @@ def test_one_that_stops_fails_nobody(hosts: tuple[Host, Host], databases: Databa
 def test_one_that_is_killed_fails_what_it_was_working_on(
     hosts: tuple[Host, Host], databases: Databases
 ) -> None:
-    """SIGKILL: GETs are asked of the other one, POSTs are told 502 and are not sent twice."""
+    """SIGKILL: GETs are asked of the other one, POSTs get 502 and are not sent twice."""
     first, second = hosts
     lost_before = 0
     with behind(ports=[first.port, second.port], changes=PATIENT) as front:
@@ -164,12 +164,12 @@ def test_one_that_is_killed_fails_what_it_was_working_on(
                 lost_before = lost
             traffic.stop()
             assert failed(traffic.reads, 200) == set()
-            told = failed(traffic.adds, 201)
-            assert {traffic.adds.answered[number] for number in told} <= {502}
-            assert traffic.asked_by_nginx()[ADD, 502, "502"] == len(told)
-            assert_added_once(traffic, told)
+            posts = failed(traffic.adds, 201)
+            assert {traffic.adds.answered[number] for number in posts} <= {502}
+            assert traffic.asked_by_nginx()[ADD, 502, "502"] == len(posts)
+            assert_added_once(traffic, posts)
             print(
-                f"{ROUNDS} kills: {traffic.count} requests, {len(told)} POSTs failed, no GET; "
+                f"{ROUNDS} kills: {traffic.count} requests, {len(posts)} POSTs failed, no GET; "
                 f"they lost at most {lost_s(front):.1f} s; back {waited_s:.1f} s"
             )
 

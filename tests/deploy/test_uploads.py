@@ -1,7 +1,7 @@
 """
 An upload of 10 MB that is refused before it is read: the client sees why, and never a reset.
 
-1. It is refused by nginx, by the worker, by its gate, and by the service without a look at the
+1. It is refused by nginx, by the worker, by its limiter, and by the service without a look at the
    body; and asked for through nginx, through one that does not wait for the body's end, and
    straight, on both kinds of socket.
 2. Sourced with its length or in chunks, by clients that wait for 100 Continue and that do not.
@@ -25,7 +25,7 @@ import pytest
 from tests.deploy.behind import Behind, behind
 from tests.deploy.traffic import IS_LONG, Deployed, deployed
 from tests.deploy.uploading import CLOSED, KINDS, NOT_KEPT, Address, Outcome, upload
-from tests.helpers.front import Front, proxied
+from tests.helpers.front import Front, behind_proxies
 from tests.helpers.keys import make_key
 from tests.helpers.support import Databases, wait_until
 
@@ -65,13 +65,13 @@ def ways(place: Deployed) -> Iterator[list[Way]]:
 @pytest.fixture(scope="module")
 def front(databases: Databases) -> Iterator[Front]:
     """A proxy before each database."""
-    with proxied(databases) as front:
+    with behind_proxies(databases) as front:
         yield front
 
 
 @pytest.fixture(scope="module")
 def guarded(databases: Databases, front: Front) -> Iterator[Deployed]:
-    """A service that asks for keys, whose one connection nobody may wait for."""
+    """A service that asks for keys, whose one connection no request may wait for."""
     make_key(databases.environ, "the first", "read")
     environ = {"AUTH": "on", "POSTGRES_POOL_SIZE": "1", "POOL_MAX_WAITING": "0"}
     with deployed(
@@ -86,7 +86,7 @@ def guarded_ways(guarded: Deployed) -> Iterator[list[Way]]:
         yield found
 
 
-def assert_all_told(
+def assert_all_answered(
     place: Deployed, status: int, found: Sequence[Way], *, token: str = "", pause_s: float = 0.005
 ) -> Counter[int | str | None]:
     """Upload on all ways: each client saw *status*. Return what became of what followed."""
@@ -110,12 +110,12 @@ def assert_all_told(
     each = len(KINDS) * EACH
     for way in found:
         if way.front is not None:
-            assert told_by_nginx(way.front, path, each) == {(status, str(status)): each}
-    assert told_by_us(place, path, each * len(found)) == {str(status): each * len(found)}
+            assert logged_by_nginx(way.front, path, each) == {(status, str(status)): each}
+    assert logged_by_gunicorn(place, path, each * len(found)) == {str(status): each * len(found)}
     return followed
 
 
-def told_by_nginx(front: Behind, path: str, count: int) -> Counter[tuple[int, str]]:
+def logged_by_nginx(front: Behind, path: str, count: int) -> Counter[tuple[int, str]]:
     """Return the statuses that it answered *path* with, and those that it was answered."""
 
     def lines() -> Counter[tuple[int, str]]:
@@ -126,7 +126,7 @@ def told_by_nginx(front: Behind, path: str, count: int) -> Counter[tuple[int, st
     return lines()
 
 
-def told_by_us(place: Deployed, path: str, count: int) -> Counter[str]:
+def logged_by_gunicorn(place: Deployed, path: str, count: int) -> Counter[str]:
     """Return the statuses that the service answered *path* with."""
     line = re.compile(rf'"POST {re.escape(path)} HTTP/1.1" (\d+)')
     wait_until(lambda: len(line.findall(place.running.log)) >= count, "the service's lines")
@@ -165,8 +165,8 @@ def test_what_nginx_refuses(databases: Databases, guarded: Deployed) -> None:
             clients = [gevent.spawn(upload, front.address, path, kind) for kind in KINDS * EACH]
             outcomes = Counter(client.get(timeout=100) for client in clients)
             assert outcomes == {Outcome(413, then=CLOSED): len(clients)}
-            assert told_by_nginx(front, path, len(clients)) == {(413, ""): len(clients)}
-    assert told_by_us(guarded, path, 0) == {}
+            assert logged_by_nginx(front, path, len(clients)) == {(413, ""): len(clients)}
+    assert logged_by_gunicorn(guarded, path, 0) == {}
 
 
 def test_what_the_service_refuses_for_its_size(
@@ -174,13 +174,13 @@ def test_what_the_service_refuses_for_its_size(
 ) -> None:
     """413 by MAX_CONTENT_LENGTH; the rest of the body is read, and the connection is kept."""
     token = make_key(databases.environ, "who uploads too much", "write")
-    followed = assert_all_told(guarded, 413, guarded_ways, token=token)
+    followed = assert_all_answered(guarded, 413, guarded_ways, token=token)
     assert set(followed) == {200}
 
 
 def test_a_wrong_key(guarded: Deployed, guarded_ways: list[Way]) -> None:
     """401 before anything is read."""
-    assert set(assert_all_told(guarded, 401, guarded_ways, token=WRONG_KEY)) == {200}
+    assert set(assert_all_answered(guarded, 401, guarded_ways, token=WRONG_KEY)) == {200}
 
 
 def test_no_connection_is_free(
@@ -190,7 +190,7 @@ def test_no_connection_is_free(
     token = make_key(databases.environ, "who waits for nothing", "write")
     holder = make_key(databases.environ, "who holds", "admin")
     with held(guarded, databases, holder):
-        assert set(assert_all_told(guarded, 503, guarded_ways, token=token)) == {200}
+        assert set(assert_all_answered(guarded, 503, guarded_ways, token=token)) == {200}
 
 
 def test_the_database_is_down(
@@ -200,17 +200,17 @@ def test_the_database_is_down(
     token = make_key(databases.environ, "who comes while it is down", "write")
     front.postgres.refuse()
     try:
-        assert set(assert_all_told(guarded, 503, guarded_ways, token=token)) == {200}
+        assert set(assert_all_answered(guarded, 503, guarded_ways, token=token)) == {200}
     finally:
         front.postgres.pass_on()
 
 
-def test_the_gate_is_full(databases: Databases) -> None:
-    """503 by the worker; who waited for 100 Continue sends nothing, and is told to close."""
+def test_the_limiter_is_full(databases: Databases) -> None:
+    """503 by the worker; a client that waits for 100 Continue sends nothing and gets close."""
     environ = {**DIAGNOSTICS, "GREENLINE_MAX_IN_PROGRESS": "1", "GREENLINE_MAX_WAITING": "0"}
     with deployed("TCP", databases, environ=environ) as place, ways(place) as found:
         with held(place, databases):
-            followed = assert_all_told(place, 503, found)
+            followed = assert_all_answered(place, 503, found)
         # The two straight ways have half of their clients wait.
         assert followed[CLOSED] == 2 * 2 * EACH
 
@@ -219,5 +219,5 @@ def test_the_worker_refuses_for_its_size(databases: Databases) -> None:
     """413 by GREENLINE_MAX_BODY_BYTES; a slow client is given its time to read that."""
     environ = {"GREENLINE_MAX_BODY_BYTES": "500000"}
     with deployed("TCP", databases, environ=environ) as place, ways(place) as found:
-        followed = assert_all_told(place, 413, found, pause_s=SLOW_PAUSE_S)
+        followed = assert_all_answered(place, 413, found, pause_s=SLOW_PAUSE_S)
         assert followed[CLOSED] == 2 * len(KINDS) * EACH

@@ -3,7 +3,7 @@ The service behind nginx, and clients that read and write through it, counted on
 
 1. Half of the clients read a book, the others add a task each time, whose title has the number.
 2. A request is answered once, as it should be, and nginx asked once for it: what it asks again was
-   a failure that nobody saw.
+   a failure that was not seen.
 3. The service's log has each request once, and so has the database each task.
 """
 
@@ -157,11 +157,11 @@ class Traffic:
             assert not load.failures, load.failures
             assert load.refused == 0
             assert set(load.statuses) == {status}, self._reasons(load)
-        told = {
+        expected = {
             (READ, 200, "200"): len(self.reads.answered),
             (ADD, 201, "201"): len(self.adds.answered),
         }
-        assert self.asked_by_nginx() == told, self.asked_by_nginx()
+        assert self.asked_by_nginx() == expected, self.asked_by_nginx()
         wait_until(lambda: self.answers.read().seen.total() >= self.count, "the service's lines")
         wrong = self.answers.seen - Counter(
             [(READ, number, 200) for number in self.reads.answered]
@@ -197,9 +197,9 @@ def failed(load: Load, status: int) -> set[int]:
 @contextmanager
 def held_up(front: Behind) -> Iterator[None]:
     """Let nginx do nothing, as on a machine that is busy with something else."""
-    master = pid_in(front.nginx.folder / "pid")
-    assert master is not None
-    with stopped(*children(master)):
+    nginx_pid = pid_in(front.nginx.folder / "pid")
+    assert nginx_pid is not None
+    with stopped(*children(nginx_pid)):
         yield
 
 

@@ -61,7 +61,7 @@ def upload(
                 heard = heard.partition(b"\r\n\r\n")[2]
                 _send(sock, pieces, kind, pause_s)
             status, is_kept = _read_answer(sock, heard)
-            if not is_sent:  # nobody waits for a body that is not wanted
+            if not is_sent:  # no server waits for a body that is not wanted
                 return Outcome(status, then=NOT_KEPT if is_kept else CLOSED)
             return Outcome(status, then=_ask_again(sock, is_kept=is_kept))
         except OSError as error:

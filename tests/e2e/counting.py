@@ -11,9 +11,9 @@ SLEEP_S = float(os.environ.get("COUNTING_SLEEP", "0.01"))
 def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     """Append the number to the file COUNTING, and sleep for a moment."""
     line = f"{environ['QUERY_STRING']} {os.getpid()}\n".encode()
-    journal = os.open(os.environ["COUNTING"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(journal, line)
-    os.close(journal)
+    file = os.open(os.environ["COUNTING"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, line)
+    os.close(file)
     if environ["QUERY_STRING"] != "probe":
         time.sleep(SLEEP_S)
     body = b'{"pid": %d}' % os.getpid()

@@ -19,14 +19,14 @@ folder = Path(os.environ["HELD"])
 
 def holding(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     """Have the service answer, and hold the answer back."""
-    told: list[str] = []
+    statuses: list[str] = []
 
     def start(status: str, *more: Any) -> Any:
-        told.append(status)
+        statuses.append(status)
         return start_response(status, *more)
 
     answer: Iterable[bytes] = service(environ, start)
-    if told[-1].startswith("201") and _is_holding():
+    if statuses[-1].startswith("201") and _is_holding():
         held = folder / f"{os.getpid()}-{environ['QUERY_STRING']}"
         held.touch()
         while _is_holding():

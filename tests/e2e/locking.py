@@ -12,7 +12,7 @@ from typing import Any
 
 FOLDER = os.environ["LOCKING"]
 DATABASE = os.path.join(FOLDER, "rows.db")
-JOURNAL = os.path.join(FOLDER, "journal")
+LOCKED = os.path.join(FOLDER, "locked")
 
 with sqlite3.connect(DATABASE) as _conn:
     _conn.execute("create table if not exists row (number integer)")
@@ -43,11 +43,11 @@ def read_from_sqlite(number: int, hold_s: float) -> str:
 
 def write_under_flock(number: int, hold_s: float) -> str:
     """Write a line while the file is locked."""
-    with open(JOURNAL, "a") as file:
+    with open(LOCKED, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        size = os.path.getsize(JOURNAL)
+        size = os.path.getsize(LOCKED)
         time.sleep(hold_s)
-        assert os.path.getsize(JOURNAL) == size
+        assert os.path.getsize(LOCKED) == size
         file.write(f"{number}\n")
         file.flush()
         fcntl.flock(file, fcntl.LOCK_UN)
@@ -56,7 +56,7 @@ def write_under_flock(number: int, hold_s: float) -> str:
 
 def wait_for_lockf(number: int, hold_s: float) -> str:
     """Lock a file that another process may hold."""
-    with open(JOURNAL, "a") as file:
+    with open(LOCKED, "a") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
     return "locked"
 

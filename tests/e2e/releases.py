@@ -35,7 +35,7 @@ class Releases:
     def start(self) -> Service:
         """Start gunicorn."""
         command = [sys.executable, "-B", str(BIN / "gunicorn"), "-c", str(self.folder / "conf.py")]
-        more = {"COUNTING": str(self.folder / "journal"), "PYTHONPATH": str(self.folder)}
+        more = {"COUNTING": str(self.folder / "requests"), "PYTHONPATH": str(self.folder)}
         with self.log_file.open("wb") as log:
             process = subprocess.Popen(
                 [*command, "release:app"], cwd=CHECKOUT, env=environ(more), stdout=log, stderr=log
@@ -68,5 +68,5 @@ def all_serve(running: Service) -> bool:
 
 
 def hang_up(running: Service) -> None:
-    """Have the master take what is written now."""
+    """Have the arbiter take what is written now."""
     running.process.send_signal(signal.SIGHUP)

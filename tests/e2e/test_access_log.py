@@ -101,7 +101,7 @@ def test_usr1_reopens_the_json_log(environ: dict[str, str], tmp_path: Path) -> N
 
 
 def test_the_last_lines_are_written_at_the_end(environ: dict[str, str], tmp_path: Path) -> None:
-    """Whoever was answered has a line, in the moment before the worker's end as well."""
+    """Each answered request has a line, in the moment before the worker's end as well."""
     log = tmp_path / "access.log"
     with (
         hosting(TARGET, "--access-logfile", str(log), **environ) as running,

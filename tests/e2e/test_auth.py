@@ -19,7 +19,7 @@ from app.api.operations import Operation
 from app.factory import create_app
 from app.store import schema, tokens
 from config import load
-from tests.helpers.front import Front, proxied
+from tests.helpers.front import Front, behind_proxies
 from tests.helpers.keys import make_key
 from tests.helpers.support import Answer, Databases, Service, run, service, wait_until
 
@@ -212,7 +212,7 @@ def test_a_key_cannot_be_made_with_an_idempotency_key(
     ids=["no scope", "twice", "unknown scope", "no name", "no time zone", "own prefix"],
 )
 def test_a_wrong_key_is_not_made(wrong: Any, guarded: Guarded) -> None:
-    """What is wrong is told."""
+    """The response says what is wrong."""
     answer = guarded.ask("POST", "/keys", wrong)
     assert answer.status == 422
     assert answer.json["errors"]
@@ -248,9 +248,9 @@ def test_a_name_is_given_once(guarded: Guarded) -> None:
 
 def refused_within_a_second(guarded: Guarded, token: str, end: Callable[[], object]) -> set[int]:
     """
-    Let many ask without a pause while *end* ends the key; return what they were told after it.
+    Let many ask without a pause while *end* ends the key; return the responses after it.
 
-    A request that begins more than a second after *end* is refused, whoever of the workers
+    A request that begins more than a second after *end* is refused, whichever of the workers
     answers it, and before it none was.
     """
     answered: list[tuple[float, int]] = []
@@ -408,7 +408,7 @@ def test_pages_of_known_origins_may_read(environ: dict[str, str]) -> None:
         assert "PATCH" in answer.headers["Access-Control-Allow-Methods"]
         assert "Authorization" in answer.headers["Access-Control-Allow-Headers"]
         answer = running.get("/agents", headers=mine)
-        assert answer.status == 401  # a page is told what is wrong as well
+        assert answer.status == 401  # a page gets the error as well
         assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
         assert "ETag" in answer.headers["Access-Control-Expose-Headers"]
         for headers in (other, {**other, **preflight}, {}):
@@ -437,7 +437,7 @@ def test_a_limit_is_each_keys_own(environ: dict[str, str]) -> None:
 
 
 def test_without_keys_a_limit_is_each_addresss_own(databases: Databases) -> None:
-    """Whoever it is, so much may come from where it comes from."""
+    """The limit counts the requests of each client address."""
     more = {"RATE_LIMIT": "2/hour", "WEB_CONCURRENCY": "1"}
     with service({**databases.environ, **more}) as running:
         assert [running.get("/agents").status for _ in range(3)] == [200, 200, 429]
@@ -452,7 +452,9 @@ def test_without_keys_a_limit_is_each_addresss_own(databases: Databases) -> None
     ("name", "value"),
     [("AUTH", "perhaps"), ("RATE_LIMIT", "often"), ("CORS_ORIGINS", "app.example")],
 )
-def test_a_bad_setting_is_told_in_one_line(environ: dict[str, str], name: str, value: str) -> None:
+def test_a_bad_setting_is_reported_in_one_line(
+    environ: dict[str, str], name: str, value: str
+) -> None:
     """It names the variable."""
     with service({**environ, name: value}, wait=False) as running:
         assert running.process.wait(timeout=60) != 0
@@ -485,7 +487,7 @@ def test_a_start_without_a_first_key_is_refused(fresh: dict[str, str]) -> None:
 
 
 def test_auth_off_is_said_aloud(fresh: dict[str, str]) -> None:
-    """It starts without a key, with a warning, and asks nobody for one."""
+    """It starts without a key, with a warning, and asks for none."""
     with service({**fresh, "AUTH": "off"}) as running:
         assert "WARNING] app.readiness: AUTH=off" in running.log
         assert running.get("/agents").status == 200
@@ -496,7 +498,7 @@ def test_a_service_that_could_not_ask_waits_for_a_first_key(
 ) -> None:
     """With Postgres away it comes up; then it says what is missing, until it is there."""
     with ExitStack() as stack:
-        front = stack.enter_context(proxied(databases))
+        front = stack.enter_context(behind_proxies(databases))
         front.postgres.refuse()
         its = urlsplit(front.environ["DATABASE_URL"])._replace(
             path=urlsplit(fresh["DATABASE_URL"]).path
@@ -517,7 +519,7 @@ def test_a_service_that_could_not_ask_waits_for_a_first_key(
 @pytest.fixture(scope="module")
 def front(databases: Databases) -> Iterator[Front]:
     """The proxies of one service."""
-    with proxied(databases) as front:
+    with behind_proxies(databases) as front:
         yield front
 
 
@@ -569,7 +571,7 @@ def test_a_burst_of_an_unknown_key_is_one_question(through: Guarded, front: Fron
         assert front.postgres.asks - before == 1
 
 
-def test_while_postgres_is_away_nobody_is_told_that_the_key_is_wrong(
+def test_while_postgres_is_away_no_client_gets_that_the_key_is_wrong(
     through: Guarded, front: Front
 ) -> None:
     """What is remembered works its second out; then it is 503, and 504 from one that is deaf."""
@@ -643,7 +645,7 @@ def test_the_commands_make_list_and_revoke(fresh: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("scopes", ["", "read,root", "read,read"])
 def test_a_wrong_scope_is_wrong_use(scopes: str, fresh: dict[str, str]) -> None:
-    """It is told, and no key is made."""
+    """There is an error, and no key is made."""
     make = ["flask", "keys", "create", "--name", "x", "--scopes", scopes]
     done = run(make, fresh, check=False)
     assert (done.returncode, done.stdout) == (2, "")

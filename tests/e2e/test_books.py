@@ -211,14 +211,14 @@ def test_what_is_not_there_is_a_404(api: Service, method: str, book_id: str) -> 
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("method", "path"), [("POST", "/books"), ("PUT", "/books/1")])
-def test_a_bad_body_is_told_where(
+def test_a_bad_body_is_answered_with_the_place_of_the_fault(
     api: Service, method: str, path: str, body: object, status: int, pointer: str | None
 ) -> None:
     """Never a 500 for what a client can send; a 422 points at the fault."""
     answer = api.ask(method, path, body, {"Content-Type": "application/json"})
     assert answer.status == status
-    told = [fault["pointer"] for fault in answer.json.get("errors", ())]
-    assert told == ([] if pointer is None else [pointer])
+    pointers = [fault["pointer"] for fault in answer.json.get("errors", ())]
+    assert pointers == ([] if pointer is None else [pointer])
     assert answer.json["request_id"] == answer.headers["X-Request-Id"]
 
 

@@ -21,16 +21,16 @@ def debugged(databases: Databases) -> Iterator[Service]:
 
 
 def test_the_start_prints_the_sum_once(databases: Databases) -> None:
-    """With the workers of the command line, by a process of its own: the master has no driver."""
+    """With the workers of the command line, by a process of its own: the arbiter has no driver."""
     environ = {**databases.environ, "WEB_CONCURRENCY": "1", "LOG_LEVEL": "debug"}
     with service(environ, "-w", "3") as greenline:
         assert greenline.log.count("connection budget") == 1
         assert len(re.findall(r"^Postgres: \d+ connections a host", greenline.log, re.M)) == 1
         assert len(re.findall(r"^MongoDB: \d+ connections a host", greenline.log, re.M)) == 1
         assert "control 1 + pool 1, for 3 workers" in greenline.log
-        master = Path(f"/proc/{greenline.process.pid}/maps").read_text()
-        assert "python" in master
-        assert "psycopg" not in master
+        arbiter = Path(f"/proc/{greenline.process.pid}/maps").read_text()
+        assert "python" in arbiter
+        assert "psycopg" not in arbiter
 
 
 def test_the_log_has_the_plan_of_each_worker(debugged: Service) -> None:
@@ -90,7 +90,7 @@ def test_without_the_token_it_is_401(api: Service, authorization: str | None) ->
 
 
 def test_without_a_token_set_there_is_no_such_route(databases: Databases) -> None:
-    """Nobody gets in by an empty token."""
+    """An empty token gives no access."""
     environ = {**databases.environ, "WEB_CONCURRENCY": "1", "OPS_TOKEN": ""}
     with service(environ) as greenline:
         for headers in ({}, {"Authorization": "Bearer "}, RIGHT):

@@ -69,7 +69,7 @@ def test_releases_at_the_limit_fail_no_request(
             wait_until(lambda: not old & set(running.workers()), "new workers")
             goes_on(kept)
             running.process.send_signal(signal.SIGUSR2)
-            successor = wait_until(lambda: pid_in(Path(f"{pid_file}.2")), "a new master")
+            successor = wait_until(lambda: pid_in(Path(f"{pid_file}.2")), "a new arbiter")
             wait_until(lambda: backends.count() >= BUDGET, "the limit", 60)
             goes_on(kept)
             running.stop()

@@ -1,4 +1,4 @@
-"""One worker, many requests: they share the time, the pool keeps its limit, the rest is told."""
+"""One worker, many requests: they share the time, the pool keeps its limit, the rest fails."""
 
 import json
 import socket
@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from embedded.postgres import Postgres
-from tests.helpers.front import proxied
+from tests.helpers.front import behind_proxies
 from tests.helpers.support import Answer, Databases, Service, service, wait_until
 from tests.helpers.watch import backends, count
 
@@ -68,7 +68,7 @@ def test_a_slow_mongodb_does_not_stop_others(
     databases: Databases, clients: ThreadPoolExecutor
 ) -> None:
     """While every operation on MongoDB hangs, others are served; then all of them are answered."""
-    with proxied(databases) as front, service(front.environ) as greenline:
+    with behind_proxies(databases) as front, service(front.environ) as greenline:
         front.mongodb.hold(b"states")
         asked = [clients.submit(greenline.get, "/states") for _ in range(10)]
         # Ten, and perhaps an index of the states that is being made.
@@ -99,7 +99,7 @@ def test_the_pool_never_exceeds_its_limit(
 def test_waiting_in_vain_ends_in_time(
     limited: Service, postgres: Postgres, clients: ThreadPoolExecutor
 ) -> None:
-    """After POOL_TIMEOUT the request is told to come back; the pool is whole afterwards."""
+    """After POOL_TIMEOUT the request gets 503; the pool is whole afterwards."""
     sleepers = [clients.submit(asleep, limited, 3.5) for _ in range(2)]
     wait_until(lambda: backends(postgres, LIMITED, asleep=True) == 2, "the pool to be exhausted")
     started = monotonic()
@@ -113,13 +113,13 @@ def test_waiting_in_vain_ends_in_time(
 def test_too_many_waiting_are_sent_away_at_once(
     limited: Service, postgres: Postgres, clients: ThreadPoolExecutor
 ) -> None:
-    """Beyond POOL_MAX_WAITING nobody waits for POOL_TIMEOUT first."""
+    """Beyond POOL_MAX_WAITING no request waits for POOL_TIMEOUT first."""
     sleepers = [clients.submit(asleep, limited, 3.5) for _ in range(2)]
     wait_until(lambda: backends(postgres, LIMITED, asleep=True) == 2, "the pool to be exhausted")
     asked = [clients.submit(limited.get, "/books") for _ in range(10)]
-    told = [one.result().json["code"] for one in asked]
-    assert told.count("too_many_waiting") == 7
-    assert told.count("pool_timeout") == 3
+    codes = [one.result().json["code"] for one in asked]
+    assert codes.count("too_many_waiting") == 7
+    assert codes.count("pool_timeout") == 3
     first: Future[Answer] = next(one for one in asked if "many" in one.result().json["code"])
     assert_unavailable(first.result(), "too_many_waiting")
     assert [one.result().status for one in sleepers] == [200, 200]
@@ -130,7 +130,7 @@ def test_two_hundred_who_hang_up_while_they_wait_leave_no_trace(
 ) -> None:
     """None of them is written, and who asks after them is served in turn."""
     environ = {**databases.environ, **ALONE, "POSTGRES_POOL_SIZE": "1"}
-    body = b'{"title": "Nobody Waits", "authors": ["A"]}'
+    body = b'{"title": "Not Stored Twice", "authors": ["A"]}'
     head = b"POST /books HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     with service(environ) as greenline:
@@ -146,11 +146,11 @@ def test_two_hundred_who_hang_up_while_they_wait_leave_no_trace(
         assert not sleeper.done()
         assert sleeper.result().status == 200
         assert greenline.ask("POST", "/books", json.loads(body)).status == 201
-    assert count(postgres, "select count(*) from books where title = 'Nobody Waits'") == 1
+    assert count(postgres, "select count(*) from books where title = 'Not Stored Twice'") == 1
 
 
 def test_the_sleeping_route_is_for_diagnostics_only(databases: Databases) -> None:
-    """Without GREENLINE_DIAGNOSTICS nobody can hold a connection by asking for it."""
+    """Without GREENLINE_DIAGNOSTICS no client can hold a connection by asking for it."""
     with service(databases.environ) as greenline:
         assert asleep(greenline, 0).status == 404
 

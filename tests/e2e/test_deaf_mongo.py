@@ -10,7 +10,7 @@ from time import monotonic
 import pytest
 
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
-from tests.helpers.front import Front, proxied
+from tests.helpers.front import Front, behind_proxies
 from tests.helpers.support import Answer, Databases, Service, service, wait_until
 
 # Half a minute in every run of the suite is long: GREENLINE_LONG_TESTS=1 asks for it.
@@ -22,7 +22,7 @@ POOL_SIZE = 4
 
 @dataclass
 class Asker:
-    """Ask for one path until told to stop, and keep what came of it."""
+    """Ask for one path until stopped, and keep the outcomes."""
 
     greenline: Service
     path: str
@@ -41,12 +41,12 @@ class Asker:
 @pytest.fixture
 def front(databases: Databases) -> Iterator[Front]:
     """The proxies before both servers."""
-    with proxied(databases) as front:
+    with behind_proxies(databases) as front:
         yield front
         front.pass_on()
 
 
-def test_a_mongodb_that_is_deaf_is_told_in_time_and_found_again(front: Front) -> None:
+def test_a_mongodb_that_is_deaf_is_reported_in_time_and_found_again(front: Front) -> None:
     """Each request for it ends at its deadline as 503 or 504, the others are served meanwhile."""
     more = {
         "REQUEST_TIMEOUT": str(REQUEST_TIMEOUT_S),

@@ -49,7 +49,7 @@ def test_an_application_without_a_driver_is_hosted(
     without_drivers: dict[str, str], tmp_path: Path
 ) -> None:
     """The worker boots, and there is no callback to set."""
-    more = {**without_drivers, "COUNTING": str(tmp_path / "journal")}
+    more = {**without_drivers, "COUNTING": str(tmp_path / "requests")}
     with hosting("tests.e2e.counting:app", **more) as running:
         assert running.get("/count?1").status == 200
         assert "psycopg2" not in running.log

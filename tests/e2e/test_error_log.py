@@ -1,4 +1,4 @@
-"""What a worker says: nobody waits for whoever reads it, and nothing is lost."""
+"""A worker's error log: no request waits for its reader, and nothing is lost."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ TIMES = 3 * PIPE_BYTES // len(LINE)
 
 
 class Pipe(Service):
-    """A gunicorn whose output is a pipe that nobody reads until the end."""
+    """A gunicorn whose output is a pipe that is not read until the end."""
 
     def read(self) -> str:
         """Stop it, and return all that it said."""
@@ -40,7 +40,7 @@ class Pipe(Service):
 
 @contextmanager
 def unread() -> Iterator[Pipe]:
-    """Run gunicorn with the worker and an output that nobody reads."""
+    """Run gunicorn with the worker and an output that is not read."""
     port = free_port()
     command = [str(BIN / "gunicorn"), "-c", NO_CONFIG, "-b", f"127.0.0.1:{port}", *WORKER, TARGET]
     process = subprocess.Popen(
@@ -56,7 +56,7 @@ def unread() -> Iterator[Pipe]:
 
 
 @pytest.mark.parametrize("way", [way for way in SAY if way != "crash"])
-def test_a_full_pipe_stops_nobody_and_loses_nothing(way: str) -> None:
+def test_a_full_pipe_blocks_no_request_and_loses_nothing(way: str) -> None:
     """Three times what a pipe takes is logged while all are answered; it all arrives in the end."""
     with unread() as running:
         for _ in range(TIMES):
@@ -69,7 +69,7 @@ def test_a_full_pipe_stops_nobody_and_loses_nothing(way: str) -> None:
 
 @pytest.mark.parametrize("signal_name", ["TERM", "QUIT", "ABRT"])
 def test_the_last_lines_of_a_worker_are_written(signal_name: str) -> None:
-    """However it is told to end, what it has logged is there, gunicorn's own last line included."""
+    """Whichever signal ends it, what it has logged is there, gunicorn's own last line included."""
     with hosting(TARGET) as running:
         (worker,) = running.workers()
         assert running.get("/?root").status == 200
@@ -80,7 +80,7 @@ def test_the_last_lines_of_a_worker_are_written(signal_name: str) -> None:
 
 
 def test_the_stack_of_a_worker_that_fails_is_written() -> None:
-    """An error of the worker itself ends it, and is told with its stack."""
+    """An error of the worker itself ends it, and is logged with its stack."""
     with hosting(TARGET) as running:
         (worker,) = running.workers()
         with pytest.raises(OSError):  # noqa: PT011

@@ -14,7 +14,7 @@ EARLY = {
     "a lock": (
         "import early",
         "from threading import Lock\nGATE = Lock()",
-        "early (GATE is a lock",
+        "early (LOCK is a lock",
     ),
     "a subclass": (
         "import early",
@@ -89,8 +89,8 @@ def test_refuses_to_run_without_the_hook(databases: Databases, tmp_path: Path) -
     assert "Traceback" not in log
 
 
-def test_the_master_has_no_database_socket(databases: Databases) -> None:
-    """The master only listens; the workers, which have served, hold what is connected."""
+def test_the_arbiter_has_no_database_socket(databases: Databases) -> None:
+    """The arbiter only listens; the workers, which have served, hold what is connected."""
     with service({**databases.environ, "WEB_CONCURRENCY": "2"}) as greenline:
         assert greenline.get("/books").status == 200
         assert greenline.get("/states").status == 200

@@ -18,7 +18,7 @@ from tests.helpers.support import CHECKOUT, service, wait_until
 
 
 def test_what_would_block_the_worker_is_named_at_the_start(tmp_path: Path) -> None:
-    """A driver that cannot yield is told by its name, once."""
+    """A driver that cannot yield is logged by its name, once."""
     (tmp_path / "MySQLdb").mkdir()
     (tmp_path / "MySQLdb" / "__init__.py").write_text("from MySQLdb import _mysql\n")
     (tmp_path / "MySQLdb" / "_mysql.py").write_text("")
@@ -67,9 +67,9 @@ def test_beyond_the_limit_a_request_is_refused_at_once_and_its_body_read(tmp_pat
 
 def test_two_hundred_who_hang_up_in_the_queue_are_never_worked_on(tmp_path: Path) -> None:
     """They leave the queue; who comes after them is served."""
-    journal = tmp_path / "j"
+    requests = tmp_path / "j"
     environ = {
-        "COUNTING": str(journal),
+        "COUNTING": str(requests),
         "COUNTING_SLEEP": "2",
         "GREENLINE_MAX_IN_PROGRESS": "1",
         "GREENLINE_MAX_WAITING": "300",
@@ -77,7 +77,7 @@ def test_two_hundred_who_hang_up_in_the_queue_are_never_worked_on(tmp_path: Path
     }
     with hosting("tests.e2e.counting:app", **environ) as running, ThreadPoolExecutor(1) as clients:
         busy = clients.submit(running.get, "/count?first")
-        wait_until(lambda: "first" in journal.read_text(), "the first to be worked on")
+        wait_until(lambda: "first" in requests.read_text(), "the first to be worked on")
         callers = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(200)]
         for caller in callers:
             caller.sendall(b"GET /count?gone HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -88,19 +88,19 @@ def test_two_hundred_who_hang_up_in_the_queue_are_never_worked_on(tmp_path: Path
         assert not busy.done()
         assert running.get("/count?after").status == 200
         assert busy.result().status == 200
-    asked = Counter(line.split()[0] for line in journal.read_text().splitlines())
+    asked = Counter(line.split()[0] for line in requests.read_text().splitlines())
     assert asked["gone"] == 0
     assert asked["after"] == 1
 
 
 def test_without_descriptors_it_pauses_says_so_once_and_recovers(tmp_path: Path) -> None:
     """EMFILE: clients wait in the backlog until others leave."""
-    journal = tmp_path / "j"
+    requests = tmp_path / "j"
     limits = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))\n"
     config = tmp_path / "few.conf.py"
     config.write_text(f"{limits}control_socket_disable = True\n")
     with service(
-        {"COUNTING": str(journal)}, *WORKER, "--keep-alive", "60",
+        {"COUNTING": str(requests)}, *WORKER, "--keep-alive", "60",
         target="tests.e2e.counting:app", config=str(config), wait=False,
     ) as running:  # fmt: skip
         wait_until(lambda: accepts(running), "the worker to serve")
@@ -110,7 +110,7 @@ def test_without_descriptors_it_pauses_says_so_once_and_recovers(tmp_path: Path)
         wait_until(lambda: "no client can be accepted" in running.log, "the line")
         with ThreadPoolExecutor(1) as clients:
             late = clients.submit(running.get, "/count?late")
-            time.sleep(1.5)  # several pauses, which are not told again
+            time.sleep(1.5)  # several pauses, which are not logged again
             assert not late.done()
             for caller in callers:
                 caller.close()
@@ -142,8 +142,8 @@ def test_a_blocked_hub_is_logged_with_the_culprit(tmp_path: Path) -> None:
         assert re.search(r"^\[.+\] \[\d+\] \[WARNING\] the hub was blocked", running.log, re.M)
 
 
-def test_a_full_pipe_behind_the_access_log_stops_nobody(tmp_path: Path) -> None:
-    """Nobody reads what it writes, and 5,000 requests are answered; later it tells how many."""
+def test_a_full_pipe_behind_the_access_log_blocks_no_request(tmp_path: Path) -> None:
+    """The log is not read, and 5,000 requests are answered; later it tells how many."""
     command = [
         sys.executable, "-m", "gunicorn", "-c", NO_CONFIG, *WORKER,
         "--bind", f"unix:{tmp_path / 's'}", "tests.e2e.counting:app",

@@ -87,7 +87,7 @@ def post(api: Service, path: str, body: object, key: str) -> Answer:
     ],
     ids=["one", "batch", "task", "book"],
 )
-def test_a_duplicate_is_told_at_once_that_the_first_is_under_way(
+def test_a_duplicate_is_answered_at_once_that_the_first_is_under_way(
     api: Service, holder: Holder, path: str, body: object
 ) -> None:
     """It does not wait; when the first is done, it is answered as the first was."""
@@ -160,7 +160,7 @@ def test_a_request_that_failed_may_be_mended_and_sent_again(api: Service) -> Non
 
 
 def test_many_at_once_with_one_key_are_one(api: Service) -> None:
-    """All are answered alike, or told that the first is under way."""
+    """All get the same response, or that the first is under way."""
     many = [Later(api, "/tasks", {"agent_id": 1, "title": "once"}, "many") for _ in range(20)]
     answers = [one.join().answer for one in many]
     made = {answer.body for answer in answers if answer is not None and answer.status == 201}
@@ -181,7 +181,7 @@ BODIES: dict[str, dict[str, Any]] = {
 def test_all_replays_at_once_of_what_is_done_get_its_answer(
     api: Service, path: str, is_batch: bool
 ) -> None:
-    """None of them is told that it is in progress: the others only read."""
+    """None of them gets that it is in progress: the others only read."""
     key, body = f"replayed-{path[1:]}-{is_batch}", BODIES[path]
     if is_batch:
         *_, last = body

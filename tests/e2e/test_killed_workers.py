@@ -1,7 +1,7 @@
 """
 Workers killed with -9 under clients that write: nothing acknowledged is lost, nothing done twice.
 
-1. Each write is acknowledged, cut off, or told to come again. One with an ``Idempotency-Key`` is
+1. Each write is acknowledged, cut off, or refused with a retry. One with an ``Idempotency-Key`` is
    sent again until it is acknowledged.
 2. A worker is killed when its writes are done and their answers held back: those with a key are
    sent again to another worker, and would be there twice without it.
@@ -103,7 +103,7 @@ class Writers:
         Let each end what it is at.
 
         The server keeps an open transaction of a killed worker for a minute: until then the same
-        batch, sent again, is told 504.
+        batch, sent again, gets 504.
         """
         self._is_over = True
         gevent.joinall(self._writers, timeout=200, raise_error=True)

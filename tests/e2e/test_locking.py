@@ -88,10 +88,10 @@ def test_holders_of_flock_all_end(
     locking: Service, folder: Path, writers: int, hold_s: float
 ) -> None:
     """Each waits for its turn, holds the lock across a sleep and writes its line once."""
-    (folder / "journal").write_text("")
+    (folder / "locked").write_text("")
     paths = [f"/flock?{number},{hold_s}" for number in range(writers)]
     assert ask_beside_look_ups(locking, paths) == [b"written"] * writers
-    written = (folder / "journal").read_text().split()
+    written = (folder / "locked").read_text().split()
     assert sorted(map(int, written)) == list(range(writers))
 
 
@@ -99,7 +99,7 @@ def test_a_lock_of_another_process_is_waited_for_beside_the_others(
     locking: Service, folder: Path
 ) -> None:
     """Twenty wait in ``lockf``, more than gevent has threads: names are resolved meanwhile."""
-    with open(folder / "journal", "a") as file, ThreadPoolExecutor(20) as clients:
+    with open(folder / "locked", "a") as file, ThreadPoolExecutor(20) as clients:
         fcntl.lockf(file, fcntl.LOCK_EX)
         waiting = [clients.submit(locking.get, "/lockf") for _ in range(20)]
         for _ in range(20):

@@ -67,5 +67,5 @@ def code(answer: Answer) -> str:
 def lines(running: Service, number: int) -> int:
     """Return how often the log tells why the request failed, in one line."""
     head = r"^\[.+\] \[\d+\] \[WARNING\] app\.api\.problems: "
-    told = rf"{head}request lost-{number}: Postgres: \S.+$"
-    return len(re.findall(told, running.log, re.MULTILINE))
+    line = rf"{head}request lost-{number}: Postgres: \S.+$"
+    return len(re.findall(line, running.log, re.MULTILINE))

@@ -35,7 +35,7 @@ HEAD = (
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Mongo]:
-    """A MongoDB that nobody else is connected to."""
+    """A MongoDB without other connections."""
     with Mongo(folder / "budget", durable=False) as server:
         yield server
 
@@ -159,7 +159,7 @@ def test_the_plan_of_these_tests_has_no_room_for_two_generations() -> None:
 def test_reloads_under_load_stay_within_the_plan(
     running: Service, server: Mongo, connections: Connections
 ) -> None:
-    """Nobody is refused, the server never counts more, and each generation grows to its share."""
+    """None is refused, the server never counts more, and each generation grows to its share."""
     load = ask_for_a_state(running)
     for reload in range(1, RELOADS + 1):
         old = set(running.workers())

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it is told what is wrong with it: a problem document, and no 500."""
+"""Whatever a client sends, it gets a problem document that says what is wrong, and no 500."""
 
 import http.client
 import json

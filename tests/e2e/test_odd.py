@@ -25,7 +25,7 @@ def heard(client: socket.socket) -> bytes:
 
 
 def test_the_last_answer_is_whole_when_another_request_came_meanwhile() -> None:
-    """What nobody will read any more is no reason to reset a connection with an answer on it."""
+    """A body that is not read any more is no reason to reset a connection with an answer on it."""
     with (
         hosting(TARGET) as running,
         socket.create_connection(("127.0.0.1", running.port), timeout=20) as client,
@@ -99,7 +99,7 @@ def begin(running: Service, path: bytes) -> None:
     threading.Thread(target=ask, daemon=True).start()
 
 
-def test_a_refused_head_request_warns_nobody() -> None:
+def test_a_refused_head_request_causes_no_warning() -> None:
     """The answer has no body, so nothing is dropped from it."""
     with hosting(TARGET, GREENLINE_MAX_IN_PROGRESS="1", GREENLINE_MAX_WAITING="0") as running:
         begin(running, b"/slow-and-large")

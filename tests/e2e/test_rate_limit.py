@@ -56,7 +56,7 @@ def test_an_upgrade_goes_on_counting(limited: dict[str, str], tmp_path: Path) ->
             statuses = asked(running, ALLOWED // 2)
             running.process.send_signal(signal.SIGUSR2)
             new = Path(f"{pid_file}.2")
-            successor = int(wait_until(lambda: new.exists() and new.read_text(), "a new master"))
+            successor = int(wait_until(lambda: new.exists() and new.read_text(), "a new arbiter"))
             children = Path(f"/proc/{successor}/task/{successor}/children")
             wait_until(children.read_text, "its worker")
             assert running.stop() == 0

@@ -9,7 +9,7 @@ from time import monotonic
 import psycopg2
 import pytest
 
-from tests.helpers.front import Front, proxied
+from tests.helpers.front import Front, behind_proxies
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import OPS_TOKEN, Answer, Databases, Service, run, service, wait_until
 
@@ -28,7 +28,7 @@ FAULTS: dict[str, Callable[[Proxy], None]] = {
 @pytest.fixture(scope="module")
 def module_front(databases: Databases) -> Iterator[Front]:
     """The proxies of the module's service."""
-    with proxied(databases) as front:
+    with behind_proxies(databases) as front:
         yield front
 
 
@@ -98,7 +98,7 @@ def test_ready_when_both_servers_answer(greenline: Service, path: str) -> None:
 def test_red_while_one_server_fails_and_green_by_itself(
     greenline: Service, front: Front, store: str, fault: str
 ) -> None:
-    """A failing server is named in time, the other one stays ok, and nobody restarts anything."""
+    """A failing server is named in time, the other one stays ok, and nothing is restarted."""
     workers = greenline.workers()
     FAULTS[fault](front.all()[store])
     red = first_red(greenline)
@@ -130,10 +130,10 @@ def test_why_is_for_the_log_and_for_operators(greenline: Service, front: Front) 
     for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": "nonsense"}):
         answer = greenline.get("/healthcheck", headers=headers)
         assert answer.json["checks"]["postgres"] == {"status": "failed"}
-    told = greenline.get("/readyz", headers=TOKEN).json["checks"]["postgres"]["error"]
+    reported = greenline.get("/readyz", headers=TOKEN).json["checks"]["postgres"]["error"]
     logged = greenline.log.splitlines()
     reasons = [line.split("not ready: postgres: ")[1] for line in logged if "not ready: po" in line]
-    assert told in reasons[lines:]
+    assert reported in reasons[lines:]
     assert all(one != other for one, other in pairwise(reasons[lines:]))
 
 
@@ -199,7 +199,7 @@ def test_the_answer_is_remembered(greenline: Service, front: Front) -> None:
 
 
 def test_books_are_unavailable_while_postgres_refuses(greenline: Service, front: Front) -> None:
-    """A request that needs the server is told to come back, and works when the server is back."""
+    """A request that needs the server gets 503, and works when the server is back."""
     assert greenline.get("/books").status == 200
     front.postgres.refuse()
     answer = greenline.get("/books")
@@ -212,7 +212,7 @@ def test_books_are_unavailable_while_postgres_refuses(greenline: Service, front:
 
 
 def test_connections_cut_while_idle_cost_no_request(greenline: Service, front: Front) -> None:
-    """A server that was away while nobody asked is not noticed by those who ask afterwards."""
+    """A server that was away between requests does not fail the later ones."""
     for path in ("/books", "/states"):
         assert greenline.get(path).status == 200
         for proxy in front.all().values():
@@ -221,7 +221,7 @@ def test_connections_cut_while_idle_cost_no_request(greenline: Service, front: F
 
 
 def test_states_are_unavailable_while_mongodb_refuses(greenline: Service, front: Front) -> None:
-    """It is told before the request's own time is over, and works when the server is back."""
+    """It fails before the request's own time is over, and works when the server is back."""
     assert greenline.get("/states").status == 200
     front.mongodb.refuse()
     answer = greenline.get("/states")
@@ -234,7 +234,10 @@ def test_states_are_unavailable_while_mongodb_refuses(greenline: Service, front:
 
 def test_a_short_request_timeout_does_not_silence_readiness(databases: Databases) -> None:
     """Readiness keeps its own limits: it says which server hangs."""
-    with proxied(databases) as front, service({**front.environ, "REQUEST_TIMEOUT": "1"}) as hasty:
+    with (
+        behind_proxies(databases) as front,
+        service({**front.environ, "REQUEST_TIMEOUT": "1"}) as hasty,
+    ):
         front.postgres.deafen()
         red = first_red(hasty)
     assert red.answer.status == 503
@@ -246,7 +249,7 @@ def test_a_service_that_starts_before_its_servers_becomes_ready(
     databases: Databases, fault: str
 ) -> None:
     """Without servers it is alive and not ready; it turns ready unaided when they come."""
-    with proxied(databases) as front:
+    with behind_proxies(databases) as front:
         for proxy in front.all().values():
             FAULTS[fault](proxy)
         with service(front.environ, wait=False) as greenline:

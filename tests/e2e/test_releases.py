@@ -1,4 +1,4 @@
-"""New releases by HUP and USR2: the bad ones are refused, and nobody waits for the slow ones."""
+"""New releases by HUP and USR2: the bad ones are refused, and no client waits for the slow ones."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.e2e.releases import GOOD, Releases, all_serve, hang_up, serving
 from tests.helpers.load import Load
 from tests.helpers.support import free_port, wait_until
 
-# Whoever is the first to import it waits, until there is the file `go`.
+# The first process to import it waits, until there is the file `go`.
 SLOW = """
 import os, pathlib, time
 folder = pathlib.Path(__file__).parent
@@ -33,8 +33,8 @@ from greenline.worker.arbiter import is_stopping
 worker = None
 def app(environ, start_response):
     if environ["QUERY_STRING"] == "wait":
-        with open(os.environ["COUNTING"], "a") as journal:
-            journal.write(f"{os.getpid()}\\n")
+        with open(os.environ["COUNTING"], "a") as file:
+            file.write(f"{os.getpid()}\\n")
         while worker.alive:
             time.sleep(0.02)
     body = f"{os.getpid()} {is_stopping()}".encode()
@@ -62,7 +62,7 @@ def loading(releases: Releases) -> int:
         file = releases.folder / "loading"
         return int((file.exists() and file.read_text()) or 0)
 
-    return wait_until(pid, "the trial")
+    return wait_until(pid, "the dry run")
 
 
 def lives(pid: int) -> bool:
@@ -77,11 +77,11 @@ def test_a_slow_release_holds_up_neither_a_killed_worker_nor_itself(releases: Re
         old = set(running.workers())
         releases.write(SLOW)
         hang_up(running)
-        trial = loading(releases)
+        dry_run = loading(releases)
         victim = min(old)
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: len(serving(running) - old) == 1, "its successor to answer")
-        assert lives(trial)
+        assert lives(dry_run)
         before = set(running.workers())
         (releases.folder / "go").touch()
         wait_until(lambda: not before & set(running.workers()), "the slow release")
@@ -89,29 +89,29 @@ def test_a_slow_release_holds_up_neither_a_killed_worker_nor_itself(releases: Re
 
 
 def test_a_slow_release_does_not_hold_up_a_stop(releases: Releases) -> None:
-    """The master ends, and the trial with it."""
+    """The arbiter ends, and the dry run with it."""
     releases.write()
     with releases.served() as running:
         releases.write(SLOW)
         hang_up(running)
-        trial = loading(releases)
+        dry_run = loading(releases)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(timeout=10) == 0
-        assert not lives(trial)
+        assert not lives(dry_run)
 
 
 def test_another_release_takes_the_place_of_one_that_loads(releases: Releases) -> None:
-    """A second HUP ends the first trial."""
+    """A second HUP ends the first dry run."""
     releases.write()
     with releases.served() as running:
         old = set(running.workers())
         releases.write(SLOW)
         hang_up(running)
-        trial = loading(releases)
+        dry_run = loading(releases)
         releases.write()
         hang_up(running)
         wait_until(lambda: not old & set(running.workers()), "the second release")
-        assert not lives(trial)
+        assert not lives(dry_run)
         assert "reload refused" not in running.log
 
 
@@ -124,15 +124,15 @@ def test_a_release_that_hangs_is_refused(releases: Releases) -> None:
         old = set(running.workers())
         releases.write(SLOW)
         hang_up(running)
-        trial = loading(releases)
+        dry_run = loading(releases)
         wait_until(lambda: "reload refused" in running.log, "the line")
         assert "did not load within 1 s" in running.log
-        assert not lives(trial)
+        assert not lives(dry_run)
         assert set(running.workers()) == old
 
 
 def test_a_release_has_the_environment_of_its_configuration(releases: Releases) -> None:
-    """A new variable of raw_env is there for the trial, and one that is gone is not."""
+    """A new variable of raw_env is there for the dry run, and one that is gone is not."""
     releases.write(more="raw_env = ['OLD=1']")
     with releases.served() as running:
         old = set(running.workers())
@@ -181,11 +181,11 @@ def test_a_configuration_that_would_end_the_service_is_refused(releases: Release
                 more="raise ValueError('there is no such thing')"
             ),
         }
-        for told, (why, write) in enumerate(cases.items()):
+        for refused, (why, write) in enumerate(cases.items()):
             write()
             before = len(load.answered)
             hang_up(running)
-            wait_until(lambda: running.log.count("reload refused") == told + 1, why)  # noqa: B023
+            wait_until(lambda: running.log.count("reload refused") == refused + 1, why)  # noqa: B023
             assert why in running.log
             wait_until(lambda: len(load.answered) > before + 100, "some load")  # noqa: B023
             assert set(running.workers()) == old
@@ -214,9 +214,9 @@ def test_a_wrong_setting_of_the_configuration_ends_the_start_in_one_line(
 
 
 def test_an_upgrade_that_is_rolled_back_keeps_the_service_ready(releases: Releases) -> None:
-    """TERM to the new master is no stop of the service; TERM to the old one then is."""
+    """TERM to the new arbiter is no stop of the service; TERM to the old one then is."""
     releases.write(WAITING, more=KEEPS_WORKER)
-    journal, pid_file = releases.folder / "journal", releases.folder / "pid.2"
+    requests, pid_file = releases.folder / "requests", releases.folder / "pid.2"
 
     def ask(_: int) -> str:
         return running.get("/?wait").body.decode()
@@ -227,7 +227,7 @@ def test_an_upgrade_that_is_rolled_back_keeps_the_service_ready(releases: Releas
         """Ask for ten more; return the workers that have begun one."""
         waiting.extend(threads.submit(ask, number) for number in range(10))
         begun = wait_until(
-            lambda: journal.exists() and len(pids := journal.read_text().split()) == len(waiting)
+            lambda: requests.exists() and len(pids := requests.read_text().split()) == len(waiting)
             and pids, "all to begin",
         )  # fmt: skip
         return set(map(int, begun))

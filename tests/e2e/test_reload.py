@@ -48,7 +48,7 @@ def test_code_and_sql_are_loaded_anew_and_an_error_is_waited_out(
     ops.write_text(good.replace(HEALTHZ, '{"status": "edited"}'))
     wait_until(lambda: status_of(reloading) == "edited", "the edited code")
     ops.write_text("def (")
-    wait_until(lambda: status_of(reloading) == 500, "the error to be told")
+    wait_until(lambda: status_of(reloading) == 500, "the error to be reported")
     assert reloading.process.poll() is None
     ops.write_text(good)
     wait_until(lambda: status_of(reloading) == "ok", "the mended code")

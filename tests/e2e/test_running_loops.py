@@ -38,5 +38,5 @@ def test_a_loop_inside_of_a_loop_is_refused_as_in_threads(running: Service) -> N
     """While others run theirs."""
     with ThreadPoolExecutor(10) as clients:
         answers = list(clients.map(lambda number: running.get(f"/nest/{number}"), range(10)))
-    told = "asyncio.run() cannot be called from a running event loop"
-    assert [answer.body.decode() for answer in answers] == [f"{each} {told}" for each in range(10)]
+    error = "asyncio.run() cannot be called from a running event loop"
+    assert [answer.body.decode() for answer in answers] == [f"{each} {error}" for each in range(10)]

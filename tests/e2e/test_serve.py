@@ -69,7 +69,7 @@ class Run:
         return self.process.poll() is not None
 
     def ready(self) -> "Run":
-        """Wait until it has told how to use it."""
+        """Wait until it has printed how to use it."""
         wait_until(lambda: READY in self.output or self.ended(), "serve", START_LIMIT_S)
         assert READY in self.output, self.output
         return self
@@ -233,13 +233,13 @@ def test_without_mongodb_postgres_is_served(is_wanted: bool, data: Path, tmp_pat
 def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(data: Path) -> None:
     """The first screen answers what a newcomer asks: which servers, how many connections."""
     with serve(data) as run:
-        told = run.ready().output
-        assert "\x1b" not in told  # no terminal, no colours
-        assert re.search(r"Postgres +18\.\d+, embedded", told)
-        assert re.search(r"MongoDB +(SecantusDB|mongod) \S+, embedded", told)
-        assert re.search(r"Postgres: \d+ connections a host, \d+ in a worker's pool", told)
-        assert re.search(r"MongoDB: \d+ connections a host, \d+ in a worker's pool", told)
-        psql = re.search(r"^ +(\S*psql '.+')$", told, re.MULTILINE)
+        printed = run.ready().output
+        assert "\x1b" not in printed  # no terminal, no colours
+        assert re.search(r"Postgres +18\.\d+, embedded", printed)
+        assert re.search(r"MongoDB +(SecantusDB|mongod) \S+, embedded", printed)
+        assert re.search(r"Postgres: \d+ connections a host, \d+ in a worker's pool", printed)
+        assert re.search(r"MongoDB: \d+ connections a host, \d+ in a worker's pool", printed)
+        psql = re.search(r"^ +(\S*psql '.+')$", printed, re.MULTILINE)
         assert psql
         assert "1000" in _shell(f"{psql[1]} -Atc 'select count(*) from books'")
 
@@ -462,7 +462,7 @@ def test_a_wrong_setting_is_one_clear_line(
 
 
 def test_a_wrong_postgres_password_is_one_clear_line(data: Path) -> None:
-    """What the server says about the password is told, the password is not."""
+    """The server's message about the password is printed, the password is not."""
     with temporary() as server:
         _demand_password(server)
         line = fails_with(data, DATABASE_URL=server.url.replace("@", ":s3cret@", 1))
@@ -472,7 +472,7 @@ def test_a_wrong_postgres_password_is_one_clear_line(data: Path) -> None:
 
 
 def test_a_wrong_mongodb_password_is_one_clear_line(data: Path, mongo: object) -> None:
-    """A user that the server does not let in is told so, without the password."""
+    """A user that the server refuses gets an error, without the password."""
     uri = getattr(mongo, "url").replace("mongodb://", "mongodb://nobody:s3cret@")  # noqa: B009
     line = fails_with(data, MONGODB_URI=uri)
     assert line.startswith("serve: MONGODB_URI: the server refuses: ")
@@ -501,7 +501,7 @@ def test_a_data_folder_that_is_a_file_is_one_clear_line(data: Path) -> None:
 
 def test_an_unwritable_data_folder_is_one_clear_line() -> None:
     """A folder that cannot be made is named, with the reason."""
-    folder = Path(f"/proc/greenline-{os.getpid()}")  # Ours alone: runs are told apart by it.
+    folder = Path(f"/proc/greenline-{os.getpid()}")  # Ours alone: it distinguishes the runs.
     with serve(folder) as run:
         assert run.status() == 1
         assert run.output.startswith(f"serve: GREENLINE_DATA: {folder}: ")

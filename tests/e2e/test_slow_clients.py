@@ -20,8 +20,9 @@ TINY = {
     "GREENLINE_MAX_BODY_BYTES": "1000000",
 }
 ARGUMENTS = ("--worker-class=greenline.worker.GreenWorker", "--keep-alive=1")
-LANES = pytest.mark.parametrize(
-    "lane", [pytest.param("", id="fast"), pytest.param("Expect: 100-continue\r\n", id="slow")]
+PARSERS = pytest.mark.parametrize(
+    "header",
+    [pytest.param("", id="fast parser"), pytest.param("Expect: 100-continue\r\n", id="fallback")],
 )
 
 
@@ -86,7 +87,7 @@ def status_of(heard: bytes) -> bytes:
 
 
 def test_a_head_that_trickles_is_cut(legacy: Service) -> None:
-    """Byte by byte, each in time, the whole is not: the client is told so."""
+    """Byte by byte, each in time, the whole is not: the client gets an error."""
     with Raw(legacy.port) as client:
         client.trickle("GET / HTTP/1.1\r\nA: " + "b" * 100)
         assert status_of(client.hear()) == b"408"
@@ -114,16 +115,16 @@ def test_an_idle_client_is_left_without_a_word(legacy: Service, said: str) -> No
         assert client.took_s < LIMIT_S + SLACK_S
 
 
-@LANES
-def test_a_body_that_stops_is_cut(legacy: Service, lane: str) -> None:
+@PARSERS
+def test_a_body_that_stops_is_cut(legacy: Service, header: str) -> None:
     """The application gets an error where it reads, the client 408."""
     with Raw(legacy.port) as client:
-        client.say(post("/read", "Content-Length: 10") + lane + "\r\nabc")
+        client.say(post("/read", "Content-Length: 10") + header + "\r\nabc")
         assert status_of(client.hear()) == b"408"
         assert client.took_s < LIMIT_S + SLACK_S
 
 
-@LANES
+@PARSERS
 @pytest.mark.parametrize(
     "framing",
     [
@@ -131,28 +132,30 @@ def test_a_body_that_stops_is_cut(legacy: Service, lane: str) -> None:
         pytest.param("Transfer-Encoding: chunked\r\n", id="chunked"),
     ],
 )
-def test_a_body_that_trickles_is_cut(legacy: Service, lane: str, framing: str) -> None:
+def test_a_body_that_trickles_is_cut(legacy: Service, header: str, framing: str) -> None:
     """Each read is in time; the whole body is not."""
     with Raw(legacy.port) as client:
-        client.say(post("/read") + framing + lane + "\r\n3e8\r\n")
-        if lane:
+        client.say(post("/read") + framing + header + "\r\n3e8\r\n")
+        if header:
             assert client.socket.recv(100).startswith(b"HTTP/1.1 100 ")
         client.trickle("x" * 1000, pause_s=0.2)
         assert status_of(client.hear()) == b"408"
         assert client.took_s < 2 * LIMIT_S + SLACK_S
 
 
-@LANES
-def test_an_unread_body_that_does_not_come_ends_the_connection(legacy: Service, lane: str) -> None:
+@PARSERS
+def test_an_unread_body_that_does_not_come_ends_the_connection(
+    legacy: Service, header: str
+) -> None:
     """The answer is sent; the next request cannot begin before the body's end."""
     with Raw(legacy.port) as client:
-        client.say(post("/unread", "Content-Length: 10") + lane + "\r\nabc")
+        client.say(post("/unread", "Content-Length: 10") + header + "\r\nabc")
         assert status_of(client.hear()) == b"200"
         assert client.took_s < LIMIT_S + SLACK_S
 
 
 def test_an_application_that_swallows_the_error_does_not_hide_it(legacy: Service) -> None:
-    """Its 500 was the client's fault: the client is told 408."""
+    """Its 500 was the client's fault: the client gets 408."""
     with Raw(legacy.port) as client:
         client.say(post("/swallow", "Content-Length: 10") + "\r\nabc")
         assert status_of(client.hear()) == b"408"
@@ -184,12 +187,12 @@ def test_a_client_that_reads_slowly_gets_all_of_it(legacy: Service) -> None:
         assert heard > 65_536_000
 
 
-@LANES
-def test_a_body_too_large_by_its_length_is_refused_at_once(legacy: Service, lane: str) -> None:
+@PARSERS
+def test_a_body_too_large_by_its_length_is_refused_at_once(legacy: Service, header: str) -> None:
     """The application does not start, and the answer arrives although the client still sends."""
     started = legacy.get("/started").body
     with Raw(legacy.port) as client:
-        client.say(post("/read", "Content-Length: 3000000") + lane + "\r\n")
+        client.say(post("/read", "Content-Length: 3000000") + header + "\r\n")
         client.say(b"x" * 3_000_000)
         heard = client.hear()
         assert heard.startswith(b"HTTP/1.1 413 ")
@@ -197,12 +200,12 @@ def test_a_body_too_large_by_its_length_is_refused_at_once(legacy: Service, lane
     assert legacy.get("/started").body == started
 
 
-@LANES
+@PARSERS
 @pytest.mark.parametrize("path", ["/read", "/swallow"])
-def test_a_body_too_large_by_its_chunks_is_refused(legacy: Service, lane: str, path: str) -> None:
-    """Its size is known when it is reached; the client is told whatever the application makes."""
+def test_a_body_too_large_by_its_chunks_is_refused(legacy: Service, header: str, path: str) -> None:
+    """Its size is known when it is reached; the client gets 413 whatever the application does."""
     with Raw(legacy.port) as client:
-        client.say(post(path, "Transfer-Encoding: chunked") + lane + "\r\n")
+        client.say(post(path, "Transfer-Encoding: chunked") + header + "\r\n")
         client.say((b"186a0\r\n" + b"x" * 100_000 + b"\r\n") * 12 + b"0\r\n\r\n")
         assert status_of(client.hear()) == b"413"
         assert client.took_s < SLACK_S
@@ -227,7 +230,7 @@ def test_slow_clients_leave_their_slots_in_time() -> None:
 
 
 @pytest.mark.parametrize("limit", ["5", "auto"])
-def test_slow_uploads_take_no_place_of_the_gate(limit: str) -> None:
+def test_slow_uploads_take_no_place_of_the_limiter(limit: str) -> None:
     """A request that waits for its client is not in progress: others are worked on."""
     with service(
         {"GREENLINE_MAX_IN_PROGRESS": limit}, *ARGUMENTS, "--workers=1",

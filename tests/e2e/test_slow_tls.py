@@ -1,4 +1,4 @@
-"""A client with TLS that keeps the worker waiting holds up nobody else."""
+"""A client with TLS that keeps the worker waiting blocks no other client."""
 
 import socket
 import ssl
@@ -55,7 +55,7 @@ def serving(folder: Path, target: str, **environ: str) -> Iterator[Served]:
         yield served
 
 
-def test_slow_uploads_take_no_place_of_the_gate(tmp_path: Path) -> None:
+def test_slow_uploads_take_no_place_of_the_limiter(tmp_path: Path) -> None:
     """A request that waits for its body is not in progress; each is answered in the end."""
     with serving(tmp_path, "tests.e2e.legacy:app") as served:
         slow = [served.connect() for _ in range(4 * PLACES)]
@@ -69,8 +69,8 @@ def test_slow_uploads_take_no_place_of_the_gate(tmp_path: Path) -> None:
             one.close()
 
 
-def test_slow_readers_take_no_place_of_the_gate(tmp_path: Path) -> None:
-    """An answer that is not taken holds up nobody, and arrives whole when it is."""
+def test_slow_readers_take_no_place_of_the_limiter(tmp_path: Path) -> None:
+    """An answer that is not taken blocks no other client, and arrives whole when it is."""
     with serving(tmp_path, "tests.e2e.legacy:app") as served:
         slow = [ask_for_more_than_is_read(served) for _ in range(2 * PLACES)]
         assert all(b" 200 OK" in served.get("/") for _ in range(2 * PLACES))
@@ -80,7 +80,7 @@ def test_slow_readers_take_no_place_of_the_gate(tmp_path: Path) -> None:
 
 
 def test_what_was_lent_is_given_back_once(tmp_path: Path) -> None:
-    """After slow readers that hung up the gate lets in as many as before, and not one more."""
+    """After slow readers that hung up the limiter admits as many as before, and not one more."""
     more = {"OPEN": str(tmp_path / "open"), "HELD": str(tmp_path / "held")}
     with (
         serving(tmp_path, "tests.e2e.recorded:app", **more) as served,

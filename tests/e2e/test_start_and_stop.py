@@ -30,7 +30,7 @@ BAD: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("name", "value"), BAD.values(), ids=BAD)
-def test_a_bad_setting_is_told_in_one_line(databases: Databases, name: str, value: str) -> None:
+def test_a_bad_setting_is_reported_in_one_line(databases: Databases, name: str, value: str) -> None:
     """gunicorn ends, and one line names the variable, without a stack and without a password."""
     environ = {**databases.environ, "WEB_CONCURRENCY": "3", name: value}
     with service(environ, wait=False) as greenline:
@@ -43,7 +43,7 @@ def test_a_bad_setting_is_told_in_one_line(databases: Databases, name: str, valu
 
 
 def test_ctrl_c_ends_it_without_a_word_of_the_interpreter(databases: Databases) -> None:
-    """A terminal tells the master and the workers, and the master tells the workers again."""
+    """A terminal signals the arbiter and the workers, and the arbiter signals the workers again."""
     with service(databases.environ) as greenline:
         for pid in (*greenline.workers(), greenline.process.pid):
             os.kill(pid, signal.SIGINT)
@@ -100,7 +100,7 @@ def test_a_reload_below_the_budget_loses_no_request(databases: Databases) -> Non
 
 
 def test_a_killed_worker_is_replaced(databases: Databases) -> None:
-    """After a kill -9 the master starts another worker, which serves."""
+    """After a kill -9 the arbiter starts another worker, which serves."""
     with service({**databases.environ, "WEB_CONCURRENCY": "1"}) as greenline:
         (killed,) = greenline.workers()
         os.kill(killed, signal.SIGKILL)
@@ -111,7 +111,7 @@ def test_a_killed_worker_is_replaced(databases: Databases) -> None:
 
 
 def test_a_stop_ends_readiness_at_once_and_goes_on_serving(databases: Databases) -> None:
-    """For DRAIN_DELAY whoever balances the load sees it, and nobody is refused."""
+    """For DRAIN_DELAY the load balancer sees it, and no client is refused."""
     with service({**databases.environ, "DRAIN_DELAY": "4"}) as greenline:
         greenline.process.terminate()
         wait_until(lambda: greenline.get("/readyz").status == 503, "readiness to end", limit_s=2)

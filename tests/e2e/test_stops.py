@@ -26,8 +26,8 @@ NO_CONFIG = "tests/e2e/plain_conf.py"
 @contextmanager
 def counting(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[Service, Path, str]]:
     """Run the counting application on a TCP and on a unix socket."""
-    journal, path = folder / "journal", str(folder / "s")
-    environ = {"COUNTING": str(journal), **more}
+    requests, path = folder / "requests", str(folder / "s")
+    environ = {"COUNTING": str(requests), **more}
     with service(
         environ,
         "-k", "greenline.worker.GreenWorker", "-w", "2", "--bind", f"unix:{path}", *arguments,
@@ -36,7 +36,7 @@ def counting(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[Servi
         wait=False,
     ) as running:  # fmt: skip
         wait_until(lambda: all_answer(running), "two workers")
-        yield running, journal, path
+        yield running, requests, path
 
 
 def all_answer(running: Service) -> bool:
@@ -48,22 +48,22 @@ def all_answer(running: Service) -> bool:
     return len(seen) == 2
 
 
-def written(journal: Path) -> Counter[str]:
+def written(requests: Path) -> Counter[str]:
     """Return how often each request reached the application."""
-    return Counter(line.split()[0] for line in journal.read_text().splitlines())
+    return Counter(line.split()[0] for line in requests.read_text().splitlines())
 
 
-def assert_nothing_lost(load: Load, journal: Path) -> None:
+def assert_nothing_lost(load: Load, requests: Path) -> None:
     """Each request has one answer, and was asked once."""
     assert load.failures == {}
     assert set(load.statuses) == {200}
-    seen = written(journal)
+    seen = written(requests)
     assert all(seen[str(number)] == 1 for number in load.answered)
 
 
 def test_reloads_lose_nothing(tmp_path: Path) -> None:
     """HUP replaces every worker: no request fails, none is asked twice."""
-    with counting(tmp_path) as (running, journal, path):
+    with counting(tmp_path) as (running, requests, path):
         load = Load(("127.0.0.1", running.port), path)
         for _ in range(ROUNDS):
             old = set(running.workers())
@@ -73,63 +73,63 @@ def test_reloads_lose_nothing(tmp_path: Path) -> None:
             wait_until(lambda: len(load.answered) > before + 500, "some load")  # noqa: B023
         load.stop()
         assert load.refused == 0
-        assert_nothing_lost(load, journal)
+        assert_nothing_lost(load, requests)
 
 
 def test_recycled_workers_lose_nothing(tmp_path: Path) -> None:
     """max_requests replaces a worker after some hundred requests, again and again."""
     recycling = ("--max-requests", "150", "--max-requests-jitter", "50")
-    with counting(tmp_path, *recycling) as (running, journal, path):
+    with counting(tmp_path, *recycling) as (running, requests, path):
         load = Load(("127.0.0.1", running.port), path)
         wait_until(
             lambda: running.log.count("Autorestarting") >= 2 * ROUNDS, "recycling", limit_s=120
         )
         load.stop()
         assert load.refused == 0
-        assert_nothing_lost(load, journal)
+        assert_nothing_lost(load, requests)
 
 
 def test_an_upgrade_loses_nothing(tmp_path: Path) -> None:
-    """USR2 starts a new master on the same sockets, and TERM ends the old one."""
+    """USR2 starts a new arbiter on the same sockets, and TERM ends the old one."""
     pid_file = tmp_path / "pid"
-    with counting(tmp_path, "--pid", str(pid_file)) as (running, journal, path):
+    with counting(tmp_path, "--pid", str(pid_file)) as (running, requests, path):
         load = Load(("127.0.0.1", running.port), path)
-        master = running.process.pid
+        arbiter = running.process.pid
         try:
             for _ in range(ROUNDS):
                 before = len(load.answered)
-                os.kill(master, signal.SIGUSR2)
-                successor = wait_until(lambda: _pid(Path(f"{pid_file}.2")), "a new master")
+                os.kill(arbiter, signal.SIGUSR2)
+                successor = wait_until(lambda: _pid(Path(f"{pid_file}.2")), "a new arbiter")
                 wait_until(lambda: len(_children(successor)) == 2, "its workers")  # noqa: B023
                 wait_until(lambda: _all_boot(running, successor), "its workers to serve")  # noqa: B023
-                os.kill(master, signal.SIGTERM)
-                wait_until(lambda: not _lives(master), "the old master's end")  # noqa: B023
-                master = successor
-                wait_until(lambda: _pid(pid_file) == master, "its promotion")  # noqa: B023
+                os.kill(arbiter, signal.SIGTERM)
+                wait_until(lambda: not _lives(arbiter), "the old arbiter's end")  # noqa: B023
+                arbiter = successor
+                wait_until(lambda: _pid(pid_file) == arbiter, "its promotion")  # noqa: B023
                 wait_until(lambda: len(load.answered) > before + 500, "some load")  # noqa: B023
             load.stop()
         finally:
-            if master != running.process.pid:
-                os.kill(master, signal.SIGTERM)
-                wait_until(lambda: not _lives(master), "the last master's end")
+            if arbiter != running.process.pid:
+                os.kill(arbiter, signal.SIGTERM)
+                wait_until(lambda: not _lives(arbiter), "the last arbiter's end")
         assert load.refused == 0
-        assert_nothing_lost(load, journal)
+        assert_nothing_lost(load, requests)
 
 
 def test_a_stop_answers_what_was_accepted(tmp_path: Path) -> None:
     """After SIGTERM new clients are refused in the end; who was accepted gets an answer."""
-    with counting(tmp_path, COUNTING_SLEEP="0.2") as (running, journal, path):
+    with counting(tmp_path, COUNTING_SLEEP="0.2") as (running, requests, path):
         load = Load(("127.0.0.1", running.port), path)
         wait_until(lambda: len(load.answered) > 200, "some load")
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(timeout=20) == 0
         load.stop()
-        assert_nothing_lost(load, journal)
+        assert_nothing_lost(load, requests)
 
 
 def test_a_killed_worker_fails_its_own_requests_only(tmp_path: Path) -> None:
     """kill -9 under load: what failed had reached that worker, or its connections' next ones."""
-    with counting(tmp_path, COUNTING_SLEEP="0.1") as (running, journal, path):
+    with counting(tmp_path, COUNTING_SLEEP="0.1") as (running, requests, path):
         load = Load(("127.0.0.1", running.port), path)
         for _ in range(ROUNDS):
             before = len(load.answered)
@@ -139,13 +139,13 @@ def test_a_killed_worker_fails_its_own_requests_only(tmp_path: Path) -> None:
             wait_until(lambda: victim not in running.workers(), "its end")  # noqa: B023
             wait_until(lambda: len(running.workers()) == 2, "its successor")
             wait_until(lambda: len(load.answered) > before + 200, "some load")  # noqa: B023
-            lines = [line.split() for line in journal.read_text().splitlines()]
+            lines = [line.split() for line in requests.read_text().splitlines()]
             by = {number: int(pid) for number, pid in lines if number.isdigit()}
             for number in set(load.failures) - failed:
                 assert by.get(str(number), victim) == victim
         load.stop()
         assert set(load.statuses) == {200}
-        seen = written(journal)
+        seen = written(requests)
         assert all(seen[str(number)] == 1 for number in load.answered)
 
 
@@ -154,7 +154,7 @@ def test_a_release_that_does_not_load_is_refused(tmp_path: Path) -> None:
     app = tmp_path / "release.py"
     good = "from tests.e2e.counting import app\n"
     app.write_text(good)
-    environ = {"COUNTING": str(tmp_path / "journal"), "PYTHONPATH": str(tmp_path)}
+    environ = {"COUNTING": str(tmp_path / "requests"), "PYTHONPATH": str(tmp_path)}
     with service(
         environ, "-k", "greenline.worker.GreenWorker", "-w", "2",
         target="release:app", config=NO_CONFIG, wait=False,
@@ -163,17 +163,17 @@ def test_a_release_that_does_not_load_is_refused(tmp_path: Path) -> None:
         old = set(running.workers())
         load = Load(("127.0.0.1", running.port))
         for bad in ("def (", "raise RuntimeError('no')", "import sys; sys.exit('a bad setting')"):
-            told = running.log.count("reload refused")
+            refusals = running.log.count("reload refused")
             app.write_text(bad)
             os.kill(running.process.pid, signal.SIGHUP)
-            wait_until(lambda: running.log.count("reload refused") == told + 1, "the line")  # noqa: B023
+            wait_until(lambda: running.log.count("reload refused") == refusals + 1, "the line")  # noqa: B023
             assert set(running.workers()) == old
         assert "a bad setting" in running.log
         app.write_text(good)
         os.kill(running.process.pid, signal.SIGHUP)
         wait_until(lambda: not old & set(running.workers()), "the good release")
         load.stop()
-        assert_nothing_lost(load, tmp_path / "journal")
+        assert_nothing_lost(load, tmp_path / "requests")
 
 
 def test_a_connection_that_idles_is_closed_when_the_proxy_gave_it_up(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_request_beyond_the_graceful_timeout_is_cut_and_named(tmp_path: Path) 
     with counting(tmp_path, "--graceful-timeout", "4", COUNTING_SLEEP="60") as (running, _, _):
         with socket.create_connection(("127.0.0.1", running.port), timeout=20) as slow:
             slow.sendall(b"GET /count/for/ever?1 HTTP/1.1\r\nHost: x\r\n\r\n")
-            wait_until(lambda: "1" in written(tmp_path / "journal"), "the request to begin")
+            wait_until(lambda: "1" in written(tmp_path / "requests"), "the request to begin")
             running.process.send_signal(signal.SIGTERM)
             answer = slow.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 503")
@@ -223,12 +223,12 @@ def test_a_request_beyond_the_graceful_timeout_is_cut_and_named(tmp_path: Path) 
         assert running.log.count("cut after the graceful timeout: GET /count/for/ever") == 1
 
 
-def test_a_request_in_progress_at_the_stop_is_told_to_close(tmp_path: Path) -> None:
+def test_a_request_in_progress_at_the_stop_is_answered_with_close(tmp_path: Path) -> None:
     """Its answer comes after SIGTERM, and says that it is the last one."""
-    with counting(tmp_path, "--keep-alive", "60", COUNTING_SLEEP="1") as (running, journal, _):
+    with counting(tmp_path, "--keep-alive", "60", COUNTING_SLEEP="1") as (running, requests, _):
         with socket.create_connection(("127.0.0.1", running.port), timeout=20) as slow:
             slow.sendall(b"GET /count?1 HTTP/1.1\r\nHost: x\r\n\r\n")
-            wait_until(lambda: "1" in written(journal), "the request to begin")
+            wait_until(lambda: "1" in written(requests), "the request to begin")
             running.process.send_signal(signal.SIGTERM)
             answer = slow.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 200")
@@ -238,19 +238,19 @@ def test_a_request_in_progress_at_the_stop_is_told_to_close(tmp_path: Path) -> N
 
 def test_a_request_in_another_protocol_is_finished_as_well(tmp_path: Path) -> None:
     """A stop waits for uwsgi as for HTTP."""
-    journal = tmp_path / "journal"
+    requests = tmp_path / "requests"
     port = free_port()
     command = [
         sys.executable, "-m", "gunicorn", "-c", NO_CONFIG, "-k", "greenline.worker.GreenWorker",
         "--protocol", "uwsgi", "--bind", f"127.0.0.1:{port}", "tests.e2e.counting:app",
     ]  # fmt: skip
-    environ = {**os.environ, "COUNTING": str(journal), "COUNTING_SLEEP": "1"}
+    environ = {**os.environ, "COUNTING": str(requests), "COUNTING_SLEEP": "1"}
     process = subprocess.Popen(command, cwd=CHECKOUT, env=environ, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: not _refuses(port), "the worker to listen")
         with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
             client.sendall(uwsgi.packet(REQUEST_METHOD="GET", PATH_INFO="/count", QUERY_STRING="u"))
-            wait_until(lambda: journal.exists() and "u" in written(journal), "it to begin")
+            wait_until(lambda: requests.exists() and "u" in written(requests), "it to begin")
             process.send_signal(signal.SIGTERM)
             assert b" 200 OK" in client.recv(65_536)
         assert process.wait(timeout=20) == 0
@@ -290,31 +290,31 @@ def test_who_waits_in_the_backlog_at_the_stop_is_answered(tmp_path: Path) -> Non
         assert running.process.wait(timeout=20) == 0
 
 
-def test_a_worker_that_is_told_to_stop_while_it_boots_stops(tmp_path: Path) -> None:
+def test_a_worker_that_gets_sigterm_while_it_boots_stops(tmp_path: Path) -> None:
     """Before it has its own handlers gunicorn loses the signal, and waits for it in vain."""
-    told = tmp_path / "told"
+    pid_file = tmp_path / "pid"
     config = tmp_path / "early.conf.py"
     config.write_text(
         "import os, pathlib, signal\n"
         "control_socket_disable = True\n"
         "def post_fork(server, worker):\n"
-        f"    told = pathlib.Path({str(told)!r})\n"
-        "    if not told.exists():\n"
-        "        told.write_text(str(os.getpid()))\n"
+        f"    pid_file = pathlib.Path({str(pid_file)!r})\n"
+        "    if not pid_file.exists():\n"
+        "        pid_file.write_text(str(os.getpid()))\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     with service(
-        {"COUNTING": str(tmp_path / "journal")}, "-k", "greenline.worker.GreenWorker", "-w", "1",
+        {"COUNTING": str(tmp_path / "requests")}, "-k", "greenline.worker.GreenWorker", "-w", "1",
         target="tests.e2e.counting:app", config=str(config), wait=False,
     ) as running:  # fmt: skip
-        early = wait_until(lambda: _pid(told), "the worker that is told at once")
+        early = wait_until(lambda: _pid(pid_file), "the worker that gets SIGTERM at once")
         wait_until(lambda: early not in running.workers(), "its end", limit_s=10)
         wait_until(lambda: not _refuses(running.port), "the next one to listen")
         assert running.get("/count?probe").status == 200
 
 
 def test_a_drain_delay_goes_on_serving(tmp_path: Path) -> None:
-    """For DRAIN_DELAY new clients are served, and told to close; then they are refused."""
+    """For DRAIN_DELAY new clients are served, with Connection: close; then they are refused."""
     with counting(tmp_path, DRAIN_DELAY="2") as (running, _, _):
         running.process.send_signal(signal.SIGTERM)
         started = time.monotonic()
@@ -349,8 +349,8 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in text.split()]
 
 
-def _all_boot(running: Service, master: int) -> bool:
-    return all(f"Booting worker with pid: {pid}" in running.log for pid in _children(master))
+def _all_boot(running: Service, arbiter: int) -> bool:
+    return all(f"Booting worker with pid: {pid}" in running.log for pid in _children(arbiter))
 
 
 def _lives(pid: int) -> bool:
@@ -361,7 +361,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_an_upgrade_of_python_m_gunicorn_starts(tmp_path: Path) -> None:
-    """The new master begins by -m again: by its file, gunicorn's folder hides Python's http."""
+    """The new arbiter begins by -m again: by its file, gunicorn's folder hides Python's http."""
     pid_file, port = tmp_path / "pid", free_port()
     running = Service(
         subprocess.Popen(
@@ -371,24 +371,24 @@ def test_an_upgrade_of_python_m_gunicorn_starts(tmp_path: Path) -> None:
                 "tests.e2e.counting:app",
             ],
             cwd=CHECKOUT,
-            env=os.environ | {"COUNTING": str(tmp_path / "journal")},
+            env=os.environ | {"COUNTING": str(tmp_path / "requests")},
         ),
         port,
         tmp_path / "log",
     )  # fmt: skip
-    master = running.process.pid
+    arbiter = running.process.pid
     try:
         wait_until(lambda: _answers(running), "the service")
-        os.kill(master, signal.SIGUSR2)
-        successor = wait_until(lambda: _pid(Path(f"{pid_file}.2")), "a new master")
+        os.kill(arbiter, signal.SIGUSR2)
+        successor = wait_until(lambda: _pid(Path(f"{pid_file}.2")), "a new arbiter")
         wait_until(lambda: len(_children(successor)) == 1, "its worker")
-        os.kill(master, signal.SIGTERM)
-        wait_until(lambda: not _lives(master), "the old master's end")
-        master = successor
+        os.kill(arbiter, signal.SIGTERM)
+        wait_until(lambda: not _lives(arbiter), "the old arbiter's end")
+        arbiter = successor
         wait_until(lambda: _answers(running), "its service")
     finally:
-        os.kill(master, signal.SIGTERM)
-        wait_until(lambda: not _lives(master), "the last master's end")
+        os.kill(arbiter, signal.SIGTERM)
+        wait_until(lambda: not _lives(arbiter), "the last arbiter's end")
 
 
 def _answers(running: Service) -> bool:

@@ -193,7 +193,7 @@ def test_a_revoked_key_ends_its_stream(running: Service, databases: Databases, k
 
 
 def test_an_error_on_the_way_cuts_the_connection(running: Service, key: str, proxy: Proxy) -> None:
-    """The client sees that lines are missing; an error before the first line is told as ever."""
+    """Lines are missing for the client; an error before the first line is a problem document."""
     with streaming(running, "/states", key) as stream:
         proxy.refuse()
         with pytest.raises((IncompleteRead, ConnectionResetError)):

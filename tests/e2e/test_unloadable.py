@@ -1,4 +1,4 @@
-"""Workers whose successors cannot boot: what is on the disk is broken, and nobody was asked."""
+"""Workers whose successors cannot boot: the release on the disk is broken, without a reload."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def releases(tmp_path: Path) -> Releases:
     return Releases(tmp_path)
 
 
-def test_a_successor_that_cannot_boot_ends_nobody_who_serves(releases: Releases) -> None:
+def test_a_successor_that_cannot_boot_ends_no_worker_that_serves(releases: Releases) -> None:
     """A worker is killed while a broken release lies there; mended, it is taken by itself."""
     releases.write()
     with releases.served() as running:
@@ -49,22 +49,22 @@ def test_a_successor_that_cannot_boot_ends_nobody_who_serves(releases: Releases)
         assert survivor in running.workers()
 
 
-def test_after_a_refused_release_nobody_is_recycled_into_it(releases: Releases) -> None:
+def test_after_a_refused_release_no_worker_is_recycled_into_it(releases: Releases) -> None:
     """max_requests has to wait for a release that can be loaded."""
     releases.write(more="max_requests = 300")
     with releases.served() as running:
         releases.write(BROKEN, more="max_requests = 300")
         hang_up(running)
         wait_until(lambda: "reload refused" in running.log, "the refusal")
-        wait_until(lambda: len(running.workers()) == 2, "the end of the trial")
+        wait_until(lambda: len(running.workers()) == 2, "the end of the dry run")
         old = set(running.workers())
         load = Load(("127.0.0.1", running.port), clients=10)
         wait_until(lambda: len(load.answered) > 1_500, "some load")
         assert set(running.workers()) == old
         releases.write(more="max_requests = 300")
         hang_up(running)
-        told = running.log.count("Autorestarting")
-        wait_until(lambda: running.log.count("Autorestarting") > told + 2, "recycling")
+        restarts = running.log.count("Autorestarting")
+        wait_until(lambda: running.log.count("Autorestarting") > restarts + 2, "recycling")
         load.stop()
         assert load.failures == {}
         assert set(load.statuses) == {200}
@@ -101,7 +101,7 @@ def test_a_stop_does_not_wait_for_a_reload(releases: Releases) -> None:
 
 
 def test_a_service_of_which_no_worker_can_boot_ends(releases: Releases) -> None:
-    """Nobody serves, and nobody did."""
+    """No worker has ever served."""
     releases.write(BROKEN)
     running = releases.start()
     try:

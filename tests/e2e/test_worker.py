@@ -96,22 +96,24 @@ def test_the_validator_of_the_standard_library_has_no_objection() -> None:
 
 
 @pytest.mark.parametrize(
-    "lane", [pytest.param({}, id="fast"), pytest.param({"Expect": "100-continue"}, id="slow")]
+    "more",
+    [pytest.param({}, id="fast parser"), pytest.param({"Expect": "100-continue"}, id="fallback")],
 )
 @pytest.mark.parametrize("path", ["/large", "/file", "/endless"])
-def test_large_answers_arrive_whole(legacy: Service, path: str, lane: dict[str, str]) -> None:
+def test_large_answers_arrive_whole(legacy: Service, path: str, more: dict[str, str]) -> None:
     """By sendfile, by one write, or part by part: what arrives is what was returned."""
-    answer = legacy.get(path, headers=lane)
+    answer = legacy.get(path, headers=more)
     assert len(answer.body) == 65_536_000
     assert answer.body.count(b"x") == len(answer.body)
 
 
 @pytest.mark.parametrize(
-    "lane", [pytest.param({}, id="fast"), pytest.param({"Expect": "100-continue"}, id="slow")]
+    "more",
+    [pytest.param({}, id="fast parser"), pytest.param({"Expect": "100-continue"}, id="fallback")],
 )
-def test_an_application_gets_the_real_socket(legacy: Service, lane: dict[str, str]) -> None:
+def test_an_application_gets_the_real_socket(legacy: Service, more: dict[str, str]) -> None:
     """What takes the connection over, for websockets for instance, meets no limit of ours."""
-    assert b"gunicorn.socket=<gevent._socket3.socket " in legacy.get("/environ", headers=lane).body
+    assert b"gunicorn.socket=<gevent._socket3.socket " in legacy.get("/environ", headers=more).body
 
 
 def test_a_large_body_arrives_whole(legacy: Service) -> None:
@@ -214,7 +216,7 @@ def test_tls_is_served_and_a_handshake_has_its_limit(tmp_path: Path) -> None:
 
 
 def test_hooks_and_the_access_log_keep_their_meaning(tmp_path: Path) -> None:
-    """They see each request, by whichever lane it came."""
+    """They see each request, whichever parser has read it."""
     config = tmp_path / "hooks.conf.py"
     config.write_text(
         "control_socket_disable = True\n"
@@ -237,7 +239,7 @@ def test_hooks_and_the_access_log_keep_their_meaning(tmp_path: Path) -> None:
 
 
 def test_hooks_and_the_application_share_what_is_kept_per_thread(tmp_path: Path) -> None:
-    """Of each of several requests at once, by whichever lane they came."""
+    """Of each of several requests at once, whichever parser has read them."""
     (tmp_path / "kept.py").write_text(
         "import threading, time\n"
         "local = threading.local()\n"
@@ -258,13 +260,13 @@ def test_hooks_and_the_application_share_what_is_kept_per_thread(tmp_path: Path)
         "    worker.log.info('POST %s %s', req.uri, kept.local.answer.decode())\n"
     )
     paths = [f"/{number}" for number in range(6)]
-    lanes = [{}, {"Expect": "100-continue"}] * 3
+    all_more = [{}, {"Expect": "100-continue"}] * 3
     environ = {"PYTHONPATH": str(tmp_path)}
     with (
         hosted("kept:app", config=str(config), more=environ) as running,
         ThreadPoolExecutor(len(paths)) as clients,
     ):
-        answers = clients.map(lambda path, lane: running.get(path, headers=lane), paths, lanes)
+        answers = clients.map(lambda path, more: running.get(path, headers=more), paths, all_more)
         assert [answer.body.decode() for answer in answers] == paths
         lines = [f"POST {path} {path}\n" for path in paths]
         wait_until(lambda: all(line in running.log for line in lines), "the hooks' lines")
@@ -289,7 +291,7 @@ def test_usr1_opens_the_log_again_for_the_application_too(tmp_path: Path) -> Non
         log.rename(tmp_path / "old.log")
         running.process.send_signal(signal.SIGUSR1)
         for pid in running.workers():
-            wait_until(log.exists, f"a new log, by the master or {pid}")
+            wait_until(log.exists, f"a new log, by the arbiter or {pid}")
         wait_until(
             lambda: running.get("/complain").status == 200 and "a complaint" in log.read_text(),
             "a complaint in the new log",
@@ -308,7 +310,7 @@ def test_usr1_opens_the_log_again_for_the_application_too(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_without_the_c_parser_every_request_takes_the_slow_lane(
+def test_without_the_c_parser_every_request_takes_the_fallback(
     tmp_path: Path, source: str, said: str
 ) -> None:
     """It is said once, and everything works."""

@@ -1,7 +1,7 @@
 """
 Are there known vulnerabilities in what the service imports? ``python -m tests.helpers.audit`` asks.
 
-Where nobody can tell (no network, or a registry that keeps no advisories), it says so, which is no
+Where it is unknown (no network, or a registry that keeps no advisories), it says so, which is no
 failure; a finding is one.
 """
 

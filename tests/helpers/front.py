@@ -39,8 +39,8 @@ class Front:
 
 
 @contextmanager
-def proxied(databases: Databases) -> Iterator[Front]:
-    """Put proxies before both servers."""
+def behind_proxies(databases: Databases) -> Iterator[Front]:
+    """Put fault proxies before both servers."""
     postgres, mongo = urlsplit(databases.postgres), urlsplit(databases.mongo)
     folder = parse_qs(postgres.query)["host"][0]
     with (

@@ -58,7 +58,7 @@ class Guarded(Mongo):
 
 @contextmanager
 def guarded(folder: Path, *, standalone: bool = False) -> Iterator[Guarded]:
-    """Run one on *folder*; who has not told a server its users yet is let in by no other."""
+    """Run one on *folder*; until a server knows its users, no other admits it."""
     with Mongo(folder, standalone=standalone) as server, MongoClient[Any](server.url) as client:
         for name, roles in ROLES.items():
             client.d.command("createUser", name, pwd=PASSWORD, roles=roles, mechanisms=MECHANISMS)

@@ -1,7 +1,7 @@
 """
 A worker of a host as the tests need forty of: a pool under load and what counts the hosts.
 
-``python -m tests.helpers.host_worker URL LEDGER WORKERS SECONDS`` begins when a line comes in, and
+``python -m tests.helpers.host_worker URL TABLE WORKERS SECONDS`` begins when a line comes in, and
 writes each error of a connect or a statement, and every 0.2 s how many statements it ran. A third
 of them last so many seconds: they delay a shrinking.
 """

@@ -6,7 +6,7 @@ Clients that ask over kept connections, and count what becomes of each request.
 2. A request is sent once. Any end but a whole answer is a failure, with its reason.
 3. Every request has a number, so that both sides can be compared; it is sent in the query, unless
    the path has one of its own, and is given to *body*.
-4. A client pauses after an answer, with its connection idle, where it is told for how long.
+4. A client pauses after an answer, with its connection idle, where a duration is given.
 """
 
 import itertools

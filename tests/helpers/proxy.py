@@ -1,5 +1,5 @@
 """
-Stand between the service and a server, and misbehave when told to.
+Stand between the service and a server, and misbehave on request.
 
 1. It runs in the tests' process, apart from the service, on greenlets of its own.
 2. Its port stays the same, and stays taken while it refuses.
@@ -52,7 +52,7 @@ class Proxy:
         self._speaking = Event()
         self._speaking.set()
         self._listening: tuple[socket.socket, gevent.Greenlet[[], None]] | None = None
-        self._port = _bound(0)  # bound and not listening: the kernel refuses, nobody takes it
+        self._port = _bound(0)  # bound and not listening: the kernel refuses, no process takes it
         self.port = int(self._port.getsockname()[1])
 
     @property

@@ -65,7 +65,7 @@ def wait_until(condition: Callable[[], T], what: str, limit_s: float = LIMIT_S) 
         time.sleep(0.02)
 
 
-# Bound and not listening: a server may still listen there, and nobody is given the same port.
+# Bound and not listening: a server may still listen there, and no process gets the same port.
 _kept: deque[socket.socket] = deque()
 
 
@@ -85,7 +85,7 @@ def open_folder(prefix: str = "greenline-") -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on, and that the kernel gives to nobody for a while."""
+    """Return a TCP port without a listener, which the kernel gives to no process for a while."""
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     kept.bind(("127.0.0.1", 0))
@@ -168,7 +168,7 @@ class Service:
         return self.ask("GET", path, **more)
 
     def is_ready(self) -> bool:
-        """Return whether ``/readyz`` answers 200 now; nobody listening is not ready."""
+        """Return whether ``/readyz`` answers 200 now; no listener means not ready."""
         try:
             return self.get("/readyz").status == 200
         except OSError:
@@ -182,7 +182,7 @@ class Service:
             return False
 
     def workers(self) -> list[int]:
-        """Return the process ids of the master's children."""
+        """Return the process ids of the arbiter's children."""
         pid = self.process.pid
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return [int(child) for child in text.split()]

@@ -1,4 +1,4 @@
-"""Pools of Postgres, and clients of MongoDB, behind a proxy that misbehaves when told to."""
+"""Pools of Postgres, and clients of MongoDB, behind a proxy that misbehaves on request."""
 
 import itertools
 import os

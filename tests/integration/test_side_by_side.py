@@ -1,4 +1,4 @@
-"""tests.side_by_side: what became of each test is told, and no test is lost in silence."""
+"""tests.side_by_side: the outcome of each test is reported, and no test is lost."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ def test_passes(): pass
 
 def test_fails(): assert 1 == 2
 
-@pytest.mark.skip(reason="nobody asks")
+@pytest.mark.skip(reason="not asked for")
 def test_is_skipped(): pass
 """
 DIES = """
@@ -44,7 +44,7 @@ def test_all_tests_are_reported_as_by_one_process(tmp_path: Path) -> None:
     done = run(tmp_path, test_ends_well=ENDS_WELL)
     assert "1 failed, 1 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
     assert "assert 1 == 2" in done.stdout
-    assert "nobody asks" in done.stdout
+    assert "not asked for" in done.stdout
     assert re.search(
         r"slowest 2 durations =+\n(\d+\.\d\ds .*test_ends_well.py.*\n){2}", done.stdout
     )
@@ -52,7 +52,7 @@ def test_all_tests_are_reported_as_by_one_process(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_fails_the_run_and_names_the_file(tmp_path: Path) -> None:
-    """The tests that nobody heard of are not taken for passed."""
+    """The tests without a result are not taken for passed."""
     done = run(tmp_path, test_dies=DIES, test_passes="def test_passes(): pass")
     assert "ended with -9" in done.stdout, done.stdout + done.stderr
     assert "Interrupted: no word of test_dies.py" in done.stdout

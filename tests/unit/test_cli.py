@@ -35,7 +35,7 @@ def test_it_says_its_version() -> None:
 
 
 def test_what_if_needs_no_server() -> None:
-    """With --max-connections the sum is printed as a table, and nobody is asked."""
+    """With --max-connections the sum is printed as a table, and no server is asked."""
     done = budget("--max-connections", "100", DATABASE_URL="postgresql://127.0.0.1:1/none")
     assert done.exit_code == 0
     first, second, blank, *rows = done.stdout.splitlines()
@@ -91,13 +91,13 @@ def test_each_variable_counts(name: str, value: str, host: int, worker: int) -> 
 
 
 def test_an_option_wins_over_its_variable() -> None:
-    """Whoever asks "what if" need not change the environment."""
+    """The question "what if" needs no change of the environment."""
     assert plan("--hosts", "3", GREENLINE_HOSTS="auto")["host"] == 23
     assert plan("--surge-hosts", "0", GREENLINE_SURGE_HOSTS="7")["host"] == 94
 
 
 def test_hosts_that_are_counted_are_said_to_be_one_here() -> None:
-    """Without the service nobody counts them."""
+    """Without the service they are not counted."""
     done = budget("--max-connections", "100", GREENLINE_HOSTS="auto")
     assert "GREENLINE_HOSTS is auto: this is for one host" in done.stderr
     assert "auto" not in budget("--max-connections", "100").stderr
@@ -116,13 +116,13 @@ def test_hosts_that_are_counted_are_said_to_be_one_here() -> None:
 def test_mongodb_can_be_supposed(
     arguments: tuple[str, ...], environ: dict[str, str], worker: int
 ) -> None:
-    """Its numbers count in the same way, and Postgres is left out when nobody asks about it."""
+    """Its numbers count in the same way, and Postgres is left out when it is not asked for."""
     done = budget("--json", *arguments, **environ)
     (name, found), *more = json.loads(done.stdout).items()
     assert (name, found["worker"], more) == ("mongodb", worker, [])
 
 
-def test_what_does_not_fit_is_told_in_one_line_with_the_sum() -> None:
+def test_what_does_not_fit_is_reported_in_one_line_with_the_sum() -> None:
     """Exit status 1, the sum, and no table that looks as if all were well."""
     done = budget("--max-connections", "100", "--workers", "24")
     assert done.exit_code == 1

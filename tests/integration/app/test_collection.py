@@ -85,7 +85,7 @@ def test_changes_of_one_item_at_once_are_all_made(states: States) -> None:
 
 @pytest.mark.parametrize("what", ["change", "delete"])
 def test_of_those_who_want_one_version_one_gets_it(states: States, what: str) -> None:
-    """All others are told that it is another one now, or that it is gone."""
+    """All others get that it has another version now, or that it is gone."""
     for agent_id in range(1, 6):
         [made] = states.create([state(agent_id)])
         wanted = Change(made.id, put(x=1), frozenset({1}))
@@ -93,9 +93,9 @@ def test_of_those_who_want_one_version_one_gets_it(states: States, what: str) ->
             "change": partial(states.change, [wanted]),
             "delete": partial(states.delete, [str(made.id)], frozenset({1})),
         }[what]
-        told = gevent.joinall([gevent.spawn(outcome, work) for _ in range(6)])
+        expected = gevent.joinall([gevent.spawn(outcome, work) for _ in range(6)])
         lost = {"change": PreconditionFailed, "delete": NotFound}[what]
-        assert sorted(str(one.value) for one in told) == sorted([str(lost)] * 5 + ["None"])
+        assert sorted(str(one.value) for one in expected) == sorted([str(lost)] * 5 + ["None"])
 
 
 def require_emulation(client: Mongo) -> None:
@@ -138,7 +138,7 @@ def test_a_batch_of_changes_that_is_refused_in_the_middle_changes_nothing(
 def test_a_batch_of_changes_is_checked_before_anything_is_written(
     states: States, client: Mongo, mongo_proxy: Proxy
 ) -> None:
-    """A missing item, and one of another version, are told without any write."""
+    """A missing item, and one of another version, are errors without any write."""
     made = states.create([state(number) for number in (1, 2)])
     before = everything(client)
     there = Change(made[0].id, put(x=1))
@@ -171,7 +171,7 @@ def test_a_change_whose_answer_was_lost_is_made_once(states: States, mongo_proxy
 
 
 @pytest.mark.parametrize(
-    ("versions", "told"),
+    ("versions", "expected"),
     [(frozenset({1}), OutcomeUnknown), (None, None)],
     ids=["of a version", "of any"],
 )
@@ -181,9 +181,9 @@ def test_a_lost_change_on_which_others_built_is_of_unknown_outcome(
     mongo_proxy: Proxy,
     monkeypatch: pytest.MonkeyPatch,
     versions: frozenset[int] | None,
-    told: type[Exception] | None,
+    expected: type[Exception] | None,
 ) -> None:
-    """Who asked for a version cannot be told whether he had it; who did not is served."""
+    """A request with a version gets an unknown outcome; one without is served."""
     require_emulation(client)
     [made] = states.create([state(1)])
     theirs = [{"$set": {"version": 9}}]
@@ -195,8 +195,8 @@ def test_a_lost_change_on_which_others_built_is_of_unknown_outcome(
 
     monkeypatch.setattr("tenacity.nap.time.sleep", meanwhile)
     mongo_proxy.lose(b"update")
-    assert outcome(lambda: states.change([Change(made.id, put(x=1), versions)])) is told
-    assert states.get(str(made.id)).version == (9 if told else 10)
+    assert outcome(lambda: states.change([Change(made.id, put(x=1), versions)])) is expected
+    assert states.get(str(made.id)).version == (9 if expected else 10)
 
 
 def test_a_delete_of_a_version_whose_answer_was_lost_is_done(
@@ -280,7 +280,7 @@ def test_a_batch_of_changes_is_undone_in_time(
 def test_an_undo_that_is_interrupted_is_of_unknown_outcome(
     states: States, client: Mongo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on, but nobody can tell how it will end."""
+    """It goes on, but its outcome is unknown."""
     require_emulation(client)
     made = states.create([state(number) for number in (1, 2, 3)])
     changes = [Change(made[0].id, put(x=1)), Change(made[1].id, onto(3))]
@@ -346,7 +346,7 @@ def test_another_request_with_the_key_is_refused(states: States, client: Mongo) 
     assert len(everything(client)) == 1
 
 
-def test_a_contradiction_is_told_with_a_key_too(states: States, client: Mongo) -> None:
+def test_a_contradiction_is_reported_with_a_key_too(states: States, client: Mongo) -> None:
     """A duplicate that is not the key's own; and the key is still free afterwards."""
     states.create([state(1)])
     for items in ([state(1)], [state(2), state(1)]):
@@ -393,7 +393,7 @@ def test_a_batch_that_was_cut_short_is_completed_by_the_same_request(
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_same_at_once_is_stored_once(states: States, client: Mongo, count: int) -> None:
-    """Each gets the one answer, or is told that the first is at work."""
+    """Each gets the one answer, or that the first is at work."""
     items = [state(number + 1) for number in range(count)]
     asking = [gevent.spawn(created, states, items) for _ in range(8)]
     answers = [one.value for one in gevent.joinall(asking, raise_error=True) if one.value]
@@ -406,7 +406,7 @@ def test_the_same_at_once_is_stored_once(states: States, client: Mongo, count: i
 def test_who_complete_a_batch_at_once_delete_nothing(
     states: States, client: Mongo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is told that it is made finds all of it."""
+    """A client that gets the response finds all of the item."""
     items = [state(number + 1) for number in range(40)]
     first = states.create(items, KEY)
     states.delete(ids(first)[1:])

@@ -208,8 +208,8 @@ def explained(
     database: "Database[Document]", collection: str, query: Document, sort: Document
 ) -> Document:
     command = {"find": collection, "filter": query, **({"sort": sort} if sort else {})}
-    told = database.command("explain", command, verbosity="queryPlanner")
-    plan: Document = told["queryPlanner"]["winningPlan"]
+    explanation = database.command("explain", command, verbosity="queryPlanner")
+    plan: Document = explanation["queryPlanner"]["winningPlan"]
     return plan
 
 

@@ -48,7 +48,7 @@ def ask(
 
 
 def test_a_504_says_where_the_time_went(service: DeadlineFlask, pool: ConnectionPool) -> None:
-    """Queueing, connecting and the database are told apart, in milliseconds."""
+    """Queueing, connecting and the database are reported apart, in milliseconds."""
 
     def handler() -> str:
         with pool.connection() as conn, conn.cursor() as cursor:
@@ -168,7 +168,7 @@ def test_a_chunk_that_does_not_come_ends_the_stream(service: DeadlineFlask) -> N
         service.test_client().get("/").get_data()
 
 
-def test_a_stream_that_nobody_reads_gives_its_connection_back(
+def test_a_stream_that_is_not_read_gives_its_connection_back(
     service: DeadlineFlask, pool: ConnectionPool
 ) -> None:
     """The server closes the answer when the client left, and the generator's blocks end."""

@@ -153,7 +153,7 @@ def test_data_of_the_first_schema_is_kept(empty_database: str, empty_mongo: str)
 def test_the_database_itself_refuses_what_the_types_do(
     databases: Databases, statement: str
 ) -> None:
-    """Whoever writes past the service is held to the same rules."""
+    """A write past the service is held to the same rules."""
     conn = psycopg2.connect(databases.postgres)
     with conn.cursor() as cursor, pytest.raises(psycopg2.errors.CheckViolation):
         cursor.execute(statement)

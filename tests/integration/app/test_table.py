@@ -265,7 +265,7 @@ def deadlocks(client: Postgres) -> int:
 
 
 def test_names_added_in_opposite_orders_do_not_deadlock(client: Postgres) -> None:
-    """Unique names are added in the order of the names: the second is told, and at once."""
+    """Unique names are added in the order of the names: the second gets an error at once."""
     authors = Authors(client)
     before = deadlocks(client)
     for turn in range(5):
@@ -352,7 +352,7 @@ def test_a_rename_shows_in_the_books(client: Postgres) -> None:
 
 
 def test_renames_and_changes_of_books_do_not_deadlock(client: Postgres, other: Other) -> None:
-    """Whoever renames has the books first, and then the author, as a change of a book does."""
+    """A renaming locks the books first, and then the author, as a change of a book does."""
     books, authors = Books(client), Authors(client)
     items = shown(books.create([book("busy", None, "busy author"), book("idle", None, "nobody")]))
     author = items[0]["authors"][0]["id"]
@@ -374,7 +374,7 @@ def test_renames_and_changes_of_books_do_not_deadlock(client: Postgres, other: O
 
 @pytest.mark.parametrize("size", [1, 1_000])
 def test_a_batch_of_books_is_two_questions(databases: Databases, size: int) -> None:
-    """However many books there are, and whoever of their authors is new."""
+    """However many books there are, and whichever of their authors is new."""
 
     def counted(**more: Any) -> Connection:
         conn = connect(databases.postgres, 5.0, **more)

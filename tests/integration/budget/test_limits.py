@@ -26,7 +26,7 @@ SLACK_S = 3.0  # the command's imports among it
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """A small Postgres that nobody else is connected to."""
+    """A small Postgres without other connections."""
     with temporary(MAX_CONNECTIONS) as server:
         yield server
 
@@ -79,7 +79,7 @@ def test_the_facts_of_a_stock_server(server: Postgres, stack: ExitStack) -> None
     assert read_facts(opened(stack, server.url)) == PostgresFacts(max_connections=MAX_CONNECTIONS)
 
 
-def test_a_superuser_is_told_apart(server: Postgres, stack: ExitStack) -> None:
+def test_a_superuser_is_recognized(server: Postgres, stack: ExitStack) -> None:
     """It may use what is reserved, and its limits do not hold."""
     facts = read_facts(opened(stack, server.superuser_url))
     assert (facts.is_superuser, facts.may_use_reserved) == (True, True)
@@ -100,7 +100,7 @@ def test_the_limits_of_role_and_database_are_read(server: Postgres, stack: ExitS
 def test_others_are_counted_and_greenlines_are_not(
     server: Postgres, stack: ExitStack, who: str
 ) -> None:
-    """In all, of our role and in our database; an unprivileged role is not told their kind."""
+    """In all, of our role and in our database; an unprivileged role does not see their kind."""
     elsewhere = server.superuser_url.replace("/greenline?", "/postgres?")
     opened(stack, server.superuser_url, "psql")
     opened(stack, elsewhere, "psql")
@@ -122,8 +122,8 @@ def test_the_urls_application_name_tells_who_is_ours(server: Postgres, stack: Ex
     assert read_facts(default).others == 2
 
 
-def test_whoever_asks_without_a_name_counts_as_another(server: Postgres, stack: ExitStack) -> None:
-    """Ours are called greenline then, and not whoever has no name either."""
+def test_a_client_without_a_name_counts_as_another(server: Postgres, stack: ExitStack) -> None:
+    """Ours are called greenline then, and not every backend without a name."""
     for _ in range(2):
         opened(stack, server.url)
     opened(stack, server.superuser_url, "psql")
@@ -212,21 +212,21 @@ def test_the_command_asks_both_servers(server: Postgres, mongo: Mongo) -> None:
     environ = {"DATABASE_URL": server.url, "MONGODB_URI": mongo.url, "GREENLINE_SURGE_HOSTS": "0"}
     found = json.loads(run([*COMMAND, "--json"], environ).stdout)
     assert found["postgres"]["host"] == MAX_CONNECTIONS - 3 - HEAD_ROOM
-    told = 1_000 if (known := _told(mongo)) is None else known
-    assert found["mongodb"]["host"] == pytest.approx(told - HEAD_ROOM, abs=5)
+    limit = 1_000 if (known := _reported_limit(mongo)) is None else known
+    assert found["mongodb"]["host"] == pytest.approx(limit - HEAD_ROOM, abs=5)
     tables = run(COMMAND, environ).stdout
     assert "Postgres: 14 connections a host" in tables
     assert "\n\nMongoDB: " in tables
 
 
-def _told(mongo: Mongo) -> int | None:
+def _reported_limit(mongo: Mongo) -> int | None:
     with make_client(mongo.url, {}) as client:
         return read_max_connections(client)
 
 
-def test_a_mongodb_that_does_not_tell_is_assumed_and_can_be_told(mongo: Mongo) -> None:
+def test_a_limit_that_mongodb_does_not_report_is_assumed_and_can_be_set(mongo: Mongo) -> None:
     """SecantusDB is silent: the sum says so, until MONGODB_MAX_CONNECTIONS does."""
-    if _told(mongo) is not None:
+    if _reported_limit(mongo) is not None:
         pytest.skip("this server tells its limit")
     environ = {"MONGODB_URI": mongo.url, "GREENLINE_SURGE_HOSTS": "0"}
     assert "1000  assumed limit" in run(COMMAND, environ).stdout
@@ -262,7 +262,7 @@ def test_a_server_that_hangs_or_refuses_is_status_3_and_soon(
     done = run(COMMAND, environ, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
     assert done.stderr.startswith("Error: Postgres: ")
-    assert "MongoDB: 498 connections a host" in done.stdout or _told(mongo) is not None
+    assert "MongoDB: 498 connections a host" in done.stdout or _reported_limit(mongo) is not None
     mongo_proxy.deafen()
     started = monotonic()
     done = run(COMMAND, environ, check=False)

@@ -283,7 +283,7 @@ def test_a_temporary_server_leaves_no_folder() -> None:
 
 
 def test_mongo_listens_on_the_loopback_only(data: Path) -> None:
-    """Nobody outside this machine reaches it."""
+    """No other machine reaches it."""
     with Mongo(data / "mongo") as server:
         assert server.url.startswith("mongodb://127.0.0.1:")
         assert server.kind in ("mongod", "secantusdb")

@@ -45,7 +45,7 @@ def serve(pool: ConnectionPool, ours: socket.socket, done: list[int]) -> None:
 def test_who_hangs_up_while_it_waits_leaves_the_queue(
     make: Make, ends: tuple[socket.socket, socket.socket], how: str
 ) -> None:
-    """It is told ClientGone at once, long before a connection becomes free."""
+    """It gets ClientGone at once, long before a connection becomes free."""
     pool, done, (theirs, ours) = make(1), [], ends
     release = taken(pool)
     waiting = gevent.spawn(serve, pool, ours, done)

@@ -14,16 +14,16 @@ from greenline.patch import patch_all
 if {patched}: patch_all()
 from greenline.hub import watchdog
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
-told = []
+reports = []
 begun = 0
 dog = watchdog.Watchdog(
-    {limit_s}, stuck_s={stuck_s}, on_blocked=lambda: told.append(1), progress=lambda: begun
+    {limit_s}, stuck_s={stuck_s}, on_blocked=lambda: reports.append(1), progress=lambda: begun
 )
 dog.start()
 
 def report():
     gevent.sleep(0.1)
-    print("told", len(told), dog)
+    print("reports", len(reports), dog)
 
 def in_sleep(seconds):
     get_original("time", "sleep")(seconds)
@@ -71,7 +71,7 @@ def test_names_the_function_that_blocks(how: str, patched: bool) -> None:
     assert blocked_ms >= 400
     assert "in handler" in said
     assert f"in {how}" in said
-    assert "told 1 <Watchdog blocked=1" in said
+    assert "reports 1 <Watchdog blocked=1" in said
 
 
 def test_an_idle_hub_is_not_blocked() -> None:
@@ -83,7 +83,7 @@ def test_an_idle_hub_is_not_blocked() -> None:
         "report()",
         limit_s=0.5,
     )
-    assert said == "told 0 <Watchdog blocked=0 longest_ms=0>\n"
+    assert said == "reports 0 <Watchdog blocked=0 longest_ms=0>\n"
 
 
 def test_every_block_just_above_the_limit_is_counted_and_has_a_stack() -> None:
@@ -97,9 +97,9 @@ def test_every_block_just_above_the_limit_is_counted_and_has_a_stack() -> None:
         "report()",
         limit_s=0.4,
     )
-    (told,) = re.findall(r"^told (\d+) ", said, re.M)
+    (reported,) = re.findall(r"^reports (\d+) ", said, re.M)
     assert said.count("in in_sleep") >= 8
-    assert int(told) >= 8
+    assert int(reported) >= 8
 
 
 def test_a_hub_that_is_blocked_all_the_time_does_not_flood_the_log() -> None:
@@ -120,7 +120,7 @@ def test_a_hub_that_is_blocked_all_the_time_does_not_flood_the_log() -> None:
     first, _, second = said.partition("ten\n")
     assert first.count("WARNING") == second.count("WARNING") == 1
     assert "(and 9 more times since the last entry)" in second
-    assert "told 11" in second
+    assert "reports 11" in second
 
 
 def test_many_greenlets_in_turn_are_not_taken_for_one_that_blocks() -> None:
@@ -258,8 +258,8 @@ def test_the_applications_own_faulthandler_goes_on() -> None:
     assert "WARNING the hub was blocked for" in said
 
 
-def test_a_hub_that_never_comes_back_is_told_of_all_the_same() -> None:
-    """Before its master kills it, a stuck worker says where it is stuck, once."""
+def test_a_hub_that_never_comes_back_is_reported_all_the_same() -> None:
+    """Before its arbiter kills it, a stuck worker says where it is stuck, once."""
     said = run("handler(in_sleep, 1.5)", stuck_s=0.5)
     assert said.count("greenline: the hub has been blocked for") == 1
     assert "in handler" in said
@@ -268,4 +268,4 @@ def test_a_hub_that_never_comes_back_is_told_of_all_the_same() -> None:
 def test_stopped_it_says_nothing() -> None:
     """A worker on its way out may block."""
     said = run("gevent.sleep(0.1); dog.stop(); handler(in_sleep, 0.3); report()")
-    assert said == "told 0 <Watchdog blocked=0 longest_ms=0>\n"
+    assert said == "reports 0 <Watchdog blocked=0 longest_ms=0>\n"

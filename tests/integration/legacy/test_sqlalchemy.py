@@ -89,7 +89,7 @@ def test_they_are_served_in_turn(engines: Any) -> None:
 
 
 def test_the_last_connection_is_given_where_checkouts_do_not_nest(engines: Any) -> None:
-    """After a trial, ten checkouts a connection, the pool is as large as it was made."""
+    """After a probe, ten checkouts a connection, the pool is as large as it was made."""
     engine = engines(pool_size=2, max_overflow=0)
     for _ in range(17):
         engine.connect().close()

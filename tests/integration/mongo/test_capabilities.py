@@ -10,7 +10,7 @@ from tests.integration.conftest import Connect
 def test_what_the_server_can_do_is_what_it_does(connect: Connect, preference: str) -> None:
     """Transactions where one works, wherever else is read; and it is asked once."""
     client = connect(10, f"readPreference={preference}")
-    told = client.capabilities()
+    found = client.capabilities()
     with client.database() as database:
         try:
             with database.client.start_session() as session, session.start_transaction():
@@ -19,5 +19,5 @@ def test_what_the_server_can_do_is_what_it_does(connect: Connect, preference: st
         except OperationFailure:
             works = False
     client.insert_all("things", [{"_id": 2}, {"_id": 3}])
-    assert told.has_transactions is works
-    assert client.capabilities() is told
+    assert found.has_transactions is works
+    assert client.capabilities() is found

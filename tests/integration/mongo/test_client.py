@@ -184,7 +184,7 @@ def test_after_close_nothing_is_lent(client: Mongo) -> None:
         raise AssertionError
 
 
-def test_work_that_a_close_overtakes_is_told_so(client: Mongo) -> None:
+def test_work_that_a_close_overtakes_gets_an_error(client: Mongo) -> None:
     """A request that is at work when its worker closes gets an answer that says to come back."""
     with pytest.raises(PoolClosed), client.database() as database:
         client.close()
@@ -218,7 +218,7 @@ def test_closing_does_not_wait_for_a_server_that_is_gone(folder: Path) -> None:
         assert monotonic() - started < 4
 
 
-def test_a_server_that_is_not_there_is_told_in_a_few_seconds() -> None:
+def test_a_server_that_is_not_there_is_reported_in_a_few_seconds() -> None:
     """One line without the driver's topology, long before a request's deadline."""
     mongo = Mongo("mongodb://127.0.0.1:1/", size_for=lambda _: 5, timeout_s=5)
     started = monotonic()

@@ -120,7 +120,7 @@ def test_wrong_credentials_are_an_outage_that_is_named(
 
 @on_both_kinds
 @pytest.mark.parametrize("user", ["", "nobody"], ids=["no credentials", "no rights"])
-def test_who_may_do_nothing_is_told_so(server: Guarded, open_as: Open, user: str) -> None:
+def test_a_user_without_rights_gets_an_error(server: Guarded, open_as: Open, user: str) -> None:
     """And nothing is concluded from it: the server's transactions are not known yet."""
     client = open_as(user, *server.tls)
     client.check()
@@ -132,7 +132,7 @@ def test_who_may_do_nothing_is_told_so(server: Guarded, open_as: Open, user: str
 
 @on_both_kinds
 def test_who_may_only_read_reads(server: Guarded, open_as: Open) -> None:
-    """And is told what they may not do."""
+    """The error says what the user may not do."""
     client = open_as("reader", *server.tls)
     client.capabilities()
     assert find(client) == {"_id": 1}
@@ -178,7 +178,7 @@ def test_an_authority_that_cannot_be_read_is_refused_at_once(
     assert "\n" not in str(caught.value)
 
 
-def test_a_slow_handshake_holds_up_nobody(server: Guarded, open_as: Open) -> None:
+def test_a_slow_handshake_blocks_no_other_greenlet(server: Guarded, open_as: Open) -> None:
     """Other greenlets run meanwhile; it ends in time, and works when the server wakes up."""
     with Proxy(("127.0.0.1", server.port)) as proxy:
         at = f"localhost:{proxy.port}"
@@ -208,7 +208,7 @@ def _outcome(client: Mongo) -> GreenlineError | None:
 
 
 def test_the_service_runs_on_it(server: Guarded, databases: Databases) -> None:
-    """It writes and reads; the server is killed, is back, and nobody restarts the service."""
+    """It writes and reads; the server is killed, is back, and the service is not restarted."""
     with (
         Proxy(("127.0.0.1", server.port)) as proxy,
         _service(databases, server.uri("writer", *server.tls, at=f"localhost:{proxy.port}")) as api,
@@ -231,7 +231,7 @@ def test_the_service_runs_on_it(server: Guarded, databases: Databases) -> None:
 def test_a_service_with_a_wrong_password_is_not_ready(
     server: Guarded, databases: Databases
 ) -> None:
-    """The log says why, without the password; clients are told that the database is away."""
+    """The log says why, without the password; clients get that the database is away."""
     uri = server.uri("writer", *server.tls, password=WRONG)
     with _service(databases, uri, wait=False) as api:
         _expect_not_ready(api, "MongoDB: authentication failed")

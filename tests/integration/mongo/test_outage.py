@@ -90,7 +90,7 @@ def test_timeout_ms_of_the_uri_is_kept_within_a_request(
     assert monotonic() - started < 1 + SLACK_S
 
 
-def test_an_outage_is_told_long_before_the_deadline(
+def test_an_outage_is_reported_long_before_the_deadline(
     connect: Connect, mongo_proxy: Proxy, first: First
 ) -> None:
     """serverSelectionTimeoutMS holds in pymongo.timeout: a known server that refuses is away."""
@@ -123,7 +123,7 @@ def test_a_repeated_read_ends_with_the_outage(
 def test_waiting_for_the_pool_keeps_its_own_limit(
     connect: Connect, mongo_proxy: Proxy, first: First
 ) -> None:
-    """waitQueueTimeoutMS holds inside pymongo.timeout: a full pool is told as one, in time."""
+    """waitQueueTimeoutMS holds inside pymongo.timeout: a full pool is reported as one, in time."""
     client = connect(1, timeout_s=0.5)
     client.check()
     mongo_proxy.hold(b"held")
@@ -152,8 +152,8 @@ def test_connecting_keeps_its_own_limit(connect: Connect, mongo_proxy: Proxy, fi
     holding.get(timeout=40)
 
 
-def test_a_killed_server_is_told_and_found_again(folder: Path, first: First) -> None:
-    """Errors only while it is away; a read that began then waits for it; nobody reconnects."""
+def test_a_killed_server_is_reported_and_found_again(folder: Path, first: First) -> None:
+    """Errors only while it is away; a read that began then waits for it."""
     with Server(folder / first.__name__) as server, Proxy(("127.0.0.1", server.port)) as proxy:
         uri = f"mongodb://127.0.0.1:{proxy.port}/test?directConnection=true"
         client = Mongo(uri, size_for=lambda _: 5, timeout_s=5)

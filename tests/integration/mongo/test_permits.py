@@ -148,7 +148,7 @@ def test_an_exchange_leaves_no_socket_and_no_monitor_behind(
 def test_close_gives_the_permits_back_at_once(
     worker: Worker, slot_tables: Callable[..., SlotTable]
 ) -> None:
-    """Nobody has to look after them, as after a kill."""
+    """They need no reaper, unlike after a kill."""
     outside = slot_tables()
     one = worker()
     one.check()

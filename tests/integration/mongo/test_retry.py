@@ -219,7 +219,7 @@ def test_a_read_in_a_block_whose_answer_was_lost_is_an_outage(
         read(database)
 
 
-def test_a_block_of_what_may_be_repeated_is_told_as_an_outage(
+def test_a_block_of_what_may_be_repeated_raises_an_outage(
     client: Mongo, mongo_proxy: Proxy
 ) -> None:
     """Only its caller knows that."""
@@ -243,7 +243,7 @@ def test_what_is_repeated_in_vain_is_an_outage(
         }[operation]()
 
 
-def test_an_insert_that_may_not_come_again_is_told_as_unknown(
+def test_an_insert_that_may_not_come_again_is_reported_as_unknown(
     client: Mongo, mongo_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller would give it another _id. One that was not sent is an outage all the same."""
@@ -287,7 +287,7 @@ def lost(*errors: AutoReconnect) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (NotPrimaryError("not primary", {"ok": 0, "code": 10107}), StoreDown),
         (NotPrimaryError("interrupted", {"ok": 0, "code": 11602}), OutcomeUnknown),
@@ -299,17 +299,17 @@ def lost(*errors: AutoReconnect) -> Callable[..., None]:
     ids=["refused", "interrupted", "done and not copied"],
 )
 def test_only_what_was_refused_is_known_not_to_be_done(
-    client: Mongo, error: NotPrimaryError, told: type[GreenlineError]
+    client: Mongo, error: NotPrimaryError, expected: type[GreenlineError]
 ) -> None:
     """A server that steps down says so before the write, in the middle, or after it."""
-    with pytest.raises(told), client.database() as database:
+    with pytest.raises(expected), client.database() as database:
         database.client._retryable_write(False, lost(error), None, "update")
 
 
 def test_a_loss_before_the_drivers_second_attempt_is_not_forgotten(
     client: Mongo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused at the second attempt, but what became of the first nobody knows."""
+    """Refused at the second attempt, but the outcome of the first is unknown."""
     monkeypatch.setattr(ServerDescription, "retryable_writes_supported", True)
     refused = NotPrimaryError("not primary", {"ok": 0, "code": 10107})
     with pytest.raises(OutcomeUnknown) as caught, client.database() as database:
@@ -335,7 +335,7 @@ class Losing:
 
 
 def test_the_attempt_knows_whether_an_earlier_one_may_have_arrived() -> None:
-    """Who found no server has sent nothing; after any other loss nobody knows."""
+    """Without a server nothing was sent; after any other loss the outcome is unknown."""
     attempt = Losing(ServerSelectionTimeoutError, NetworkTimeout, ServerSelectionTimeoutError)
     assert retry.repeated(attempt) == "done"
     assert attempt.arrived == [False, False, True, True]
@@ -367,7 +367,7 @@ def test_pauses_are_drawn_from_a_window_that_doubles(monkeypatch: pytest.MonkeyP
 
 
 def test_no_pause_goes_beyond_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the time is too short for another attempt the outage is told at once."""
+    """When the time is too short for another attempt the outage is reported at once."""
     monkeypatch.setattr(retry, "FIRST_PAUSE_S", 1_000_000.0)
     monkeypatch.setattr(retry, "LONGEST_PAUSE_S", 1_000_000.0)
     monkeypatch.setattr(retry, "OUTAGE_S", 1_000_000.0)

@@ -36,7 +36,7 @@ WRITE_CONFLICT, NOT_PRIMARY, TRANSIENT = 112, 10107, ["TransientTransactionError
 
 @pytest.fixture
 def client(connect: Connect, request: pytest.FixtureRequest) -> Mongo:
-    """A client of a new database, with the index of pairs; of a DocumentDB if it is told so."""
+    """A client of a new database, with the index of pairs; of a DocumentDB if it is set so."""
     how = {"documentdb": getattr(request, "param", False)}
     # A mongod tells of an election at once; a fail point does not, so the driver has to ask.
     made = connect(20, "appName=tested", "heartbeatFrequencyMS=500", **how)
@@ -77,7 +77,7 @@ def agents(client: Mongo) -> list[int]:
 
 
 def test_a_batch_of_which_one_was_changed_meanwhile_is_not_written(client: Mongo) -> None:
-    """Its caller is told to read again."""
+    """Its caller gets an error that says to read again."""
     old = [{"_id": number, "task_id": 1, "agent_id": number, "version": 1} for number in (1, 2)]
     client.insert_all("states", old)
     old[1]["version"] = 7

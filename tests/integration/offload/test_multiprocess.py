@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.script import TICKS, run
 
 TICKING = f"""{TICKS}
-def told(wait):
+def report(wait):
     before = len(ticks)
     result = wait()
     tell(result, "with others" if len(ticks) >= before + 5 else "alone")
@@ -31,9 +31,9 @@ def main():
         (recv, give), (take, send) = multiprocessing.Pipe(False), multiprocessing.Pipe(False)
     process = multiprocessing.Process(target=echo, args=(take, give))
     process.start()
-    told(lambda: send.send(b"x" * 3_000_000))
-    told(lambda: len(recv.recv()))
-    told(lambda: (process.join(), process.exitcode)[1])
+    report(lambda: send.send(b"x" * 3_000_000))
+    report(lambda: len(recv.recv()))
+    report(lambda: (process.join(), process.exitcode)[1])
     tell(os.get_blocking(send.fileno()), os.get_blocking(recv.fileno()))
 """)
     assert lines[:2] == ["None with others", "3000000 with others"]
@@ -56,9 +56,9 @@ def main():
         process = multiprocessing.Process(target=hold, args=(one, its))
         process.start()
         mine.recv()
-        told(lambda: one.acquire(False))
-        told(lambda: one.acquire(timeout=0.1))
-        told(one.acquire)
+        report(lambda: one.acquire(False))
+        report(lambda: one.acquire(timeout=0.1))
+        report(one.acquire)
         one.release()
         process.join()
     with recursive, recursive:
@@ -107,7 +107,7 @@ def main():
     spawn = multiprocessing.get_context("spawn")
     process = spawn.Process(target=time.sleep, args=(0.2,))
     process.start()
-    told(lambda: (process.join(), process.exitcode)[1])
+    report(lambda: (process.join(), process.exitcode)[1])
     process = spawn.Process(target=int)
     process.start()
     subprocess.run(["true"])

@@ -158,7 +158,7 @@ def test_a_deadline_in_the_connect_fails_the_one_whose_deadline_it_is(
 def test_a_pool_with_a_slot_waits_for_one_for_the_control_connection(
     opened: Opened, controlled: Controlled, pooled: Pooled
 ) -> None:
-    """Whoever waits in the queue is served when there is room, instead of failed at once."""
+    """A waiter in the queue is served when there is room, instead of failed at once."""
     slot_table, other = opened(2, 0), opened(2, 0)
     held = other.take()
     another = other.take(for_control=True)
@@ -256,7 +256,7 @@ def test_a_created_connection_that_is_left_at_exit_is_closed_without_a_word(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nobody_connects_in_a_slot_that_is_over_by_now(
+def test_no_process_connects_in_a_slot_that_is_over_by_now(
     opened: Opened, opener: Opener, controlled: Controlled, pooled: Pooled, watch: Watch
 ) -> None:
     """The slots were taken before the lower limit was read."""
@@ -325,8 +325,8 @@ def test_another_librarys_wait_is_heard(opened: Opened, opener: Opener, pooled: 
 def test_orphans_are_left_when_this_worker_alone_cannot_ask(
     opened: Opened, controlled: Controlled, proxy: Proxy, watch: Watch
 ) -> None:
-    """A sibling that can takes them into care."""
-    dead, slot_table, sibling = opened(4, 2), opened(4, 2), opened(4, 2)
+    """Another process that can takes them over."""
+    dead, slot_table, survivor = opened(4, 2), opened(4, 2), opened(4, 2)
     slot = dead.take()
     assert slot is not None
     slot.hold(watch.ask("select pg_backend_pid()"))
@@ -338,14 +338,14 @@ def test_orphans_are_left_when_this_worker_alone_cannot_ask(
     proxy.refuse()
     with pytest.raises(StoreDown):
         reaper.look()
-    assert len(sibling.orphans()) == 1
+    assert len(survivor.orphans()) == 1
 
 
-def test_who_connects_while_the_slot_table_is_closed_is_told(
+def test_connecting_while_the_slot_table_is_closed_is_an_error(
     opened: Opened, controlled: Controlled, proxy: Proxy, watch: Watch, opener: Opener
 ) -> None:
     """What was taken is found by the next worker, whether the connect fails or not."""
-    slot_table, sibling = opened(4, 2), opened(4, 2)
+    slot_table, survivor = opened(4, 2), opened(4, 2)
     proxy.deafen()
     slow = partial(connect, f"{through(proxy)}&application_name={watch.name}", 0.5)
     failing = gevent.spawn(creator(opener, slot_table, controlled(slot_table, slow)))
@@ -358,13 +358,13 @@ def test_who_connects_while_the_slot_table_is_closed_is_told(
     with pytest.raises(PoolClosed):
         late.get(timeout=40)
     wait_until(lambda: watch.count() == 0, "their backends to be gone")
-    assert len(sibling.orphans()) == 3
+    assert len(survivor.orphans()) == 3
 
 
-def test_a_server_that_does_not_tell_what_it_allows_holds_nobody_up(
+def test_a_server_that_does_not_report_its_limit_does_not_block(
     opened: Opened, controlled: Controlled, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It connects and is deaf then: who asks without a limit is told, and the next one can ask."""
+    """It connects and is deaf then: a caller without a limit gets an error, the next can ask."""
     monkeypatch.setattr("greenline.postgres.control.ON_CONNECT_TIMEOUT_S", 0.5)
     slot_table = opened(4, 2)
     opener = partial(connect, through(proxy), 5.0)

@@ -91,7 +91,7 @@ def seen_by_a_borrower(pool: ConnectionPool) -> tuple[int, Any, Any]:
 def test_what_one_borrower_tells_psycopg2_never_reaches_the_next(
     make: Make, leave: Callable[[Connection], None], autocommit: bool
 ) -> None:
-    """The connection is the same one, and nobody can tell it from a new one."""
+    """The connection is the same one, and cannot be distinguished from a new one."""
     pool = make(1)
     before = seen_by_a_borrower(pool)
     with pool.connection(autocommit=autocommit) as conn:
@@ -99,7 +99,7 @@ def test_what_one_borrower_tells_psycopg2_never_reaches_the_next(
     assert seen_by_a_borrower(pool) == before
 
 
-def test_a_notification_that_comes_late_reaches_nobody(make: Make, watch: Watch) -> None:
+def test_a_notification_that_comes_late_is_dropped(make: Make, watch: Watch) -> None:
     """It lies in the socket when its borrower leaves, and comes with the answer to the reset."""
     pool = make(1)
     with pool.connection(autocommit=True) as conn, conn.cursor() as cursor:
@@ -123,7 +123,7 @@ def test_a_connection_in_another_encoding_is_not_kept(make: Make) -> None:
 
 @pytest.mark.parametrize("encoding", ["latin1", "sql_ascii", "iso_8859_5"])
 def test_an_encoding_of_the_url_is_kept(make: Make, postgres: Server, encoding: str) -> None:
-    """Nobody set it, though psycopg2 and the server spell it differently."""
+    """It was not set, though psycopg2 and the server spell it differently."""
     pool = make(1, f"{postgres.url}&client_encoding={encoding}")
     with pool.connection() as conn:
         first = conn.pid

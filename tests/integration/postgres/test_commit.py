@@ -1,4 +1,4 @@
-"""A COMMIT is sent only when it may be, and what it comes to is told as it is."""
+"""A COMMIT is sent only when it may be, and its outcome is reported as it is."""
 
 import gc
 import time
@@ -17,7 +17,7 @@ from tests.helpers.support import wait_until
 
 
 def test_nothing_is_committed_after_the_deadline(make: Make, watch: Watch, table: str) -> None:
-    """A handler that overran is rolled back: its client is told 504, and may try again."""
+    """A handler that overran is rolled back: its client gets 504, and may try again."""
     with pytest.raises(DeadlineExceeded), deadline.limit(0.1):
         with make(1).connection() as conn, conn.cursor() as cursor:
             cursor.execute(f"insert into {table} values (1)")
@@ -50,7 +50,7 @@ def test_a_loss_that_was_swallowed_is_known_to_have_written_nothing(
             cursor.execute("select 1")
 
 
-def test_the_borrowers_own_commit_is_told_as_honestly(make: Make, proxy: Proxy) -> None:
+def test_the_borrowers_own_commit_is_reported_in_the_same_way(make: Make, proxy: Proxy) -> None:
     """conn.commit() in the middle of a block is of unknown outcome when its answer is lost."""
     pool = make(1, url=through(proxy))
     with pytest.raises(OutcomeUnknown), pool.connection() as conn, conn.cursor() as cursor:
@@ -59,7 +59,7 @@ def test_the_borrowers_own_commit_is_told_as_honestly(make: Make, proxy: Proxy) 
         conn.commit()
 
 
-def test_a_broken_connection_that_nobody_closes_leaves_no_descriptor(postgres: Postgres) -> None:
+def test_a_broken_connection_that_is_not_closed_leaves_no_descriptor(postgres: Postgres) -> None:
     """The descriptor kept for a look at the backend's end goes with the connection."""
     conn = connect(postgres.url, 5.0)
     with pytest.raises(DeadlineExceeded), deadline.limit(0.1), conn.cursor() as cursor:

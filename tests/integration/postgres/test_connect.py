@@ -19,7 +19,7 @@ SLACK_S = 1.0
 
 
 def options(conn: Connection) -> dict[str, int]:
-    """Return what the kernel was told about the connection's socket."""
+    """Return the socket options of the connection."""
     names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
     with socket.socket(fileno=os.dup(conn.fileno())) as same:
         return {
@@ -41,7 +41,7 @@ def test_the_kernel_looks_after_the_peer(proxy: Proxy) -> None:
 
 
 def test_what_the_url_says_of_the_socket_wins(proxy: Proxy) -> None:
-    """Whoever knows the network better is not overruled."""
+    """Settings in the URL are not overruled."""
     url = f"{through(proxy)}&keepalives_idle=77&tcp_user_timeout=5000"
     with closing(connect(url, 5.0)) as conn:
         found = options(conn)

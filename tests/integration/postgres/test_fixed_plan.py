@@ -31,18 +31,20 @@ class Worker:
         self.plan: Plan | None = None
         self.reads = 0
         self.slot_table = SlotTable(path)
-        self.siblings = FixedPlan(
+        self.plan_reader = FixedPlan(
             self.slot_table,
             min_connections=2 * workers,
             plan_for=self._plan_for,
             follow=self._follow,
         )
-        self.control = Control(connect, slot_table=self.slot_table, on_connect=self.siblings.read)
+        self.control = Control(
+            connect, slot_table=self.slot_table, on_connect=self.plan_reader.read
+        )
         self.pool = ConnectionPool(
             connect, max_size=1, control=self.control, slot_table=self.slot_table
         )
         self.reaper = Reaper(
-            self.slot_table, self.control, partial(self.siblings.look, self.control)
+            self.slot_table, self.control, partial(self.plan_reader.look, self.control)
         )
 
     def _plan_for(self, facts: PostgresFacts) -> Plan:
@@ -103,8 +105,8 @@ def read_anew(worker: Worker, watch: Watch) -> None:
     worker.control.renew()
 
 
-def test_what_one_worker_reads_anew_its_siblings_follow(make: Make, watch: Watch, url: str) -> None:
-    """Up and down, over the control connection that they have; the server refuses nobody."""
+def test_what_one_worker_reads_anew_the_others_follow(make: Make, watch: Watch, url: str) -> None:
+    """Up and down, over the control connection that they have; the server refuses no connection."""
     one, other = make(), make()
     for worker in (one, other):
         worker.reaper.start()
@@ -113,7 +115,7 @@ def test_what_one_worker_reads_anew_its_siblings_follow(make: Make, watch: Watch
     for most in (30, 12):
         allow(watch, url, most)
         read_anew(one, watch)
-        wait_until(lambda: other.follows(most), f"the sibling to follow {most}")  # noqa: B023
+        wait_until(lambda: other.follows(most), f"the other worker to follow {most}")  # noqa: B023
         assert one.follows(most)
         asked = [gevent.spawn(run, other.pool, "select pg_sleep(0.3)") for _ in range(40)]
         wait_until(lambda: other.pool.stats()["size"] == most - 7, "all that are shared")  # noqa: B023
@@ -124,19 +126,19 @@ def test_what_one_worker_reads_anew_its_siblings_follow(make: Make, watch: Watch
 
 
 def test_generations_with_different_settings_do_not_answer_each_other(make: Make) -> None:
-    """Each is told of the other's number once, and does not tell it anew."""
+    """Each reads the other's plan once, and does not read it again."""
     old, new = make(hosts=1), make(hosts=2)
     for worker in (old, new):
         worker.control.renew()
     for _ in range(3):
-        old.siblings.look(old.control)
-        new.siblings.look(new.control)
+        old.plan_reader.look(old.control)
+        new.plan_reader.look(new.control)
     assert (old.reads, new.reads) == (2, 1)
     assert old.follows(20)
     assert new.follows(10)
 
 
-def test_who_begins_goes_by_what_was_told(make: Make) -> None:
+def test_a_worker_that_begins_uses_the_plan_in_the_slot_table(make: Make) -> None:
     """Before it has read anything itself; the first of all has what is needed to ask."""
     first = make()
     assert first.slot_table.capacity == 4
@@ -144,7 +146,7 @@ def test_who_begins_goes_by_what_was_told(make: Make) -> None:
     assert make().slot_table.capacity == 20
 
 
-def test_what_fits_a_sibling_and_not_us_is_logged_once(
+def test_what_fits_another_worker_and_not_us_is_logged_once(
     make: Make, watch: Watch, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What this worker has it keeps."""
@@ -154,7 +156,7 @@ def test_what_fits_a_sibling_and_not_us_is_logged_once(
     allow(watch, url, 12)
     read_anew(few, watch)
     for _ in range(3):
-        many.siblings.look(many.control)
+        many.plan_reader.look(many.control)
     (record,) = caplog.records
     assert record.message.startswith("8 workers a host need 16 connections")
     assert many.follows(20)

@@ -41,7 +41,7 @@ Make = Callable[..., Member]
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    """A server of these tests' own: the session's has connections that no host claims."""
+    """A server of these tests' own: the session's has connections that no host has registered."""
     with temporary() as server:
         yield server
 
@@ -133,7 +133,7 @@ def test_a_host_that_is_gone_counts_for_a_while(make: Make) -> None:
 
 
 def test_what_a_host_left_behind_counts_until_it_is_gone(make: Make, watch: Watch) -> None:
-    """Connections that nobody claims are not given away, however long they last."""
+    """Connections that no host has registered are not given away, however long they last."""
     first = make("first")
     wait_until(has(first, 9), "all")
     with closing(connect(_url(watch), 5.0, application=application(17))):
@@ -156,40 +156,44 @@ def test_a_registrar_that_cannot_ask_lets_its_host_not_grow(make: Make) -> None:
     """Nothing is taken when the lease is over; what is held works on."""
     registrar = make("host", workers=2)
     wait_until(has(registrar, 9), "the registration")
-    sibling = make("host", workers=2)
-    assert run(sibling.pool, "select 7") == 7
+    other_worker = make("host", workers=2)
+    assert run(other_worker.pool, "select 7") == 7
     registrar.hosts.close()  # it is stuck, and its session lives
     gevent.sleep(LEASE_S)
-    assert not sibling.slot_table.leads()
-    assert run(sibling.pool, "select 7") == 7
-    gevent.joinall(asks(sibling, "select pg_sleep(0.1)", 3), raise_error=True)
-    assert sibling.pool.stats()["size"] == 1
-    assert sibling.slot_table.take() is None
+    assert not other_worker.slot_table.leads()
+    assert run(other_worker.pool, "select 7") == 7
+    gevent.joinall(asks(other_worker, "select pg_sleep(0.1)", 3), raise_error=True)
+    assert other_worker.pool.stats()["size"] == 1
+    assert other_worker.slot_table.take() is None
     registrar.hosts.start(registrar.control)
-    asked = asks(sibling, "select pg_sleep(1)", 2)
-    wait_until(lambda: sibling.pool.stats()["size"] == 2, "the host to go on")
+    asked = asks(other_worker, "select pg_sleep(1)", 2)
+    wait_until(lambda: other_worker.pool.stats()["size"] == 2, "the host to go on")
     gevent.joinall(asked, raise_error=True)
 
 
-def test_a_sibling_takes_up_what_the_registrar_left(make: Make, watch: Watch) -> None:
+def test_another_worker_becomes_registrar_when_the_first_ends(make: Make, watch: Watch) -> None:
     """The host loses nothing, and the number of hosts stays the same."""
-    registrar, sibling, other = make("host", workers=2), make("host", workers=2), make("other")
+    registrar, other_worker, other = make("host", workers=2), make("host", workers=2), make("other")
     wait_until(has(registrar, 4), "a half")
     wait_until(has(other, 4), "the other half")
-    assert run(sibling.pool, "select 7") == 7
+    assert run(other_worker.pool, "select 7") == 7
     number = registrar.slot_table.number
     registrar.close()
     ended = monotonic()
-    wait_until(sibling.slot_table.leads, "the sibling to follow")
+    wait_until(other_worker.slot_table.leads, "the other worker to lead")
     while monotonic() - ended < 1.5 * LEASE_S:
-        assert (sibling.slot_table.allowed, sibling.slot_table.hosts, other.slot_table.allowed) == (
+        assert (
+            other_worker.slot_table.allowed,
+            other_worker.slot_table.hosts,
+            other.slot_table.allowed,
+        ) == (
             4,
             2,
             4,
         )
         gevent.sleep(0.02)
-    assert sibling.slot_table.is_leased()
-    assert sibling.slot_table.number == number
+    assert other_worker.slot_table.is_leased()
+    assert other_worker.slot_table.number == number
 
 
 def test_a_host_whose_session_was_ended_registers_again(make: Make, watch: Watch) -> None:
@@ -232,20 +236,20 @@ def test_a_control_connection_beyond_the_share_moves(make: Make, watch: Watch) -
     wait_until(has(first, 9), "all")
     first.slot_table.reserve(0)
     taken = [first.slot_table.take() for _ in range(7)]
-    sibling = make("first", start=False)
-    sibling.slot_table.reserve(0)
-    sibling.start()
-    wait_until(lambda: slot_of(sibling) == 8, "a high slot")
+    other_worker = make("first", start=False)
+    other_worker.slot_table.reserve(0)
+    other_worker.start()
+    wait_until(lambda: slot_of(other_worker) == 8, "a high slot")
     for slot in taken:
         if slot is not None:
             first.slot_table.give(slot)
     make("second")
-    wait_until(lambda: slot_of(sibling) < 4, "a low one")
+    wait_until(lambda: slot_of(other_worker) < 4, "a low one")
     wait_until(lambda: first.slot_table._file.states(4, 9).count(FREE) == 5, "the rest to be free")
 
 
-def test_hosts_that_do_not_fit_are_told_and_keep_their_least(make: Make) -> None:
-    """With five hosts of one worker there is not one more for the fifth; it is told the sum."""
+def test_hosts_that_do_not_fit_are_reported_and_keep_their_minimum(make: Make) -> None:
+    """With five hosts of one worker there is not one more for the fifth; its error has the sum."""
     members = [make(str(number)) for number in range(4)]
     for member in members:
         wait_until(has(member, 2), "two each")
@@ -259,7 +263,7 @@ def test_hosts_that_do_not_fit_are_told_and_keep_their_least(make: Make) -> None
 
 
 def test_the_hosts_are_counted_by_their_locks(make: Make, url: str) -> None:
-    """Whoever connects can count them; a host that is not there any more is not counted."""
+    """Each connection can count them; a host that is not there any more is not counted."""
     members = [make("first"), make("second")]
     for member in members:
         wait_until(has(member, 4), "a half")
@@ -278,13 +282,17 @@ def test_a_pooler_of_transactions_is_refused() -> None:
 
 
 def test_who_is_gone_is_remembered_for_a_while() -> None:
-    """With what it claimed last."""
-    census = Registry()
-    census.note({1: 8, 2: 8}, 100.0)
-    census.note({1: 4}, 100.2)
-    assert (len(census), census.claimed_beside(1)) == (2, 8)
-    census.note({1: 4}, 100.0 + GONE_S)
-    assert (len(census), census.claimed_beside(1), census.claimed_beside(2)) == (1, 0, 4)
+    """With the number of connections that it registered last."""
+    hosts = Registry()
+    hosts.note({1: 8, 2: 8}, 100.0)
+    hosts.note({1: 4}, 100.2)
+    assert (len(hosts), hosts.registered_by_others(1)) == (2, 8)
+    hosts.note({1: 4}, 100.0 + GONE_S)
+    assert (len(hosts), hosts.registered_by_others(1), hosts.registered_by_others(2)) == (
+        1,
+        0,
+        4,
+    )
 
 
 class Host:
@@ -334,8 +342,8 @@ class Host:
         """Return how many statements each worker has run."""
         lines = [log.read_text().splitlines() for log in self.logs]
         return [
-            max((int(line.split()[1]) for line in told if line.startswith("served ")), default=0)
-            for told in lines
+            max((int(line.split()[1]) for line in printed if line.startswith("served ")), default=0)
+            for printed in lines
         ]
 
     def said(self) -> list[str]:
@@ -348,7 +356,7 @@ REFUSED = ("too many clients", "remaining connection slots", "too many connectio
 
 
 @pytest.mark.timeout(240)
-def test_hosts_come_and_go_and_the_server_refuses_nobody(
+def test_hosts_come_and_go_and_the_server_refuses_no_connection(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All start within a second, some are killed, others come, the server restarts."""

@@ -184,7 +184,7 @@ def test_a_transaction_that_may_be_repeated_outlives_a_conflict(make: Make, watc
     watch.ask(f"drop table {table}; select 1")
 
 
-def test_a_conflict_is_not_repeated_when_nobody_said_so(make: Make, watch: Watch) -> None:
+def test_a_conflict_is_not_repeated_unless_asked_for(make: Make, watch: Watch) -> None:
     """An ordinary transaction reports it, as something that may be tried again."""
     pool = make(1)
     with pytest.raises(SerializationFailure) as caught, pool.connection() as conn:

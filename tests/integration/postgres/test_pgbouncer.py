@@ -25,7 +25,7 @@ COUNTED = {"GREENLINE_HOSTS": "auto", "PGBOUNCER_POOL_SIZE": str(POOL_SIZE)}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """A small Postgres that nobody else is connected to."""
+    """A small Postgres without other connections."""
     with temporary(20) as server:
         yield server
 
@@ -101,7 +101,7 @@ def test_a_worker_counts_no_hosts_through_it(
 def test_the_service_serves_through_it(
     pgbouncer: Pgbouncer, server: Postgres, mongo: Mongo
 ) -> None:
-    """With the number of hosts told, and nothing that only a session keeps."""
+    """With the number of hosts set, and nothing that only a session keeps."""
     databases = Databases(server.url, mongo.url)
     run(["flask", "db", "upgrade", "sample"], databases.environ)
     environ = {

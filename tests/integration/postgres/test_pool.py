@@ -110,7 +110,7 @@ def test_the_server_never_sees_more_than_the_limit(make_pool: MakePool, postgres
 
 
 def test_the_slot_is_reserved_while_the_connection_is_being_made(make_pool: MakePool) -> None:
-    """A slow connect counts: nobody else may begin one beyond the limit meanwhile."""
+    """A slow connect counts: no other may begin beyond the limit meanwhile."""
     connecting, go = [], Event()
 
     def slow(**_: Any) -> Connection:
@@ -228,7 +228,7 @@ def test_an_error_before_the_wait_leaves_no_waiter(
 def test_a_waiter_killed_in_the_moment_it_was_served_passes_it_on(
     make_pool: MakePool, gift: str
 ) -> None:
-    """A hand-over that finds nobody goes to the next in the queue and is never lost."""
+    """A hand-over without a waiter goes to the next in the queue and is never lost."""
     pool, release = make_pool(1), Event()
     with pool.connection(autocommit=True):
         first = gevent.spawn(hold, pool, release)
@@ -311,7 +311,7 @@ def test_a_statement_that_fails_costs_no_connection(make_pool: MakePool) -> None
 
 
 def test_a_conflict_names_the_constraint(make_pool: MakePool) -> None:
-    """A violated constraint is told by its name, with the driver's error as the cause."""
+    """A violated constraint is reported by its name, with the driver's error as the cause."""
     with pytest.raises(Conflict, match="pair_unique") as caught:
         with make_pool(1).connection() as conn, conn.cursor() as cursor:
             cursor.execute("create temp table p (x int constraint pair_unique unique)")
@@ -419,7 +419,7 @@ def test_close_sends_the_waiting_away_and_leaves_no_connection(make_pool: MakePo
 
 
 def test_close_before_a_connect_has_begun_leaves_nothing(make_pool: MakePool) -> None:
-    """The slot was taken in the same turn of the loop: nobody would free it any more."""
+    """The slot was taken in the same turn of the loop: it would not be freed any more."""
     pool, release = make_pool(2), Event()
     waiter, closing = gevent.spawn(hold, pool, release), gevent.spawn(pool.close, 2.0)
     gevent.joinall([waiter, closing], timeout=40)
@@ -428,7 +428,7 @@ def test_close_before_a_connect_has_begun_leaves_nothing(make_pool: MakePool) ->
     assert counts(pool) == NONE
 
 
-def test_a_server_that_is_not_there_is_told_as_such() -> None:
+def test_a_server_that_is_not_there_is_reported_as_such() -> None:
     """A refused connect is StoreDown, in one line without advice."""
     with pytest.raises(StoreDown) as caught:
         connect("postgresql://127.0.0.1:1/none", 5.0)

@@ -66,7 +66,9 @@ def sizes(*pools: ConnectionPool) -> tuple[int, ...]:
     return tuple(pool.stats()["size"] for pool in pools)
 
 
-def test_a_pool_under_constant_load_gives_to_its_sibling(opened: Opened, pooled: Pooled) -> None:
+def test_a_pool_under_constant_load_releases_to_the_other_pool(
+    opened: Opened, pooled: Pooled
+) -> None:
     """It never has an idle connection, and many wait for those it has."""
     slot_table = opened(SLOTS)
     busy, other = pooled(slot_table), pooled(slot_table)
@@ -120,7 +122,7 @@ def test_another_librarys_pool_is_given_its_turn(
             assert conn.execute(text("select 7")).scalar() == 7
 
 
-def test_a_sibling_process_is_served_beside_them(opened: Opened, pooled: Pooled) -> None:
+def test_another_process_is_served_beside_them(opened: Opened, pooled: Pooled) -> None:
     """Two busy pools of one worker leave another worker its part of the host's slots."""
     slot_table = opened(SLOTS - 1)
     first, second, elsewhere = pooled(slot_table), pooled(slot_table), pooled(opened(SLOTS - 1))

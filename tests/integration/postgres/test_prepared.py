@@ -126,7 +126,7 @@ def test_a_name_that_a_borrower_took_is_taken_back(pool: ConnectionPool) -> None
 
 
 def test_a_taken_name_breaks_no_transaction_twice(pool: ConnectionPool) -> None:
-    """Where the failure has broken a transaction nothing is tried again, and it is told."""
+    """Where the failure has broken a transaction, the error is raised and nothing is repeated."""
     change(pool, "prepare mine as select 'theirs'")
     with (
         pytest.raises(StoreError) as caught,

@@ -31,7 +31,7 @@ from tests.helpers.support import wait_until
 
 
 def test_the_server_never_sees_more_while_connections_are_retired(make: Make, watch: Watch) -> None:
-    """Lifetimes end, statements are abandoned, and a server that allows no more refuses nobody."""
+    """Lifetimes end, statements are abandoned, and the server refuses no connection."""
     pool = make(5, url=limited(watch, 5), max_lifetime_s=0.05)
 
     def work(number: int) -> None:
@@ -47,7 +47,9 @@ def test_the_server_never_sees_more_while_connections_are_retired(make: Make, wa
     wait_until(lambda: pool.stats()["size"] == pool.stats()["idle"], "the last to leave")
 
 
-def test_a_server_that_allows_just_the_limit_refuses_nobody(make: Make, watch: Watch) -> None:
+def test_a_server_that_allows_just_the_limit_refuses_no_connection(
+    make: Make, watch: Watch
+) -> None:
     """Closing and connecting again at the server's own limit is never too early."""
     pool = make(3, url=limited(watch, 3), max_lifetime_s=0.001)
 
@@ -178,7 +180,7 @@ def test_the_statement_timeout_survives_the_reset(make: Make, postgres: Server) 
 
 
 @pytest.mark.parametrize("how", ["deadline", "kill"])
-def test_the_server_stops_working_for_nobody(make: Make, watch: Watch, how: str) -> None:
+def test_the_server_stops_working_when_the_request_ends(make: Make, watch: Watch, how: str) -> None:
     """The caller is answered at once, and the abandoned statement is cancelled."""
     pool = make(1)
 
@@ -214,7 +216,7 @@ def test_a_cancelling_connection_that_died_is_replaced(make: Make, watch: Watch)
         )
 
 
-def test_where_the_time_went_is_told(make: Make) -> None:
+def test_where_the_time_went_is_reported(make: Make) -> None:
     """The error counts what was spent in the queue, connecting and in Postgres."""
     pool = make(1)
     with pytest.raises(DeadlineExceeded) as caught, deadline.limit(0.3):
@@ -231,7 +233,7 @@ def test_where_the_time_went_is_told(make: Make) -> None:
 def test_a_deaf_server_costs_no_more_than_the_deadline(
     make: Make, proxy: Proxy, stage: str
 ) -> None:
-    """The one who waits is told in time, and a thousand others go on meanwhile."""
+    """The waiting greenlet gets an error in time, and a thousand others go on meanwhile."""
     pool = make(1, url=through(proxy))
     if stage == "in a statement":
         run(pool, "select 1")
@@ -245,7 +247,7 @@ def test_a_deaf_server_costs_no_more_than_the_deadline(
 
 
 def test_a_connect_that_was_given_up_keeps_its_slot_until_the_server_lets_go(proxy: Proxy) -> None:
-    """Who waited is told in time; who comes next does not connect beyond the limit."""
+    """A waiter gets an error in time; the next does not connect beyond the limit."""
     pool = ConnectionPool(partial(connect, through(proxy), 0.3), max_size=1, timeout_s=1.5)
     proxy.deafen()
     started = monotonic()
@@ -260,7 +262,7 @@ def test_a_connect_that_was_given_up_keeps_its_slot_until_the_server_lets_go(pro
     assert pool.close(5.0)
 
 
-def test_a_name_that_resolves_slowly_blocks_nobody(
+def test_a_name_that_resolves_slowly_blocks_no_other_greenlet(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """libpq never gets a name to resolve: the hub does, and the deadline bounds it."""

@@ -46,7 +46,7 @@ def test_each_pause_may_be_twice_as_long(make: Make, monkeypatch: pytest.MonkeyP
 def test_no_pause_is_begun_that_the_request_has_no_time_for(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The conflict is told at once: waiting for the deadline would help nobody."""
+    """The conflict is raised at once: waiting for the deadline would not help."""
     monkeypatch.setattr(client, "CONFLICT_PAUSE_S", 30.0)
     work = Conflicting()
     pool = make(1)
@@ -58,7 +58,7 @@ def test_no_pause_is_begun_that_the_request_has_no_time_for(
 
 
 def test_pauses_end_with_the_request(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many attempts as fit are made, and the last one's conflict is told before the deadline."""
+    """As many attempts as fit are made, and the last conflict is raised before the deadline."""
     monkeypatch.setattr(client, "CONFLICT_PAUSE_S", 0.05)
     monkeypatch.setattr(client, "MAX_CONFLICT_PAUSE_S", 60.0)
     work = Conflicting()

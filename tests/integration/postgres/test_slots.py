@@ -60,7 +60,7 @@ def worker(path: Path, url: str) -> Iterator[Worker]:
 
 
 def test_workers_together_never_exceed_the_host(worker: Worker) -> None:
-    """Each would take all; the server, which allows just the host's connections, refuses nobody."""
+    """Each would take all; the server, which allows just the host's connections, refuses none."""
     pools = [worker()[0] for _ in range(3)]
     with ExitStack() as stack:
         for pool in pools:
@@ -101,7 +101,7 @@ def test_a_budget_that_shrinks_is_followed(worker: Worker, watch: Watch) -> None
     wait_until(lambda: watch.count() == 2, "the idle ones to go")
 
 
-def test_who_finds_no_slot_waits_for_one_and_is_told(worker: Worker) -> None:
+def test_a_worker_without_a_slot_waits_for_one_and_is_notified(worker: Worker) -> None:
     """A worker that has none waits as for a busy pool."""
     _, slot_table = worker(capacity=1, reserved=0)
     slot = slot_table.take()
@@ -164,7 +164,7 @@ gevent.joinall([gevent.spawn(hold) for _ in range(6)])
 def test_the_slots_of_a_killed_worker_are_closed_until_its_backends_are_gone(
     worker: Worker, path: Path, url: str, watch: Watch, postgres: Postgres
 ) -> None:
-    """A backend in mid-statement outlives its worker; nobody connects in its place."""
+    """A backend in mid-statement outlives its worker; no other connects in its place."""
     # In PL/pgSQL nothing looks at the client for a while, and the statement timeout is ours.
     spin = "do $$ begin while clock_timestamp() < now() + '4 s' loop null; end loop; end $$"
     holder = subprocess.Popen(

@@ -63,7 +63,7 @@ def pool(proxy: Proxy) -> Iterator[ConnectionPool]:
 def test_the_deadline_ends_a_statement_and_the_pool_recovers(
     pool: ConnectionPool, proxy: Proxy, network: Network
 ) -> None:
-    """The caller is told in time, a thousand others go on, and the slot is free in the end."""
+    """The caller gets an error in time, a thousand others go on, and the slot becomes free."""
     with a_thousand_go_on():
         network.drop(proxy.port)
         started = monotonic()
@@ -76,7 +76,7 @@ def test_the_deadline_ends_a_statement_and_the_pool_recovers(
 
 
 def test_a_connect_ends_at_its_own_limit(proxy: Proxy, network: Network) -> None:
-    """Nobody answers the first packet."""
+    """The first packet gets no answer."""
     network.drop(proxy.port)
     started = monotonic()
     with pytest.raises(StoreDown):
@@ -130,7 +130,7 @@ def test_every_connection_has_these_limits(postgres: Postgres) -> None:
 
 
 def test_a_vanished_mongodb_costs_no_more_than_the_deadline(network: Network, folder: Path) -> None:
-    """It is told in time each time, and served again when it is back, over new connections."""
+    """Each caller gets an error in time, and new connections serve it when the server is back."""
 
     def first(database: "Database[dict[str, Any]]") -> dict[str, Any] | None:
         return database.things.find_one({"_id": 1})

@@ -1,11 +1,11 @@
 """
-Processes that share a ledger and hold real connections, and are killed, stopped and replaced.
+Processes that share a slot table and hold real connections, and are killed, stopped and replaced.
 
 A round is one such thing: a kill, a stop, an end, a reload of all, a kill of all. It prints what
 happened as JSON. Not in pytest's process, which is patched: here are forks, signals and blocking
 connections, as plain as they get.
 
-    python -m tests.integration.slots.slot_table_storm URL SUPERUSER_URL LEDGER CAPACITY ROUNDS SEED
+    python -m tests.integration.slots.slot_table_storm URL SUPERUSER_URL TABLE CAPACITY ROUNDS SEED
 """
 
 import contextlib
@@ -43,8 +43,8 @@ OURS = """
 class Worker:
     """A process with a control connection and as many others as it feels like."""
 
-    def __init__(self, url: str, path: Path, capacity: int, journal: int) -> None:
-        self.url, self.journal, self.capacity = url, journal, capacity
+    def __init__(self, url: str, path: Path, capacity: int, event_log: int) -> None:
+        self.url, self.event_log, self.capacity = url, event_log, capacity
         self.slot_table = SlotTable(path)
         self.slot_table.resize(capacity, PROCESSES)  # too few for all: who comes late waits
         self.lent: dict[Slot, Any] = {}
@@ -59,7 +59,7 @@ class Worker:
         self.stopped = True
 
     def say(self, what: str) -> None:
-        os.write(self.journal, f"{what}\n".encode())
+        os.write(self.event_log, f"{what}\n".encode())
 
     def run(self) -> None:
         control_slot, control = self.control()
@@ -185,9 +185,9 @@ class Gone:
 
 
 class Nursery:
-    """A process that forks workers, as gunicorn's master does: they inherit nothing from it."""
+    """A process that forks workers, as gunicorn's arbiter does: they inherit nothing from it."""
 
-    def __init__(self, url: str, path: Path, capacity: int, journal: int, seed: int) -> None:
+    def __init__(self, url: str, path: Path, capacity: int, event_log: int, seed: int) -> None:
         asks, self._ask = os.pipe()
         self._answers, answer = os.pipe()
         if os.fork() == 0:
@@ -198,16 +198,16 @@ class Nursery:
                 pid = os.fork()
                 if pid == 0:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    self._work(url, path, capacity, journal, seed)
+                    self._work(url, path, capacity, event_log, seed)
                 os.write(answer, f"{pid:8}".encode())
             os._exit(0)
 
-    def _work(self, url: str, path: Path, capacity: int, journal: int, seed: int) -> None:
+    def _work(self, url: str, path: Path, capacity: int, event_log: int, seed: int) -> None:
         random.seed(seed)
         try:
-            Worker(url, path, capacity, journal).run()
+            Worker(url, path, capacity, event_log).run()
         except Exception as error:
-            os.write(journal, f"failed {error!r}\n".encode())
+            os.write(event_log, f"failed {error!r}\n".encode())
         finally:
             os._exit(0)
 
@@ -299,14 +299,14 @@ def main() -> None:
     url, superuser_url, path, capacity, rounds, seed = sys.argv[1:]
     random.seed(int(seed))
     did: Counter[str] = Counter()
-    with tempfile.TemporaryFile(buffering=0) as journal:
-        os.set_blocking(journal.fileno(), True)
-        nursery = Nursery(url, Path(path), int(capacity), journal.fileno(), int(seed))
+    with tempfile.TemporaryFile(buffering=0) as event_log:
+        os.set_blocking(event_log.fileno(), True)
+        nursery = Nursery(url, Path(path), int(capacity), event_log.fileno(), int(seed))
         backends = Backends(superuser_url)
         with Highest(backends, every_s=0.005) as highest:
             Storm(nursery, did).go_on(int(rounds))
-        journal.seek(0)
-        lines = journal.read().decode().splitlines()
+        event_log.seek(0)
+        lines = event_log.read().decode().splitlines()
     said = Counter(line.split()[0] for line in lines)
     waits = [float(line.split()[1]) for line in lines if line.startswith("waited")]
     troubles = [line for line in lines if line.startswith(("refused", "failed"))]

@@ -76,11 +76,11 @@ def run(*command: str, limit_s: float) -> str:
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
     """
-    Whoever is killed, stopped or replaced, and whenever: the server, which takes no connection
-    more, refuses none, none of its counts is too high, nobody starves, and no slot is lost.
+    Whichever process is killed, stopped or replaced: the server, which takes no connection
+    more, refuses none, none of its counts is too high, no process starves, and no slot is lost.
     """
     with temporary(CAPACITY + MAX_OVERFLOW + RESERVED_BY_POSTGRES) as server:
-        told = json.loads(
+        reported = json.loads(
             run(
                 "-m", "tests.integration.slots.slot_table_storm",
                 server.url, server.superuser_url, str(tmp_path / "slots"),
@@ -88,17 +88,19 @@ def test_the_server_never_has_more_than_the_capacity(tmp_path: Path) -> None:
                 limit_s=LIMIT_S,
             )
         )  # fmt: skip
-    assert told["troubles"] == []
-    assert told["highest"] <= CAPACITY + MAX_OVERFLOW
-    assert told["longest_wait_s"] < 10
-    assert told["not_settled"] == 0
-    assert told["free_at_the_end"] >= CAPACITY - 1  # one may be that of the connection that looks
-    assert sum(told[act] for act in ("kill", "stop", "end", "reload", "kill all")) == ROUNDS
-    assert told["settled"] > ROUNDS
-    assert told["returned"] > ROUNDS
+    assert reported["troubles"] == []
+    assert reported["highest"] <= CAPACITY + MAX_OVERFLOW
+    assert reported["longest_wait_s"] < 10
+    assert reported["not_settled"] == 0
+    assert (
+        reported["free_at_the_end"] >= CAPACITY - 1
+    )  # one may be that of the connection that looks
+    assert sum(reported[act] for act in ("kill", "stop", "end", "reload", "kill all")) == ROUNDS
+    assert reported["settled"] > ROUNDS
+    assert reported["returned"] > ROUNDS
 
 
-@pytest.mark.parametrize("how", ["there is none", "it is truncated", "it is no ledger"])
+@pytest.mark.parametrize("how", ["there is none", "it is truncated", "it is no slot table"])
 def test_processes_that_open_it_at_once_share_one(tmp_path: Path, how: str) -> None:
     """Made or made anew by one of them while the others look: each slot is taken once."""
     run("-c", OPEN_AT_ONCE, str(tmp_path / "slots"), how, limit_s=90)

@@ -32,7 +32,7 @@ finally:
 
 
 def test_a_hub_that_computes_on_a_busy_machine_is_alive() -> None:
-    """It waits for the CPU most of the time, and the master is notified meanwhile."""
+    """It waits for the CPU most of the time, and the arbiter is notified meanwhile."""
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 1

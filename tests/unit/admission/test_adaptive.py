@@ -194,7 +194,7 @@ def test_what_waits_for_a_pool_does_not_raise_the_limit(slots: int) -> None:
 
 
 def test_what_a_database_with_two_cores_cannot_serve_does_not_raise_the_limit() -> None:
-    """More in progress bring no more answers: each trial is taken back."""
+    """More in progress bring no more answers: each probe is taken back."""
     worker = Worker(about(0.004), cpu_s=0.001, slots=2, is_lock=False)
     worker.run(60.0, 200)
     assert worker.rate(50.0) >= 0.9 * 2 / 0.004
@@ -231,7 +231,7 @@ def test_a_spare_handler_may_hold_the_slot_that_another_one_asks_for() -> None:
     assert limit.value == 90
 
 
-def test_a_trial_that_was_not_finished_is_taken_back() -> None:
+def test_a_probe_that_was_not_finished_is_taken_back() -> None:
     """The last clients of a burst leave while a lower limit is tried: the next burst has it all."""
     worker = Worker(always(0.2))
     worker.run(2.0, 200)
@@ -288,15 +288,15 @@ def test_what_another_worker_has_learnt_is_where_it_begins() -> None:
 
 
 def test_a_limit_that_failed_is_tried_again_less_and_less_often() -> None:
-    """In two minutes, fewer trials than one each HOLD_S."""
+    """In two minutes, fewer probes than one each HOLD_S."""
     worker = Worker(about(0.004), cpu_s=0.001, slots=2, is_lock=False)
-    trials, before = 0, INITIAL
+    probes, before = 0, INITIAL
     worker.run(0.1, 200)
     for _ in range(1200):
         worker.run(0.1)
-        trials += worker.limit.value > before
+        probes += worker.limit.value > before
         before = worker.limit.value
-    assert 1 <= trials < 120 / HOLD_S
+    assert 1 <= probes < 120 / HOLD_S
 
 
 @given(

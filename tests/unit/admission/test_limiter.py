@@ -20,7 +20,7 @@ LONG_S = 60.0
 
 
 class Client:
-    """A client's connection: what the gate is given, and the client's end of it."""
+    """A client's connection: what the limiter gets, and the client's end of it."""
 
     def __init__(self) -> None:
         self.sock, self.end = socket.socketpair()
@@ -74,7 +74,9 @@ def test_admits_up_to_the_limit_and_refuses_the_next_at_once(clients: list[Clien
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_health_checks_pass_a_full_gate_and_do_not_count(clients: list[Client], path: str) -> None:
+def test_health_checks_pass_a_full_limiter_and_do_not_count(
+    clients: list[Client], path: str
+) -> None:
     """However busy it is, the worker tells that it lives, a hundred times."""
     limiter = ConcurrencyLimiter(Fixed(0))
     for _ in range(100):
@@ -90,14 +92,14 @@ def test_what_only_looks_like_a_health_check_is_refused(clients: list[Client], p
 
 
 def test_other_paths_may_be_the_health_checks(clients: list[Client]) -> None:
-    """An application that has its own is told by its own."""
+    """An application that has its own uses its own."""
     limiter = ConcurrencyLimiter(Fixed(0), exempt=("/status",))
     assert limiter.acquire({"PATH_INFO": "/status"}, clients[0].sock) is None
     with pytest.raises(Overloaded):
         limiter.acquire({"PATH_INFO": "/healthz"}, clients[0].sock)
 
 
-def test_who_waits_is_admitted_in_order_and_nobody_overtakes(clients: list[Client]) -> None:
+def test_waiting_requests_are_admitted_in_order_and_none_overtakes(clients: list[Client]) -> None:
     """A place that becomes free goes to who came first, not to who comes just then."""
     limiter = ConcurrencyLimiter(Fixed(1), max_waiting=3, max_wait_s=LONG_S)
     (place,) = busy(limiter, clients[0])
@@ -113,7 +115,7 @@ def test_who_waits_is_admitted_in_order_and_nobody_overtakes(clients: list[Clien
     assert third.get(timeout=40) is not None
 
 
-def test_nobody_waits_longer_than_allowed_or_in_too_long_a_queue(clients: list[Client]) -> None:
+def test_no_request_waits_longer_than_allowed_or_in_too_long_a_queue(clients: list[Client]) -> None:
     """The one in the queue is refused in time; the one for whom it has no room at once."""
     limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=1.0)
     busy(limiter, clients[0])
@@ -160,7 +162,7 @@ def test_a_client_that_hangs_up_while_it_waits_is_let_go(clients: list[Client]) 
 
 
 def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list[Client]) -> None:
-    """Its end hides behind a body that nobody reads yet; the place goes to the next."""
+    """Its end hides behind a body that is not read yet; the place goes to the next."""
     limiter = ConcurrencyLimiter(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
     (place,) = busy(limiter, clients[0])
     first, second = waiting(limiter, clients[1], clients[2])
@@ -175,7 +177,7 @@ def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list
 
 
 def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list[Client]) -> None:
-    """Bytes that nobody reads yet wake the hub once, not all the time."""
+    """Bytes that are not read yet wake the hub once, not all the time."""
     limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
     busy(limiter, clients[0])
     (waiter,) = waiting(limiter, clients[1])
@@ -248,7 +250,7 @@ def test_the_limit_learns_how_long_each_took_and_how_it_ended(clients: list[Clie
     kills=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 20)), max_size=12),
     closes=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 20)), max_size=8),
 )
-def test_whoever_is_killed_or_hangs_up_whenever_no_place_is_lost(
+def test_whichever_request_is_killed_or_disconnects_no_place_is_lost(
     limit: int,
     queue: int,
     work: list[int],

@@ -73,7 +73,7 @@ def test_without_proc_there_is_no_limit(tmp_path: Path) -> None:
     [("10000", 1), ("100000", 1), ("199999", 1), ("200000", 2), ("790000", 7), ("max", 2)],
 )
 def test_as_many_workers_as_whole_cpus(tmp_path: Path, quota: str, workers: int) -> None:
-    """Rounded down, one at least; two where nobody says."""
+    """Rounded down, one at least; two where it is not set."""
     assert default_workers(tree(tmp_path, "0::/", {"cpu.max": f"{quota} 100000"})) == workers
 
 

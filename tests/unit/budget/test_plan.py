@@ -138,8 +138,8 @@ def test_a_host_holds_what_its_mongodb_clients_may(
     deployment: Deployment, more: int, size: int | None
 ) -> None:
     """Even shares fit while each changes clients, and a second generation at its least beside."""
-    told = least(deployment, MONGODB_EXTRA_A_WORKER) + HEAD_ROOM + more
-    plan = mongodb_plan(told, deployment, pool_size=size)
+    server_limit = least(deployment, MONGODB_EXTRA_A_WORKER) + HEAD_ROOM + more
+    plan = mongodb_plan(server_limit, deployment, pool_size=size)
     workers, each = deployment.workers, MONGODB_EXTRA_A_WORKER + 1
     second = plan.reserved - workers * each
     # A pool of one is not exchanged.
@@ -147,7 +147,7 @@ def test_a_host_holds_what_its_mongodb_clients_may(
     assert workers * (plan.worker + MONGODB_EXTRA_A_WORKER + exchange) + second <= plan.host
     assert second == workers * each or plan.reserved == plan.host
     hosts = deployment.hosts + deployment.surge_hosts
-    assert hosts * plan.host <= told - HEAD_ROOM < hosts * (plan.host + 1)
+    assert hosts * plan.host <= server_limit - HEAD_ROOM < hosts * (plan.host + 1)
     assert plan.max_pool_size == plan.worker <= (size or 100)
 
 
@@ -162,8 +162,8 @@ def test_the_sum_that_is_shown_adds_up(
     found = results(plan.lines)
     assert found[-3:] == [plan.worker, plan.max_pool_size, plan.more_workers]
     assert plan.host in found
-    told = least(deployment, MONGODB_EXTRA_A_WORKER) + HEAD_ROOM + more
-    plan = mongodb_plan(told, deployment, pool_size=size)
+    server_limit = least(deployment, MONGODB_EXTRA_A_WORKER) + HEAD_ROOM + more
+    plan = mongodb_plan(server_limit, deployment, pool_size=size)
     assert results(plan.lines)[-2:] == [plan.worker, plan.more_workers]
 
 
@@ -206,18 +206,18 @@ def test_less_of_anything_never_gives_more(
     assert_no_more(lambda: postgres_plan(facts, deployment, pool_size=size), before)
 
 
-@given(deployments, room, st.sampled_from(("told", *DEPLOYMENT)), st.integers(1, 20))
+@given(deployments, room, st.sampled_from(("server_limit", *DEPLOYMENT)), st.integers(1, 20))
 def test_less_of_mongodb_never_gives_more(
     deployment: Deployment, more: int, name: str, step: int
 ) -> None:
     """Fewer connections, more workers or more hosts: no figure grows."""
-    told = least(deployment, MONGODB_EXTRA_A_WORKER) + HEAD_ROOM + more
-    before = mongodb_plan(told, deployment)
-    if name == "told":
-        told -= step
+    server_limit = least(deployment, MONGODB_EXTRA_A_WORKER) + HEAD_ROOM + more
+    before = mongodb_plan(server_limit, deployment)
+    if name == "server_limit":
+        server_limit -= step
     else:
         deployment = replace(deployment, **{name: getattr(deployment, name) + step})
-    assert_no_more(lambda: mongodb_plan(told, deployment), before)
+    assert_no_more(lambda: mongodb_plan(server_limit, deployment), before)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_the_lowest_limit_binds(change: dict[str, Any], host: int, binding: str)
     assert (plan.host, plan.binding) == (host, binding)
 
 
-def test_a_pgbouncers_limit_must_be_told() -> None:
+def test_a_pgbouncers_limit_must_be_set() -> None:
     """It cannot be read through it: the error names the variable, and why."""
     facts = replace(STOCK, behind_pgbouncer=True, others=40)
     with pytest.raises(ConfigError, match=r"^PGBOUNCER_POOL_SIZE: not set.*cannot be read"):
@@ -301,7 +301,7 @@ def test_a_pool_size_caps_and_raises_nothing(
 
 
 @pytest.mark.parametrize(
-    ("told", "setting", "size", "worker", "binding"),
+    ("server_limit", "setting", "size", "worker", "binding"),
     [
         (None, None, None, 100, "pymongo's maxPoolSize"),
         (None, None, 300, 300, "MONGODB_MAX_POOL_SIZE"),
@@ -326,10 +326,10 @@ def test_a_pool_size_caps_and_raises_nothing(
     ],
 )
 def test_mongodb_follows_what_is_known(
-    told: int | None, setting: int | None, size: int | None, worker: int, binding: str
+    server_limit: int | None, setting: int | None, size: int | None, worker: int, binding: str
 ) -> None:
     """The server's word and ours, the lower one; without either 1,000; at most pymongo's 100."""
-    plan = mongodb_plan(told, ALONE, pool_size=size, max_connections=setting)
+    plan = mongodb_plan(server_limit, ALONE, pool_size=size, max_connections=setting)
     assert (plan.worker, plan.binding) == (worker, binding)
 
 

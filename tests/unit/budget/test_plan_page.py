@@ -53,9 +53,9 @@ def test_the_sixteen_workers_of_the_page_do_not_fit() -> None:
     """The page's last sentence on the pods, asked with the example's own command."""
     command = EXAMPLES["Ten pods"].partition("\n")[0]
     done = budget(*shlex.split(command)[2:], "--workers", "16")
-    (told,) = re.findall(r"Sixteen workers .* need (\d+) connections, and there are (\d+)", PAGE)
+    (numbers,) = re.findall(r"Sixteen workers .* need (\d+) connections, and there are (\d+)", PAGE)
     assert done.exit_code == 1
-    assert "need {} connections (control 1 + pool 1 each), there are {}:".format(*told) in (
+    assert "need {} connections (control 1 + pool 1 each), there are {}:".format(*numbers) in (
         done.stderr
     )
 

@@ -22,6 +22,6 @@ UNKNOWN = {"name": "c", "skip_reason": "not found"}
 def test_only_a_finding_fails(
     packages: list[object], status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A registry without advisories is no proof, and is not told as one."""
+    """A registry without advisories is no proof, and is not reported as one."""
     assert judged(packages) == status
     assert said in capsys.readouterr().out

@@ -12,8 +12,8 @@ from greenline.http.fast_parser import CHUNKED, Fallback, FastParser, Rules
 HOST = b"Host: example.org\r\n"
 
 
-def lane(**settings: Any) -> FastParser:
-    """Return the fast lane of a client on the loopback."""
+def parser(**settings: Any) -> FastParser:
+    """Return the fast parser of a client on the loopback."""
     cfg = Config()
     for name, value in settings.items():
         cfg.set(name, value)
@@ -39,9 +39,9 @@ def lane(**settings: Any) -> FastParser:
         pytest.param(b"GET / HTTP/1.1\r\n" + HOST + b"A:  \xe9 \r\n", id="latin-1"),
     ],
 )
-def test_the_ordinary_takes_the_fast_lane(head: bytes) -> None:
+def test_the_ordinary_takes_the_fast_parser(head: bytes) -> None:
     """What browsers, proxies and programs send is read here."""
-    assert lane().read(head + b"\r\n").head_bytes == len(head) + 2
+    assert parser().read(head + b"\r\n").head_bytes == len(head) + 2
 
 
 @pytest.mark.parametrize(
@@ -70,21 +70,21 @@ def test_the_ordinary_takes_the_fast_lane(head: bytes) -> None:
 def test_the_unusual_does_not(head: bytes) -> None:
     """What gunicorn refuses, or what takes more than a glance, is left to it."""
     with pytest.raises(Fallback):
-        lane().read(head + b"\r\n")
+        parser().read(head + b"\r\n")
 
 
 @pytest.mark.parametrize("cut", [1, 10, 16, 25, 36])
 def test_a_part_of_a_head_is_unusual(cut: int) -> None:
     """gunicorn's parser reads on, and refuses early what it can."""
     head = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
-    assert lane().read(head).method == "GET"
+    assert parser().read(head).method == "GET"
     with pytest.raises(Fallback):
-        lane().read(head[:cut])
+        parser().read(head[:cut])
 
 
 def test_a_request_knows_what_hooks_and_logs_ask_for() -> None:
     """Its attributes are those of gunicorn's own."""
-    request = lane().read(b"POST /a%20b?c HTTP/1.1\r\nhost: h\r\nCONTENT-LENGTH: 3\r\n\r\nabc")
+    request = parser().read(b"POST /a%20b?c HTTP/1.1\r\nhost: h\r\nCONTENT-LENGTH: 3\r\n\r\nabc")
     assert (request.method, request.uri, request.path) == ("POST", "/a%20b?c", "/a%20b")
     assert (request.query, request.fragment, request.version) == ("c", "", (1, 1))
     assert request.headers == [("HOST", "h"), ("CONTENT-LENGTH", "3")]
@@ -98,12 +98,12 @@ def test_a_request_knows_what_hooks_and_logs_ask_for() -> None:
 def test_a_chunked_body_has_no_length() -> None:
     """Its end is found by reading it."""
     head = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
-    assert lane().read(head).length == CHUNKED
+    assert parser().read(head).length == CHUNKED
 
 
 def test_environs_share_nothing() -> None:
     """An application may change its environ; the next request does not see that."""
-    reader = lane()
+    reader = parser()
     head = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
     first = reader.read(head).environ
     first["SERVER_NAME"] = first["mine"] = "changed"
@@ -114,7 +114,7 @@ def test_environs_share_nothing() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """Names and targets of a client's invention do not fill the memory."""
-    reader = lane()
+    reader = parser()
     for number in range(3 * fast_parser.MAX_REMEMBERED_TARGETS):
         reader.read(b"GET /%d HTTP/1.1\r\nHost: a\r\nN%d: a\r\n\r\n" % (number, number))
     assert fast_parser.key_of.cache_info().currsize <= fast_parser.MAX_REMEMBERED_TARGETS

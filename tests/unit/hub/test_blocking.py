@@ -64,7 +64,7 @@ def test_does_not_take_our_own_threads_for_the_applications() -> None:
 
 
 def test_the_workers_own_modules_may_be_imported_before_patching() -> None:
-    """gunicorn's master imports the worker's class, and all it needs, unpatched."""
+    """gunicorn's arbiter imports the worker's class, and all it needs, unpatched."""
     early = "import greenline.worker.worker\nimport greenline.hub.watchdog\n"
     prove = "from greenline.hub.patching import require_patched\nrequire_patched()\n"
     assert said(f"{early}{LATE}{prove}") == []
@@ -78,7 +78,7 @@ def test_names_uvloop_when_it_makes_asyncios_loops() -> None:
 
 
 def test_names_a_loop_that_runs_already() -> None:
-    """Who imports the application inside of a running loop is told what will fail."""
+    """Importing the application inside of a running loop warns of what will fail."""
     tell = "import asyncio\nasync def main():\n"
     tell += "".join(f"    {line}\n" for line in TELL.splitlines())
     assert said(f"{LATE}{tell}asyncio.run(main())\nimport sys\nsys.exit()\n") == ["asyncio"]
@@ -116,7 +116,7 @@ def put(monkeypatch: pytest.MonkeyPatch, name: str, content: SimpleNamespace) ->
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_names_a_driver_that_was_not_told_to_yield(
+def test_names_a_driver_that_was_not_made_to_yield(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The driver's own switch decides."""
@@ -128,7 +128,7 @@ def test_names_a_driver_that_was_not_told_to_yield(
 
 
 def test_names_zmq_unless_its_green_side_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever imported zmq.green knows."""
+    """An application that imports zmq.green gets no warning."""
     put(monkeypatch, "zmq.backend.cython", SimpleNamespace())
     assert [name for name, _ in blocking.found()] == ["zmq"]
     put(monkeypatch, "zmq.green", SimpleNamespace())

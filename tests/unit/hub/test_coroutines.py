@@ -1,4 +1,4 @@
-"""Coroutines run beside greenlets: they wait together, fail in place and end when told to."""
+"""Coroutines run beside greenlets: they wait together, fail in place and end when cancelled."""
 
 import asyncio
 import subprocess
@@ -185,7 +185,7 @@ def test_a_deadline_cancels_the_coroutine_and_lets_it_clean_up() -> None:
     assert other.get() == "rested"
 
 
-def test_a_coroutine_that_cannot_be_cancelled_holds_nobody_up() -> None:
+def test_a_coroutine_that_cannot_be_cancelled_does_not_block() -> None:
     """Past the time to clean up, the greenlet goes on without its coroutine."""
     stop = False
 
@@ -224,7 +224,7 @@ def test_other_greenlets_may_run_loops_of_their_own() -> None:
 
 
 def test_waiting_for_a_coroutine_inside_a_coroutine_is_refused() -> None:
-    """It could only wait for itself: it is told so instead."""
+    """It could only wait for itself: it gets an error instead."""
 
     async def outer() -> str:
         return run(nap())

@@ -99,7 +99,7 @@ def test_a_wait_ends_at_the_deadline_by_itself(readable: Any) -> None:
         assert deadline.remaining() == 0
 
 
-def test_a_wait_has_its_whole_time_after_work_that_let_nobody_run(
+def test_a_wait_has_its_whole_time_after_work_that_did_not_yield(
     readable: Any, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     """The hub's clock stood still meanwhile; the deadline counts from the real time."""
@@ -117,7 +117,7 @@ def test_a_wait_has_its_whole_time_after_work_that_let_nobody_run(
 
 
 def test_no_wait_begins_after_the_deadline(readable: Any) -> None:
-    """Who was busy when it passed is told at the next wait, and not interrupted later."""
+    """A greenlet that was busy when it passed gets it at the next wait, not later."""
     with deadline.limit(0.01):
         gevent.sleep(0.05)
         with pytest.raises(DeadlineExceeded):

@@ -108,7 +108,7 @@ def test_a_portal_of_anyio_serves_other_greenlets() -> None:
 
 
 def test_asyncio_may_have_been_imported_before_the_patching() -> None:
-    """gunicorn's master does so: the current loop is each greenlet's own all the same."""
+    """gunicorn's arbiter does so: the current loop is each greenlet's own all the same."""
     code = """
 import asyncio
 from greenline.patch import patch_all

@@ -1,4 +1,4 @@
-"""greenline.hub.unwinding: clean-up after an exception is told from going on."""
+"""greenline.hub.unwinding: clean-up after an exception is distinguished from going on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -13,7 +13,7 @@ from greenline.lifecycle.resources import Resources
 
 
 class Clock:
-    """A time that moves when it is told to."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -51,7 +51,7 @@ def test_an_answer_is_remembered_for_a_second_and_no_longer() -> None:
 
 
 def test_a_burst_of_asks_shares_one_answer() -> None:
-    """Whoever asks while the answer is on its way waits for it."""
+    """A caller waits for the answer that is on its way."""
     go, asked = Event(), []
 
     def slow() -> None:

@@ -27,10 +27,10 @@ def many(*refused: dict[str, Any]) -> BulkWriteError:
 )
 def test_a_duplicate_names_its_key(error: DuplicateKeyError | BulkWriteError) -> None:
     """The fields of the violated index, in the error and in its message."""
-    told = translate(error)
-    assert isinstance(told, Conflict)
-    assert told.constraint == "task_id, agent_id"
-    assert "task_id, agent_id" in str(told)
+    translated = translate(error)
+    assert isinstance(translated, Conflict)
+    assert translated.constraint == "task_id, agent_id"
+    assert "task_id, agent_id" in str(translated)
 
 
 def test_other_refusals_among_many_are_no_conflict() -> None:

@@ -31,7 +31,7 @@ def not_asked(*_: Any) -> Any:
     raise AssertionError("no client is made")
 
 
-def test_who_came_second_begins_when_the_first_was_told(both: tuple[SlotTable, SlotTable]) -> None:
+def test_the_second_begins_when_the_first_was_notified(both: tuple[SlotTable, SlotTable]) -> None:
     """What the first one may have is all that the second one knows of, until it hears of more."""
     first, second = both
     assert Permits(first).take(LEAST)

@@ -68,7 +68,7 @@ def test_a_callable_is_run_in_a_thread(tmp_path: Path, value: str, said: str) ->
 @pytest.mark.parametrize(
     "value", ["slow.client:missing", "slow.client:Client.missing", "nowhere.at_all:where"]
 )
-def test_a_name_of_nothing_is_told(tmp_path: Path, value: str) -> None:
+def test_a_name_of_nothing_is_reported(tmp_path: Path, value: str) -> None:
     """The start ends with the name."""
     assert f"ConfigError: GREENLINE_OFFLOAD: {value!r}: " in output(tmp_path, value)
 

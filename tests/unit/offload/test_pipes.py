@@ -61,7 +61,7 @@ def main():
 
 
 def test_others_run_meanwhile_and_a_native_thread_waits_by_itself() -> None:
-    """A pipe that stays empty for a while keeps nobody else from running."""
+    """A pipe that stays empty for a while keeps no other greenlet from running."""
     assert run(f"""{TICKS}
 from gevent.threadpool import ThreadPool
 

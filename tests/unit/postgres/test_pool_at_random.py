@@ -21,7 +21,7 @@ from greenline.postgres.pool import ConnectionPool
 
 
 class Driver:
-    """Makes connections that switch to others as often as it is told, and counts the backends."""
+    """Makes connections that switch to others at given points, and counts the backends."""
 
     def __init__(self, switches: list[int]) -> None:
         self._switches = switches or [1]

@@ -68,11 +68,11 @@ def damage(path: Path, how: str) -> None:
             file.write(b"something else")
 
 
-DAMAGES = ["truncated", "empty", "too long", "of another version", "not a ledger"]
+DAMAGES = ["truncated", "empty", "too long", "of another version", "not a slot table"]
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_file_that_nobody_uses_is_made_anew(opened: Open, path: Path, how: str) -> None:
+def test_a_damaged_file_that_is_not_in_use_is_made_anew(opened: Open, path: Path, how: str) -> None:
     """Nothing in it is believed, the slots that it says are held least of all."""
     before = opened(2)
     taken(before, 2)
@@ -229,7 +229,7 @@ def test_what_finds_no_place_after_a_move_is_over(opened: Open, path: Path, cloc
 def test_when_the_path_is_taken_by_something_else_they_go_on_together(
     opened: Open, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told once a minute, and the old file serves those who have it."""
+    """It is logged once a minute, and the old file serves the processes that have it."""
     one, other = opened(2), opened(2)
     path.unlink()
     path.mkdir()

@@ -40,7 +40,7 @@ def holding(shares: PoolShares, number: int) -> PoolShare:
 def test_who_holds_two_more_gives_one(
     shares: PoolShares, mine: int, others: int, gives: bool
 ) -> None:
-    """As between processes: with a difference of one nobody gives."""
+    """As between processes: with a difference of one none is released."""
     me, other = holding(shares, mine), holding(shares, others)
     assert not me.reserve()
     with other.wait():
@@ -70,7 +70,7 @@ def test_a_last_one_is_given_when_it_was_a_turn(shares: PoolShares, clock: Clock
 
 
 def test_a_turn_is_as_long_however_long_another_waits(shares: PoolShares, clock: Clock) -> None:
-    """A slot that was given on as soon as it came would serve nobody."""
+    """A slot that was given on as soon as it came would serve no request."""
     me, other = holding(shares, 0), holding(shares, 0)
     with other.wait():
         clock.now += TURN_S
@@ -97,7 +97,7 @@ def test_a_free_slot_is_for_who_holds_the_fewest(shares: PoolShares, clock: Cloc
 
 
 def test_an_idle_one_is_for_who_waits_and_the_last_for_who_has_none(shares: PoolShares) -> None:
-    """A pool keeps its last idle one from a sibling that has some."""
+    """A pool keeps its last idle one while another pool has some."""
     me, other = holding(shares, 2), holding(shares, 5)
     assert not me.is_wanted()
     with other.wait():

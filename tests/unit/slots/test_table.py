@@ -36,7 +36,7 @@ def test_what_is_given_back_can_be_taken_by_another(opened: Open) -> None:
 
 
 def test_nothing_can_be_taken_before_there_is_anything(path: Path) -> None:
-    """The capacity is what the budget says, and nobody guesses it."""
+    """The capacity is what the budget says, and is not guessed."""
     one = SlotTable(path)
     assert one.take() is None
     one.close()
@@ -136,7 +136,7 @@ def test_the_slot_beside_the_capacity_is_not_for_who_only_waits(opened: Open, cl
 def test_the_slot_beside_the_capacity_is_used_again_when_its_last_user_is_dead_for_long(
     opened: Open, clock: Clock
 ) -> None:
-    """There may be nobody who could ask for it, and the backend of a control connection is idle."""
+    """There may be no process to ask for it, and the backend of a control connection is idle."""
     victim, one, other = opened(1), opened(1), opened(1)
     taken(victim)
     taken(victim, for_control=True)[0].hold(77)
@@ -176,7 +176,7 @@ def test_the_floor_can_be_more_than_one(opened: Open) -> None:
 
 
 def test_the_slots_of_a_killed_process_are_orphans(opened: Open, clock: Clock) -> None:
-    """Nobody connects in their place before somebody has seen that the backend is gone."""
+    """No process connects in their place before one has seen that the backend is gone."""
     victim, one, other = opened(3), opened(3), opened(3)
     connecting, held, _ = taken(victim, 3)
     held.hold(77)
@@ -210,7 +210,7 @@ def test_an_orphan_is_an_orphan_again_when_its_keeper_is_killed(opened: Open) ->
     assert [orphan.pid for orphan in other.orphans()] == [77]
 
 
-def test_an_abandoned_slot_is_looked_after_by_whoever_comes_by(opened: Open) -> None:
+def test_an_abandoned_slot_is_looked_after_by_the_next_process(opened: Open) -> None:
     """Its backend may be there still, so it is not free."""
     one, other = opened(1), opened(1)
     (slot,) = taken(one)
@@ -285,7 +285,7 @@ def test_a_slot_beyond_the_floor_is_not_kept_after_a_resize(opened: Open) -> Non
     assert [one.is_wanted(slot) for slot in slots] == [False, True, True, True]
 
 
-def test_while_nobody_waits_nobody_gives(opened: Open) -> None:
+def test_while_no_process_waits_none_releases(opened: Open) -> None:
     """One may hold everything, and one's own wanting is no reason to give."""
     one = opened(4)
     opened(4)
@@ -295,7 +295,7 @@ def test_while_nobody_waits_nobody_gives(opened: Open) -> None:
 
 
 def test_who_holds_two_more_than_a_waiting_one_gives_one(opened: Open) -> None:
-    """Once for each need: it is told once, and others are not told, until that one has a slot."""
+    """Once for each need: one process is asked once, and no other until it has a slot."""
     rich, second, poor = opened(5), opened(5), opened(5)
     slots, others = taken(rich, 3), taken(second, 2)
     assert poor.take() is None
@@ -337,7 +337,7 @@ def test_a_free_slot_goes_to_the_waiting_one_that_holds_fewer(opened: Open, cloc
 
 
 def test_who_holds_fewer_takes_a_free_slot_although_others_wait(opened: Open) -> None:
-    """The one with the fewest is refused by nobody, so there is no deadlock of politeness."""
+    """No process refuses the one with the fewest, so there is no deadlock."""
     rich, poor = opened(4), opened(4)
     slots = taken(rich, 3)
     rich.request()
@@ -360,8 +360,8 @@ def test_idle_ones_are_for_anybody_who_waits_but_the_last_one_stays(opened: Open
     taken(hot)
 
 
-def test_a_kept_slot_is_asked_for_by_nobody(opened: Open) -> None:
-    """Nobody else could take it."""
+def test_a_kept_slot_is_not_asked_for(opened: Open) -> None:
+    """No other process could take it."""
     rich, poor = opened(6, reserved=2), opened(6, reserved=2)
     kept, *shared = taken(rich, 5)
     (control,) = taken(rich, for_control=True)
@@ -480,7 +480,7 @@ def test_a_forked_child_has_no_part_in_it_and_holds_nothing(opened: Open, path: 
 
 
 def test_it_can_be_imported_before_the_standard_library_is_patched() -> None:
-    """gunicorn's master does that, and its workers patch."""
+    """gunicorn's arbiter does that, and its workers patch."""
     script = (
         "import greenline.slots\n"
         "from greenline.hub.patching import require_patched\n"

@@ -63,7 +63,7 @@ class Worker:
     capacity=2,
     reserved=0,
 )
-def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity(
+def test_whichever_process_is_killed_the_server_has_no_more_than_the_capacity(
     acts: list[tuple[str, int, int]], capacity: int, reserved: int
 ) -> None:
     """No slot serves two, none is lost, and after the last backend all can be taken again."""
@@ -79,7 +79,7 @@ def test_whoever_is_killed_and_whenever_the_server_has_no_more_than_the_capacity
             if act == "open" and len(workers) < 6:
                 workers.append(Worker(opened(capacity, reserved)))
             elif act == "die" and server.backends:
-                # One that nobody uses any more: its client was killed, or closed it.
+                # One that is not in use any more: its client was killed, or closed it.
                 used = {pid for worker in workers for pid in worker.pid_in.values()}
                 for pid in sorted(set(server.backends) - used)[:1]:
                     del server.backends[pid]
@@ -148,7 +148,7 @@ def test_shares_become_fair_and_then_stay(
 ) -> None:
     """
     From any beginning: who wants more holds at most one less than anybody, nothing is free
-    meanwhile, and then nobody gives any more.
+    meanwhile, and then none releases any more.
     """
     clock = Clock()
     with (

@@ -1,4 +1,4 @@
-"""The access log and its writer: whole lines, nothing waits, what is lost is told."""
+"""The access log and its writer: whole lines, nothing waits, lost lines are counted."""
 
 import fcntl
 import logging
@@ -60,13 +60,13 @@ class Pipe:
         return data
 
     def waiting(self) -> int:
-        """Return how many bytes nobody has read yet."""
+        """Return how many bytes are not read yet."""
         return int.from_bytes(fcntl.ioctl(self.reader, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
-    """A pipe; its write end belongs to whoever writes."""
+    """A pipe; its write end belongs to the writer."""
     pipe = Pipe()
     yield pipe
     close(pipe.reader)
@@ -126,7 +126,9 @@ def test_an_unmodified_flask_tells_its_route() -> None:
     assert seen == ["/books/<int:book_id>", "-"]
 
 
-def test_a_stuck_pipe_stops_nobody_and_what_was_lost_is_told_in_its_place(pipe: Pipe) -> None:
+def test_a_stuck_pipe_blocks_no_writer_and_lost_lines_are_counted_in_their_place(
+    pipe: Pipe,
+) -> None:
     """Memory is bounded; read again, the log goes on behind a line with the number lost."""
     writer = LineWriter(pipe.writer, lost, max_bytes=100_000)
     started = monotonic()
@@ -188,7 +190,7 @@ def ask(client: socket.socket, path: bytes, count: int = 1) -> None:
         data += chunk
 
 
-def test_a_server_whose_output_nobody_reads_answers_ten_thousand_requests() -> None:
+def test_a_server_whose_output_is_not_read_answers_ten_thousand_requests() -> None:
     """All are answered, memory stays where it was, and the log tells what it lost."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER],
@@ -212,10 +214,10 @@ def test_a_server_whose_output_nobody_reads_answers_ten_thousand_requests() -> N
             said = server.stderr.readline()
             assert int(said.split()[-1]) - memory_kib < 10_000
             assert "'lost': 0" not in said
-            told = 0
-            while told < 5000:
+            lost_lines = 0
+            while lost_lines < 5000:
                 ask(client, b"/again")
-                told += msgspec.json.decode(server.stdout.readline()).get("lost", 0)
+                lost_lines += msgspec.json.decode(server.stdout.readline()).get("lost", 0)
     finally:
         server.kill()
         server.communicate()
@@ -287,7 +289,7 @@ def test_a_process_ends_though_its_output_is_stuck(pipe: Pipe) -> None:
     assert done.returncode == 0
 
 
-def test_what_nobody_reads_any_more_is_counted_as_lost() -> None:
+def test_what_is_not_read_any_more_is_counted_as_lost() -> None:
     """A reader that went away is no error of the hub's."""
     pipe = Pipe()
     close(pipe.reader)

@@ -25,14 +25,14 @@ COUNT = "for _ in range(1000): counters.count(('requests', '/books', 200))\n"
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    """Shared memory as the master makes it."""
+    """Shared memory as the arbiter makes it."""
     fd = counters.share()
     yield fd
     os.close(fd)
 
 
 class Worker:
-    """A process that counts, is ready, and ends when it is told to."""
+    """A process that counts, is ready, and ends at the end of its input."""
 
     def __init__(self, memory: int, script: str) -> None:
         self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""greenline.telemetry.log_stream: what is said arrives, whoever says it and whenever."""
+"""greenline.telemetry.log_stream: each line written to stderr arrives."""
 
 import subprocess
 import sys

@@ -27,7 +27,7 @@ BURST = 50
 
 
 class Store:
-    """Answers what it is told to, counts the questions, and keeps them waiting while *closed*."""
+    """Gives the answer that is set, counts the questions, and keeps them waiting while *closed*."""
 
     def __init__(self, answer: Grant | GreenlineError | None = GRANT) -> None:
         self.answer = answer
@@ -136,7 +136,7 @@ def test_the_scheme_is_the_same_in_any_case(header: str, known: Known, store: St
 def test_so_many_are_remembered_and_the_oldest_goes_first(
     monkeypatch: pytest.MonkeyPatch, known: Known, store: Store
 ) -> None:
-    """Whoever tries a million keys does not fill the worker's memory."""
+    """A client that tries a million keys does not fill the worker's memory."""
     monkeypatch.setattr(access, "MAX_REMEMBERED_KEYS", 3)
     for _ in range(4):
         known.grant(f"Bearer {tokens.make().text}")
@@ -186,7 +186,7 @@ def test_a_question_that_is_older_than_a_second_is_not_waited_for(
 def test_a_store_that_is_down_fails_who_waits_and_is_not_remembered(
     known: Known, store: Store
 ) -> None:
-    """All of the burst are told at once, and the next one asks again."""
+    """All of the burst get the answer at once, and the next one asks again."""
     store.answer = StoreDown("it is away")
     store.open.clear()
     greenlets = burst(known)
@@ -230,10 +230,10 @@ def test_who_waits_does_not_fail_by_the_deadline_of_who_asked(known: Known, stor
 
 
 def test_who_waits_has_a_deadline_too(known: Known, store: Store) -> None:
-    """A store that is deaf keeps nobody longer than the request may take."""
+    """A store that is deaf keeps no request longer than the request may take."""
     store.open.clear()
     first = burst(known, 1)
-    with deadline.limit(0.05), pytest.raises(DeadlineExceeded):  # by itself: nobody interrupts it
+    with deadline.limit(0.05), pytest.raises(DeadlineExceeded):  # by itself: it is not interrupted
         known.grant(HEADER)
     assert len(store.asked) == 1
     store.open.set()
@@ -282,7 +282,7 @@ def test_who_tries_keys_is_counted_by_address(store: Store) -> None:
     assert isinstance(tried(HEADER), Response)
 
 
-def test_of_several_limits_the_one_that_is_used_up_is_told() -> None:
+def test_of_several_limits_the_one_that_is_used_up_is_reported() -> None:
     """``10/second;2/hour`` is over after two, for an hour."""
     limit = RateLimit("10/second;2/hour", MemoryStorage())
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Every fault of a request is told, each at its place."""
+"""Every fault of a request is reported, each at its place."""
 
 from typing import Annotated, Any
 
@@ -29,13 +29,13 @@ class Thing(Struct, forbid_unknown_fields=True):
     data: dict[str, Any] = {}
 
 
-def told(value: Any, type_: Any = Thing) -> dict[str, str]:
+def details(value: Any, type_: Any = Thing) -> dict[str, str]:
     return {fault.pointer or "": fault.detail for fault in faults.found(value, type_)}
 
 
 def test_a_good_value_has_no_fault() -> None:
-    """What msgspec takes has nothing to be told."""
-    assert told({"name": "x", "price": {"value": 1}}) == {}
+    """A value that msgspec takes has no fault."""
+    assert details({"name": "x", "price": {"value": 1}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_a_good_value_has_no_fault() -> None:
         pytest.param({"name": "x", "price": None, "data": []}, ["/price", "/data"], id="null"),
     ],
 )
-def test_every_fault_is_told_at_its_place(value: Any, pointers: list[str]) -> None:
+def test_every_fault_is_reported_at_its_place(value: Any, pointers: list[str]) -> None:
     """All of them in one answer, as JSON pointers."""
     assert [fault.pointer for fault in faults.found(value, Thing)] == pointers
 
 
-def test_a_nul_is_told_in_words() -> None:
-    """No regular expression is shown to whoever sent one."""
-    assert told({"name": "a\0", "price": {"value": 1}}) == {"/name": "there may be no NUL in it"}
+def test_a_nul_is_reported_in_words() -> None:
+    """No regular expression is shown to the client that sent one."""
+    assert details({"name": "a\0", "price": {"value": 1}}) == {"/name": "there may be no NUL in it"}
 
 
 def test_a_prefix_stands_before_each_pointer() -> None:

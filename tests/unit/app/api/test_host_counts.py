@@ -85,12 +85,12 @@ def test_no_count_of_several_processes_is_lost(counts: HostCounts, path: Path) -
     """Each gets every number once."""
     code = f"print(*(counts.incr('a', 3600) for _ in range({EACH})))"
     running = [in_a_process(code, path) for _ in range(PROCESSES)]
-    told = [int(number) for each in running for number in each.communicate()[0].split()]
-    assert sorted(told) == list(range(1, PROCESSES * EACH + 1))
+    numbers = [int(number) for each in running for number in each.communicate()[0].split()]
+    assert sorted(numbers) == list(range(1, PROCESSES * EACH + 1))
     assert counts.get("a") == PROCESSES * EACH
 
 
-def test_a_process_killed_inside_holds_nobody_up(counts: HostCounts, path: Path) -> None:
+def test_a_process_killed_inside_does_not_block_the_others(counts: HostCounts, path: Path) -> None:
     """The kernel frees its lock, and what it counted is there."""
     code = """
         counts.incr("a", 3600)
@@ -157,7 +157,7 @@ def test_a_damaged_file_is_replaced(path: Path, content: bytes) -> None:
 
 
 def test_a_file_of_others_is_refused(path: Path) -> None:
-    """Whoever may write it could lock a client out."""
+    """A user that may write it could lock a client out."""
     path.touch()
     path.chmod(0o666)
     with pytest.raises(ConfigError, match="may be used by others"):

@@ -5,7 +5,7 @@ from app.errors import IdempotencyKeyInProgress
 from greenline.flask import Flask
 
 
-def test_who_comes_while_the_first_is_at_work_is_told_when_to_come_again() -> None:
+def test_a_duplicate_gets_retry_after_while_the_first_is_at_work() -> None:
     """A 409 that is over soon has a Retry-After."""
     app = Flask(__name__)
     problems.register(app)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedElement:
     """
     A document or a change of a batch that the target refuses.
 
@@ -47,13 +47,13 @@ class Refusal:
         return self.code in PASSING_CODES
 
 
-def refusals(
+def refused_elements(
     target: CollectionEndpoint,
     write: Callable[[Sequence[T]], object],
     batch: Sequence[T],
     *,
     in_order: bool = False,
-) -> list[Refusal]:
+) -> list[RefusedElement]:
     """
     Write a batch; return the refused elements by index.
 
@@ -72,13 +72,13 @@ def refusals(
         if error.code not in DOCUMENT_CODES:
             raise
         if len(batch) == 1:
-            return [Refusal(0, error.code, first_sentence(error))]
+            return [RefusedElement(0, error.code, first_sentence(error))]
         # The batch is refused as a whole because of some documents: they are found by bisection.
         middle = len(batch) // 2
-        first = refusals(target, write, batch[:middle], in_order=in_order)
+        first = refused_elements(target, write, batch[:middle], in_order=in_order)
         if first and in_order:
             return first
-        rest = refusals(target, write, batch[middle:], in_order=in_order)
+        rest = refused_elements(target, write, batch[middle:], in_order=in_order)
         return first + [replace(one, index=one.index + middle) for one in rest]
     return []
 
@@ -94,13 +94,13 @@ def target_errors(target: CollectionEndpoint) -> Iterator[None]:
             raise StoreError(f"{target.name}: {reason}") from error
 
 
-def _refused(target: CollectionEndpoint, details: Any) -> list[Refusal]:
+def _refused(target: CollectionEndpoint, details: Any) -> list[RefusedElement]:
     # The write concern was not met. Writing the batch again shows what is stored and what is
     # refused.
     for unconfirmed in details.get("writeConcernErrors", ()):
         raise NotYet(str(unconfirmed.get("errmsg")))
     refused = [
-        Refusal(one["index"], one.get("code"), str(one.get("errmsg")))
+        RefusedElement(one["index"], one.get("code"), str(one.get("errmsg")))
         for one in details.get("writeErrors", ())
     ]
     # The server's own error comes before those of documents: it ends the command.
