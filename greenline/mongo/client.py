@@ -151,6 +151,7 @@ class Mongo(Batches):
         """Close all clients and their monitors, without waiting for an unreachable server."""
         self._closed = True
         self._clients.close(self._readiness)
+        log.debug("%s pool: closed", self.name)
 
     def _within_deadline(self, at_most_s: float | None = None) -> AbstractContextManager[None]:
         """Limit the block's operations to the remaining time and to timeoutMS, if it is set."""

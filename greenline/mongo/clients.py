@@ -147,7 +147,6 @@ class Clients:
         clients = [*additional, *self._others, *filter(None, [self.current])]
         for client in clients:
             close(client)
-        log.debug("%s pool: closed", self._name)
         if not self._permits.are_counted:
             return
         # In a greenlet: the process may go on for longer, with another client in the same slots.
@@ -188,7 +187,6 @@ class Clients:
             gevent.sleep(EXCHANGE_TIMEOUT_S)
         self._permits.keep(needed)
         self._others.discard(client)
-        log.debug("%s pool: closed the client that was exchanged", self._name)
 
 
 def close(client: LimitedClient) -> None:
