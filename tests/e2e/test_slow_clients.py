@@ -171,16 +171,18 @@ def test_a_client_that_does_not_read_is_cut(legacy: Service, path: str) -> None:
             lambda: client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "the end", 10
         )
         assert error == errno.ECONNRESET
-        assert client.took_s < LIMIT_S + SLACK_S
+        # Once more the limit and a sweep: the client's kernel may take 64 KiB after the first wait.
+        assert client.took_s < LIMIT_S + SLACK_S + 1
     assert int(legacy.get("/closed").body) == closed + (path == "/endless")
 
 
-def test_a_client_that_reads_slowly_gets_all_of_it(legacy: Service) -> None:
+@pytest.mark.parametrize("size", [1 << 20, 1 << 17], ids=["1 MiB", "128 KiB"])
+def test_a_client_that_reads_slowly_gets_all_of_it(legacy: Service, size: int) -> None:
     """As long as it takes 64 KiB in half a second, it may take its time."""
     with Raw(legacy.port) as client:
         client.say("GET /large HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
         heard = 0
-        while data := client.socket.recv(1 << 20):
+        while data := client.socket.recv(size):
             heard += len(data)
             if client.took_s < 4 * LIMIT_S:
                 time.sleep(0.1)
