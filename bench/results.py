@@ -12,11 +12,11 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import RESULTS
+from bench.report import OURS, RESULTS
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BLOCK = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -60,11 +60,17 @@ class Page:
 
     def _block(self, name: str, figures: Mapping[str, Any]) -> str:
         machine = figures["machine"]
+        # Where all are offered one rate they answer as many: what differs is how late.
+        offered = [row for row in figures["rows"] if "offered/s" in row]
+        works = {row["work"] for row in offered}
+        closed = {work: by for work, by in figures["ratios"].items() if work not in works}
         parts = [
             f"{figures['date']}, {machine['cores']} cores, {machine['memory_gb']:.0f} GB, "
             f"Python {machine['python']}:",
-            "\n".join(table(figures["ratios"])),
+            "\n".join(table(closed)),
         ]
+        if offered:
+            parts.append("\n".join(p99_table(offered)))
         drawn = self._results / f"{name}.png"
         if drawn.exists():
             pictures = self._path.parent / "pictures"
@@ -87,6 +93,22 @@ def table(ratios: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Ite
     for work, clients, its in rows:
         cells = ("" if its.get(peer) is None else f"{its[peer]:.2f}" for peer in peers)
         yield f"| {work} | {clients} | {' | '.join(cells)} |"
+
+
+def p99_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """
+    Yield the lines of a Markdown table of p99 where all servers are offered the same rate.
+
+    :param rows: a bench's rows of such a work, with ``p99_ms`` and ``offered/s``.
+    """
+    p99_ms = {(row["clients"], row["who"]): row["p99_ms"] for row in rows}
+    peers = list(dict.fromkeys(row["who"] for row in rows if row["who"] != OURS))
+    yield f"| our p99 over, at the same rate | {' | '.join(peers)} |"
+    yield "|---|" + "---|" * len(peers)
+    for clients in dict.fromkeys(row["clients"] for row in rows):
+        ours = p99_ms[clients, OURS]
+        cells = (f"{ours / p99_ms[clients, peer]:.2f}" for peer in peers)
+        yield f"| {clients} clients | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
