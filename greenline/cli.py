@@ -17,7 +17,7 @@ from greenline import __version__, settings
 from greenline.budget.plan import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
 from greenline.deploy.command import check_deploy
 from greenline.errors import ConfigError, GreenlineError
-from greenline.extras import needs_extra
+from greenline.lazy import needs_extra
 from greenline.settings import Sizing
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import msgspec
 from greenline.deploy.correction import Snippet, snippets
 from greenline.deploy.findings import Finding, Level
 from greenline.errors import ConfigError
-from greenline.extras import needs_extra
+from greenline.lazy import needs_extra
 
 if TYPE_CHECKING:
     from greenline.deploy.checks import CheckReport

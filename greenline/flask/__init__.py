@@ -7,7 +7,7 @@ internal.
 
 import logging
 
-from greenline.extras import needs_extra
+from greenline.lazy import needs_extra
 
 with needs_extra("flask"):
     from greenline.flask.compat import misfit
