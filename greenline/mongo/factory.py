@@ -65,7 +65,7 @@ class HostShare:
         self.slot_table.publish(plan.host)
         self.resize_pools()
         size = self._pool_size(plan)
-        log.debug("%s: %s", self.path.name, plan)
+        log.debug("%s pool: %s", " and ".join(user.name for user in self.users), plan)
         return size
 
     def resize_pools(self) -> None:

@@ -13,7 +13,7 @@ EARLY = {
     "a socket in the config itself": ("from socket import socket", "", "__config__ (socket from"),
     "a lock": (
         "import early",
-        "from threading import Lock\nGATE = Lock()",
+        "from threading import Lock\nLOCK = Lock()",
         "early (LOCK is a lock",
     ),
     "a subclass": (
