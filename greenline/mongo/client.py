@@ -142,11 +142,6 @@ class Mongo(Batches):
         if self._warm is None:
             self._warm_up(client)
 
-    def resize(self, max_size: int) -> None:
-        """Exchange the client for one of *max_size*, unless the URI sets its size."""
-        if self._fixed is None:
-            self._clients.resize(max(max_size, self._min_size))
-
     def close(self) -> None:
         """Close all clients and their monitors, without waiting for an unreachable server."""
         self._closed = True

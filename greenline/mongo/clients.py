@@ -1,13 +1,14 @@
 """
 Hold a worker's MongoClient, and exchange it for a larger one when there is room.
 
-A client's ``maxPoolSize`` cannot change, so a pool changes its size by a new client. A worker that
-starts while the old workers still hold their connections begins with the smallest pool.
+A client's ``maxPoolSize`` cannot change, so a pool grows by a new client. A worker that starts
+while the old workers still hold their connections begins with the smallest pool.
 """
 
 import logging
 from collections.abc import Callable
 from random import uniform
+from time import monotonic
 
 import gevent
 import pymongo
@@ -48,7 +49,7 @@ class Clients:
         self._make = make
         self._warm = warm
         self._name = name
-        self._size = self._min_size = self._wanted = 0
+        self._size = self._wanted = 0
         self._others: set[LimitedClient] = set()
         self._looking: gevent.Greenlet[..., None] | None = None
 
@@ -77,7 +78,6 @@ class Clients:
         """
         has_room = self._permits.take(MONGODB_EXTRA_A_WORKER + wanted)
         size = wanted if has_room else min_size
-        self._min_size = min_size
         client = self._make(size)
         # Another greenlet may have been faster. An unused client has no socket to close.
         if self.current is None:
@@ -114,10 +114,6 @@ class Clients:
             )
         return self.current
 
-    def resize(self, wanted: int) -> None:
-        """Let the periodic check exchange the client for one of the size *wanted*."""
-        self._wanted = wanted
-
     def look(self) -> None:
         """
         Free the permits of killed workers, and exchange the client if there is room.
@@ -128,17 +124,13 @@ class Clients:
         # One exchange at a time: it needs permits for both clients.
         if self.current is None or self._others:
             return
-        size, wanted = self._size, self._wanted
-        needed = MONGODB_EXTRA_A_WORKER + size + MONITORS
-        if size == wanted:
+        needed = MONGODB_EXTRA_A_WORKER + self._wanted
+        if self._size < self._wanted:
+            if self._permits.take(needed + self._size + MONITORS):
+                self._exchange(self.current, needed)
+        else:
             # A client of a fixed size may have been opened without enough permits.
-            self._permits.take(MONGODB_EXTRA_A_WORKER + size)
-        elif self._permits.take(needed + wanted):
-            self._exchange(self.current, wanted)
-        # Without room for both: the host keeps room for the smallest client beside another one,
-        # and the smallest one is exchanged when the old one is closed.
-        elif size > self._min_size and self._permits.take(needed + self._min_size):
-            self._exchange(self.current, self._min_size)
+            self._permits.take(needed)
 
     def close(self, *additional: LimitedClient) -> None:
         """Close all clients, and *additional*, without waiting for an unreachable server."""
@@ -149,18 +141,16 @@ class Clients:
             close(client)
         if not self._permits.are_counted:
             return
-        # In a greenlet: the process may go on for longer, with another client in the same slots.
-        gevent.spawn(self._give_back, clients).join(CLIENT_CLOSE_S)
-
-    def _give_back(self, clients: list[LimitedClient]) -> None:
-        """Give all permits back after the last socket of *clients*."""
         # A permit may be given back only when its socket is closed, and monitors close late.
+        until = monotonic() + CLIENT_CLOSE_S
         while any(client.sockets.count() for client in clients):
+            if monotonic() >= until:
+                return  # the sockets end with the process; another worker frees its permits
             gevent.sleep(EXCHANGE_TIMEOUT_S)
         self._permits.keep(0)
 
-    def _exchange(self, old: LimitedClient, size: int) -> None:
-        new = self._make(size)
+    def _exchange(self, old: LimitedClient, needed: int) -> None:
+        new = self._make(self._wanted)
         self._others.add(new)
         try:
             # Before it is used: otherwise a burst would wait for its connects.
@@ -172,10 +162,10 @@ class Clients:
         # No greenlet switch until `current` is set: close() must find each client exactly once.
         self._others.discard(new)
         self._others.add(old)
-        self.current, self._size = new, size
-        gevent.spawn(self._close_and_wait, old, MONGODB_EXTRA_A_WORKER + size)
+        self.current, self._size = new, self._wanted
+        gevent.spawn(self._close_and_wait, old, needed)
         # Last: a log handler may switch greenlets, and close() may end this one meanwhile.
-        log.info("%s pool: %s", self._name, _connections(size))
+        log.info("%s pool: %s", self._name, _connections(self._size))
 
     def _close_and_wait(self, client: LimitedClient, needed: int) -> None:
         """Close *client* after its last user, then give back all but *needed* permits."""

@@ -1,12 +1,6 @@
-"""
-Open MongoDB in one call: a client whose connections fit into what the server allows the host.
-
-Several clients of one process on one server share its part of the host's connections.
-"""
+"""Open MongoDB in one call: a client whose connections fit into what the server allows the host."""
 
 import logging
-import os
-from pathlib import Path
 
 from greenline import settings
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, Plan, mongodb_plan
@@ -24,34 +18,47 @@ WAIT_QUEUE_TIMEOUT_S = 30.0
 log = logging.getLogger(__name__)
 
 
-class HostShare:
+class OpenMongo(Mongo):
     """
-    What one process has of the connections that its host may have to one server.
+    MongoDB as :func:`open` returns it.
 
-    :param path: the file of the host's slot table.
+    :param uri: the server's address.
+    :param name: the pool's name in the counters and in log lines.
     :param sizing: what the budget is computed from.
+    :param timeout_s: seconds to wait for a connection.
+    :param documentdb: whether the server is an Amazon DocumentDB.
     """
 
-    def __init__(self, path: Path, sizing: Sizing) -> None:
-        self.path = path
-        self.sizing = sizing
+    def __init__(
+        self, uri: str, name: str, sizing: Sizing, *, timeout_s: float, documentdb: bool
+    ) -> None:
         self.plan: Plan | None = None
-        self.users: list[OpenMongo] = []
+        self._sizing = sizing
         min_a_worker = MONGODB_EXTRA_A_WORKER + 1
-        self.slot_table = SlotTable(path, floor=min_a_worker)
+        self.slot_table = SlotTable(slot_table_path(server_of(uri)), floor=min_a_worker)
         # Before the server was asked: what it has answered to another worker, or what all workers
         # need to ask it.
         min_connections = sizing.workers * min_a_worker
         self.slot_table.resize(max(min_connections, self.slot_table.published), min_connections)
+        super().__init__(
+            uri,
+            size_for=self._plan_size,
+            timeout_s=timeout_s,
+            name=name,
+            documentdb=documentdb,
+            slot_table=self.slot_table,
+        )
 
-    def plan_size(self, max_connections: int | None) -> int:
-        """
-        Compute the plan, and return the maxPoolSize of each client.
+    def close(self) -> None:
+        """Close all clients, with their monitors, and give their slots back."""
+        try:
+            super().close()
+        finally:
+            counters.remove(self.name, self.stats)
+            self.slot_table.close()
 
-        :param max_connections: what the server allows; None if it does not answer that.
-        :raises StoreDown: the connections of all hosts do not fit.
-        """
-        sizing = self.sizing
+    def _plan_size(self, max_connections: int | None) -> int:
+        sizing = self._sizing
         try:
             plan = self.plan = mongodb_plan(
                 max_connections,
@@ -63,88 +70,8 @@ class HostShare:
             raise StoreDown(f"MongoDB: {error}") from error
         self.slot_table.resize(plan.host, plan.reserved)
         self.slot_table.publish(plan.host)
-        self.resize_pools()
-        size = self._pool_size(plan)
-        log.debug("%s pool: %s", " and ".join(user.name for user in self.users), plan)
-        return size
-
-    def resize_pools(self) -> None:
-        """Divide the worker's part among the clients that are open now."""
-        if self.plan is not None:
-            size = self._pool_size(self.plan)
-            for user in self.users:
-                user.resize(size)
-
-    def close(self) -> None:
-        """Close the slot table; the next :func:`open` makes another one."""
-        if _shares.get(self.path) is self:
-            del _shares[self.path]
-        self.slot_table.close()
-
-    def _pool_size(self, plan: Plan) -> int:
-        # The plan has the monitors and the readiness check of one client; each other one has its
-        # own.
-        number = max(len(self.users), 1)
-        return max((plan.worker - (number - 1) * MONGODB_EXTRA_A_WORKER) // number, 1)
-
-
-# By the file of the host's slots. To the other processes, a second table here would be one more
-# process with reserved connections of its own.
-_shares: dict[Path, HostShare] = {}
-# A child opens its own: the files are closed in it.
-os.register_at_fork(after_in_child=_shares.clear)
-
-
-class OpenMongo(Mongo):
-    """
-    MongoDB as :func:`open` returns it.
-
-    :param uri: the server's address.
-    :param name: the pool's name in the counters and in log lines.
-    :param share: what this process has of the host's connections.
-    :param timeout_s: seconds to wait for a connection.
-    :param documentdb: whether the server is an Amazon DocumentDB.
-    """
-
-    def __init__(
-        self, uri: str, name: str, share: HostShare, *, timeout_s: float, documentdb: bool
-    ) -> None:
-        super().__init__(
-            uri,
-            size_for=share.plan_size,
-            timeout_s=timeout_s,
-            name=name,
-            documentdb=documentdb,
-            slot_table=share.slot_table,
-        )
-        self._share = share
-        share.users.append(self)
-        share.resize_pools()
-
-    @property
-    def plan(self) -> Plan | None:
-        """The connections of the host and its workers; None before the server was asked."""
-        return self._share.plan
-
-    @property
-    def slot_table(self) -> SlotTable:
-        """The host's slots for this server, which all clients of this process share."""
-        return self._share.slot_table
-
-    def close(self) -> None:
-        """Close all clients, with their monitors, and give their slots back; once."""
-        users = self._share.users
-        if self not in users:
-            return
-        users.remove(self)
-        try:
-            super().close()
-        finally:
-            counters.remove(self.name, self.stats)
-            if users:
-                self._share.resize_pools()
-            else:
-                self._share.close()
+        log.debug("%s pool: %s", self.name, plan)
+        return plan.worker
 
 
 def open(  # noqa: A001 - mongo.open() is the name that users type
@@ -164,9 +91,8 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     """
     Open a client whose connections fit into what the server allows the workers of all hosts.
 
-    Nothing connects before the first use. A second call with the same server shares the slots of
-    the first: both get one half of its pool. An argument that is None is read from the environment
-    of the worker.
+    Nothing connects before the first use. An argument that is None is read from the environment of
+    the worker.
 
     :param uri: ``mongodb://...``. Default ``MONGODB_URI``.
     :param name: the pool's name in the counters and in log lines. Default ``mongodb``.
@@ -182,8 +108,7 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     :param resources: where check and close are registered; None closes at the exit of the process.
         Default None.
     :param check: what readiness asks. Default: whether the server answers.
-    :raises ConfigError: the URI, an argument or a variable is wrong, or the server is open already
-        with another number of workers, hosts, connections or pool size.
+    :raises ConfigError: the URI, an argument or a variable is wrong.
     """
     if uri is None:
         _, uri = settings.databases()
@@ -199,22 +124,7 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     )
     if hosts is not None and sizing.hosts is None:
         raise ConfigError("hosts: 'auto' is for postgres.open() alone: MongoDB's are not counted")
-    server = server_of(uri)
-    path = slot_table_path(server)
-    share = _shares.get(path)
-    if share is None:
-        share = _shares[path] = HostShare(path, sizing)
-    elif share.sizing != sizing:
-        raise ConfigError(
-            f"{server} is open already with another number of workers, hosts, connections or pool "
-            "size"
-        )
-    try:
-        opened = OpenMongo(uri, name, share, timeout_s=timeout_s, documentdb=documentdb)
-    except ConfigError:
-        if not share.users:  # a second call with a URI that can be read begins anew
-            share.close()
-        raise
+    opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
     counters.add(name, opened.stats, opened.statistics.reader())
     if resources is None:
         close_at_exit(opened.close)

@@ -148,48 +148,6 @@ def test_a_forked_child_opens_its_own(addresses: dict[str, str]) -> None:
     assert done.stdout.split() == ["child", "7", "same", "True"]
 
 
-# 50 connections less the head-room of 3, the 2 x 6 that are reserved, and the room for an exchange:
-# 33 are the pool's, and the first client takes them all.
-SHARED = """
-from greenline.patch import patch_all
-patch_all()
-import gevent
-from greenline import mongo
-from greenline.errors import ConfigError
-open_one = lambda **more: mongo.open(**{"workers": 1, "surge_hosts": 0, **more})
-
-def max_size(client):
-    with client.database() as database:
-        database.command("ping")
-        return database.client.options.pool_options.max_pool_size
-
-first = open_one(max_connections=50)
-print(max_size(first))
-second = open_one(max_connections=50, name="second")
-print(max_size(second) >= 1, first.slot_table is second.slot_table)
-with gevent.Timeout(20):
-    while (max_size(first), max_size(second)) != (14, 14):
-        gevent.sleep(0.05)
-try:
-    open_one(max_connections=60)
-except ConfigError as error:
-    print("open already with another number" in str(error))
-second.close()
-with gevent.Timeout(20):
-    while max_size(first) != 33:
-        gevent.sleep(0.05)
-first.close()
-print(max_size(open_one(max_connections=60)))
-"""
-
-
-def test_two_clients_of_one_mongodb_share_the_slots(addresses: dict[str, str]) -> None:
-    """Both work where the first one has all connections, and the last one to close frees them."""
-    done = run(["python", "-W", "ignore", "-c", SHARED], addresses)
-    assert done.stdout.split() == ["33", "True", "True", "True", "43"]
-    assert done.stderr == ""
-
-
 def test_hosts_are_counted_for_a_script_too(addresses: dict[str, str]) -> None:
     """The first connection waits for the lease, which nothing but the use of the pool asks for."""
     assert run(["python", "-c", COUNTED], addresses).stdout == "7\n"
