@@ -317,6 +317,8 @@ def test_without_the_c_parser_every_request_takes_the_fallback(
     (tmp_path / "gunicorn_h1c.py").write_text(f"{source}\n")
     with hosted("tests.e2e.legacy:app", more={"PYTHONPATH": str(tmp_path)}) as running:
         assert running.ask("POST", "/read", b"x" * 100_000).body == b"100000"
+        wait_until(lambda: said in running.log, "the warning, which another thread writes")
+        assert running.stop() == 0
         assert running.log.count(said) == 1
 
 
