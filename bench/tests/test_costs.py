@@ -2,12 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.helpers.support import CHECKOUT, environ
+from tests.helpers.support import run
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 
@@ -15,11 +13,7 @@ IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 @pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 measures for minutes")
 def test_each_promise_has_a_cost() -> None:
     """As docs/pools.md has it, on a Postgres of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.costs"],
-        cwd=CHECKOUT, env=environ({}), capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = run(["python", "-m", "bench.costs"], {}, timeout_s=600)
     costs = re.findall(r"^(\S.*?) +([0-9.]+) us ", done.stdout, re.MULTILINE)
     assert len(costs) > 10
     assert all(float(cost) > 0 for _, cost in costs)

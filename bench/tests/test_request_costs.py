@@ -1,21 +1,15 @@
 """The parts of a request's time, and their sum beside the whole."""
 
 import re
-import subprocess
-import sys
 
-from tests.helpers.support import CHECKOUT, environ
+from tests.helpers.support import run
 
 PARTS = ("parse", "environ", "limiter, counts, log", "Flask", "response", "write")
 
 
 def test_each_part_has_a_cost_and_all_of_them_are_summed_up() -> None:
     """One run measures all, and what it adds up is what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.request_costs"],
-        cwd=CHECKOUT, env=environ({}), capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = run(["python", "-m", "bench.request_costs"], {})
     lines = re.findall(r"^(.*?) +(-?[0-9.]+) us$", done.stdout, re.MULTILINE)
     reported_us = {name: float(value) for name, value in lines}
     assert len(reported_us) == len(done.stdout.splitlines()) == len(PARTS) + 5

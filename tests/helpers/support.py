@@ -103,7 +103,7 @@ def environ(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def run(
-    command: Sequence[str], more: Mapping[str, str], *, check: bool = True
+    command: Sequence[str], more: Mapping[str, str], *, check: bool = True, timeout_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of the virtual environment in the checkout."""
     done = subprocess.run(
@@ -112,7 +112,7 @@ def run(
         env=environ({**WORKERS, **more}),
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=timeout_s,
     )
     assert not check or done.returncode == 0, done.stderr
     return done

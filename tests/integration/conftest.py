@@ -32,6 +32,13 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Closes what the test has pushed, at its end."""
+    with ExitStack() as one:
+        yield one
+
+
+@pytest.fixture
 def engine(request: pytest.FixtureRequest) -> Server:
     """The MongoDB of the test: ``on_both_engines`` runs it on either."""
     server: Server = request.getfixturevalue(getattr(request, "param", "mongo"))

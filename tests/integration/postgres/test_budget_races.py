@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -49,13 +49,6 @@ Pooled = Callable[..., ConnectionPool]
 def opener(watch: Watch) -> Opener:
     """Twenty connections at most."""
     return partial(connect, f"{limited(watch, 20)}&application_name={watch.name}", 5.0)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Ends with the test."""
-    with ExitStack() as one:
-        yield one
 
 
 @pytest.fixture

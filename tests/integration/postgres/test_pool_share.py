@@ -1,6 +1,6 @@
 """Several pools in one worker: to each its turn, however busy the others are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,6 @@ Pooled = Callable[[SlotTable], ConnectionPool]
 def url(watch: Watch) -> str:
     """Six connections at most: a seventh is refused by the server."""
     return f"{limited(watch, SLOTS)}&application_name={watch.name}"
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Ends with the test."""
-    with ExitStack() as one:
-        yield one
 
 
 @pytest.fixture

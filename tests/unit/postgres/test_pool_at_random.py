@@ -124,19 +124,10 @@ def switching_logs(is_on: bool) -> Iterator[None]:
     timeout_s=st.sampled_from([None, 0.0, 0.0005]),
     logs=st.booleans(),
 )
-def test_whatever_is_killed_and_whenever_the_counts_stay_right(
-    max_size: int,
-    switches: list[int],
-    work: list[int],
-    kills: list[tuple[int, int]],
-    sizes: list[tuple[int, int]],
-    evictions: list[int],
-    timeout_s: float | None,
-    logs: bool,
-) -> None:
+def test_whatever_is_killed_and_whenever_the_counts_stay_right(logs: bool, **drawn: Any) -> None:
     """No slot is lost or doubled, the limit holds, and the next borrower is served."""
     with switching_logs(logs):
-        check(max_size, switches, work, kills, sizes, evictions, timeout_s)
+        check(**drawn)
 
 
 def check(
