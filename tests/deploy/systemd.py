@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from tests.helpers.processes import children
 from tests.helpers.support import CHECKOUT, wait_until
 
 UNITS = CHECKOUT / "deploy/systemd"
@@ -157,12 +158,9 @@ def booted(environ: Mapping[str, str], folder: Path) -> Iterator[Systemd]:
 
 def _awaited(process: "subprocess.Popen[bytes]", group: Path, said: Path) -> Systemd:
     """Return it when it takes orders."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    first = wait_until(
-        lambda: process.poll() is not None or children.read_text().split(), "its process 1"
-    )
+    first = wait_until(lambda: process.poll() is not None or children(process.pid), "its process 1")
     if isinstance(first, list):
-        running = Systemd(int(first[0]), group)
+        running = Systemd(first[0], group)
         is_up = partial(running.property_of, "ours.target", "ActiveState")
         wait_until(lambda: process.poll() is not None or is_up() == "active", "it to boot")
         if process.poll() is None:

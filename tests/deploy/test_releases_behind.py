@@ -17,7 +17,6 @@ from pathlib import Path
 import gevent
 import pytest
 
-from tests.deploy.processes import children, lives, pid_in
 from tests.deploy.traffic import (
     IS_LONG,
     KINDS,
@@ -28,6 +27,7 @@ from tests.deploy.traffic import (
     deployed,
     held_up,
 )
+from tests.helpers.processes import children, lives, pid_in
 from tests.helpers.support import CHECKOUT, Databases, wait_until
 
 RELOADS, UPGRADES, RECYCLED = (20, 5, 20) if IS_LONG else (3, 1, 2)
@@ -90,7 +90,7 @@ def upgraded(place: Deployed, traffic: Traffic, arbiter: int) -> int:
     os.kill(arbiter, signal.SIGUSR2)
     successor = wait_until(lambda: pid_in(place.pid_file.with_name("pid.2")), "a new arbiter")
     wait_until(lambda: len(children(successor)) == 2, "its workers")
-    traffic.await_workers(lambda: children(successor))
+    traffic.await_workers(lambda: set(children(successor)))
     os.kill(arbiter, signal.SIGTERM)
     with held_up(place.front):
         gevent.sleep(HELD_UP_S)

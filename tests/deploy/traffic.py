@@ -22,8 +22,8 @@ from typing import Any
 import psycopg2
 
 from tests.deploy.behind import Behind, behind
-from tests.deploy.processes import children, pid_in, state
 from tests.helpers.load import Load
+from tests.helpers.processes import children, pid_in, state
 from tests.helpers.support import Databases, Service, open_folder, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"

@@ -14,6 +14,7 @@ from bench.budget import refusals
 from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
 from tests.helpers.load import Load
+from tests.helpers.processes import children, pid_in
 from tests.helpers.support import Databases, run, service, wait_until
 
 WORKERS = 3
@@ -92,14 +93,3 @@ def goes_on(load: Load) -> None:
     """Wait until some more requests were answered."""
     enough = len(load.answered) + SOME
     wait_until(lambda: len(load.answered) >= enough, "some load")
-
-
-def pid_in(path: Path) -> int:
-    """Return the process id in a pid file, 0 when there is none."""
-    return int(path.read_text() or 0) if path.exists() else 0
-
-
-def children(pid: int) -> set[int]:
-    """Return the process ids of the children, none when it is gone."""
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return {int(child) for child in path.read_text().split()} if path.exists() else set()

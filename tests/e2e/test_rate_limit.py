@@ -12,6 +12,7 @@ import pytest
 from app.factory import counts_path
 from embedded.redis import Redis
 from greenline.errors import ConfigError
+from tests.helpers.processes import children, pid_in
 from tests.helpers.support import Databases, Service, service, wait_until
 
 WORKERS = 4 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 2
@@ -55,10 +56,8 @@ def test_an_upgrade_goes_on_counting(limited: dict[str, str], tmp_path: Path) ->
         with service({**limited, "WEB_CONCURRENCY": "1"}, "--pid", str(pid_file)) as running:
             statuses = asked(running, ALLOWED // 2)
             running.process.send_signal(signal.SIGUSR2)
-            new = Path(f"{pid_file}.2")
-            successor = int(wait_until(lambda: new.exists() and new.read_text(), "a new arbiter"))
-            children = Path(f"/proc/{successor}/task/{successor}/children")
-            wait_until(children.read_text, "its worker")
+            successor = wait_until(lambda: pid_in(Path(f"{pid_file}.2")), "a new arbiter")
+            wait_until(lambda: children(successor), "its worker")
             assert running.stop() == 0
             wait_until(running.is_ready, "the new worker")
             statuses += asked(running, ASKED - ALLOWED // 2)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.releases import GOOD, Releases, all_serve, hang_up, serving
 from tests.helpers.load import Load
+from tests.helpers.processes import children
 from tests.helpers.support import free_port, wait_until
 
 # The first process to import it waits, until there is the file `go`.
@@ -236,9 +237,8 @@ def test_an_upgrade_that_is_rolled_back_keeps_the_service_ready(releases: Releas
         old = set(running.workers())
         running.process.send_signal(signal.SIGUSR2)
         successor = int(wait_until(lambda: pid_file.exists() and pid_file.read_text(), "it"))
-        children = Path(f"/proc/{successor}/task/{successor}/children")
-        wait_until(lambda: len(children.read_text().split()) == 2, "its workers")
-        new = {int(pid) for pid in children.read_text().split()}
+        wait_until(lambda: len(children(successor)) == 2, "its workers")
+        new = set(children(successor))
         # gunicorn loses a SIGTERM for a worker that boots.
         wait_until(lambda: all(f"ready: {pid}\n" in running.log for pid in new), "both to boot")
         wait_until(lambda: begun_by() & new, "one of them to have a request")

@@ -22,6 +22,7 @@ import pytest
 from embedded import store
 from embedded.postgres import Postgres, temporary
 from embedded.serve import NO_MONGODB
+from tests.helpers.processes import stat
 from tests.helpers.support import CHECKOUT, environ, free_port, wait_until
 
 START_LIMIT_S = 120
@@ -31,16 +32,6 @@ SERVE = (sys.executable, "-m", "embedded.serve")
 TIME = r"\[(\d{4}-\d\d-\d\d|\d\d/\w{3}/\d{4}:)\s?\d\d:\d\d:\d\d [+-]\d{4}\]"
 LOGGED = re.compile(TIME + r" (\[\d+\] )?\[(\x1b\[\d+m)?[A-Z]+(\x1b\[0m)?\] ")
 READY = "Ctrl-C stops it"  # the last line of the banner
-
-
-def _fields(pid: int) -> list[str]:
-    """Return what the system tells of the process, from its state on (see proc_pid_stat.txt)."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def _started(pid: int) -> int:
-    """Return when the process began, in clock ticks after the boot."""
-    return int(_fields(pid)[19])
 
 
 class Run:
@@ -85,13 +76,15 @@ class Run:
 
     def cpu_s(self) -> float:
         """Return the CPU time that they have taken, however busy the machine is."""
-        ticks = sum(sum(map(int, _fields(pid)[11:15])) for pid in self.processes())
+        ticks = sum(sum(map(int, stat(pid)[11:15])) for pid in self.processes())
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def find(self, wanted: str) -> list[int]:
         """Return those of its processes with *wanted* in their arguments, the oldest first."""
         found = [pid for pid, arguments in self.processes().items() if wanted in arguments]
-        return sorted(found, key=_started)  # process ids begin anew at some point
+        stats = {pid: fields for pid in found if (fields := stat(pid))}
+        # By the time of the start: process ids begin anew at some point.
+        return sorted(stats, key=lambda pid: int(stats[pid][19]))
 
     def sockets(self) -> Path:
         return Path((self.data / "postgres" / "sockets").read_text())

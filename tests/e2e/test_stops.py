@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tests.helpers import uwsgi
 from tests.helpers.load import Load
+from tests.helpers.processes import children, lives, pid_in
 from tests.helpers.support import CHECKOUT, Service, free_port, service, wait_until
 
 ROUNDS = 20 if os.environ.get("GREENLINE_LONG_TESTS") else 3
@@ -99,19 +100,19 @@ def test_an_upgrade_loses_nothing(tmp_path: Path) -> None:
             for _ in range(ROUNDS):
                 before = len(load.answered)
                 os.kill(arbiter, signal.SIGUSR2)
-                successor = wait_until(lambda: _pid(Path(f"{pid_file}.2")), "a new arbiter")
-                wait_until(lambda: len(_children(successor)) == 2, "its workers")  # noqa: B023
+                successor = wait_until(lambda: pid_in(Path(f"{pid_file}.2")), "a new arbiter")
+                wait_until(lambda: len(children(successor)) == 2, "its workers")  # noqa: B023
                 wait_until(lambda: _all_boot(running, successor), "its workers to serve")  # noqa: B023
                 os.kill(arbiter, signal.SIGTERM)
-                wait_until(lambda: not _lives(arbiter), "the old arbiter's end")  # noqa: B023
+                wait_until(lambda: not lives(arbiter), "the old arbiter's end")  # noqa: B023
                 arbiter = successor
-                wait_until(lambda: _pid(pid_file) == arbiter, "its promotion")  # noqa: B023
+                wait_until(lambda: pid_in(pid_file) == arbiter, "its promotion")  # noqa: B023
                 wait_until(lambda: len(load.answered) > before + 500, "some load")  # noqa: B023
             load.stop()
         finally:
             if arbiter != running.process.pid:
                 os.kill(arbiter, signal.SIGTERM)
-                wait_until(lambda: not _lives(arbiter), "the last arbiter's end")
+                wait_until(lambda: not lives(arbiter), "the last arbiter's end")
         assert load.refused == 0
         assert_nothing_lost(load, requests)
 
@@ -307,7 +308,7 @@ def test_a_worker_that_gets_sigterm_while_it_boots_stops(tmp_path: Path) -> None
         {"COUNTING": str(tmp_path / "requests")}, "-k", "greenline.worker.GreenWorker", "-w", "1",
         target="tests.e2e.counting:app", config=str(config), wait=False,
     ) as running:  # fmt: skip
-        early = wait_until(lambda: _pid(pid_file), "the worker that gets SIGTERM at once")
+        early = wait_until(lambda: pid_in(pid_file), "the worker that gets SIGTERM at once")
         wait_until(lambda: early not in running.workers(), "its end", limit_s=10)
         wait_until(lambda: not _refuses(running.port), "the next one to listen")
         assert running.get("/count?probe").status == 200
@@ -334,30 +335,8 @@ def _refuses(port: int) -> bool:
     return False
 
 
-def _pid(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except FileNotFoundError:
-        return []
-    return [int(child) for child in text.split()]
-
-
 def _all_boot(running: Service, arbiter: int) -> bool:
-    return all(f"Booting worker with pid: {pid}" in running.log for pid in _children(arbiter))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
+    return all(f"Booting worker with pid: {pid}" in running.log for pid in children(arbiter))
 
 
 def test_an_upgrade_of_python_m_gunicorn_starts(tmp_path: Path) -> None:
@@ -380,15 +359,15 @@ def test_an_upgrade_of_python_m_gunicorn_starts(tmp_path: Path) -> None:
     try:
         wait_until(lambda: _answers(running), "the service")
         os.kill(arbiter, signal.SIGUSR2)
-        successor = wait_until(lambda: _pid(Path(f"{pid_file}.2")), "a new arbiter")
-        wait_until(lambda: len(_children(successor)) == 1, "its worker")
+        successor = wait_until(lambda: pid_in(Path(f"{pid_file}.2")), "a new arbiter")
+        wait_until(lambda: len(children(successor)) == 1, "its worker")
         os.kill(arbiter, signal.SIGTERM)
-        wait_until(lambda: not _lives(arbiter), "the old arbiter's end")
+        wait_until(lambda: not lives(arbiter), "the old arbiter's end")
         arbiter = successor
         wait_until(lambda: _answers(running), "its service")
     finally:
         os.kill(arbiter, signal.SIGTERM)
-        wait_until(lambda: not _lives(arbiter), "the last arbiter's end")
+        wait_until(lambda: not lives(arbiter), "the last arbiter's end")
 
 
 def _answers(running: Service) -> bool:

@@ -60,15 +60,7 @@ def _count(kind: str, pid: int, url: str) -> Callable[[], int]:
     if kind == "mongod":
         client: MongoClient[dict[str, object]] = MongoClient(url, directConnection=True)
         return lambda: client.admin.command("serverStatus")["connections"]["current"]
-
-    def count() -> int:
-        while True:
-            try:
-                return len(sockets(pid))
-            except FileNotFoundError:  # closed while it was looked at
-                continue
-
-    return count
+    return lambda: len(sockets(pid))
 
 
 def _main(kind: str, pid: int, url: str) -> None:

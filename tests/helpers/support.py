@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.helpers.processes import children
+
 T = TypeVar("T")
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -183,9 +185,7 @@ class Service:
 
     def workers(self) -> list[int]:
         """Return the process ids of the arbiter's children."""
-        pid = self.process.pid
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return [int(child) for child in text.split()]
+        return children(self.process.pid)
 
     def stop(self) -> int:
         """Send SIGTERM and return the exit status."""

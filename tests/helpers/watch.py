@@ -1,5 +1,6 @@
 """Look at a running service from outside: its sockets, and its connections at the server."""
 
+import os
 from pathlib import Path
 
 import psycopg2
@@ -35,8 +36,9 @@ def count(postgres: Postgres, query: str, *values: object) -> int:
 
 def sockets(pid: int) -> set[str]:
     """Return the inodes of the process's sockets."""
-    links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    return {link[len("socket:[") : -1] for link in links if link.startswith("socket:")}
+    # A descriptor that is closed meanwhile is its own path.
+    links = [os.path.realpath(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return {link.partition("socket:[")[2][:-1] for link in links if "socket:[" in link}
 
 
 def listening_sockets() -> set[str]:
