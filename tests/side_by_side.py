@@ -4,7 +4,8 @@ Run the tests in processes side by side, since they wait more than they work.
 A plugin, which ``make test`` names when it has no ARGS: ``pytest -p tests.side_by_side``.
 
 1. Each process collects all tests, takes the next file that is not taken, and has servers of
-   its own. The tests of a file run in order, in one process.
+   its own. The tests of a file run in order, in one process. While the machine is busy, process 0
+   alone takes a file: a test that times something has a second of slack, which others would take.
 2. The first process runs none. It reports what the others tell, file by file, as if it had.
 3. A process that ends in the middle of a file, or that fails other than by a test, fails the run,
    and what it wrote is shown.
@@ -25,20 +26,27 @@ import pytest
 
 from embedded.process import Child
 
-PROCESSES = 4
-FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
+PROCESSES = 3
+MAX_LOAD_A_CORE = 4  # in the last minute
+LOG = "GREENLINE_SIDE_BY_SIDE"  # that of a process, in the folder where they take files, and tell
 POLL_S = 0.1
+LOAD_POLL_S = 1.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    folder = os.environ.pop(FOLDER, "")
-    plugin = Other(config, Path(folder)) if folder else First()
+    log = os.environ.pop(LOG, "")
+    plugin = Other(config, Path(log)) if log else First()
     config.pluginmanager.register(plugin, "side_by_side")
 
 
 def files(session: pytest.Session) -> dict[int, list[pytest.Item]]:
     """Return the tests of each file; the numbers are the same in each process."""
     return dict(enumerate(list(items) for _, items in groupby(session.items, lambda it: it.path)))
+
+
+def is_busy() -> bool:
+    """Return whether so much runs on this machine that tests would wait for the processor."""
+    return os.getloadavg()[0] > MAX_LOAD_A_CORE * len(os.sched_getaffinity(0))
 
 
 class First:
@@ -72,11 +80,12 @@ class First:
     def _start(self, other: Child, config: pytest.Config, folder: Path, log_name: str) -> None:
         """Start one as we were started; what failed last time is for us to remember."""
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-        with (folder / log_name).open("wb") as log:
+        path = folder / log_name
+        with path.open("wb") as log:
             other.start(
                 [*command, *config.invocation_params.args],
                 output=log,
-                env={**os.environ, FOLDER: str(folder)},
+                env={**os.environ, LOG: str(path)},
             )
 
     def _report(
@@ -109,8 +118,9 @@ def report(config: pytest.Config, data: dict[str, Any]) -> None:
 class Other:
     """Runs the files that it takes, and tells what became of each."""
 
-    def __init__(self, config: pytest.Config, folder: Path) -> None:
-        self._config, self._folder = config, folder
+    def __init__(self, config: pytest.Config, log: Path) -> None:
+        self._config, self._folder = config, log.parent
+        self._goes_on = log.stem == "0"
         self._reports: list[dict[str, Any]] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -130,8 +140,11 @@ class Other:
 
     def _taken(self, session: pytest.Session) -> Iterator[tuple[int, pytest.Item]]:
         for number, items in files(session).items():
+            taken = self._folder / f"{number}.taken"
+            while is_busy() and not self._goes_on and not taken.exists():
+                time.sleep(LOAD_POLL_S)
             try:
-                (self._folder / f"{number}.taken").touch(exist_ok=False)
+                taken.touch(exist_ok=False)
             except FileExistsError:
                 continue
             yield from ((number, item) for item in items)

@@ -24,6 +24,13 @@ def test_dies(): os.kill(os.getpid(), 9)
 
 def test_is_not_run(): pass
 """
+TAKES = """
+import os, time
+
+def test_takes_a_while():
+    open({!r}, "a").write(f"{{os.getpid()}} ")
+    time.sleep(0.5)
+"""
 
 
 def run(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
@@ -49,6 +56,18 @@ def test_all_tests_are_reported_as_by_one_process(tmp_path: Path) -> None:
         r"slowest 2 durations =+\n(\d+\.\d\ds .*test_ends_well.py.*\n){2}", done.stdout
     )
     assert done.returncode == 1
+
+
+def test_a_busy_machine_runs_them_one_after_the_other(tmp_path: Path) -> None:
+    """None is lost, and one process takes all files."""
+    (tmp_path / "conftest.py").write_text("import os\nos.getloadavg = lambda: (999.0, 0.0, 0.0)\n")
+    takes = TAKES.format(str(tmp_path / "pids"))
+    names = [f"test_{number}" for number in range(5)]
+    done = run(tmp_path, **dict.fromkeys(names, takes))
+    assert "5 passed" in done.stdout, done.stdout + done.stderr
+    pids = (tmp_path / "pids").read_text().split()
+    assert len(pids) == 5
+    assert len(set(pids)) == 1
 
 
 def test_a_process_that_dies_fails_the_run_and_names_the_file(tmp_path: Path) -> None:
