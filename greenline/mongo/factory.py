@@ -1,6 +1,12 @@
-"""Open MongoDB in one call: a client whose connections fit into what the server allows the host."""
+"""
+Open MongoDB in one call: a client whose connections fit into what the server allows the host.
+
+All that one process opens by one URI share one client, its pool and its slots.
+"""
 
 import logging
+import os
+from copy import copy
 
 from greenline import settings
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, Plan, mongodb_plan
@@ -32,8 +38,9 @@ class OpenMongo(Mongo):
     def __init__(
         self, uri: str, name: str, sizing: Sizing, *, timeout_s: float, documentdb: bool
     ) -> None:
-        self.plan: Plan | None = None
-        self._sizing = sizing
+        self._arguments = sizing, timeout_s, documentdb
+        self._first, self._users = self, [self]
+        self._plan: Plan | None = None
         min_a_worker = MONGODB_EXTRA_A_WORKER + 1
         self.slot_table = SlotTable(slot_table_path(server_of(uri)), floor=min_a_worker)
         # Before the server was asked: what it has answered to another worker, or what all workers
@@ -48,19 +55,49 @@ class OpenMongo(Mongo):
             documentdb=documentdb,
             slot_table=self.slot_table,
         )
+        counters.add(name, self.stats, self.statistics.reader())
+
+    @property
+    def plan(self) -> Plan | None:
+        """The connections of the host and its workers; None before the server was asked."""
+        return self._first._plan
+
+    def again(self, sizing: Sizing, timeout_s: float, documentdb: bool) -> "OpenMongo":
+        """
+        Return another one with the same client, which is closed by itself.
+
+        :raises ConfigError: an argument is another one than in the first call.
+        """
+        if (sizing, timeout_s, documentdb) != self._arguments:
+            raise ConfigError(
+                f"{server_of(self._uri)} is open already with another number of workers, hosts, "
+                "connections or pool size, another timeout or another 'documentdb'"
+            )
+        other = copy(self)
+        other._closed = False
+        self._users.append(other)
+        return other
 
     def close(self) -> None:
-        """Close all clients, with their monitors, and give their slots back."""
+        """Close it; the last one closes the client with its monitors, and gives the slots back."""
+        if self not in self._users:
+            return
+        self._users.remove(self)
+        if self._users:
+            self._closed = True
+            return
+        if _opened.get(self._uri) is self._first:
+            del _opened[self._uri]
         try:
             super().close()
         finally:
-            counters.remove(self.name, self.stats)
+            counters.remove(self.name, self._first.stats)
             self.slot_table.close()
 
     def _plan_size(self, max_connections: int | None) -> int:
-        sizing = self._sizing
+        sizing, *_ = self._arguments
         try:
-            plan = self.plan = mongodb_plan(
+            plan = self._first._plan = mongodb_plan(
                 max_connections,
                 Deployment(sizing.workers, sizing.hosts or 1, sizing.surge_hosts),
                 pool_size=sizing.mongodb_max_pool_size,
@@ -72,6 +109,12 @@ class OpenMongo(Mongo):
         self.slot_table.publish(plan.host)
         log.debug("%s pool: %s", self.name, plan)
         return plan.worker
+
+
+# The first one by URI: two clients could not divide a pool, as the size of pymongo's is fixed.
+_opened: dict[str, OpenMongo] = {}
+# A child opens its own: the slot table's file is closed in it.
+os.register_at_fork(after_in_child=_opened.clear)
 
 
 def open(  # noqa: A001 - mongo.open() is the name that users type
@@ -91,8 +134,9 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     """
     Open a client whose connections fit into what the server allows the workers of all hosts.
 
-    Nothing connects before the first use. An argument that is None is read from the environment of
-    the worker.
+    Nothing connects before the first use. A second call with the same URI shares the client of the
+    first, its pool and its name; each is closed by itself. An argument that is None is read from
+    the environment of the worker.
 
     :param uri: ``mongodb://...``. Default ``MONGODB_URI``.
     :param name: the pool's name in the counters and in log lines. Default ``mongodb``.
@@ -108,7 +152,8 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     :param resources: where check and close are registered; None closes at the exit of the process.
         Default None.
     :param check: what readiness asks. Default: whether the server answers.
-    :raises ConfigError: the URI, an argument or a variable is wrong.
+    :raises ConfigError: the URI, an argument or a variable is wrong, or the URI is open already
+        with other arguments.
     """
     if uri is None:
         _, uri = settings.databases()
@@ -124,8 +169,12 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     )
     if hosts is not None and sizing.hosts is None:
         raise ConfigError("hosts: 'auto' is for postgres.open() alone: MongoDB's are not counted")
-    opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
-    counters.add(name, opened.stats, opened.statistics.reader())
+    first = _opened.get(uri)
+    if first is None:
+        opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
+        _opened[uri] = opened
+    else:
+        opened = first.again(sizing, timeout_s, documentdb)
     if resources is None:
         close_at_exit(opened.close)
     else:

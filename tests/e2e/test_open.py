@@ -148,6 +148,49 @@ def test_a_forked_child_opens_its_own(addresses: dict[str, str]) -> None:
     assert done.stdout.split() == ["child", "7", "same", "True"]
 
 
+SHARED = """
+from greenline.patch import patch_all
+patch_all()
+from greenline import mongo
+from greenline.errors import ConfigError, PoolClosed
+from greenline.telemetry import counters
+
+def ping(client):
+    with client.database() as database:
+        database.command("ping")
+        return database.client
+
+first, second = mongo.open(workers=1), mongo.open(workers=1)
+print(ping(second) is ping(first), first.plan is second.plan, len(counters.gauges["mongodb"]))
+slots = first.slot_table.stats()
+print(slots["held"] > 1)
+for arguments in {"workers": 2}, {"workers": 1, "timeout_s": 5}:
+    try:
+        mongo.open(**arguments)
+    except ConfigError as error:
+        print("is open already with another" in str(error))
+first.close()
+first.close()
+try:
+    ping(first)
+except PoolClosed:
+    third = mongo.open(workers=1)
+    print(ping(second) is ping(third), second.slot_table.stats() == slots)
+second.close()
+print(third.stats()["size"] > 0)
+third.close()
+print("mongodb" in counters.gauges, ping(mongo.open(workers=2)) is not None)
+"""
+
+
+def test_a_second_client_of_one_mongodb_shares_the_first(addresses: dict[str, str]) -> None:
+    """Each is closed by itself; after the last one the next call begins anew."""
+    done = run(["python", "-W", "ignore", "-c", SHARED], addresses)
+    assert done.stdout.splitlines() == [
+        "True True 1", "True", "True", "True", "True True", "True", "False True",
+    ], done.stderr  # fmt: skip
+
+
 def test_hosts_are_counted_for_a_script_too(addresses: dict[str, str]) -> None:
     """The first connection waits for the lease, which nothing but the use of the pool asks for."""
     assert run(["python", "-c", COUNTED], addresses).stdout == "7\n"
