@@ -72,7 +72,7 @@ def install() -> None:
     # psycopg2.connect() looks this name up at each call, so applications that imported the function
     # earlier are covered, too.
     psycopg2._connect = connect  # type: ignore[attr-defined]  # psycopg2.connect() calls it
-    counters.gauges["psycopg2"] = counters.Parts([_stats])
+    counters.add("psycopg2", _stats)
 
 
 def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:

@@ -260,15 +260,18 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def add(name: str, stats: Stats, growth: Stats) -> None:
+def add(name: str, stats: Stats, growth: Stats = dict) -> None:
     """
-    Add a part to ``gauges`` and ``growths``; the numbers of parts with one name are added up.
+    Add a part to ``gauges`` and ``growths``, once; numbers of parts with one name are added up.
 
     :param name: the part's name, str.
     :param stats: returns its values.
-    :param growth: returns how much its counts have grown since the last call.
+    :param growth: returns how much its counts have grown since the last call. Default: no counts.
     """
-    gauges.setdefault(name, Parts()).append(stats)
+    parts = gauges.setdefault(name, Parts())
+    if stats in parts:
+        return
+    parts.append(stats)
     growths.setdefault(name, Parts()).append(growth)
 
 

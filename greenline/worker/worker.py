@@ -184,7 +184,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.base = base_environ(cfg)  # after RequestLog has replaced sys.stderr
         self.rules = Rules(cfg)
         self._handlers = Handlers()
-        counters.gauges["handlers"] = counters.Parts([self._handlers.stats])
+        counters.add("handlers", self._handlers.stats)
         self.sweep = Sweep()
         self.sweep.start()
         self.conversations: set[ClientConnection | Guest] = set()
@@ -200,7 +200,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             connected=lambda: sum(server.connected() for server in self._servers),
             unaccepted=lambda: sum(server.unaccepted() for server in self._servers),
         )
-        counters.gauges["limiter"] = counters.Parts([self._limiter.stats])
+        counters.add("limiter", self._limiter.stats)
         self._connect = partial(
             ClientConnection,
             rules=self.rules,
