@@ -4,19 +4,21 @@ Run the tests in processes side by side, since they wait more than they work.
 A plugin, which ``make test`` names when it has no ARGS: ``pytest -p tests.side_by_side``.
 
 1. Each process collects all tests, takes the next file that is not taken, and has servers of
-   its own. The tests of a file run in order, in one process. While the machine is busy, process 0
-   alone takes a file: a test that times something has a second of slack, which others would take.
+   its own. The tests of a file run in order, in one process. While the machine is busy, one file
+   is taken at a time: a test that times something has a second of slack, which others would take.
 2. The first process runs none. It reports what the others tell, file by file, as if it had.
 3. A process that ends in the middle of a file, or that fails other than by a test, fails the run,
    and what it wrote is shown.
 """
 
+import fcntl
 import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,14 +30,14 @@ from embedded.process import Child
 
 PROCESSES = 3
 MAX_LOAD_A_CORE = 4  # in the last minute
-LOG = "GREENLINE_SIDE_BY_SIDE"  # that of a process, in the folder where they take files, and tell
+FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
 POLL_S = 0.1
 LOAD_POLL_S = 1.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    log = os.environ.pop(LOG, "")
-    plugin = Other(config, Path(log)) if log else First()
+    folder = os.environ.pop(FOLDER, "")
+    plugin = Other(config, Path(folder)) if folder else First()
     config.pluginmanager.register(plugin, "side_by_side")
 
 
@@ -52,6 +54,9 @@ def is_busy() -> bool:
 class First:
     """Starts the others and reports what they tell."""
 
+    def __init__(self) -> None:
+        self._busy_s = 0.0
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed or session.config.option.collectonly:
@@ -65,6 +70,7 @@ class First:
                     self._start(other, session.config, Path(name), f"{number}.log")
                 while missing and self._report(session.config, Path(name), missing, others):
                     time.sleep(POLL_S)
+                    self._busy_s += POLL_S * is_busy()
                 statuses = [other.wait() for other in others]
             finally:
                 for other in others:
@@ -77,15 +83,20 @@ class First:
                 raise session.Interrupted(f"no word of {', '.join(missing.values()) or 'the end'}")
         return True
 
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._busy_s:
+            terminalreporter.write_line(
+                f"The machine was busy for {self._busy_s:.0f} s: one file of tests at a time."
+            )
+
     def _start(self, other: Child, config: pytest.Config, folder: Path, log_name: str) -> None:
         """Start one as we were started; what failed last time is for us to remember."""
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-        path = folder / log_name
-        with path.open("wb") as log:
+        with (folder / log_name).open("wb") as log:
             other.start(
                 [*command, *config.invocation_params.args],
                 output=log,
-                env={**os.environ, LOG: str(path)},
+                env={**os.environ, FOLDER: str(folder)},
             )
 
     def _report(
@@ -118,36 +129,34 @@ def report(config: pytest.Config, data: dict[str, Any]) -> None:
 class Other:
     """Runs the files that it takes, and tells what became of each."""
 
-    def __init__(self, config: pytest.Config, log: Path) -> None:
-        self._config, self._folder = config, log.parent
-        self._goes_on = log.stem == "0"
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config, self._folder = config, folder
         self._reports: list[dict[str, Any]] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:
             return None  # its numbers would be others than ours
-        tests = self._taken(session)
-        test = next(tests, None)
-        while test is not None:
-            number, item = test
-            # Before this one ends: what the next one needs too is left standing.
-            test = next(tests, None)
-            session.config.hook.pytest_runtest_protocol(item=item, nextitem=test and test[1])
-            if test is None or test[0] != number:
+        for number, items in files(session).items():
+            with self._turn(), suppress(FileExistsError):
+                (self._folder / f"{number}.taken").touch(exist_ok=False)
+                # After the last test of a file, what the session needs is left standing.
+                for item, following in zip(items, [*items[1:], session], strict=True):
+                    session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 self._report(number)
         return True
 
-    def _taken(self, session: pytest.Session) -> Iterator[tuple[int, pytest.Item]]:
-        for number, items in files(session).items():
-            taken = self._folder / f"{number}.taken"
-            while is_busy() and not self._goes_on and not taken.exists():
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the one turn that there is while the machine is busy; otherwise none is needed."""
+        # The system gives the lock back for a process that dies.
+        with (self._folder / "turn").open("w") as file:
+            while is_busy():
+                with suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 time.sleep(LOAD_POLL_S)
-            try:
-                taken.touch(exist_ok=False)
-            except FileExistsError:
-                continue
-            yield from ((number, item) for item in items)
+            yield
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         hook = self._config.hook

@@ -24,12 +24,33 @@ def test_dies(): os.kill(os.getpid(), 9)
 
 def test_is_not_run(): pass
 """
+BUSY = "import os; os.getloadavg = lambda: (999.0, 0.0, 0.0)"
+FIXTURES = """
+import pathlib, pytest
+
+def ended(what):
+    with (pathlib.Path(__file__).parent / "ends").open("a") as file:
+        file.write(what + " ")
+
+@pytest.fixture(scope="session")
+def all_of_them():
+    yield
+    ended("all")
+
+@pytest.fixture(scope="module")
+def each():
+    yield
+    ended("each")
+"""
 TAKES = """
-import os, time
+import time
 
 def test_takes_a_while():
-    open({!r}, "a").write(f"{{os.getpid()}} ")
-    time.sleep(0.5)
+    with open({!r}, "a") as file:
+        file.write("begins ")
+        file.flush()
+        time.sleep(0.5)
+        file.write("ends ")
 """
 
 
@@ -59,15 +80,35 @@ def test_all_tests_are_reported_as_by_one_process(tmp_path: Path) -> None:
 
 
 def test_a_busy_machine_runs_them_one_after_the_other(tmp_path: Path) -> None:
-    """None is lost, and one process takes all files."""
-    (tmp_path / "conftest.py").write_text("import os\nos.getloadavg = lambda: (999.0, 0.0, 0.0)\n")
-    takes = TAKES.format(str(tmp_path / "pids"))
+    """None is lost, and each file begins after the end of another one."""
+    (tmp_path / "conftest.py").write_text(BUSY)
+    takes = TAKES.format(str(tmp_path / "times"))
     names = [f"test_{number}" for number in range(5)]
     done = run(tmp_path, **dict.fromkeys(names, takes))
     assert "5 passed" in done.stdout, done.stdout + done.stderr
-    pids = (tmp_path / "pids").read_text().split()
-    assert len(pids) == 5
-    assert len(set(pids)) == 1
+    assert (tmp_path / "times").read_text() == "begins ends " * 5
+    assert "The machine was busy for" in done.stdout
+
+
+def test_a_process_that_dies_on_a_busy_machine_ends_the_run_too(tmp_path: Path) -> None:
+    """The others go on, and none waits for it."""
+    (tmp_path / "conftest.py").write_text(BUSY)
+    done = run(tmp_path, test_dies=DIES, test_passes="def test_passes(): pass")
+    assert "Interrupted: no word of test_dies.py" in done.stdout, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_what_a_file_needs_ends_with_its_last_test(tmp_path: Path) -> None:
+    """Also where the next file is in another folder; what the session needs stays."""
+    (tmp_path / "conftest.py").write_text(f"{BUSY}\n{FIXTURES}")
+    for folder in "one", "two":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"test_{folder}.py").write_text("def test_it(each, all_of_them): pass")
+    done = run(tmp_path)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    ends = (tmp_path / "ends").read_text().split()
+    assert ends.count("each") == 2  # by one process or by two
+    assert ends[-1] == "all"
 
 
 def test_a_process_that_dies_fails_the_run_and_names_the_file(tmp_path: Path) -> None:
