@@ -32,7 +32,7 @@ def run(name: str, max_connections: int, measure: Measure, notes: str) -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
             postgres = stack.enter_context(temporary(max_connections))
             mongo = stack.enter_context(Mongo(folder / "mongo", durable=False))
-            verdicts = measure(found, postgres, mongo.url, folder)
+            found.verdicts = verdicts = measure(found, postgres, mongo.url, folder)
     except FAILURES as error:
         found.invalid(str(error))
     status = found.finish()

@@ -130,7 +130,7 @@ def judge(rows: Sequence[report.Row]) -> list[promises.Verdict]:
     peak = max(row.more["good/s"] for row in rows)
     verdicts = [
         promises.at_least(
-            f"goodput at {highest.work} with the defaults over the peak of {peak:g} a second",
+            f"goodput at {highest.work} with the defaults over the best of all loads",
             highest.more["good/s"] / peak if peak else 0.0,
             MIN_GOODPUT,
         )
@@ -168,6 +168,7 @@ def main() -> int:
     saturated_rate = 0.0
     try:
         verdicts, saturated_rate = run(found, seconds)
+        found.verdicts = verdicts[:1]  # the others are seconds
     except FAILURES as error:
         found.invalid(str(error))
     status = found.finish()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.hey import Result
+from bench.promises import Verdict
 
 RESULTS = Path(__file__).parent / "results"
 OURS = "greenline"
@@ -147,6 +148,7 @@ class Report:
         self.name = name
         self.rows: list[Row] = []
         self.problems: list[str] = []
+        self.verdicts: list[Verdict] = []  # on ratios, for the page
         self._folder = folder
 
     def add(self, each: Row) -> None:
@@ -165,6 +167,7 @@ class Report:
             "machine": machine(),
             "date": date.today().isoformat(),
             "problems": self.problems,
+            "verdicts": [each.text for each in self.verdicts],
         }
         text = json.dumps(figures, indent=2) + "\n"
         (self._folder / f"{self.name}.json").write_text(text)

@@ -2,8 +2,9 @@
 Write the results of the benches into ``docs/benchmarks.md``.
 
 Text of the page between ``<!-- results: NAME -->`` and ``<!-- end -->`` is replaced by what
-``bench/results/NAME.json`` has: our throughput over that of each peer, the size of the machine, the
-day, and the picture. A block stays as it is if its bench has no results or its run was invalid.
+``bench/results/NAME.json`` has: our throughput over that of each peer, or the verdicts where there is
+no peer, the size of the machine, the day, and the picture. A block stays as it is if its bench has no
+results or its run was invalid.
 
     python -m bench.results
 """
@@ -67,9 +68,12 @@ class Page:
         parts = [
             f"{figures['date']}, {machine['cores']} cores, {machine['memory_gb']:.0f} GB, "
             f"Python {machine['python']}:",
-            "\n".join(table(closed)),
         ]
-        if offered:
+        if verdicts := figures.get("verdicts"):
+            parts.append("\n".join(f"- {text}" for text in verdicts))
+        else:
+            parts.append("\n".join(table(closed)))
+        if offered and not verdicts:
             parts.append("\n".join(p99_table(offered)))
         drawn = self._results / f"{name}.png"
         if drawn.exists():

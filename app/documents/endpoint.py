@@ -21,7 +21,7 @@ from pymongo.write_concern import WriteConcern
 from app.documents.files import MAX_DOCUMENT_BYTES
 from app.documents.ids import RAW
 from greenline.errors import ConfigError, GreenlineError, StoreDown, StoreError
-from greenline.mongo.client import DEFAULT_DATABASE, make_client, server_of
+from greenline.mongo.client import database_of, make_client, server_of
 from greenline.mongo.errors import first_sentence
 from greenline.mongo.options import Options, split
 
@@ -186,7 +186,7 @@ def named(name: str, error: PyMongoError) -> GreenlineError:
 
 def _default_database(uri: str) -> str:
     with make_client(uri, {}) as client:
-        return client.get_default_database(DEFAULT_DATABASE).name
+        return database_of(client)
 
 
 def _described(collection: "Collection[Any]") -> dict[str, Any]:

@@ -73,7 +73,7 @@ def test_json_has_the_shape_of_every_bench(tmp_path: Path) -> None:
     found.add(row("psycogreen", 10.0))
     found.finish()
     written = json.loads((tmp_path / "results" / "some.json").read_text())
-    assert sorted(written) == ["date", "machine", "problems", "ratios", "rows"]
+    assert sorted(written) == ["date", "machine", "problems", "ratios", "rows", "verdicts"]
     assert written["rows"][0] == {
         "work": "read",
         "who": "greenline",

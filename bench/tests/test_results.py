@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.promises import at_most
 from bench.report import Report, Row
 from bench.results import PAGE, Page
 
@@ -72,6 +73,18 @@ def test_where_the_load_is_offered_p99_is_compared(page: Path, tmp_path: Path) -
     assert "| our p99 over, at the same rate | gthread |" in text
     assert "| 10 clients | 0.75 |" in text
     assert "| fair |" not in text
+
+
+def test_verdicts_take_the_place_of_ratios(page: Path, tmp_path: Path) -> None:
+    """A bench that compares two of our own servers has no peer."""
+    found = Report("reads", tmp_path / "results")
+    found.add(Row("fair", "ours", 10, {"200": 10}, 1.0, 30.0, p99_ms=3, more={"offered/s": 30}))
+    found.verdicts = [at_most("late over early", 1.2, 1.5)]
+    found.finish()
+    Page(page, tmp_path / "results").write()
+    text = page.read_text()
+    assert "\n- late over early: 1.20, keeps the limit 1.5\n" in text
+    assert "|" not in text
 
 
 def test_an_invalid_run_is_not_published(page: Path, tmp_path: Path) -> None:

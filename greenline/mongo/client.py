@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import gevent
 import pymongo
 from gevent.lock import BoundedSemaphore
+from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import InvalidURI, PyMongoError
 
@@ -72,10 +73,10 @@ class Mongo(Batches):
         self._timeout_s = timeout_s
         self._documentdb = documentdb
         self._closed = False
-        self._warm: LimitedClient | None = None
         self._opening = BoundedSemaphore()
         # No client opens a socket before its first use: this may run before the fork.
         self._readiness = make_client(uri, options.READINESS)
+        self._database = database_of(self._readiness)
         # Made without our options, to read the pool sizes that the URI sets.
         plain = make_client(uri, {}).options.pool_options
         _, is_theirs = options.split(uri, {"maxPoolSize": None})
@@ -139,7 +140,7 @@ class Mongo(Batches):
             self._readiness.admin.command("ping")
         client = self._clients.current or self._open()
         # A worker is not ready before: the first burst would wait for its connects.
-        if self._warm is None:
+        if not client.is_warm:
             self._warm_up(client)
 
     def close(self) -> None:
@@ -232,7 +233,7 @@ class Mongo(Batches):
         with translated():
             for error in filter(None, (greenlet.value for greenlet in asking)):
                 raise error
-        self._warm = client
+        client.is_warm = True
 
 
 class _Checkout:
@@ -255,7 +256,7 @@ class _Checkout:
         client.users += 1
         for each in self._limits:
             each.__enter__()
-        return client.default_database(DEFAULT_DATABASE)
+        return client.kept_database(mongo._database)
 
     def __exit__(
         self,
@@ -280,6 +281,11 @@ def server_of(uri: str) -> str:
     address = urlsplit(uri)
     hosts = address.netloc.rpartition("@")[2].lower().split(",")
     return f"{address.scheme}://{','.join(sorted(hosts))}"
+
+
+def database_of(client: "MongoClient[Document]") -> str:
+    """Return the name of the database in the client's URI, else the default."""
+    return client.get_default_database(DEFAULT_DATABASE).name
 
 
 def make_client(

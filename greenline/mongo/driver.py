@@ -322,7 +322,8 @@ class LimitedClient(MongoClient[Document]):
     ) -> None:
         self.users = 0
         self.sockets = Sockets()
-        self._default: KeptDatabase | None = None
+        self._kept: dict[str, KeptDatabase] = {}
+        self.is_warm = False
         # The topology description for which a primary was selected, and that primary.
         self._primary: tuple[Any, Server | None] = (None, None)
         # pymongo keeps these options for drivers on top of it. If a version drops them, only the
@@ -351,11 +352,12 @@ class LimitedClient(MongoClient[Document]):
             "waiting": begun - active,
         }
 
-    def default_database(self, name: str) -> KeptDatabase:
-        """Return the URI's database, else the one named *name*; the same object each time."""
-        if self._default is None:
-            self._default = KeptDatabase(self, self.get_default_database(name).name)
-        return self._default
+    def kept_database(self, name: str) -> KeptDatabase:
+        """Return the database named *name*; the same object each time."""
+        kept = self._kept.get(name)
+        if kept is None:
+            kept = self._kept[name] = KeptDatabase(self, name)
+        return kept
 
     @cached_property
     def finds_plainly(self) -> bool:

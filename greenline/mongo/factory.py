@@ -1,19 +1,22 @@
 """
 Open MongoDB in one call: a client whose connections fit into what the server allows the host.
 
-All that one process opens by one URI share one client, its pool and its slots.
+All that one process opens on one server as one user share one client, its pool and its slots.
 """
 
 import logging
 import os
 from copy import copy
+from urllib.parse import urlsplit, urlunsplit
+
+from gevent.lock import BoundedSemaphore
 
 from greenline import settings
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, Plan, mongodb_plan
 from greenline.errors import ConfigError, StoreDown
 from greenline.lifecycle.health import Check
 from greenline.lifecycle.resources import Resources, close_at_exit
-from greenline.mongo.client import Mongo, server_of
+from greenline.mongo.client import Mongo, database_of, make_client, server_of
 from greenline.settings import Sizing
 from greenline.slots import SlotTable
 from greenline.slots import path as slot_table_path
@@ -38,7 +41,7 @@ class OpenMongo(Mongo):
     def __init__(
         self, uri: str, name: str, sizing: Sizing, *, timeout_s: float, documentdb: bool
     ) -> None:
-        self._arguments = sizing, timeout_s, documentdb
+        self._arguments = sizing, documentdb
         self._first, self._users = self, [self]
         self._plan: Plan | None = None
         min_a_worker = MONGODB_EXTRA_A_WORKER + 1
@@ -62,19 +65,21 @@ class OpenMongo(Mongo):
         """The connections of the host and its workers; None before the server was asked."""
         return self._first._plan
 
-    def again(self, sizing: Sizing, timeout_s: float, documentdb: bool) -> "OpenMongo":
+    def again(self, uri: str, sizing: Sizing, documentdb: bool) -> "OpenMongo":
         """
         Return another one with the same client, which is closed by itself.
 
-        :raises ConfigError: an argument is another one than in the first call.
+        :param uri: an address of the same server, perhaps with another database.
+        :raises ConfigError: *sizing* or *documentdb* is another one than in the first call.
         """
-        if (sizing, timeout_s, documentdb) != self._arguments:
+        if (sizing, documentdb) != self._arguments:
             raise ConfigError(
-                f"{server_of(self._uri)} is open already with another number of workers, hosts, "
-                "connections or pool size, another timeout or another 'documentdb'"
+                f"{server_of(uri)} is open already with another number of workers, hosts, "
+                "connections or pool size, or with another 'documentdb'"
             )
         other = copy(self)
         other._closed = False
+        other._database = database_of(make_client(uri, {}))
         self._users.append(other)
         return other
 
@@ -86,8 +91,9 @@ class OpenMongo(Mongo):
         if self._users:
             self._closed = True
             return
-        if _opened.get(self._uri) is self._first:
-            del _opened[self._uri]
+        key = _key(self._uri)
+        if _opened.get(key) is self._first:
+            del _opened[key]
         try:
             super().close()
         finally:
@@ -111,10 +117,20 @@ class OpenMongo(Mongo):
         return plan.worker
 
 
-# The first one by URI: two clients could not divide a pool, as the size of pymongo's is fixed.
+# The first one by server and user: two clients could not divide a pool, as the size of pymongo's is
+# fixed.
 _opened: dict[str, OpenMongo] = {}
+_opening = BoundedSemaphore()  # the slot table's file may let a greenlet wait
 # A child opens its own: the slot table's file is closed in it.
 os.register_at_fork(after_in_child=_opened.clear)
+
+
+def _key(uri: str) -> str:
+    """Return the URI without its database, unless that tells who the user is."""
+    address = urlsplit(uri)
+    if "@" in address.netloc and "authsource=" not in address.query.lower():
+        return uri
+    return urlunsplit(address._replace(path="/"))
 
 
 def open(  # noqa: A001 - mongo.open() is the name that users type
@@ -134,9 +150,9 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     """
     Open a client whose connections fit into what the server allows the workers of all hosts.
 
-    Nothing connects before the first use. A second call with the same URI shares the client of the
-    first, its pool and its name; each is closed by itself. An argument that is None is read from
-    the environment of the worker.
+    Nothing connects before the first use. A second call with the same server and user, and any
+    database, shares the client of the first, with its pool, name and *timeout_s*; each is closed by
+    itself. An argument that is None is read from the environment of the worker.
 
     :param uri: ``mongodb://...``. Default ``MONGODB_URI``.
     :param name: the pool's name in the counters and in log lines. Default ``mongodb``.
@@ -152,8 +168,8 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     :param resources: where check and close are registered; None closes at the exit of the process.
         Default None.
     :param check: what readiness asks. Default: whether the server answers.
-    :raises ConfigError: the URI, an argument or a variable is wrong, or the URI is open already
-        with other arguments.
+    :raises ConfigError: the URI, an argument or a variable is wrong, or the server is open
+        already with another number of workers, hosts, connections or pool size.
     """
     if uri is None:
         _, uri = settings.databases()
@@ -169,12 +185,15 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     )
     if hosts is not None and sizing.hosts is None:
         raise ConfigError("hosts: 'auto' is for postgres.open() alone: MongoDB's are not counted")
-    first = _opened.get(uri)
-    if first is None:
-        opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
-        _opened[uri] = opened
-    else:
-        opened = first.again(sizing, timeout_s, documentdb)
+    sizing = sizing._replace(hosts=sizing.hosts or 1)  # the same for None and 1
+    key = _key(uri)
+    with _opening:
+        first = _opened.get(key)
+        if first is None:
+            opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
+            _opened[key] = opened
+        else:
+            opened = first.again(uri, sizing, documentdb)
     if resources is None:
         close_at_exit(opened.close)
     else:

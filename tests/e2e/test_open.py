@@ -149,6 +149,7 @@ def test_a_forked_child_opens_its_own(addresses: dict[str, str]) -> None:
 
 
 SHARED = """
+import os
 from greenline.patch import patch_all
 patch_all()
 from greenline import mongo
@@ -160,11 +161,17 @@ def ping(client):
         database.command("ping")
         return database.client
 
-first, second = mongo.open(workers=1), mongo.open(workers=1)
+uri = os.environ["MONGODB_URI"]
+first, second = mongo.open(workers=1), mongo.open(uri + "?authSource=admin", workers=1, hosts=1)
+print(ping(second) is not ping(first))
+second.close()
+second = mongo.open(uri + "x", workers=1, name="another", timeout_s=5)
+with first.database() as ours, second.database() as theirs:
+    print(theirs.name == ours.name + "x")
 print(ping(second) is ping(first), first.plan is second.plan, len(counters.gauges["mongodb"]))
 slots = first.slot_table.stats()
 print(slots["held"] > 1)
-for arguments in {"workers": 2}, {"workers": 1, "timeout_s": 5}:
+for arguments in {"workers": 2}, {"workers": 1, "hosts": 2}:
     try:
         mongo.open(**arguments)
     except ConfigError as error:
@@ -187,8 +194,40 @@ def test_a_second_client_of_one_mongodb_shares_the_first(addresses: dict[str, st
     """Each is closed by itself; after the last one the next call begins anew."""
     done = run(["python", "-W", "ignore", "-c", SHARED], addresses)
     assert done.stdout.splitlines() == [
-        "True True 1", "True", "True", "True", "True True", "True", "False True",
+        "True", "True", "True True 1", "True", "True", "True", "True True", "True", "False True",
     ], done.stderr  # fmt: skip
+
+
+SHARED_IN_ANOTHER_ORDER = """
+import os, sys
+from greenline.patch import patch_all
+patch_all()
+from greenline import mongo
+from greenline.lifecycle import Resources
+resources = Resources()
+first = mongo.open(workers=1, resources=resources)
+second = mongo.open(workers=1)
+with first.database() as database:
+    second.close()
+    print(database.command("ping")["ok"])
+child = os.fork()
+if child == 0:
+    own = mongo.open(workers=2)
+    with own.database() as database:
+        print("child", database.command("ping")["ok"], flush=True)
+    sys.exit()
+os.waitpid(child, 0)
+with first.database() as database:
+    print(database.command("ping")["ok"])
+"""
+
+
+def test_the_second_one_may_be_closed_first_and_a_child_has_its_own(
+    addresses: dict[str, str],
+) -> None:
+    """Neither disturbs the first one, which nothing but the end of the process closes."""
+    done = run(["python", "-W", "ignore", "-c", SHARED_IN_ANOTHER_ORDER], addresses)
+    assert done.stdout.splitlines() == ["1.0", "child 1.0", "1.0"], done.stderr
 
 
 def test_hosts_are_counted_for_a_script_too(addresses: dict[str, str]) -> None:

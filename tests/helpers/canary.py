@@ -1,5 +1,5 @@
 """
-Run the tests against the newest versions of all requirements: ``make canary``.
+Run most of the tests against the newest versions of all requirements: ``make canary``.
 
 The requirements are installed without their bounds, and without pre-releases, in ``.venv-canary``.
 For the tests that fail there, each package is set back to our version in turn: what then passes,
@@ -38,6 +38,12 @@ RUNTIME = (
     "tests/e2e/test_unloadable.py", "tests/e2e/test_unmodified.py", "tests/e2e/test_upgrades.py",
     "tests/e2e/test_worker.py", "tests/unit/mongo", "tests/integration/mongo",
 )  # fmt: skip
+# Without those of deploy/, of make and of the commands, with which it would take too long.
+NEWEST = (
+    "tests/unit", "tests/contract", "tests/integration",
+    *(each for each in RUNTIME if each.startswith("tests/e2e/")),
+)  # fmt: skip
+SIDE_BY_SIDE = ("-p", "tests.side_by_side")
 PIN = re.compile(r"([\w.-]+)==([^\s;]+)(.*)")
 FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
 DIRECT_END = "# Asked for by "  # begins the comment after the packages that we name
@@ -50,7 +56,7 @@ def main(arguments: list[str]) -> int:
     """Install, run the tests that *arguments* select, and print the table; return the status."""
     end_s = time.monotonic() + LIMIT_S
     if arguments[:1] == ["--oldest"]:
-        return _run_oldest(arguments[1:] or [*RUNTIME], end_s)
+        return _run_oldest(arguments[1:] or [*SIDE_BY_SIDE, *RUNTIME], end_s)
     print(f"canary: installing the newest versions into {VENV}", flush=True)
     pins = {found[1]: found[2] for found in _pins(REQUIREMENTS)}
     subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
@@ -63,8 +69,7 @@ def main(arguments: list[str]) -> int:
         if newest.get(_normal(name), ours) != ours
     }
     print(f"canary: {len(changed)} packages have newer versions; running the tests", flush=True)
-    # The whole suite in processes side by side, as make test.
-    output, is_cut = _tests(arguments or ["-p", "tests.side_by_side"], end_s)
+    output, is_cut = _tests(arguments or [*SIDE_BY_SIDE, *NEWEST], end_s)
     failed = set(FAILED.findall(output))
 
     def fails_with(name: str, version: str) -> set[str]:

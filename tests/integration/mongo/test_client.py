@@ -15,7 +15,7 @@ from pymongo.server_description import ServerDescription
 from app.store import documents
 from embedded.mongo import Mongo as Server
 from greenline.errors import ConfigError, Conflict, OutcomeUnknown, PoolClosed, StoreDown
-from greenline.mongo.client import Mongo, make_client
+from greenline.mongo.client import Mongo, database_of, make_client
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_find_one_asks_what_the_drivers_own_asks(empty_mongo: str, option: str) 
     commands = Commands()
     more = {"event_listeners": [commands], "retryReads": False}
     with make_client(f"{empty_mongo}?{option}", more) as client:
-        things = client.default_database("things")["things"]
+        things = client.kept_database(database_of(client))["things"]
         things.insert_one({"_id": 1, "at": documents.now()})
         assert things.find_one({"_id": 1}) == Collection.find_one(things, {"_id": 1})
         assert things.find_one({"_id": 2}) is None
@@ -143,7 +143,7 @@ def test_the_primary_is_selected_once_until_anything_changes(
 
     monkeypatch.setattr(MongoClient, "_select_server", selecting)
     with make_client(empty_mongo, {"retryReads": False}) as client:
-        things = client.default_database("things")["things"]
+        things = client.kept_database(database_of(client))["things"]
         for _ in range(5):
             things.find_one({"_id": 1})
             things.delete_one({"_id": 1})
