@@ -29,7 +29,7 @@ BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "K": 1024, "M": 1024**2, 
 analyzer.DIRECTIVES["keepalive"] = [analyzer.NGX_HTTP_UPS_CONF | analyzer.NGX_CONF_TAKE12]
 
 # The server of a proxy_pass. A variable may follow it, if its value begins with a slash.
-SERVER = re.compile(
+PASSED_TO = re.compile(
     r"https?://(?:(unix:[^:$]+)(?::|$)"
     r"|(?!unix:)([^/?$]+)(?:[/?]|$|\$\{?(?:request_uri|uri|document_uri)\b))"
 )
@@ -78,7 +78,7 @@ def read(file: str) -> Nginx:
     }
     routes, unread = [], []
     for one, parents in _passes(top, ()):
-        if found := SERVER.match(one.args[0]):
+        if found := PASSED_TO.match(one.args[0]):
             routes.append(_route(one, found, top, parents, upstreams))
         else:
             unread.append(Sourced(one.args[0], one.where))

@@ -25,13 +25,17 @@ try:
     from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
     from gevent.hub import Hub
     from gevent.libev.corecext import loop as _Loop
-    from gevent.os import _closing_fd_to_event as closing_descriptors  # type: ignore[attr-defined]
     from gevent.os import _watch_child as watch_child  # type: ignore[attr-defined]
     from gevent.os import _watched_children as watched_children  # type: ignore[attr-defined]
     from gevent.socket import socket as _Socket
     from gevent.thread import LockType  # type: ignore[import-not-found]
 except ImportError as error:
     _refuse(str(error))
+
+try:
+    from gevent.os import _closing_fd_to_event as closing_descriptors  # type: ignore[attr-defined]
+except ImportError:  # before 25.8: its os.close closes at once
+    closing_descriptors = {}
 
 # What is called or overridden, with the parameters that it has in the supported versions; None for
 # what is no function.

@@ -46,6 +46,7 @@ NEWEST = (
 SIDE_BY_SIDE = ("-p", "tests.side_by_side")
 PIN = re.compile(r"([\w.-]+)==([^\s;]+)(.*)")
 FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
+SUMMARY = re.compile(r"^=+ (.*(?:passed|failed|error).*) =+$", re.MULTILINE)
 DIRECT_END = "# Asked for by "  # begins the comment after the packages that we name
 ROW = "{:<28} {:<16} {:<16} {}"
 
@@ -83,7 +84,7 @@ def main(arguments: list[str]) -> int:
             _pip("install", "--no-deps", f"{name}=={changed[name][1]}")
 
     _print(changed, failed, culprits(failed, changed, fails_with))
-    summary = (output.strip().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
+    summary = (SUMMARY.findall(output) or ["pytest printed nothing"])[-1]
     print(f"canary: {'cut after 15 minutes: ' if is_cut else ''}{summary}; see {VENV / LOG}")
     return 1 if failed or is_cut else 0
 
@@ -96,7 +97,7 @@ def _run_oldest(arguments: list[str], end_s: float) -> int:
     _pip("install", "--no-compile", "-r", str(REQUIREMENTS), venv=OLDEST_VENV)
     _pip("install", "--no-compile", "--no-deps", *versions, venv=OLDEST_VENV)
     output, is_cut = _tests(arguments, end_s, OLDEST_VENV)
-    summary = (output.strip().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
+    summary = (SUMMARY.findall(output) or ["pytest printed nothing"])[-1]
     if is_cut:
         summary = f"cut after 15 minutes: {summary}"
     failed = FAILED.findall(output)

@@ -37,6 +37,9 @@ class Server:
         self.sent.append(sent)
 
 
+@pytest.mark.skipif(
+    not hasattr(Arbiter, "kill_dirty_arbiter"), reason="that gunicorn has no dirty arbiter"
+)
 def test_a_reload_reaches_the_dirty_arbiter(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait for the old workers is left out, and what gunicorn does after it is not."""
 
