@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tests.contract.conversation import Host, green
-from tests.contract.corpus import FOLLOW
+from tests.helpers.conversation import Host, green
+from tests.helpers.corpus import FOLLOW
 
 ACCEPTED = {
     "a name": b"Host: example.org\r\n",

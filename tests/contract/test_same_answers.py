@@ -24,8 +24,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from greenline.http.gunicorn_compat import VERSION
-from tests.contract.conversation import Host, Outcome, green, stock
-from tests.contract.corpus import CHUNKS, CORPUS, FOLLOW, ON_PURPOSE, RESPONSES, get, post
+from tests.helpers.conversation import Host, Outcome, green, stock
+from tests.helpers.corpus import CHUNKS, CORPUS, FOLLOW, ON_PURPOSE, RESPONSES, get, post
 
 LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # gunicorn 23 and 24 have no early hints, and answer a repeated Expect twice.

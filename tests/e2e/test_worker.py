@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from greenline.http.gunicorn_compat import VERSION
-from tests.contract.conversation import DATE
-from tests.contract.corpus import CORPUS, FOLLOW, ON_PURPOSE, RESPONSES
 from tests.helpers.certificate import certify, needs_openssl
+from tests.helpers.conversation import DATE
+from tests.helpers.corpus import CORPUS, FOLLOW, ON_PURPOSE, RESPONSES
 from tests.helpers.support import Service, service, wait_until
 
 GREEN = "--worker-class=greenline.worker.GreenWorker"

@@ -23,7 +23,7 @@ from greenline.errors import GreenlineError  # noqa: E402
 from greenline.postgres.connect import connect  # noqa: E402
 from greenline.postgres.connection import Connection  # noqa: E402
 from greenline.postgres.pool import ConnectionPool  # noqa: E402
-from tests.integration.postgres.counted import Member  # noqa: E402
+from tests.helpers.member import Member  # noqa: E402
 
 GREENLETS = 8 + 8
 SHORT_S = 0.1

@@ -25,10 +25,10 @@ from greenline.postgres.hosts import REGISTRY_CHECK_S, SETTLE_S, require_session
 from greenline.postgres.registry import GONE_S, Registry, application, count_hosts
 from greenline.slots.file import FREE, SERVER
 from greenline.slots.lease import LEASE_S, LeasedSlotTable
+from tests.helpers.member import Member
 from tests.helpers.pools import Watch, limited, run
 from tests.helpers.support import CHECKOUT, Databases, Service, environ, service, wait_until
 from tests.helpers.support import run as run_command
-from tests.integration.postgres.counted import Member
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # Hosts, workers a host, max_connections, hosts that are killed.

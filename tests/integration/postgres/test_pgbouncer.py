@@ -15,8 +15,8 @@ from greenline.budget.plan import Deployment, postgres_plan
 from greenline.errors import ConfigError, StoreDown
 from greenline.postgres.connect import connect
 from greenline.postgres.limits import read_facts
+from tests.helpers.member import Member
 from tests.helpers.support import Databases, Service, run, service, wait_until
-from tests.integration.postgres.counted import Member
 
 POOL_SIZE = 4
 COMMAND = ("python", "-m", "greenline", "budget")

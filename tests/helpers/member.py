@@ -1,4 +1,4 @@
-"""A worker of a host whose fellows are counted, joined as the service joins it."""
+"""A worker that shares its Postgres with other hosts, joined as the service joins it."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Member:
-    """A worker of the host at *path*, of *workers*; *connect* makes its connections."""
+    """One of the host's *workers*, whose slot table is *path*; *connect* makes its connections."""
 
     def __init__(self, path: Path, connect: Callable[..., Connection], workers: int = 1) -> None:
         self.workers = workers
