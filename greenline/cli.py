@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from greenline import __version__, settings
+from greenline.budget import DOES_NOT_FIT, FITS, UNREACHABLE
 from greenline.budget.plan import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
 from greenline.deploy.command import check_deploy
 from greenline.errors import ConfigError, GreenlineError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
 
 ANSWER_TIMEOUT_S = 3
-FITS, DOES_NOT_FIT, UNREACHABLE = 0, 1, 3
 POSTGRES, MONGODB = "Postgres", "MongoDB"
 # The options that describe a supposed Postgres, besides --max-connections, as fields of its facts.
 SUPPOSED = {

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan"]
 
+# Exit statuses of ``greenline budget``.
+FITS, DOES_NOT_FIT, UNREACHABLE = 0, 1, 3
+
 # How many connections each pool of ours has in this worker, by the pool's name.
 pool_sizes: dict[str, int] = {}
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from greenline.budget import FITS, UNREACHABLE
+
 BUDGET_TIMEOUT_S = 10.0
-# Exit statuses of ``greenline budget``.
-FITS, UNREACHABLE = 0, 3
 # The first line of each of its tables begins with one of these.
 SERVERS = ("Postgres: ", "MongoDB: ")
 
