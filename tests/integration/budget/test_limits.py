@@ -22,6 +22,7 @@ from tests.helpers.support import run, wait_until
 
 MAX_CONNECTIONS = 20
 SLACK_S = 3.0  # the command's imports among it
+SLOT_WAIT_S = 5  # a connect that is refused for lack of a slot waits so long for one
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +56,8 @@ def ask(conn: Any, statement: str) -> Any:
         return cursor.fetchone()[0] if cursor.description else None
 
 
-def opened(stack: ExitStack, url: str, application: str = APPLICATION) -> Any:
-    conn = psycopg2.connect(url, fallback_application_name=application)
+def opened(stack: ExitStack, url: str, application: str = APPLICATION, **more: Any) -> Any:
+    conn = psycopg2.connect(url, fallback_application_name=application, **more)
     stack.callback(conn.close)
     conn.autocommit = True
     return conn
@@ -176,7 +177,7 @@ def test_the_server_takes_the_whole_budget_and_the_head_room(
     for _ in range(HEAD_ROOM):
         opened(stack, server.url)
     with pytest.raises(psycopg2.OperationalError, match="remaining connection slots"):
-        opened(stack, server.url)
+        opened(stack, server.url, connect_timeout=SLOT_WAIT_S)
 
 
 @pytest.mark.parametrize("what", ["role", "database"])
@@ -194,7 +195,7 @@ def test_the_server_takes_what_its_lower_limit_allows(
         command_fits(server, first)
         opened(stack, server.url)
         with pytest.raises(psycopg2.OperationalError, match=f"too many connections for {what}"):
-            opened(stack, server.url)
+            opened(stack, server.url, connect_timeout=SLOT_WAIT_S)
 
 
 def command_fits(server: Postgres, conn: Any) -> None:

@@ -68,6 +68,7 @@ Kind = PostgresKind | MongoKind
 each_kind = pytest.mark.parametrize(
     "kind", [PostgresKind(), MongoKind()], ids=lambda kind: kind.name
 )
+SLOT_WAIT_S = 5  # a connect that is refused for lack of a slot waits so long for one
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs Postgres as another user")
 
 
@@ -333,7 +334,7 @@ def test_kill_all_spares_what_is_not_ours() -> None:
 def _connect_until_refused(url: str) -> Iterator[Any]:
     while True:
         try:
-            yield psycopg2.connect(url)
+            yield psycopg2.connect(url, connect_timeout=SLOT_WAIT_S)
         except psycopg2.OperationalError as error:
             if "remaining connection slots are reserved" not in str(error):
                 raise
