@@ -37,6 +37,8 @@ LOSS = 0.07  # the part of the throughput that a lower limit may cost
 ERRORS = 0.05  # the share of errors may rise by this
 MIN_WINDOW_S, MAX_WINDOW_S, MIN_ENDED, MIN_ENDED_IDLE = 0.1, 5.0, 100, 16
 WINDOW_LATENCIES, LONG_WINDOW_S = 8, 0.5  # the longest window: 8 latencies, at least 0.5 s
+SMOOTHING_WINDOWS = 4  # of the rate of a limit that stays
+MIN_LATENCIES = 4  # in the shortest window, which is no longer than LONG_WINDOW_S
 DECAY_S = 5.0  # time constant of the return of the limit under a busy CPU
 RECOVERY_S = 0.1  # time constant of the return after a scarcity
 
@@ -127,7 +129,7 @@ class Adaptive:
         self._ended = self._ok = 0  # in this window
         self._ended_before = 0  # at the last call of observe()
         self._settled = False
-        self._stalled_since_s = self._window_s = 0.0
+        self._stalled_since_s = self._window_s = self._ended_s = 0.0
         self._slots = ConnectionSlots()
 
     def __repr__(self) -> str:
@@ -149,6 +151,7 @@ class Adaptive:
         """
         self._ended += 1
         self._ok += ok
+        self._ended_s = self._clock()
         # Bounded, because a stream of an hour says nothing of the other requests.
         self._latency_s += (min(took_s, MAX_WINDOW_S) - self._latency_s) / 16
 
@@ -241,22 +244,29 @@ class Adaptive:
         """Compare the measurement with that of the limit before, and choose the next limit."""
         base, found = self._base, self._measured(now)
         if base is not None and self._is_probe:
+            enough = base.limit
             if found.limit > base.limit:
                 needed = 1 + GAIN * (found.limit / base.limit - 1)
-                is_better = found.rate >= base.rate * needed
-                is_better &= found.errors <= base.errors + ERRORS
+                is_good = found.errors <= base.errors + ERRORS
+                is_better = is_good and found.rate >= base.rate * needed
                 if not is_better:
                     self._forbid(found.limit, now)
+                    # So many give its rate at the latency of the lower limit (Little's law).
+                    enough *= max(1.0, found.rate / base.rate) if is_good and base.rate else 1.0
             else:
                 is_better = found.rate >= base.rate * (1 - LOSS)
                 hold_s = HOLD_S if is_better else min(2 * self._lower_hold_s, MAX_HOLD_S)
                 self._lower_hold_s = hold_s
                 self._lower_at_s = now if is_better else now + hold_s
+                if is_better:  # the higher limit is not needed: it is not tried again at once
+                    self._ceiling, self._ceiling_until_s = base.limit, now + HOLD_S
             if not is_better:
-                self._set(base.limit, now)
+                self._set(enough, now)
                 return
             if found.limit > base.limit:
                 self._ceiling_hold_s = HOLD_S
+        elif base is not None:
+            found = found._replace(rate=base.rate + (found.rate - base.rate) / SMOOTHING_WINDOWS)
         self._base, self._is_probe = found, False
         # A higher limit only while requests wait for it; from time to time a lower one.
         up = 2.0 if self._idle >= STALLED else UP
@@ -303,16 +313,23 @@ class Adaptive:
     def _is_measured(self, now: float) -> bool:
         """Return whether enough requests have ended under the present limit to judge it."""
         if not self._settled:
-            if self._ended >= self.value or now - self._window_s >= self._latency_s:
+            waited_s = self._latency_s if self._ended else self._longest_s()
+            if self._ended >= self.value or now - self._window_s >= waited_s:
                 self._ended = self._ended_before = self._ok = 0
-                self._settled, self._window_s = True, now
+                self._settled, self._window_s = True, self._last_end_s(now)
             return False
         window_s = now - self._window_s
-        if window_s >= self._longest_s():
-            return True
+        # A lower limit has to be measured well: without it nothing is lost.
+        is_lower = self._is_probe and self._base is not None and self._limit < self._base.limit
+        is_long = window_s >= self._longest_s()
+        if is_lower or is_long:
+            return is_long
         # An idle hub waits for timers and remote servers, whose times vary little.
         enough = MIN_ENDED_IDLE if self._idle >= STALLED else MIN_ENDED
-        return window_s >= MIN_WINDOW_S and self._ended >= max(self.value, enough)
+        # Some latencies: requests of equal length end in batches, of which a short window has one
+        # more or less.
+        shortest_s = max(MIN_WINDOW_S, min(MIN_LATENCIES * self._latency_s, LONG_WINDOW_S))
+        return window_s >= shortest_s and self._ended >= max(self.value, enough)
 
     def _stall_s(self, in_progress: int) -> float:
         """Return the seconds without an end after which the requests are taken to be stalled."""
@@ -323,4 +340,10 @@ class Adaptive:
 
     def _measured(self, now: float) -> _Measured:
         errors = 1 - self._ok / self._ended if self._ended else 0.0
-        return _Measured(self._limit, self._ok / max(now - self._window_s, 1e-6), errors)
+        window_s = self._last_end_s(now) - self._window_s
+        return _Measured(self._limit, self._ok / max(window_s, 1e-6), errors)
+
+    def _last_end_s(self, now: float) -> float:
+        """Return the time at which a window of measurement begins or ends."""
+        # At the end of a batch, unless no request has ended for long: whole batches are measured.
+        return self._ended_s if now - self._ended_s < self._latency_s else now

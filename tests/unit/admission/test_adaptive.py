@@ -193,6 +193,15 @@ def test_what_waits_for_a_pool_does_not_raise_the_limit(slots: int) -> None:
     assert worker.limit.value <= max(2 * slots + 1, INITIAL)
 
 
+@pytest.mark.parametrize("slots", [20, 24])
+@pytest.mark.parametrize("wait_ms", [37, 50, 61])
+def test_a_pool_is_used_whole_by_requests_of_equal_length(wait_ms: int, slots: int) -> None:
+    """They end in batches, and a part of a batch more or less does not decide about a limit."""
+    worker = Worker(always(wait_ms / 1000), slots=slots)
+    worker.run(20.0, 200)
+    assert worker.rate(20.0) >= 0.9 * slots * 1000 / wait_ms
+
+
 def test_what_a_database_with_two_cores_cannot_serve_does_not_raise_the_limit() -> None:
     """More in progress bring no more answers: each probe is taken back."""
     worker = Worker(about(0.004), cpu_s=0.001, slots=2, is_lock=False)
