@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from gevent.lock import BoundedSemaphore
+
 from greenline import settings
 from greenline.budget import pool_sizes
 from greenline.budget.plan import (
@@ -136,6 +138,7 @@ class HostShare:
 # By the file of the host's slots. To the other processes, a second table here would be one more
 # process with reserved connections of its own.
 _shares: dict[Path, HostShare] = {}
+_opening = BoundedSemaphore()  # the slot table's file may let a greenlet wait
 # A child opens its own: the files are closed in it.
 os.register_at_fork(after_in_child=_shares.clear)
 
@@ -296,26 +299,28 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     timeout = (statement_timeout_s or 0) if prepare else None
     connect_to: Connect = partial(connect, url, connect_timeout_s, timeout)
     path = slot_table_path(server_of(url))
-    share = _shares.get(path)
-    if share is None:
-        share = _shares[path] = HostShare(path, sizing, connect_to)
-    elif share.sizing != sizing:
-        raise ConfigError(
-            f"{server_of(url)} is open already with another number of workers, hosts or pool size"
+    with _opening:
+        share = _shares.get(path)
+        if share is None:
+            share = _shares[path] = HostShare(path, sizing, connect_to)
+        elif share.sizing != sizing:
+            raise ConfigError(
+                f"{server_of(url)} is open already with another number of workers, hosts or "
+                "pool size"
+            )
+        connect_to = share.named(connect_to)
+        pool = ConnectionPool(
+            connect_to,
+            name=name,
+            max_size=sizing.postgres_pool_size or 1,
+            timeout_s=timeout_s,
+            max_waiting=max_waiting,
+            control=share.control if prepare else None,
+            slot_table=share.slot_table,
+            # Not at the connect, which needs a slot first.
+            on_wait=share.start,
         )
-    connect_to = share.named(connect_to)
-    pool = ConnectionPool(
-        connect_to,
-        name=name,
-        max_size=sizing.postgres_pool_size or 1,
-        timeout_s=timeout_s,
-        max_waiting=max_waiting,
-        control=share.control if prepare else None,
-        slot_table=share.slot_table,
-        # Not at the connect, which needs a slot first.
-        on_wait=share.start,
-    )
-    opened = OpenPostgres(pool, share, connect_to, prepare=prepare)
+        opened = OpenPostgres(pool, share, connect_to, prepare=prepare)
     counters.add(name, pool.stats, pool.statistics.reader())
     if resources is None:
         close_at_exit(opened.close)

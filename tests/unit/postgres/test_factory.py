@@ -5,10 +5,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
 
 from greenline.postgres import factory
+from greenline.postgres.connect import server_of
 from greenline.postgres.factory import HostShare
+from greenline.slots import file, location
+
+NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 
 
 def test_a_plan_is_logged_when_every_pool_follows_it(
@@ -34,3 +39,18 @@ def test_a_plan_is_logged_when_every_pool_follows_it(
     finally:
         factory.log.removeHandler(handler)
     assert found == [(plan, [plan, plan])]
+
+
+def test_pools_that_are_opened_at_once_share_the_slots() -> None:
+    """The second waits for the first, which waits for a row in the slot table's file."""
+    with location.open_file(location.path(server_of(NOWHERE)), file.SIZE) as taken:
+        assert file._lock(taken.fileno(), 0, 0)
+        opening = [gevent.spawn(factory.open, NOWHERE, workers=1, hosts=1) for _ in range(2)]
+        gevent.sleep(0.05)
+        assert not any(each.ready() for each in opening)
+    first, second = (each.get() for each in opening)
+    try:
+        assert first._share is second._share
+    finally:
+        first.close()
+        second.close()
