@@ -62,7 +62,8 @@ class Page:
     def _block(self, name: str, figures: Mapping[str, Any]) -> str:
         machine = figures["machine"]
         # Where all are offered one rate they answer as many: what differs is how late.
-        offered = [row for row in figures["rows"] if "offered/s" in row]
+        # The bench of documents has copies in place of rows.
+        offered = [row for row in figures.get("rows", ()) if "offered/s" in row]
         works = {row["work"] for row in offered}
         closed = {work: by for work, by in figures["ratios"].items() if work not in works}
         parts = [

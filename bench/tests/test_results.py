@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import documents
 from bench.promises import at_most
 from bench.report import Report, Row
 from bench.results import PAGE, Page
@@ -85,6 +86,18 @@ def test_verdicts_take_the_place_of_ratios(page: Path, tmp_path: Path) -> None:
     text = page.read_text()
     assert "\n- late over early: 1.20, keeps the limit 1.5\n" in text
     assert "|" not in text
+
+
+def test_copies_are_compared_too(tmp_path: Path) -> None:
+    """The bench of documents has no rows."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- results: documents -->\n<!-- end -->\n")
+    found = documents.Report(tmp_path)
+    for who, seconds in {"greenline": 1.0, "sequence": 3.0}.items():
+        found.copies.append(documents.Copied("memory", who, 100, seconds, 1.0, 50.0, seconds))
+    found.finish()
+    assert Page(page, tmp_path).write() == ["documents: written"]
+    assert "| a copy on memory | 1 | 3.00 |" in page.read_text()
 
 
 def test_an_invalid_run_is_not_published(page: Path, tmp_path: Path) -> None:
