@@ -2,9 +2,9 @@
 Write the results of the benches into ``docs/benchmarks.md``.
 
 Text of the page between ``<!-- results: NAME -->`` and ``<!-- end -->`` is replaced by what
-``bench/results/NAME.json`` has: our throughput over that of each peer, or the verdicts where there
-is no peer, the size of the machine, the day, and the picture. A block stays as it is if its bench
-has no results or its run was invalid.
+``bench/results/NAME.json`` has: the verdicts of the bench if it keeps some, else our throughput
+over that of each peer; the size of the machine, the day, and the picture. A block stays as it is if
+its bench has no results or its run was invalid.
 
     python -m bench.results
 """
