@@ -70,7 +70,7 @@ RUNNERS = {
     },
     "README.md": {
         "# report.py": "tests/e2e/test_readme.py::test_the_parts_serve_a_script",
-        "(cd examples && gunicorn -k greenline.worker.GreenWorker flask_legacy:app)": (
+        "(cd examples && gunicorn -k *": (
             "tests/e2e/test_readme.py::test_gunicorn_hosts_the_example_by_the_line"
         ),
         "greenline budget --max-connections 200 --workers 8 --hosts 3": (

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import gevent
 
-GEVENT_SUPPORTED = ">=23.9.1,<27"
+GEVENT_SUPPORTED = ">=25.5.1,<27"
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -47,8 +47,9 @@ def install() -> None:
     util: Any = multiprocessing.util
     util.spawnv_passfds = partial(_watched, util.spawnv_passfds)
     os.fork = partial(_fork, os.fork)
-    os.close = partial(_close, os.close)
-    connection._close.__defaults__ = (os.close,)
+    if os.close is not get_original("os", "close"):  # an older gevent closes at once
+        os.close = partial(_close, os.close)
+        connection._close.__defaults__ = (os.close,)
 
 
 def _watched(spawn: Callable[..., int], *args: Any) -> int:

@@ -89,11 +89,11 @@ def test_the_service_starts_by_the_three_lines(empty_database: str, empty_mongo:
 def test_gunicorn_hosts_the_example_by_the_line(tmp_path: Path, postgres: Postgres) -> None:
     """As typed, but for the port: fifty requests of a second each take a few seconds."""
     port, log = free_port(), tmp_path / "log"
-    more = {"DATABASE_URL": postgres.url, "PORT": str(port), "PYTHONPATH": str(CHECKOUT)}
+    more = {"DATABASE_URL": postgres.url, "PYTHONPATH": str(CHECKOUT)}
     more["PATH"] = f"{BIN}:{os.environ['PATH']}"
     (line,) = (line for line in COMMANDS if line.startswith(HOST))
     # In the place of the shell, so that the signal reaches it.
-    typed = line.strip("()").replace("&& ", "&& exec ")
+    typed = line.strip("()").replace("&& ", "&& exec ").replace("8001", str(port))
     with log.open("wb") as output, subprocess.Popen(
         ["sh", "-ec", typed],
         cwd=CHECKOUT, env=environ(more), stdout=output, stderr=output,

@@ -29,7 +29,7 @@ def test_the_newest_versions_are_asked_for(tmp_path: Path) -> None:
 def test_the_oldest_versions_are_the_lower_bounds() -> None:
     """They are the package's own."""
     assert lower_bounds(CHECKOUT / PROJECT) == [
-        "gevent==23.9.1", "gunicorn==23", "pymongo==4.19",
+        "gevent==25.5.1", "gunicorn==23", "pymongo==4.19",
     ]  # fmt: skip
 
 
