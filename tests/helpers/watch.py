@@ -36,9 +36,17 @@ def count(postgres: Postgres, query: str, *values: object) -> int:
 
 def sockets(pid: int) -> set[str]:
     """Return the inodes of the process's sockets."""
-    # A descriptor that is closed meanwhile is its own path.
-    links = [os.path.realpath(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    links = [target(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
     return {link.partition("socket:[")[2][:-1] for link in links if "socket:[" in link}
+
+
+def target(link: Path) -> str:
+    """Return where a link of /proc leads, "" if its descriptor is closed meanwhile."""
+    # Not os.path.realpath(), which looks whether there is a link before it reads it.
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""
 
 
 def listening_sockets() -> set[str]:
