@@ -36,7 +36,7 @@ def test_looking_takes_no_connection(server: Postgres, backends: Backends) -> No
             held.enter_context(closing(psycopg2.connect(server.url)))
         assert backends.count() == ALLOWED
         with pytest.raises(psycopg2.OperationalError, match="reserved"):
-            psycopg2.connect(server.url)
+            psycopg2.connect(server.url, connect_timeout=5)
 
 
 def test_another_role_does_not_count(server: Postgres, backends: Backends) -> None:

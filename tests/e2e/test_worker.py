@@ -67,7 +67,7 @@ def test_same_answers_over_real_sockets() -> None:
 
     Left out is a file with a Content-Length, after which gunicorn's worker closes.
     """
-    application = "tests.contract.application:app"
+    application = "tests.helpers.application:app"
     differing = []
     with (
         hosted(application, "--log-level=critical", more=NO_LIMIT) as ours,

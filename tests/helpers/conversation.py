@@ -11,8 +11,9 @@ import pytest
 from gunicorn.config import Config
 from gunicorn.workers.ggevent import GeventWorker
 
+from greenline.telemetry import counters
 from greenline.worker.worker import GreenWorker
-from tests.contract.application import Application
+from tests.helpers.application import Application
 
 DATE = re.compile(rb"\r\nDate: [^\r]*\r\n")
 # As much as gunicorn's parser takes at once: its errors say how much it had seen.
@@ -111,6 +112,8 @@ class Host:
             with pytest.MonkeyPatch.context() as patch:
                 # Its watchdog would outlive it, and look at all that this process tests later.
                 patch.setenv("GREENLINE_BLOCKED_HUB_MS", "0")
+                # What this process tests later has no connections of a worker to wait for.
+                patch.setattr(counters, "_own", counters._own)
                 self.worker.prepare()
 
     def talk(
