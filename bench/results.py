@@ -61,11 +61,6 @@ class Page:
 
     def _block(self, name: str, figures: Mapping[str, Any]) -> str:
         machine = figures["machine"]
-        # Where all are offered one rate they answer as many: what differs is how late.
-        # The bench of documents has copies in place of rows.
-        offered = [row for row in figures.get("rows", ()) if "offered/s" in row]
-        works = {row["work"] for row in offered}
-        closed = {work: by for work, by in figures["ratios"].items() if work not in works}
         parts = [
             f"{figures['date']}, {machine['cores']} cores, {machine['memory_gb']:.0f} GB, "
             f"Python {machine['python']}:",
@@ -73,9 +68,7 @@ class Page:
         if verdicts := figures.get("verdicts"):
             parts.append("\n".join(f"- {text}" for text in verdicts))
         else:
-            parts.append("\n".join(table(closed)))
-        if offered and not verdicts:
-            parts.append("\n".join(p99_table(offered)))
+            parts += _tables(figures)
         drawn = self._results / f"{name}.png"
         if drawn.exists():
             pictures = self._path.parent / "pictures"
@@ -83,6 +76,18 @@ class Page:
             shutil.copy(drawn, pictures)
             parts.append(f"![{name}](pictures/{name}.png)")
         return "\n\n".join(parts)
+
+
+def _tables(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of the throughputs, and that of the latencies where a rate is offered."""
+    # Where all are offered one rate they answer as many: what differs is how late.
+    # The bench of documents has copies in place of rows.
+    offered = [row for row in figures.get("rows", ()) if "offered/s" in row]
+    works = {row["work"] for row in offered}
+    closed = {work: by for work, by in figures["ratios"].items() if work not in works}
+    yield "\n".join(table(closed))
+    if offered:
+        yield "\n".join(p99_table(offered))
 
 
 def table(ratios: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Iterator[str]:

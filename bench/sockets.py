@@ -15,9 +15,9 @@ SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 def client_ports(pid: int, server_port: int) -> set[int]:
     """Return the clients' ports of the connections to *server_port* that the process *pid* has."""
-    inodes = set(_inodes(pid))
+    held = set(inodes(pid))
     rows = (row.split() for row in _read(Path(f"/proc/{pid}/net/tcp")).splitlines()[1:])
-    pairs = {(_port(row[1]), _port(row[2])) for row in rows if row[9] in inodes}
+    pairs = {(_port(row[1]), _port(row[2])) for row in rows if row[9] in held}
     # The listening socket has no peer: its port is 0.
     return {theirs for ours, theirs in pairs if ours == server_port and theirs}
 
@@ -26,7 +26,8 @@ def _port(address: str) -> int:
     return int(address.rpartition(":")[2], 16)
 
 
-def _inodes(pid: int) -> Iterable[str]:
+def inodes(pid: int) -> Iterable[str]:
+    """Yield the inodes of the sockets that the process *pid* has; none when it is gone."""
     with suppress(FileNotFoundError, ProcessLookupError):
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError, ProcessLookupError):

@@ -70,7 +70,8 @@ RUNNERS = {
     },
     "README.md": {
         "# report.py": "tests/e2e/test_readme.py::test_the_parts_serve_a_script",
-        "(cd examples && gunicorn -k *": (
+        "(cd examples && gunicorn -k greenline.worker.GreenWorker"
+        " -b 127.0.0.1:8001 flask_legacy:app)": (
             "tests/e2e/test_readme.py::test_gunicorn_hosts_the_example_by_the_line"
         ),
         "greenline budget --max-connections 200 --workers 8 --hosts 3": (

@@ -8,7 +8,7 @@ import pytest
 
 from bench.backends import Backends, Highest
 from embedded.postgres import Postgres, temporary
-from tests.helpers.support import wait_until
+from tests.helpers.support import SLOT_WAIT_S, wait_until
 
 MAX_CONNECTIONS = 10
 # Postgres keeps three for superusers.
@@ -36,7 +36,7 @@ def test_looking_takes_no_connection(server: Postgres, backends: Backends) -> No
             held.enter_context(closing(psycopg2.connect(server.url)))
         assert backends.count() == ALLOWED
         with pytest.raises(psycopg2.OperationalError, match="reserved"):
-            psycopg2.connect(server.url, connect_timeout=5)
+            psycopg2.connect(server.url, connect_timeout=SLOT_WAIT_S)
 
 
 def test_another_role_does_not_count(server: Postgres, backends: Backends) -> None:

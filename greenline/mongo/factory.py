@@ -121,12 +121,20 @@ class OpenMongo(Mongo):
 # fixed.
 _opened: dict[str, OpenMongo] = {}
 _opening = BoundedSemaphore()  # the slot table's file may let a greenlet wait
+
+
+def _forget() -> None:
+    global _opening
+    _opened.clear()
+    _opening = BoundedSemaphore()  # the greenlet that holds it is the parent's
+
+
 # A child opens its own: the slot table's file is closed in it.
-os.register_at_fork(after_in_child=_opened.clear)
+os.register_at_fork(after_in_child=_forget)
 
 
 def _key(uri: str) -> str:
-    """Return the URI without its database, unless that tells who the user is."""
+    """Return the URI without its database; with it where it authenticates the user."""
     address = urlsplit(uri)
     if "@" in address.netloc and "authsource=" not in address.query.lower():
         return uri

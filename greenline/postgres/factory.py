@@ -139,8 +139,16 @@ class HostShare:
 # process with reserved connections of its own.
 _shares: dict[Path, HostShare] = {}
 _opening = BoundedSemaphore()  # the slot table's file may let a greenlet wait
+
+
+def _forget() -> None:
+    global _opening
+    _shares.clear()
+    _opening = BoundedSemaphore()  # the greenlet that holds it is the parent's
+
+
 # A child opens its own: the files are closed in it.
-os.register_at_fork(after_in_child=_shares.clear)
+os.register_at_fork(after_in_child=_forget)
 
 
 class OpenPostgres(Postgres):

@@ -230,6 +230,33 @@ def test_the_second_one_may_be_closed_first_and_a_child_has_its_own(
     assert done.stdout.splitlines() == ["1.0", "child 1.0", "1.0"], done.stderr
 
 
+FORKED_MEANWHILE = """
+import os, sys
+from greenline.patch import patch_all
+patch_all()
+import gevent
+from greenline import mongo, postgres
+from greenline.mongo import factory as mongo_factory
+from greenline.postgres import factory as postgres_factory
+with mongo_factory._opening, postgres_factory._opening:
+    child = os.fork()
+    if child == 0:
+        with gevent.Timeout(20), mongo.open().database() as database:
+            print(database.command("ping")["ok"], flush=True)
+        with gevent.Timeout(20), postgres.open().connection() as conn, conn.cursor() as cursor:
+            cursor.execute("select 42")
+            print(*cursor.fetchone(), flush=True)
+        sys.exit()
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_child_opens_what_its_parent_is_opening(addresses: dict[str, str]) -> None:
+    """The greenlet of the parent that opens is not in the child, and would be waited for."""
+    done = run(["python", "-W", "ignore", "-c", FORKED_MEANWHILE], addresses)
+    assert done.stdout.splitlines() == ["1.0", "42"], done.stderr
+
+
 def test_hosts_are_counted_for_a_script_too(addresses: dict[str, str]) -> None:
     """The first connection waits for the lease, which nothing but the use of the pool asks for."""
     assert run(["python", "-c", COUNTED], addresses).stdout == "7\n"

@@ -84,8 +84,7 @@ def main(arguments: list[str]) -> int:
             _pip("install", "--no-deps", f"{name}=={changed[name][1]}")
 
     _print(changed, failed, culprits(failed, changed, fails_with))
-    summary = (SUMMARY.findall(output) or ["pytest printed nothing"])[-1]
-    print(f"canary: {'cut after 15 minutes: ' if is_cut else ''}{summary}; see {VENV / LOG}")
+    print(f"canary: {_summary(output, is_cut)}; see {VENV / LOG}")
     return 1 if failed or is_cut else 0
 
 
@@ -97,9 +96,7 @@ def _run_oldest(arguments: list[str], end_s: float) -> int:
     _pip("install", "--no-compile", "-r", str(REQUIREMENTS), venv=OLDEST_VENV)
     _pip("install", "--no-compile", "--no-deps", *versions, venv=OLDEST_VENV)
     output, is_cut = _tests(arguments, end_s, OLDEST_VENV)
-    summary = (SUMMARY.findall(output) or ["pytest printed nothing"])[-1]
-    if is_cut:
-        summary = f"cut after 15 minutes: {summary}"
+    summary = _summary(output, is_cut)
     failed = FAILED.findall(output)
     print(*failed, f"canary: {summary}; see {OLDEST_VENV / LOG}", sep="\n")
     return 1 if failed or is_cut or " passed" not in summary else 0
@@ -193,6 +190,12 @@ def _tests(arguments: list[str], end_s: float, venv: Path = VENV) -> tuple[str, 
             running.kill()
         log.seek(begin)
         return log.read(), is_cut
+
+
+def _summary(output: str, is_cut: bool) -> str:
+    """Return the last line of pytest's *output*, and whether the run was cut."""
+    last = (SUMMARY.findall(output) or ["pytest printed nothing"])[-1]
+    return f"cut after 15 minutes: {last}" if is_cut else last
 
 
 def _print(changed: Versions, failed: set[str], broken: Mapping[str, set[str]]) -> None:

@@ -54,6 +54,8 @@ class Databases:
 # On a machine at load 10 a service takes 30 s to start; and what ends by itself takes 60 s.
 START_LIMIT_S = 120.0
 LIMIT_S = 50.0
+# A connect that is refused for lack of a connection slot waits so long for one.
+SLOT_WAIT_S = 5
 
 
 def wait_until(condition: Callable[[], T], what: str, limit_s: float = LIMIT_S) -> T:

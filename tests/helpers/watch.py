@@ -1,10 +1,10 @@
 """Look at a running service from outside: its sockets, and its connections at the server."""
 
-import os
 from pathlib import Path
 
 import psycopg2
 
+from bench.sockets import inodes
 from embedded.postgres import Postgres
 
 
@@ -36,17 +36,7 @@ def count(postgres: Postgres, query: str, *values: object) -> int:
 
 def sockets(pid: int) -> set[str]:
     """Return the inodes of the process's sockets."""
-    links = [target(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    return {link.partition("socket:[")[2][:-1] for link in links if "socket:[" in link}
-
-
-def target(link: Path) -> str:
-    """Return where a link of /proc leads, "" if its descriptor is closed meanwhile."""
-    # Not os.path.realpath(), which looks whether there is a link before it reads it.
-    try:
-        return os.readlink(link)
-    except FileNotFoundError:
-        return ""
+    return {*inodes(pid)}
 
 
 def listening_sockets() -> set[str]:

@@ -18,11 +18,10 @@ from greenline.mongo.limits import read_max_connections
 from greenline.postgres.limits import APPLICATION, read_facts
 from tests.helpers.pools import through
 from tests.helpers.proxy import Proxy
-from tests.helpers.support import run, wait_until
+from tests.helpers.support import SLOT_WAIT_S, run, wait_until
 
 MAX_CONNECTIONS = 20
 SLACK_S = 3.0  # the command's imports among it
-SLOT_WAIT_S = 5  # a connect that is refused for lack of a slot waits so long for one
 
 
 @pytest.fixture(scope="module")

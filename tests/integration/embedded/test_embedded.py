@@ -22,7 +22,7 @@ from embedded.mongo import Mongo
 from embedded.postgres import Postgres, temporary
 from embedded.process import kill_all
 from greenline.errors import ConfigError
-from tests.helpers.support import CHECKOUT, open_folder, wait_until
+from tests.helpers.support import CHECKOUT, SLOT_WAIT_S, open_folder, wait_until
 
 Server = Postgres | Mongo
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
@@ -68,7 +68,6 @@ Kind = PostgresKind | MongoKind
 each_kind = pytest.mark.parametrize(
     "kind", [PostgresKind(), MongoKind()], ids=lambda kind: kind.name
 )
-SLOT_WAIT_S = 5  # a connect that is refused for lack of a slot waits so long for one
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs Postgres as another user")
 
 

@@ -72,7 +72,6 @@ def test_the_workers_own_modules_may_be_imported_before_patching() -> None:
 
 def test_names_uvloop_when_it_makes_asyncios_loops() -> None:
     """Its loops wait below Python, where nothing is patched."""
-    pytest.importorskip("uvloop")
     assert said(f"{LATE}import uvloop\nuvloop.install()\n") == ["uvloop"]
     assert said(f"{LATE}import uvloop\nimport asyncio\n") == []
 
