@@ -59,8 +59,23 @@ def test_a_copy_is_measured_until_it_is_done(
 ) -> None:
     """Its own seconds count, what it compares afterwards does not, and its target is empty."""
     monkeypatch.setattr(documents, "RSS_SAMPLE_S", 0.001)
+    sampled, peak_mb = tmp_path / "sampled", documents.proc.peak_mb
+
+    def sample(pid: int) -> float:
+        if (found_mb := peak_mb(pid)) > 1:
+            sampled.touch()
+        return found_mb
+
+    monkeypatch.setattr(documents.proc, "peak_mb", sample)
     progress, compared = '{"documents": 1}', '{"event": "end", "seconds": 9}'
-    script = f"for line in {[progress, DONE % 3, compared]!r}: print(line, flush=True)"
+    script = f"""if True:
+        import os, time
+        for line in {[progress, DONE % 3, compared]!r}:
+            print(line, flush=True)
+        # On a busy machine it would end before the first sample.
+        while not os.path.exists({str(sampled)!r}):
+            time.sleep(0.001)
+    """
     copies = Scripted(tmp_path, script)
     found = copies.measure(OURS, 3)
     assert (found.on, found.who, found.documents, found.seconds) == (MEMORY, OURS, 3, 0.5)
