@@ -35,7 +35,8 @@ def count(postgres: Postgres, query: str, *values: object) -> int:
 
 
 def sockets(pid: int) -> set[str]:
-    """Return the inodes of the process's sockets."""
+    """Return the inodes of the process's sockets; FileNotFoundError when it is gone."""
+    Path(f"/proc/{pid}").stat()
     return {*inodes(pid)}
 
 
