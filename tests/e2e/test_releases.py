@@ -44,9 +44,9 @@ def app(environ, start_response):
 """
 KEEPS_WORKER = """
 def post_worker_init(worker):
-    import release
+    import os, release
     release.worker = worker
-    print("ready:", worker.pid, flush=True)
+    os.write(1, f"ready: {worker.pid}\\n".encode())  # at once: the others write into the same file
 """
 
 
