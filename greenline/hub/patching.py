@@ -73,7 +73,7 @@ def _imported_early() -> Iterator[str]:
     )
     # A copy, as below: reading an attribute may import a module that is loaded lazily.
     for module in list(sys.modules.values()):
-        if not isinstance(module, ModuleType) or _keeps_originals_on_purpose(module.__name__):
+        if not isinstance(module, ModuleType) or keeps_originals_on_purpose(module.__name__):
             continue
         for name, value in _held_by(module):
             if id(value) in originals:
@@ -109,7 +109,7 @@ def _original(module_name: str, name: str) -> Any:
     return gevent.monkey.get_original(module_name, name)
 
 
-def _keeps_originals_on_purpose(module_name: str) -> bool:
+def keeps_originals_on_purpose(module_name: str) -> bool:
     """Return whether the module is part of gevent or of the standard library, which it patches."""
     package = module_name.partition(".")[0]
     return package in sys.stdlib_module_names or package in {"gevent", "greenlet"}

@@ -48,7 +48,7 @@ from greenline.http.gunicorn_compat import (
 from greenline.http.plain_client import PlainClient, Sweep
 from greenline.http.response import Response
 from greenline.http.tls_client import TlsClient
-from greenline.hub import blocking, disconnect, lock_waits
+from greenline.hub import blocking, disconnect, lock_waits, native_locals
 from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
 from greenline.hub.watchdog import Watchdog
@@ -104,6 +104,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._is_patched = True
         with entry_points_read_once():
             super().patch()
+        if shared := native_locals.holders():
+            native_locals.install()
+            if self.age == 1:
+                self.log.warning(
+                    "%s: imported by gunicorn's configuration, before the worker was patched: its "
+                    "thread-locals belong to greenlets all the same, its locks block the worker",
+                    ", ".join(shared),
+                )
         lock_waits.install()
         self.prepare_libraries(self.cfg)
         fork.install()
