@@ -12,6 +12,10 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends gcc libc6-dev libpq-dev \
  && (ls "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
      || apt-get install -y --no-install-recommends python3-dev)
+# What is compiled of our own, for COPY.
+COPY greenline/postgres/_copying.c /tmp/
+RUN gcc -shared -fPIC -O2 -I"$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
+      /tmp/_copying.c -o /tmp/_copying.abi3.so
 RUN python3 -m venv --copies /venv
 COPY requirements-build.txt requirements-image.txt /tmp/
 # Only what has one of the hashes comes in, and builds what has to be built.
@@ -34,6 +38,7 @@ COPY --from=build /venv /venv
 WORKDIR /service
 COPY .flaskenv gunicorn.conf.py ./
 COPY greenline greenline
+COPY --from=build /tmp/_copying.abi3.so greenline/postgres/
 COPY config config
 COPY app app
 RUN python3 -m compileall -q greenline config app

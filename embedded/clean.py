@@ -17,7 +17,8 @@ from greenline.errors import ConfigError
 OURS = ("postgres", "mongo")
 CACHES = (".pytest_cache", ".mypy_cache", ".ruff_cache", ".import_linter_cache", ".hypothesis")
 VENVS = (".venv", ".venv-canary", ".venv-canary-oldest")
-BUILT = (*VENVS, "build", "dist", "greenline.egg-info", "bench/results", ".coverage")
+COMPILED = "greenline/postgres/_copying.abi3.so"
+BUILT = (*VENVS, "build", "dist", "greenline.egg-info", COMPILED, "bench/results", ".coverage")
 
 
 def main() -> int:

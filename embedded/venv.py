@@ -1,7 +1,8 @@
 """
 Make .venv and install the pinned requirements into it: python3 embedded/venv.py SET.
 
-The console script ``greenline`` of this checkout is added, which pip would have to build.
+The console script ``greenline`` of this checkout is added, and what the package has in C is
+compiled where there is a compiler: pip would have to build both.
 
 1. Nothing is done when it was done before, for these requirements, here, with this Python.
 2. An install that was cut short leaves a mark, and the next run starts .venv anew.
@@ -19,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 
 OLDEST = (3, 11)
@@ -38,6 +40,8 @@ VENV = os.path.join(CHECKOUT, ".venv")
 PYTHON = os.path.join(VENV, "bin", "python")
 UNFINISHED = os.path.join(VENV, "unfinished")
 SCRIPT = os.path.join(VENV, "bin", "greenline")
+SOURCE = os.path.join(CHECKOUT, "greenline", "postgres", "_copying.c")
+COMPILED = os.path.join(CHECKOUT, "greenline", "postgres", "_copying.abi3.so")
 # As pip writes it, for a path to Python that a #! line cannot hold: sh runs the second line, and
 # for Python lines 2 and 3 are a text.
 SCRIPT_TEXT = """#!/bin/sh
@@ -57,6 +61,7 @@ def main(name):
         signal.signal(each, signal.default_int_handler)
     lock = os.open(CHECKOUT, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    _compile()
     if any(_read(_stamp(each)) == _digest() for each in _holding(name)) and _python_runs():
         _add_script()
         return
@@ -135,6 +140,30 @@ def _add_script():
         fd = os.open(SCRIPT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o777)
         with open(fd, "w") as file:
             file.write(text)
+
+
+def _compile():
+    """Compile for Python 3.11 and all later ones; greenline.postgres.copying does without it."""
+    if sys.version_info < OLDEST or _changed_s(COMPILED) >= _changed_s(SOURCE):
+        return
+    if os.path.exists(COMPILED):  # it may not fit the code any more
+        os.remove(COMPILED)
+    made = COMPILED + ".new"
+    command = [*shlex.split(os.environ.get("CC", "cc")), "-shared", "-fPIC", "-O2"]
+    if sys.platform == "darwin":
+        command += ["-undefined", "dynamic_lookup"]
+    command += ["-I" + sysconfig.get_path("include"), SOURCE, "-o", made]
+    try:
+        # Without a word: there may be a compiler and none of Python's headers.
+        status = subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError:
+        return
+    if status == 0:
+        os.replace(made, COMPILED)
+
+
+def _changed_s(path):
+    return os.path.getmtime(path) if os.path.exists(path) else 0
 
 
 def _log(line):

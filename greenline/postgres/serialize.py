@@ -17,6 +17,7 @@ from functools import lru_cache, wraps
 from typing import Any
 
 import gevent
+import psycopg2
 from gevent import getcurrent
 from gevent.hub import Waiter
 from psycopg2.extensions import STATUS_BEGIN, cursor
@@ -25,12 +26,30 @@ from psycopg2.extensions import connection as PsycopgConnection
 from greenline.hub import deadline
 from greenline.hub.cooperate import wake, yield_to_hub
 from greenline.hub.lock_waits import LockWait
+from greenline.postgres import copying
 from greenline.postgres.connection import WatchedConnection
+from greenline.postgres.lobject import GreenLobject
+
+# The methods that end a transaction, and commit().
+ENDING = {"rollback", "reset", "tpc_prepare", "tpc_commit", "tpc_rollback"}
 
 _execute = cursor.execute
 _cursor = PsycopgConnection.cursor
 _commit = PsycopgConnection.commit
 _close = PsycopgConnection.close
+_rowcount: Callable[[cursor], int] = cursor.rowcount.__get__
+_connection: Callable[[cursor], Any] = cursor.connection.__get__  # type: ignore[attr-defined]
+
+
+def yield_as_threads(is_sent: bool) -> None:
+    """
+    Let other greenlets run after a commit that has sent nothing, and so has not waited.
+
+    :param is_sent: whether it has sent something, bool.
+    """
+    # Threads switch here, because psycopg2 releases the interpreter's lock.
+    if not is_sent and getcurrent() is not gevent.get_hub():
+        yield_to_hub()
 
 
 def _in_turn(method: Any, of_cursor: bool = False) -> Any:
@@ -38,11 +57,14 @@ def _in_turn(method: Any, of_cursor: bool = False) -> Any:
     Return *method* of a connection or a cursor, preceded by a wait until the connection is free.
     """
 
+    ends = method.__name__ in ENDING and not of_cursor
+
     @wraps(method)
     def in_turn(self: Any, *args: Any, **kwargs: Any) -> Any:
         conn: SerializedConnection = self.connection if of_cursor else self
         is_outer = conn._acquire()
         try:
+            conn._mark += ends
             return method(self, *args, **kwargs)
         finally:
             if is_outer:
@@ -57,73 +79,34 @@ def _property_in_turn(name: str) -> Any:
     return property(attribute.__get__, _in_turn(attribute.__set__), doc=attribute.__doc__)
 
 
-class SerializedConnection(WatchedConnection):
-    """A connection that greenlets may share."""
+class InTurn:
+    """Something that one greenlet uses at a time, first come, first served."""
 
     # Class attributes, so that a connection used by one greenlet needs no deque.
     _owner: Any = None
     _waiters: Any = ()
+    _mark = 0  # the number of transactions that were ended: a large object is of one
 
-    def cursor(
-        self,
-        name: Any = None,
-        cursor_factory: Any = None,
-        withhold: Any = False,
-        scrollable: Any = None,
-    ) -> Any:
+    closed: Any
+
+    def _live(self) -> Any:
+        """Return the connection to the server."""
+        return self
+
+    def lobject(
+        self, oid: Any = 0, mode: Any = "", new_oid: Any = 0, new_file: Any = None,
+        lobject_factory: type = GreenLobject,
+    ) -> GreenLobject:  # fmt: skip
         """
-        Return a cursor of the class asked for, which greenlets may use together with others.
+        Return a large object, as psycopg2 does.
 
         The parameters and their defaults are psycopg2's.
         """
-        factory: Any = cursor_factory or self.cursor_factory
-        if factory is None:
-            factory = cursor
-        if factory is cursor and name is None:
-            return _cursor(self, None, SerializedCursor, withhold, scrollable)
-        is_named = name is not None
-        if isinstance(factory, type):
-            made = cursor_class(factory, is_named)
-            return _cursor(self, name, made, withhold, scrollable)
-        return adopt(_cursor(self, name, factory, withhold, scrollable), cursor_class, is_named)
-
-    def commit(self) -> None:
-        """Commit; let other greenlets run if there is nothing to send."""
-        is_outer = self._acquire()
-        try:
-            is_sent = self.status == STATUS_BEGIN
-            _commit(self)
-        finally:
-            if is_outer:
-                self._release()
-        # Threads switch here, because psycopg2 releases the interpreter's lock.
-        if not is_sent and getcurrent() is not gevent.get_hub():
-            yield_to_hub()
-
-    def close(self) -> None:
-        """Close, after the statement in progress."""
-        is_outer = self._acquire()
-        try:
-            self.drop_watchers()
-            _close(self)
-        finally:
-            if is_outer:
-                self._release()
-
-    rollback = _in_turn(PsycopgConnection.rollback)
-    reset = _in_turn(PsycopgConnection.reset)
-    set_session = _in_turn(PsycopgConnection.set_session)
-    set_isolation_level = _in_turn(PsycopgConnection.set_isolation_level)
-    set_client_encoding = _in_turn(PsycopgConnection.set_client_encoding)
-    tpc_begin = _in_turn(PsycopgConnection.tpc_begin)
-    tpc_prepare = _in_turn(PsycopgConnection.tpc_prepare)
-    tpc_commit = _in_turn(PsycopgConnection.tpc_commit)
-    tpc_rollback = _in_turn(PsycopgConnection.tpc_rollback)
-    tpc_recover = _in_turn(PsycopgConnection.tpc_recover)
-    autocommit = _property_in_turn("autocommit")
-    isolation_level = _property_in_turn("isolation_level")
-    readonly = _property_in_turn("readonly")
-    deferrable = _property_in_turn("deferrable")
+        self._live()
+        if self.closed:
+            raise psycopg2.InterfaceError("connection already closed")
+        made: Any = mixed(lobject_factory, GreenLobject)
+        return made(self, oid, mode, new_oid, new_file)  # type: ignore[no-any-return]
 
     def _acquire(self) -> bool:
         """
@@ -184,7 +167,130 @@ class SerializedConnection(WatchedConnection):
             alarm.send()
 
 
-class SerializedCursor(cursor):
+class SerializedConnection(InTurn, WatchedConnection):
+    """A connection that greenlets may share."""
+
+    def cursor(
+        self,
+        name: Any = None,
+        cursor_factory: Any = None,
+        withhold: Any = False,
+        scrollable: Any = None,
+    ) -> Any:
+        """
+        Return a cursor of the class asked for, which greenlets may use together with others.
+
+        The parameters and their defaults are psycopg2's.
+        """
+        factory: Any = cursor_factory or self.cursor_factory
+        if factory is None:
+            factory = cursor
+        if factory is cursor and name is None:
+            return _cursor(self, None, SerializedCursor, withhold, scrollable)
+        is_named = name is not None
+        if isinstance(factory, type):
+            made = cursor_class(factory, is_named)
+            return _cursor(self, name, made, withhold, scrollable)
+        return adopt(_cursor(self, name, factory, withhold, scrollable), cursor_class, is_named)
+
+    def commit(self) -> None:
+        """Commit; let other greenlets run if there is nothing to send."""
+        is_outer = self._acquire()
+        try:
+            is_sent = self.status == STATUS_BEGIN
+            self._mark += 1
+            _commit(self)
+        finally:
+            if is_outer:
+                self._release()
+        yield_as_threads(is_sent)
+
+    def close(self) -> None:
+        """Close, after the statement in progress."""
+        is_outer = self._acquire()
+        try:
+            self.drop_watchers()
+            _close(self)
+        finally:
+            if is_outer:
+                self._release()
+
+    rollback = _in_turn(PsycopgConnection.rollback)
+    reset = _in_turn(PsycopgConnection.reset)
+    set_session = _in_turn(PsycopgConnection.set_session)
+    set_isolation_level = _in_turn(PsycopgConnection.set_isolation_level)
+    set_client_encoding = _in_turn(PsycopgConnection.set_client_encoding)
+    tpc_begin = _in_turn(PsycopgConnection.tpc_begin)
+    tpc_prepare = _in_turn(PsycopgConnection.tpc_prepare)
+    tpc_commit = _in_turn(PsycopgConnection.tpc_commit)
+    tpc_rollback = _in_turn(PsycopgConnection.tpc_rollback)
+    tpc_recover = _in_turn(PsycopgConnection.tpc_recover)
+    autocommit = _property_in_turn("autocommit")
+    isolation_level = _property_in_turn("isolation_level")
+    readonly = _property_in_turn("readonly")
+    deferrable = _property_in_turn("deferrable")
+
+
+class CopyCursor(cursor):
+    """A cursor that copies in green mode; its methods are called when the connection is free."""
+
+    _copied: tuple[Any, int | None] = (None, None)
+
+    @property
+    def rowcount(self) -> int:
+        """The number of rows of the last statement, -1 where there is none."""
+        query, count = self._copied
+        if count is not None and query is self.query:
+            return count
+        return _rowcount(self)
+
+    def copy_expert(self, sql: Any, file: Any, size: int = copying.READ_BYTES) -> None:
+        """
+        Execute a COPY statement, as psycopg2 does.
+
+        :param sql: the statement.
+        :param file: a file to read or to write.
+        :param size: how much is read at a time, int. Default 8192.
+        """
+        count = copying.copy_expert(self, sql, file, size)
+        self._copied = (self.query, count)
+
+    def copy_from(
+        self,
+        file: Any,
+        table: str,
+        sep: str = "\t",
+        null: str = "\\N",
+        size: int = copying.READ_BYTES,
+        columns: Any = None,
+    ) -> None:
+        """
+        Copy the rows of a file into a table, as psycopg2 does.
+
+        The parameters and their defaults are psycopg2's.
+        """
+        if not hasattr(file, "read"):
+            raise TypeError("argument 1 must have a .read() method")
+        conn = _connection(self)
+        sql = copying.copy_from_sql(conn, table, sep, null, columns, "FROM stdin")
+        CopyCursor.copy_expert(self, sql, file, size)
+
+    def copy_to(
+        self, file: Any, table: str, sep: str = "\t", null: str = "\\N", columns: Any = None
+    ) -> None:
+        """
+        Copy the rows of a table into a file, as psycopg2 does.
+
+        The parameters and their defaults are psycopg2's.
+        """
+        if not hasattr(file, "write"):
+            raise TypeError("argument 1 must have a .write() method")
+        conn = _connection(self)
+        sql = copying.copy_from_sql(conn, table, sep, null, columns, "TO stdout")
+        CopyCursor.copy_expert(self, sql, file)
+
+
+class SerializedCursor(CopyCursor):
     """A cursor of a :class:`SerializedConnection`, which has all rows after ``execute``."""
 
     def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002  (psycopg2's name)
@@ -215,6 +321,9 @@ class SerializedCursor(cursor):
 
     executemany = _in_turn(cursor.executemany, of_cursor=True)
     callproc = _in_turn(cursor.callproc, of_cursor=True)
+    copy_expert = _in_turn(CopyCursor.copy_expert, of_cursor=True)
+    copy_from = _in_turn(CopyCursor.copy_from, of_cursor=True)
+    copy_to = _in_turn(CopyCursor.copy_to, of_cursor=True)
 
 
 class SerializedNamedCursor(SerializedCursor):
@@ -236,7 +345,7 @@ def connection_class(base: type, mixin: type = SerializedConnection) -> type:
     :param mixin: the class whose methods are used below those of *base*. Default
         :class:`SerializedConnection`.
     """
-    return mixin if base is PsycopgConnection else _mixed(base, mixin)
+    return mixin if base is PsycopgConnection else mixed(base, mixin)
 
 
 def cursor_class(base: type, is_named: bool) -> type:
@@ -247,11 +356,16 @@ def cursor_class(base: type, is_named: bool) -> type:
     :param is_named: whether the cursors are on the server's side, bool.
     """
     mixin = SerializedNamedCursor if is_named else SerializedCursor
-    return mixin if base is cursor else _mixed(base, mixin)
+    return mixin if base is cursor else mixed(base, mixin)
 
 
 @lru_cache(maxsize=256)
-def _mixed(base: type, mixin: type) -> type:
+def mixed(base: type, mixin: type) -> type:
+    """
+    Return a class of *base* over *mixin*, under the name of *base*.
+
+    :returns: *base* if it has *mixin* already, or cannot be a base.
+    """
     if issubclass(base, mixin):
         return base
     # Under the name that the application knows, which logs show for instance.

@@ -20,7 +20,8 @@ from packaging.requirements import Requirement
 
 from tests.helpers.support import BIN, CHECKOUT, environ
 
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "greenline")
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "greenline")
+IGNORED = shutil.ignore_patterns("__pycache__", "*.so")
 # Both are imported as psycopg2; the tests have the one that needs no compiler.
 INSTEAD = {"psycopg2": "psycopg2-binary"}
 
@@ -35,7 +36,7 @@ def build(folder: Path) -> Path:
     for name in SOURCES:
         each = CHECKOUT / name
         if each.is_dir():
-            shutil.copytree(each, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(each, source / name, ignore=IGNORED)
         else:
             shutil.copy(each, source / name)
     # The backend that pyproject.toml names, at the version of requirements-dev.txt.

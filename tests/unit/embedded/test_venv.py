@@ -1,8 +1,9 @@
-"""The console script of the checkout's .venv, and what an install shows."""
+"""The console script of the checkout's .venv, what is compiled, and what an install shows."""
 
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,57 @@ def test_a_pipe_gets_one_line(tmp_path: Path) -> None:
         output.seek(0)
         lines = [line for line in output if "Collecting" not in line]
     assert re.match(LOGGED + r"installing \d+ packages", lines[0])
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what is in C, in a folder with a blank in its name."""
+    source = tmp_path / "a folder" / "_copying.c"
+    source.parent.mkdir()
+    shutil.copy(venv.SOURCE, source)
+    monkeypatch.setattr(venv, "SOURCE", str(source))
+    monkeypatch.setattr(venv, "COMPILED", str(source.with_suffix(".abi3.so")))
+    return source
+
+
+def age(path: Path) -> None:
+    os.utime(path, (1, path.stat().st_mtime - 60))
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_what_is_in_c_is_compiled_after_a_change(source: Path) -> None:
+    """Python can load it; it is compiled once, and again when the source is newer."""
+    compiled = Path(venv.COMPILED)
+    age(source)
+    venv._compile()
+    load = "import _copying; print(_copying.read_rows.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", load], cwd=source.parent, capture_output=True, text=True
+    )
+    assert done.stdout == "read_rows\n", done.stderr
+    assert {each.name for each in source.parent.iterdir()} == {source.name, compiled.name}
+    made = compiled.stat().st_mtime_ns
+    venv._compile()
+    assert compiled.stat().st_mtime_ns == made
+    age(compiled)
+    age(compiled)
+    venv._compile()
+    assert compiled.stat().st_mtime_ns > made
+
+
+@pytest.mark.parametrize("compiler", ["/nowhere/cc", "false"], ids=["none", "one that fails"])
+def test_without_a_compiler_nothing_is_compiled(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], compiler: str
+) -> None:
+    """Without a word, and what was compiled of an older source is gone."""
+    compiled = Path(venv.COMPILED)
+    compiled.touch()
+    age(compiled)
+    age(compiled)
+    monkeypatch.setenv("CC", compiler)
+    venv._compile()
+    assert [each.name for each in source.parent.iterdir()] == [source.name]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_script_runs_the_code_of_the_checkout(
