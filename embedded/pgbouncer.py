@@ -81,6 +81,7 @@ class Pgbouncer:
             f"[databases]\ngreenline = host={sockets} port={PORT} pool_size={self._pool_size}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
             f"auth_type = trust\nauth_file = {users}\npool_mode = transaction\n"
+            "max_client_conn = 1000\n"
         )
         return ini
 

@@ -69,9 +69,10 @@ def needs_extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in MODULES[name]:
+        missing = (error.name or "").partition(".")[0]  # of psycopg2.extensions too
+        if missing not in MODULES[name]:
             raise
         otherwise = OTHERWISE.get(name, "")
-        message = f"greenline.{name} needs {error.name}: pip install 'greenline[{name}]'{otherwise}"
+        message = f"greenline.{name} needs {missing}: pip install 'greenline[{name}]'{otherwise}"
         # Without the cause: the line says all of it.
-        raise ModuleNotFoundError(message, name=error.name) from None
+        raise ModuleNotFoundError(message, name=missing) from None

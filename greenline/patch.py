@@ -9,6 +9,7 @@ unpatched, and must not depend on gevent's hub.
 the public face; all else is internal.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -17,6 +18,9 @@ from importlib.util import find_spec
 import gevent.monkey
 
 from greenline import offload, settings
+from greenline.offload.imports import after_import
+
+log = logging.getLogger(__name__)
 
 
 def patch_all() -> None:
@@ -51,6 +55,7 @@ def hook_libraries() -> None:
     hook_psycopg2()
     hook_sqlalchemy()
     hook_redis()
+    hook_pymongo()
     keep_running_loops()
 
 
@@ -72,7 +77,7 @@ def hook_psycopg2() -> None:
         return
     from psycopg2.extensions import set_wait_callback
 
-    from greenline.postgres import foreign
+    from greenline.postgres import foreign, pool_psycopg2
     from greenline.postgres.wait import keeping_promises, wait
 
     foreign.install()
@@ -82,6 +87,8 @@ def hook_psycopg2() -> None:
         set_wait_callback(keeping_promises(gevent_wait_callback))
     else:
         set_wait_callback(wait)
+    if settings.POOL.read():
+        pool_psycopg2()
 
 
 def hook_sqlalchemy() -> None:
@@ -89,6 +96,21 @@ def hook_sqlalchemy() -> None:
     from greenline.legacy import sqlalchemy
 
     sqlalchemy.install()
+
+
+def hook_pymongo() -> None:
+    """Let the application's MongoClients share connections, once it imports pymongo."""
+    if settings.POOL.read():
+        after_import("pymongo", lambda _: _pool_pymongo())
+
+
+def _pool_pymongo() -> None:
+    try:
+        from greenline.mongo import transparent
+    except SystemExit:  # after a line that says which versions are supported
+        log.warning("GREENLINE_POOL: each MongoClient has connections of its own")
+    else:
+        transparent.install()
 
 
 def hook_redis() -> None:

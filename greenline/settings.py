@@ -182,11 +182,23 @@ def _offload_names(text: str) -> tuple[str, ...]:
     return names
 
 
+POOL = Variable(
+    "GREENLINE_POOL",
+    flag,
+    "0",
+    "1 pools the connections that the application makes by `psycopg2.connect` or `MongoClient`",
+)
 PG_WAIT = Variable(
     "GREENLINE_PG_WAIT",
     _wait_callback,
     "greenline",
     "psycopg2's wait callback, or `psycogreen`",
+)
+POOL_TAKE_OVER = Variable(
+    "GREENLINE_POOL_TAKE_OVER",
+    flag,
+    "1",
+    "0 leaves idle connections to the pools of the application that hold them",
 )
 HEAD_TIMEOUT = Variable(
     "GREENLINE_HEAD_TIMEOUT",
@@ -276,7 +288,8 @@ REQUEST_TIMEOUT = Variable(
     "seconds that the application may take for a request; then 504",
 )
 OF_WORKER: tuple[Variable[object], ...] = (
-    PG_WAIT, HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
+    PG_WAIT, POOL, POOL_TAKE_OVER,
+    HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
     BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT,
 )  # fmt: skip

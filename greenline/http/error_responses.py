@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from greenline.errors import GreenlineError, StoreError
+from greenline.errors import GreenlineError, StoreError, Unavailable
 from greenline.http.body import BodyTooLarge
 from greenline.http.client import (
     BodyTimeout,
@@ -19,6 +19,7 @@ from greenline.http.client import (
 from greenline.http.connection import LINGER_S, ClientConnection
 from greenline.http.response import Response
 from greenline.hub.request_timeout import REASON, RequestTimeout
+from greenline.hub.unavailable import STATUS
 from greenline.telemetry import access_log
 from greenline.telemetry.request_log import RequestLog
 
@@ -28,6 +29,7 @@ STATUS_BY_ERROR: dict[type, str] = {
     BodyTimeout: "408 Request Timeout",
     BodyTooLarge: "413 Content Too Large",
     RequestTimeout: REASON,
+    Unavailable: STATUS,
 }
 
 

@@ -23,6 +23,7 @@ import gevent
 from gevent import GreenletExit
 from greenlet import getcurrent, greenlet
 
+from greenline.errors import Unavailable
 from greenline.hub import taken_socket
 from greenline.hub.deadline import GRACE_S, Interrupt
 from greenline.hub.unwinding import frames, is_unwinding
@@ -121,7 +122,9 @@ class RequestTimeouts:
             except (GreenletExit, KeyboardInterrupt, SystemExit):
                 raise  # the worker stops
             except BaseException as error:
-                if timed.thrown is None or timed.is_upgraded():
+                # What was unavailable all the time is the better answer: 503, with Retry-After.
+                is_of_time = timed.thrown is not None and not isinstance(error, Unavailable)
+                if not is_of_time or timed.is_upgraded():
                     raise
                 if not response.headers_sent:
                     response.status, response.status_code = REASON, 504

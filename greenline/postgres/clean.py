@@ -18,11 +18,6 @@ from greenline.errors import DeadlineExceeded
 from greenline.hub import poll
 from greenline.postgres.connection import Connection
 
-# Resets what a borrower may have set. Not DISCARD ALL, which drops prepared statements.
-RESET = (
-    "close all; unlisten *; select pg_advisory_unlock_all(); discard temp; discard sequences; "
-    "reset session authorization; reset all"
-)
 # psycopg2 sets this when it connects and parses no other dates; RESET ALL undoes it.
 ISO_DATES = "set datestyle to iso"
 
@@ -59,7 +54,7 @@ def _reset(conn: Connection) -> bool:
     conn.string_types.clear()
     conn.binary_types.clear()
     with conn.cursor() as cursor:
-        cursor.execute(RESET)
+        cursor.execute(conn.reset_statements)
         if not _reported(conn, "DateStyle").startswith("ISO"):
             cursor.execute(ISO_DATES)
     # Last: a notification for the borrower may arrive with the answer.

@@ -15,6 +15,11 @@ from greenline.hub import deadline
 from greenline.slots import Slot
 
 READ_EVENT, WRITE = 1, 2  # libev's events
+# Not DISCARD ALL, which drops prepared statements.
+RESET = (
+    "close all; unlisten *; select pg_advisory_unlock_all(); discard temp; discard sequences; "
+    "reset session authorization; reset all"
+)
 
 
 class WatchedConnection(PsycopgConnection):
@@ -56,6 +61,7 @@ class Connection(WatchedConnection):
     - ``busy``: whether a statement was in progress when a wait was interrupted.
     - ``slot``: its slot in the host's slot table.
     - ``on_close``: is called once, by ``close()``, and then owns ``duplicate_fd``.
+    - ``reset_statements``: they reset what a borrower may have set in the session.
     """
 
     pid: int = 0
@@ -68,6 +74,7 @@ class Connection(WatchedConnection):
     expires_s: float = 0.0
     prepared: dict[str, str]
     on_close: Callable[["Connection"], None] | None = None
+    reset_statements: str = RESET
 
     def settle(self) -> None:
         """Record that it is connected: from now on the socket stays the same."""

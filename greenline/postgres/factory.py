@@ -11,8 +11,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from sys import maxsize
 
 from gevent.lock import BoundedSemaphore
+from psycopg2.extensions import make_dsn
 
 from greenline import settings
 from greenline.budget import pool_sizes
@@ -24,6 +26,7 @@ from greenline.budget.plan import (
     postgres_plan,
 )
 from greenline.errors import ConfigError
+from greenline.hub.nesting import NestedCheckouts
 from greenline.lifecycle.resources import Resources, close_at_exit
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import Connect, check_url, connect, server_of
@@ -32,6 +35,7 @@ from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
 from greenline.postgres.fixed_plan import FixedPlan
 from greenline.postgres.hosts import Hosts
+from greenline.postgres.parameters import parameters
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.reaper import Reaper
 from greenline.settings import Sizing
@@ -63,6 +67,11 @@ class HostShare:
         self.users: list[OpenPostgres] = []
         self.is_registered = False
         self._is_started = self._is_closed = False
+        # For code that connects by itself: all its pools on this server share the slots.
+        self.nesting = NestedCheckouts(
+            lambda: self.plan.max_pool_size if self.plan else maxsize,
+            lambda: self.plan.worker if self.plan else maxsize,
+        )
         self.hosts: Hosts | None = None
         self.slot_table: SlotTable
         min_connections = sizing.workers * (POSTGRES_EXTRA_A_WORKER + 1)
@@ -308,10 +317,8 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     connect_to: Connect = partial(connect, url, connect_timeout_s, timeout)
     path = slot_table_path(server_of(url))
     with _opening:
-        share = _shares.get(path)
-        if share is None:
-            share = _shares[path] = HostShare(path, sizing, connect_to)
-        elif share.sizing != sizing:
+        share = _share_of(path, sizing, connect_to)
+        if share.sizing != sizing:
             raise ConfigError(
                 f"{server_of(url)} is open already with another number of workers, hosts or "
                 "pool size"
@@ -335,6 +342,71 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     else:
         _register(opened, share, resources, question)
     return opened
+
+
+def pool_of(
+    dsn: str,
+    connect_as_given: Connect,
+    *,
+    name: str,
+    timeout_s: float,
+    on_wait: Callable[[], object],
+) -> tuple[ConnectionPool, NestedCheckouts, Callable[[], None]]:
+    """
+    Return a pool for code that connects by itself, its admission, and the function that closes it.
+
+    Its connections are part of the host's share of the server.
+
+    :param dsn: the connection string of the code.
+    :param connect_as_given: makes a connection, with the parameters of the code alone.
+    :param name: the pool's name in the counters and in log lines, str.
+    :param timeout_s: seconds to wait for a connection, float.
+    :param on_wait: called before a greenlet waits for a connection.
+    """
+    given = parameters(dsn)
+    given.pop("service", None)  # its parameters are in *given*
+    control_dsn = make_dsn(**given)
+    # Without options, which a pgbouncer refuses before it can be noticed.
+    connect_control = partial(connect, control_dsn, CONNECT_TIMEOUT_S, None)
+    with _opening:
+        sizing = settings.sizing_of(
+            workers=None,
+            hosts=None,
+            surge_hosts=None,
+            postgres_pool_size=None,
+            pgbouncer_pool_size=None,
+        )
+        share = _share_of(slot_table_path(server_of(control_dsn)), sizing, connect_control)
+        connect_to = share.named(connect_as_given)
+
+        # A pgbouncer's process ids are its own.
+        is_direct = sizing.pgbouncer_pool_size is None
+
+        def wait() -> None:
+            share.start()
+            on_wait()
+
+        pool = ConnectionPool(
+            connect_to,
+            name=name,
+            max_size=share.sizing.postgres_pool_size or 1,
+            timeout_s=timeout_s,
+            control=share.control if is_direct else None,
+            slot_table=share.slot_table,
+            on_wait=wait,
+        )
+        opened = OpenPostgres(pool, share, connect_to, prepare=is_direct)
+    counters.add(name, pool.stats, pool.statistics.reader())
+    close_at_exit(opened.close)
+    return pool, share.nesting, opened.close
+
+
+def _share_of(path: Path, sizing: Sizing, connect: Connect) -> HostShare:
+    """Return what this process has of the slots in *path*; call with ``_opening``."""
+    share = _shares.get(path)
+    if share is None:
+        share = _shares[path] = HostShare(path, sizing, connect)
+    return share
 
 
 def _register(

@@ -63,6 +63,8 @@ HOLDING, WAITING = ("psycopg2", "holding"), ("psycopg2", "waiting")
 
 # The number of greenlets of this process that wait for a connection slot of a server.
 waiting = 0
+# How many connects no pool could take, where connects are checkouts.
+unpooled = 0
 
 
 def install() -> None:
@@ -89,16 +91,34 @@ def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
     :raises DeadlineExceeded: the request's deadline has passed.
     """
     factory = connection_factory or PsycopgConnection
-    is_own = isinstance(factory, type) and issubclass(factory, UNTOUCHED)
+    is_class = isinstance(factory, type)
+    is_own = is_class and issubclass(factory, UNTOUCHED)
     if is_own or any(is_async.values()) or get_wait_callback() is None:
         return psycopg2_connect(dsn, connection_factory=connection_factory, **is_async)
     given = parameters(dsn)
     timeout_s = connect_timeout_s(given)
     until_s = monotonic() + (timeout_s or SLOT_TIMEOUT_S)
-    attempt = partial(_connect, dsn, given, factory, timeout_s, until_s)
+    make = partial(_make, partial(_new, factory)) if is_class else partial(_adopt, factory)
+    attempt = partial(_connect, dsn, given, make, timeout_s, until_s)
     conn = _connect_in_turn(dsn, attempt, until_s)
     _note_open(conn)
     return conn
+
+
+def connect_once(dsn: str, new: Callable[[str], Any]) -> Any:
+    """
+    Connect within the ``connect_timeout`` of *dsn*, and do not wait for a connection slot.
+
+    :param dsn: the connection string.
+    :param new: returns the object to connect, which is not connected yet, for a connection string.
+    :returns: the object that *new* returned last.
+    :raises psycopg2.OperationalError: as libpq words it.
+    :raises DeadlineExceeded: the request's deadline has passed.
+    """
+    given = parameters(dsn)
+    timeout_s = connect_timeout_s(given)
+    until_s = monotonic() + (timeout_s or SLOT_TIMEOUT_S)
+    return _connect(dsn, given, partial(_make, new), timeout_s, until_s)
 
 
 class ForeignConnection(SerializedConnection):
@@ -120,7 +140,7 @@ class _Expired(Exception):
 
 
 def _connect(
-    dsn: str, given: dict[str, str], factory: Any, timeout_s: float | None, until_s: float
+    dsn: str, given: dict[str, str], make: Any, timeout_s: float | None, until_s: float
 ) -> Any:
     """Connect to the first server that answers; *timeout_s* is for each address, as in libpq."""
     servers: list[Endpoint] = []
@@ -130,13 +150,13 @@ def _connect(
     else:
         target = dsn
     if timeout_s is None:
-        return backlog.connect(target, partial(_make, factory), until_s)
+        return backlog.connect(target, make, until_s)
     servers = servers or endpoints(given)
     late = ""
     while True:
         attempt = _Attempt(servers, timeout_s)
         try:
-            return attempt.connect(target, factory)
+            return attempt.connect(target, make)
         except _Expired:
             # libpq cannot continue with the next address: connect again without this one.
             late += _describe(servers.pop(attempt.current))
@@ -175,16 +195,16 @@ class _Attempt:
         self._timeout_s = timeout_s
         self._inode = 0
 
-    def connect(self, dsn: str, factory: Any) -> Any:
+    def connect(self, dsn: str, make: Any) -> Any:
         """
-        Return the connection.
+        Return the connection that *make* makes.
 
         :raises _Expired: the server ``current`` did not answer in time.
         """
         self._timer = gevent.Timeout.start_new(self._timeout_s)
         try:
             poll = _poll if len(self._families) == 1 else self._poll
-            return backlog.connect(dsn, partial(_make, factory, poll=poll))
+            return backlog.connect(dsn, partial(make, poll=poll))
         except gevent.Timeout as error:
             if error is not self._timer:
                 raise
@@ -240,25 +260,33 @@ def _received(conn: PsycopgConnection) -> bytes:
     return b""
 
 
-def _make(factory: Any, dsn: str, *, poll: Callable[..., int] = _poll) -> Any:
-    """
-    Return a connection made by *factory*, of a class that greenlets may share.
+def _new(factory: type, dsn: str) -> Any:
+    """Return an object of *factory* that is not connected, of a class that greenlets may share."""
+    made: Any = connection_class(factory, ForeignConnection)
+    return made.__new__(made, dsn)
 
-    :param factory: a class of connections, or a function.
+
+def _make(new: Callable[[str], Any], dsn: str, *, poll: Callable[..., int] = _poll) -> Any:
+    """
+    Connect the object that *new* returns, and return it.
+
+    :param new: returns an object that is not connected yet.
     :param dsn: the connection string, str.
     :param poll: is called with the connection and its method ``poll``, in place of that method,
         until it is connected.
     """
-    if not isinstance(factory, type):
-        return adopt(factory(dsn), connection_class, ForeignConnection)
-    made: Any = connection_class(factory, ForeignConnection)
-    conn = made.__new__(made, dsn)
+    conn = new(dsn)
     conn.poll = partial(poll, conn, conn.poll)  # called by every wait callback
     try:
         conn.__init__(dsn)
     finally:
         del conn.poll
     return conn
+
+
+def _adopt(factory: Callable[[str], Any], dsn: str, *, poll: object = None) -> Any:
+    """Return the connection that a function of the application makes; it polls by itself."""
+    return adopt(factory(dsn), connection_class, ForeignConnection)
 
 
 def _family(server: Endpoint) -> int:
@@ -288,7 +316,7 @@ _queues: dict[str, "_SlotQueue"] = {}
 
 
 def _stats() -> dict[str, int]:
-    return {"holding": int(_holds_a_slot()), "waiting": waiting}
+    return {"holding": int(_holds_a_slot()), "waiting": waiting, "unpooled": unpooled}
 
 
 def slots_wanted() -> int:
@@ -328,7 +356,8 @@ def _holds_a_slot() -> bool:
     return any(conn is not None and not conn.closed for conn in (each() for each in list(_open)))
 
 
-def _has_no_slot(error: psycopg2.OperationalError) -> bool:
+def has_no_slot(error: psycopg2.OperationalError) -> bool:
+    """Return whether the server refused a connect because it has no connection slot left."""
     is_known = error.pgcode == TOO_MANY_CONNECTIONS
     return is_known or any(text in str(error) for text in NO_SLOT)
 
@@ -340,7 +369,7 @@ def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> An
         try:
             return attempt()
         except psycopg2.OperationalError as error:
-            if not _has_no_slot(error) or not _may_get_a_slot():
+            if not has_no_slot(error) or not _may_get_a_slot():
                 raise
             refused = _without_frames(error)
     queue = _queues.get(dsn)
@@ -439,7 +468,7 @@ class _SlotQueue:
             try:
                 return attempt()
             except psycopg2.OperationalError as error:
-                if not _has_no_slot(error) or not _may_get_a_slot():
+                if not has_no_slot(error) or not _may_get_a_slot():
                     raise
                 refused, is_refused = _without_frames(error), True
         if refused is not None:

@@ -44,6 +44,7 @@ from greenline.telemetry.pool_statistics import PoolStatistics
 
 # Seconds for the greenlets that close() has interrupted.
 POOL_CLOSE_S = 1.0
+LEAVE_POLL_S = 0.01
 # The weight of a new value in an average: about the last 20 count.
 SMOOTHING = 0.05
 # A waiter gets no connection if, when its turn comes, fewer than this many average checkouts fit
@@ -259,6 +260,12 @@ class ConnectionPool:
             # Greenlets that each hold one connection and wait for a second one would wait for each
             # other.
             raise NestedConnection
+        conn = self.acquire()
+        self._holders.add(me)
+        return conn
+
+    def acquire(self) -> Connection:
+        """Return a connection, which any greenlet may give back to :meth:`give_back`."""
         statistics = self.statistics
         statistics.requests_num += 1
         try:
@@ -266,7 +273,6 @@ class ConnectionPool:
         except BaseException:
             statistics.requests_errors += 1
             raise
-        self._holders.add(me)
         conn.checked_out_s = monotonic()
         return conn
 
@@ -275,10 +281,17 @@ class ConnectionPool:
         log.debug("%s: checked out backend %d; %s", self.name, conn.pid, _spelled(self.stats()))
 
     def release(self, conn: Connection, reset: bool) -> None:
+        """Take back the connection of the current greenlet; used by :class:`Checkout`."""
+        try:
+            self.give_back(conn, reset)
+        finally:
+            self._holders.discard(gevent.getcurrent())
+
+    def give_back(self, conn: Connection, reset: bool) -> None:
         """
         Take back a connection, and keep it if it is clean.
 
-        :param conn: the connection, used by the current greenlet.
+        :param conn: the connection, which no greenlet uses any more.
         :param reset: whether to reset its session, bool.
         """
         now = monotonic()
@@ -289,7 +302,6 @@ class ConnectionPool:
         try:
             kept = clean(conn, reset)
         finally:
-            self._holders.discard(gevent.getcurrent())
             # Expired connections are closed one at a time: while one is being closed, another
             # expired one is kept and used again.
             is_due = now >= conn.expires_s and not self._slots.leaving
@@ -305,6 +317,19 @@ class ConnectionPool:
                 log.debug(
                     "%s: backend %d returned %s after %.3f s", self.name, conn.pid, state, held_s
                 )
+
+    def discard(self, conn: Connection) -> None:
+        """Close a connection that :meth:`acquire` returned and that must not be used again."""
+        self.statistics.returns_bad += 1
+        self._close_and_wait(conn)
+
+    def is_waited_for(self) -> bool:
+        """Return whether a greenlet waits for a connection that cannot be made."""
+        return self._backends.queued() > 0
+
+    def is_wanted(self, conn: Connection) -> bool:
+        """Return whether a greenlet, another pool or another process waits for *conn*'s slot."""
+        return self.is_waited_for() or self._slots.is_wanted(conn)
 
     def invalidate(self, conn: Connection) -> None:
         """Evict all connections made before now, unless *conn* was evicted already."""
@@ -340,6 +365,13 @@ class ConnectionPool:
         self._evicted_s = monotonic()
         while self._idle:
             self._close_and_wait(self._idle.popleft())
+
+    def wait_until_left(self, timeout_s: float) -> bool:
+        """Return whether all connections that were closed have ended within *timeout_s* seconds."""
+        until_s = monotonic() + timeout_s
+        while self._slots.leaving and monotonic() < until_s:
+            gevent.sleep(LEAVE_POLL_S)
+        return not self._slots.leaving
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """

@@ -49,6 +49,33 @@ def _load_libpq() -> Any:
     return library
 
 
+def _load_copying() -> Any:
+    """Return libpq's functions that never wait; they are called with the interpreter's lock."""
+    library = ctypes.PyDLL(_psycopg.__file__)
+    pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+    for name, returns, *takes in (
+        ("PQputCopyData", number, pointer, text, number),
+        ("PQputCopyEnd", number, pointer, text),
+        ("PQgetCopyData", number, pointer, ctypes.POINTER(pointer), number),
+        ("PQflush", number, pointer),
+        ("PQconsumeInput", number, pointer),
+        ("PQisBusy", number, pointer),
+        ("PQgetResult", pointer, pointer),
+        ("PQresultStatus", number, pointer),
+        ("PQresultErrorMessage", text, pointer),
+        ("PQresultErrorField", text, pointer, number),
+        ("PQcmdTuples", text, pointer),
+        ("PQerrorMessage", text, pointer),
+        ("PQclear", None, pointer),
+        ("PQfreemem", None, pointer),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = returns, takes
+    # Without argtypes, which take as long as the call: it gets values of ctypes.
+    library.PQgetlineAsync.restype = number
+    return library
+
+
 # Whether psycopg2.connect() calls ``psycopg2._connect``, with the complete connection string.
 # ``greenline.postgres.foreign`` puts another function there, which calls this one.
 calls_connect = True
@@ -62,7 +89,9 @@ else:
 
 # The libpq that psycopg2 is linked with, None if its functions cannot be reached.
 libpq: Any = None
+copying: Any = None
 try:
     libpq = _load_libpq()
+    copying = _load_copying()
 except (AttributeError, OSError) as error:
     _warn(error, "an interrupted statement goes on at the server")

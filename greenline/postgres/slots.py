@@ -208,6 +208,12 @@ class PoolSlots(Slots):
             return True
         return self._slot_table.should_give(conn.slot)
 
+    def is_wanted(self, conn: Connection) -> bool:
+        """Return whether another pool or another process waits for the slot of *conn*."""
+        if self._slot_table is None or conn.slot is None:
+            return False
+        return self._share.is_wanted() or self._slot_table.is_wanted(conn.slot)
+
     def give_spare(self, idle: deque[Connection]) -> None:
         """
         Give idle connections to waiting pools of the host, in the background, until none is idle.
@@ -231,8 +237,7 @@ class PoolSlots(Slots):
             return False
         if self._slot_table.is_over(conn.slot):
             return True
-        is_unused = monotonic() - conn.idle_since_s >= SPARE_S
-        return is_unused and (self._share.is_wanted() or self._slot_table.is_wanted(conn.slot))
+        return monotonic() - conn.idle_since_s >= SPARE_S and self.is_wanted(conn)
 
     def _take(self) -> tuple[bool, Slot | None]:
         if self._slot_table is None:

@@ -30,10 +30,7 @@ def wait(conn: PsycopgConnection) -> None:
     """
     try:
         with deadline.spending("postgres"):
-            # Watchers of a native thread's loop would outlive it: that loop ends before the
-            # connection.
-            is_main = gevent.get_hub().main_hub
-            watched = conn if isinstance(conn, WatchedConnection) and is_main else None
+            watched = _watched(conn)
             while (state := conn.poll()) != POLL_OK:
                 if state not in EVENTS:
                     raise psycopg2.OperationalError(f"psycopg2 polls {state}")
@@ -46,8 +43,30 @@ def wait(conn: PsycopgConnection) -> None:
                     _wait_once(conn, EVENTS[state])
     except BaseException:
         # psycopg2 closes the connection after any exception, a deadline's or a kill's.
-        _break_off(conn)
+        break_off(conn)
         raise
+
+
+def wait_for_socket(conn: PsycopgConnection, events: int) -> None:
+    """
+    Wait until the socket of a connection that is connected is ready.
+
+    :param conn: the connection.
+    :param events: READ_EVENT, WRITE or both.
+    :raises DeadlineExceeded: the request's deadline has passed.
+    """
+    watched = _watched(conn)
+    with deadline.spending("postgres"):
+        if watched is not None:
+            deadline.wait_for(watched.watcher(events))
+        else:
+            _wait_once(conn, events)
+
+
+def _watched(conn: PsycopgConnection) -> WatchedConnection | None:
+    # Watchers of a native thread's loop would outlive it: that loop ends before the connection.
+    is_main = gevent.get_hub().main_hub
+    return conn if isinstance(conn, WatchedConnection) and is_main else None
 
 
 def keeping_promises(callback: Callback) -> Callback:
@@ -62,13 +81,13 @@ def keeping_promises(callback: Callback) -> Callback:
             with deadline.spending("postgres"):
                 callback(conn)
         except BaseException:
-            _break_off(conn)
+            break_off(conn)
             raise
 
     return wait
 
 
-def _break_off(conn: PsycopgConnection) -> None:
+def break_off(conn: PsycopgConnection) -> None:
     """
     Keep the socket of a pool's connection, to wait for its backend; cancel the statement of
     another.

@@ -26,7 +26,7 @@ from gevent.pool import Pool
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
 from greenline.admission.limiter import limiter, refuse
-from greenline.errors import ClientGone, ConfigError, Overloaded
+from greenline.errors import ClientGone, ConfigError, Overloaded, Unavailable
 from greenline.http import h1c_compat, http2, proxy_headers
 from greenline.http.client import Client
 from greenline.http.connection import ClientConnection
@@ -48,13 +48,20 @@ from greenline.http.gunicorn_compat import (
 from greenline.http.plain_client import PlainClient, Sweep
 from greenline.http.response import Response
 from greenline.http.tls_client import TlsClient
-from greenline.hub import blocking, disconnect, lock_waits, native_locals
+from greenline.hub import (
+    blocking,
+    disconnect,
+    lock_waits,
+    native_locals,
+    request_end,
+    unavailable,
+)
 from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
 from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.offload import fork
-from greenline.patch import entry_points_read_once, hook_libraries
+from greenline.patch import entry_points_read_once, hook_libraries, hook_pymongo
 from greenline.telemetry import counters
 from greenline.telemetry.request_log import RequestLog
 from greenline.worker import arbiter, signals
@@ -88,6 +95,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             settings.check()
         except ConfigError as error:
             sys.exit(f"greenline: {error}")
+        hook_pymongo()  # preload_app: what is made here may connect in the workers alone
         if cls.shared_fd < 0:  # a reload calls this again, and old workers still count
             cls.shared_fd = counters.share()
 
@@ -426,6 +434,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if result is ALREADY_HANDLED:
                 response.status_code = TAKEN_OVER
                 return
+            if unavailable.noted:
+                unavailable.restate(response)
             if isinstance(result, environ["wsgi.file_wrapper"]):
                 response.write_file(result)
                 response.close()
@@ -434,6 +444,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         except StopIteration:  # flask-sock raises it in place of returning ALREADY_HANDLED
             response.status_code = TAKEN_OVER
             raise
+        except Exception as failed:
+            if (reason := unavailable.reason()) is not None and not response.headers_sent:
+                raise Unavailable(str(reason)) from failed
+            raise
         finally:
             # A child that the application forked in this request must not return to the worker.
             if fork.is_child:
@@ -441,8 +455,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 fork.end(None if error is getattr(response.sock, "error", None) else error)
             if response.headers_sent:  # else an error response is sent and logged
                 self._request_log.record(environ, request, response, monotonic() - started)
-            if hasattr(result, "close"):
-                result.close()
+            try:
+                if hasattr(result, "close"):
+                    result.close()
+            finally:
+                try:
+                    request_end.run()
+                finally:
+                    unavailable.forget()
 
     def handle_quit(self, sig: Any, frame: Any) -> None:
         """Exit without waiting for the requests in progress."""

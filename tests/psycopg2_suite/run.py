@@ -1,7 +1,8 @@
 """
-Run psycopg2's tests in green mode: run.py CHECKOUT RESULT, in a copy of the sdist.
+Run psycopg2's tests in green mode: run.py CHECKOUT RESULT MODULE..., in a copy of the sdist.
 
-A process of its own: the suite turns warnings into errors, and its package is called ``tests``.
+Without a module: all. A process of its own: the suite turns warnings into errors, and its
+package is called ``tests``.
 """
 
 # ruff: noqa: E402  (patching comes first)
@@ -11,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-CHECKOUT, RESULT = sys.argv[1:]
+CHECKOUT, RESULT, *MODULES = sys.argv[1:]
 sys.path[0] = CHECKOUT
 
 from greenline import patch
@@ -24,6 +25,11 @@ import unittest
 
 import tests
 
+suite = (
+    unittest.defaultTestLoader.loadTestsFromNames([f"tests.{module}" for module in MODULES])
+    if MODULES
+    else tests.test_suite()  # type: ignore[attr-defined]
+)
 outcomes: dict[str, str] = {}
 
 
@@ -47,6 +53,6 @@ class Recorder(unittest.TextTestResult):
         outcomes[test.id()] = "skipped"
 
 
-unittest.TextTestRunner(resultclass=Recorder).run(tests.test_suite())  # type: ignore[attr-defined]
+unittest.TextTestRunner(resultclass=Recorder).run(suite)
 Path(RESULT).write_text(json.dumps(outcomes))
 os._exit(0)  # without the warnings about what the suite leaves open

@@ -3,8 +3,9 @@
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial, wraps
 from typing import Any
 
 import gevent
@@ -18,6 +19,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from embedded.postgres import Postgres
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
+from greenline.hub.handlers import Handler
 from greenline.legacy import sqlalchemy as legacy
 from tests.helpers.support import CHECKOUT, wait_until
 
@@ -54,6 +56,32 @@ def joined(running: "list[gevent.Greenlet[..., Any]]") -> list[Any]:
     return [one.value for one in running]
 
 
+class Request(Handler):
+    """A greenlet that counts as a request's."""
+
+    def __init__(self, work: Callable[..., Any], *arguments: Any) -> None:
+        gevent.Greenlet.__init__(self, work, *arguments)
+
+    _run = gevent.Greenlet._run
+
+
+def spawn(work: Callable[..., Any], *arguments: Any) -> Request:
+    """Do *work* as a request does."""
+    request = Request(work, *arguments)
+    request.start()
+    return request
+
+
+def in_a_request(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test as a request runs."""
+
+    @wraps(test)
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        spawn(partial(test, *arguments, **fixtures)).get()
+
+    return run
+
+
 def waiting_for(engine: Engine) -> int:
     """Return how many greenlets wait for their first connection."""
     return len(engine.pool._greenline_admission._line)  # type: ignore[attr-defined]
@@ -72,7 +100,7 @@ def idle(engine: Engine) -> bool:
 def test_fifty_greenlets_take_two_connections_each(engines: Any, sizes: dict[str, int]) -> None:
     """All are answered, although the pool has far fewer, and none waits for a timeout."""
     engine = engines(pool_timeout=LIMIT_S, **sizes)
-    assert joined([gevent.spawn(nested, engine) for _ in range(50)]) == [42] * 50
+    assert joined([spawn(nested, engine) for _ in range(50)]) == [42] * 50
     assert idle(engine)
 
 
@@ -84,39 +112,42 @@ def test_they_are_served_in_turn(engines: Any) -> None:
         nested(engine)
         order.append(number)
 
-    joined([gevent.spawn(work, number) for number in range(6)])
+    joined([spawn(work, number) for number in range(6)])
     assert order == list(range(6))
 
 
+@in_a_request
 def test_the_last_connection_is_given_where_checkouts_do_not_nest(engines: Any) -> None:
     """After a probe, ten checkouts a connection, the pool is as large as it was made."""
     engine = engines(pool_size=2, max_overflow=0)
     for _ in range(17):
         engine.connect().close()
     with engine.connect():
-        other = gevent.spawn(lambda: engine.connect().close())
+        other = spawn(lambda: engine.connect().close())
         wait_until(lambda: waiting_for(engine) == 1, "it to wait")
     other.get(timeout=LIMIT_S)
     with engine.connect():
-        other = gevent.spawn(lambda: engine.connect().close())
+        other = spawn(lambda: engine.connect().close())
         other.get(timeout=LIMIT_S)
     nested(engine)
     with engine.connect():
-        other = gevent.spawn(lambda: engine.connect().close())
+        other = spawn(lambda: engine.connect().close())
         wait_until(lambda: waiting_for(engine) == 1, "it to wait again")
     other.get(timeout=LIMIT_S)
 
 
+@in_a_request
 def test_the_timeout_is_the_pools(engines: Any) -> None:
     """And so is the error."""
     engine = engines(pool_size=1, max_overflow=1, pool_timeout=0.1)
     with engine.connect():
-        waiting = gevent.spawn(engine.connect)
+        waiting = spawn(engine.connect)
         with pytest.raises(PoolTimeoutError, match="QueuePool limit of size 1 overflow 0 reached"):
             waiting.get(timeout=LIMIT_S)
     assert idle(engine)
 
 
+@in_a_request
 def test_interrupted_greenlets_leave_the_line(engines: Any) -> None:
     """Killed, late, or killed in the moment in which they are let in."""
     engine = engines(pool_size=1, max_overflow=1)
@@ -127,7 +158,7 @@ def test_interrupted_greenlets_leave_the_line(engines: Any) -> None:
 
     with engine.connect():
         killed, late, served, last = [
-            gevent.spawn(work) for work in (engine.connect, be_late, engine.connect, engine.connect)
+            spawn(work) for work in (engine.connect, be_late, engine.connect, engine.connect)
         ]
         wait_until(lambda: waiting_for(engine) == 4, "all to wait")
         killed.kill()
@@ -138,18 +169,20 @@ def test_interrupted_greenlets_leave_the_line(engines: Any) -> None:
     assert idle(engine)
 
 
+@in_a_request
 def test_whichever_greenlet_gives_it_back(engines: Any) -> None:
     """The connection was counted for the one that took it."""
     engine = engines(pool_size=1, max_overflow=1)
-    taken = gevent.spawn(engine.connect).get(timeout=LIMIT_S)
+    taken = spawn(engine.connect).get(timeout=LIMIT_S)
     taken.close()
     assert idle(engine)
 
 
+@in_a_request
 def test_what_is_dropped_detached_or_broken_is_given_back(engines: Any) -> None:
     """SQLAlchemy finds out, and so do we."""
     engine = engines(pool_size=1, max_overflow=1)
-    gevent.spawn(lambda: engine.connect() and None).get(timeout=LIMIT_S)
+    spawn(lambda: engine.connect() and None).get(timeout=LIMIT_S)
     wait_until(lambda: idle(engine), "the dropped one to be found")
     detached = engine.connect()
     detached.detach()
@@ -160,6 +193,7 @@ def test_what_is_dropped_detached_or_broken_is_given_back(engines: Any) -> None:
     assert idle(engine)
 
 
+@in_a_request
 def test_a_connect_that_fails_is_not_counted(engines: Any) -> None:
     """The pool reserves a place before it connects."""
     engine = engines(pool_size=1, max_overflow=1, connect_args={"dbname": "nowhere"})
@@ -169,6 +203,7 @@ def test_a_connect_that_fails_is_not_counted(engines: Any) -> None:
     assert idle(engine)
 
 
+@in_a_request
 def test_a_pool_that_is_disposed_of_meanwhile(engines: Any) -> None:
     """What was taken before goes back to the old pool."""
     engine = engines(pool_size=1, max_overflow=1)
@@ -192,7 +227,7 @@ def test_other_pools_are_left_alone(engines: Any, arguments: dict[str, Any]) -> 
         for _ in range(1 if arguments.get("max_overflow") == 0 else 3):
             stack.enter_context(engine.connect())
     admission = getattr(engine.pool, "_greenline_admission", None)
-    assert admission is None or not admission.is_needed
+    assert admission is None or not admission.is_limited
 
 
 def test_native_threads_are_left_alone(engines: Any) -> None:
@@ -205,6 +240,21 @@ def test_native_threads_are_left_alone(engines: Any) -> None:
     pool.kill()
 
 
+def test_a_connection_that_the_application_holds_for_ever(engines: Any) -> None:
+    """A request gets the other one, and many that nest do not wait for each other."""
+    engine = engines(pool_size=2, max_overflow=2, pool_timeout=LIMIT_S)
+    with engine.connect(), engine.connect() as second:
+        running = [spawn(nested, engine) for _ in range(20)]
+        assert joined(running) == [42] * 20
+        with engine.connect():
+            spawn(lambda: engine.connect().close()).get(timeout=LIMIT_S)
+            running = [spawn(lambda: engine.connect().close()) for _ in range(3)]
+            second.close()
+            joined(running)
+    assert idle(engine)
+    assert engine.pool._greenline_admission.others == 0
+
+
 def test_events_of_the_pool_may_ask_it(engines: Any) -> None:
     """The wrapper takes what the pool itself does for no checkout of its own."""
     engine = engines(pool_size=2, max_overflow=0)
@@ -214,7 +264,7 @@ def test_events_of_the_pool_may_ask_it(engines: Any) -> None:
     def ask(dbapi: Any, *_: Any) -> None:
         seen.append(dbapi)
 
-    assert joined([gevent.spawn(nested, engine) for _ in range(9)]) == [42] * 9
+    assert joined([spawn(nested, engine) for _ in range(9)]) == [42] * 9
     assert len(seen) == 18
 
 

@@ -5,6 +5,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import gevent
 import psycopg2
 import pytest
 
@@ -13,6 +14,7 @@ from embedded.pgbouncer import Pgbouncer
 from embedded.postgres import Postgres, temporary
 from greenline.budget.plan import Deployment, postgres_plan
 from greenline.errors import ConfigError, StoreDown
+from greenline.postgres import transparent
 from greenline.postgres.connect import connect
 from greenline.postgres.limits import read_facts
 from tests.helpers.member import Member
@@ -116,3 +118,37 @@ def test_the_service_serves_through_it(
 
 def _book(running: Service, number: int) -> int:
     return running.get(f"/books/{number}").status
+
+
+def test_unmodified_code_is_pooled_through_it(
+    pgbouncer: Pgbouncer, server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within its limit, which a variable has; without, psycopg2's error names the variable."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "1")
+    monkeypatch.setenv("GREENLINE_SURGE_HOSTS", "0")
+    monkeypatch.setattr(transparent, "_pools", {})
+
+    def ask() -> int:
+        with closing(transparent.pooled_connect(fresh.url)) as conn, conn.cursor() as cursor:
+            cursor.execute("select 1, pg_sleep(0.05)")
+            return int(cursor.fetchone()[0])
+
+    # One of its own, which has a slot table of its own.
+    fresh = Pgbouncer(server, POOL_SIZE)
+    fresh.start()
+    try:
+        with pytest.raises(psycopg2.OperationalError, match="PGBOUNCER_POOL_SIZE: not set"):
+            ask()
+        for pool in transparent._pools.values():
+            pool.close()
+        transparent._pools.clear()
+        monkeypatch.setenv("PGBOUNCER_POOL_SIZE", str(POOL_SIZE))
+        asking = [gevent.spawn(ask) for _ in range(5 * POOL_SIZE)]
+        gevent.joinall(asking, raise_error=True)
+        assert [each.value for each in asking] == [1] * len(asking)
+        (pool,) = transparent._pools.values()
+        assert pool._pool.stats()["size"] <= POOL_SIZE
+    finally:
+        for pool in transparent._pools.values():
+            pool.close()
+        fresh.stop()

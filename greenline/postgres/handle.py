@@ -1,0 +1,567 @@
+"""
+The connection that an application holds while its statements run on a pooled one.
+
+A :class:`Handle` is a ``psycopg2.extensions.connection`` for ``isinstance`` and for psycopg2's own
+functions, and passes every method and member on to the pooled connection. Each checkout has a
+handle of its own: code that keeps a closed one gets InterfaceError, never the connection of another
+request. Its cursors are psycopg2's, of the application's class, made on the pooled connection.
+"""
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from math import inf
+from sys import getrefcount
+from typing import Any, Protocol
+
+import gevent
+import psycopg2
+from gevent import getcurrent
+from psycopg2.errors import ObjectInUse
+from psycopg2.extensions import STATUS_BEGIN, STATUS_PREPARED, STATUS_READY, ConnectionInfo, cursor
+from psycopg2.extensions import connection as PsycopgConnection
+
+from greenline.postgres import session
+from greenline.postgres.connection import Connection
+from greenline.postgres.serialize import ENDING, CopyCursor, InTurn, mixed, yield_as_threads
+from greenline.postgres.session import Session
+
+# libpq refuses this one before it opens a socket. psycopg2's own initialization with it leaves the
+# object closed: whatever reaches it in C ends with an error, and no pointer in it is missing.
+# With a user, or libpq looks the process's user up, by name service, before it looks at the hosts.
+NOWHERE = "host=a,b hostaddr=1 user=nobody"
+CLOSED = "connection already closed"
+CURSOR_CLOSED = "cursor already closed"
+NESTED = "the connection cannot be re-entered recursively"
+# Settings with a dot in their names, which the server does not list. They are searched for in the
+# first bytes of each statement.
+SPACE = rb"(?:\s|/\*.*?\*/|--[^\n]*\n)"
+UNLISTED = re.compile(
+    rb"\bset%(s)b+(?:session%(s)b+)?\"?\w+\"?%(s)b*\.|set_config%(s)b*\((?!%(s)b*'\w*')"
+    % {b"s": SPACE},
+    re.DOTALL,
+)
+# Idle connections of the pools prevent these.
+OF_DATABASES = re.compile(rb"\s*(?:alter|create|drop)\s+database\b", re.IGNORECASE)
+MAX_SEARCHED_BYTES = 2000
+
+_execute = cursor.execute
+_commit = PsycopgConnection.commit
+
+
+class Backend(Connection):
+    """A pooled connection under the handles: psycopg2's own, without greenline's errors."""
+
+    # Prepared statements too: their names are the application's.
+    reset_statements = "discard all"
+    # It has a cursor that does not notice the end of the handle.
+    is_spoilt = False
+    holder: Any = None  # a weak reference to the greenlet of the request that has it
+    looked_s = -inf  # when its session was found to be bound to it
+    commit = _commit
+
+    def __del__(self) -> None:
+        """Keep the descriptor: with its handle in a reference cycle it comes back to the pool."""
+
+
+class Source(Protocol):
+    """Where a handle gets its connection from."""
+
+    dsn: str  # as psycopg2 shows it, without the password
+
+    def acquire(self, handle: "Handle") -> Backend: ...
+
+    def give_back(self, handle: "Handle", conn: Backend) -> None: ...
+
+    def drop(self, conn: Backend) -> None: ...
+
+    def note_user(self, handle: "Handle", me: Any) -> None: ...
+
+    def close_idle(self) -> bool: ...
+
+
+def _passed_on(name: str, in_turn: bool = True) -> Any:
+    """Return a method that calls the pooled connection's *name*, once it is free."""
+    method = getattr(PsycopgConnection, name)
+    ends = name in ENDING
+
+    @wraps(method)
+    def passed_on(self: "Handle", *args: Any, **kwargs: Any) -> Any:
+        is_outer = in_turn and self._acquire()
+        try:
+            self._mark += ends
+            return method(self._live(), *args, **kwargs)
+        finally:
+            if is_outer:
+                self._release()
+
+    return passed_on
+
+
+def _member(name: str) -> Any:
+    """Return a property for a member or a property *name* of the pooled connection."""
+    attribute: Any = getattr(PsycopgConnection, name)
+
+    def get(self: "Handle") -> Any:
+        # After the end psycopg2's members still have values: those of a connection never made.
+        return attribute.__get__(self._backend or (self if self.closed else self._live()))
+
+    def set_value(self: "Handle", value: Any) -> None:
+        is_outer = self._acquire()
+        try:
+            attribute.__set__(self._live(), value)
+        finally:
+            if is_outer:
+                self._release()
+
+    return property(get, set_value, doc=attribute.__doc__)
+
+
+class Handle(InTurn, PsycopgConnection):
+    """
+    A connection that a pool has lent to code that connects by itself.
+
+    ``_backend`` is the pooled connection, None after the end and while it is taken over.
+
+    :param dsn: the connection string, as psycopg2 passes it to a class of connections.
+    """
+
+    _source: Source
+    _backend: Backend | None = None
+    _parked: Session | None = None  # what its session had when its connection was taken over
+    _user: Any = None  # the greenlet that used it last
+    _is_shared = False  # a greenlet that serves no request has used it
+    _is_lost = False  # its connection was lost, and has been given back
+    _is_entered = False
+    _idle_since_s = -inf  # when a request that has used it ended
+    _is_bound = False  # its session has what the server does not list, or a thread uses it
+
+    def __init__(self, dsn: str, **_: Any) -> None:
+        try:
+            PsycopgConnection.__init__(self, NOWHERE)
+        except psycopg2.OperationalError:
+            PsycopgConnection.close(self)
+        self._requests: set[Any] = set()  # the greenlets whose requests, in progress, have used it
+        self._backend = self._source.acquire(self)
+
+    def __del__(self) -> None:
+        # This may run in any thread and in the middle of anything: drop() adds to a list.
+        conn = self._backend
+        if conn is not None:
+            self._backend = None
+            self._source.drop(conn)
+
+    def __repr__(self) -> str:
+        dsn, closed = self._source.dsn, self.closed
+        return f"<connection object at {id(self):#x}; dsn: '{dsn}', closed: {closed}>"
+
+    __str__ = __repr__
+
+    def __enter__(self) -> "Handle":
+        conn = self._live()
+        if self._is_entered:
+            raise psycopg2.ProgrammingError(NESTED)
+        # psycopg2 begins a transaction in such a block, with autocommit too.
+        PsycopgConnection.__enter__(conn)
+        self._is_entered = True
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        conn, self._is_entered = self._backend, False
+        try:
+            # The application's class may have methods of its own.
+            if kind is None:
+                self.commit()
+            else:
+                self.rollback()
+        except BaseException as failed:
+            kind = failed
+            raise
+        finally:
+            if conn is not None and self._backend is conn and not conn.closed:
+                PsycopgConnection.__exit__(conn, kind, None, None)
+
+    def _live(self) -> Backend:
+        """
+        Return the pooled connection.
+
+        :raises psycopg2.InterfaceError: this connection is closed.
+        """
+        conn = self._backend or self._resume()
+        me = getcurrent()
+        if me is not self._user:
+            self._note_user(me)
+        return conn
+
+    def _resume(self) -> Backend:
+        """Get another connection, and restore on it what the session had."""
+        is_outer = self._acquire()
+        try:
+            kept, conn = self._parked, self._backend
+            if conn is not None:  # another greenlet has resumed it meanwhile
+                return conn
+            if kept is None:
+                raise psycopg2.InterfaceError(CLOSED)
+            conn = self._source.acquire(self)
+            try:
+                session.restore(conn, kept)
+            except BaseException:
+                self._source.give_back(self, conn)
+                raise
+            self._backend, self._parked = conn, None
+            return conn
+        finally:
+            if is_outer:
+                self._release()
+
+    def _note_user(self, me: Any) -> None:
+        """Note that the greenlet *me* uses it."""
+        self._user = me
+        # A native thread could not get another connection.
+        self._is_bound |= not gevent.get_hub().main_hub
+        self._source.note_user(self, me)
+
+    def close(self) -> None:
+        """Give the pooled connection back, after the statement in progress."""
+        is_outer = self._acquire()
+        try:
+            conn, self._backend, self._parked = self._backend, None, None
+        finally:
+            if is_outer:
+                self._release()
+        if conn is not None:
+            self._source.give_back(self, conn)
+
+    def commit(self) -> None:
+        """Commit; let other greenlets run if there is nothing to send."""
+        is_outer = self._acquire()
+        try:
+            conn = self._live()
+            is_sent = conn.status == STATUS_BEGIN
+            self._mark += 1
+            _commit(conn)
+        finally:
+            if is_outer:
+                self._release()
+        yield_as_threads(is_sent)
+
+    def cursor(
+        self,
+        name: Any = None,
+        cursor_factory: Any = None,
+        withhold: Any = False,
+        scrollable: Any = None,
+    ) -> Any:
+        """
+        Return a cursor of the class asked for, on the pooled connection.
+
+        The parameters and their defaults are psycopg2's.
+        """
+        conn = self._live()
+        factory: Any = cursor_factory or self.cursor_factory
+        made: Any = PooledCursor if name is None else PooledNamedCursor
+        if factory is not None and factory is not cursor:
+            made = mixed(factory, made) if isinstance(factory, type) else None
+            if made is None or not issubclass(made, PooledCursor):
+                return self._foreign_cursor(conn, factory, name, withhold, scrollable)
+        self._bring_types(conn)
+        found = made(self, name)
+        # psycopg2 refuses them without a name, and has another default than the attribute.
+        if name is not None or withhold or scrollable is not None:
+            found.withhold, found.scrollable = withhold, scrollable
+        return found
+
+    def _foreign_cursor(self, conn: Backend, factory: Any, *args: Any) -> Any:
+        """Return a cursor made by a function, or of a class that cannot have a base added."""
+        name, withhold, scrollable = args
+        self._bring_types(conn)
+        found = PsycopgConnection.cursor(conn, name, factory, withhold, scrollable)
+        base: Any = type(found)
+        if base is not cursor:
+            made = mixed(base, PooledCursor if name is None else PooledNamedCursor)
+            if issubclass(made, PooledCursor):
+                found.__class__ = made
+                found._handle, found._backend = self, conn
+                return found
+        conn.is_spoilt = True
+        return found
+
+    def _bring_types(self, conn: Backend) -> None:
+        """Give the pooled connection the typecasters that register_type() has put into this one."""
+        types = self.string_types
+        if types:
+            conn.string_types.update(types)
+
+    rollback = _passed_on("rollback")
+    reset = _passed_on("reset")
+    set_session = _passed_on("set_session")
+    set_isolation_level = _passed_on("set_isolation_level")
+    set_client_encoding = _passed_on("set_client_encoding")
+    xid = _passed_on("xid")
+    tpc_begin = _passed_on("tpc_begin")
+    tpc_prepare = _passed_on("tpc_prepare")
+    tpc_commit = _passed_on("tpc_commit")
+    tpc_rollback = _passed_on("tpc_rollback")
+    tpc_recover = _passed_on("tpc_recover")
+    # What is asked while another greenlet's statement is in progress.
+    cancel = _passed_on("cancel", in_turn=False)
+    fileno = _passed_on("fileno", in_turn=False)
+    poll = _passed_on("poll", in_turn=False)
+    isexecuting = _passed_on("isexecuting", in_turn=False)
+    get_backend_pid = _passed_on("get_backend_pid", in_turn=False)
+    get_dsn_parameters = _passed_on("get_dsn_parameters", in_turn=False)
+    get_native_connection = _passed_on("get_native_connection", in_turn=False)
+    get_parameter_status = _passed_on("get_parameter_status", in_turn=False)
+
+    autocommit = _member("autocommit")
+    isolation_level = _member("isolation_level")
+    readonly = _member("readonly")
+    deferrable = _member("deferrable")
+    notices = _member("notices")
+    notifies = _member("notifies")
+    encoding = _member("encoding")
+    pgconn_ptr = _member("pgconn_ptr")
+    protocol_version = _member("protocol_version")
+    server_version = _member("server_version")
+
+    @property
+    def closed(self) -> int:
+        """0 while it is open, 1 after close(), 2 after the loss of the pooled connection."""
+        if self._backend is None:
+            return 2 if self._is_lost else int(self._parked is None)
+        return self._backend.closed
+
+    @property
+    def status(self) -> int:
+        """psycopg2's status of the pooled connection."""
+        return STATUS_READY if self._backend is None else self._backend.status
+
+    @property
+    def dsn(self) -> str:
+        """The connection string, without the password."""
+        return self._source.dsn
+
+    @property
+    def info(self) -> ConnectionInfo:
+        """What libpq knows about the pooled connection."""
+        return PooledInfo(self)
+
+    def get_transaction_status(self) -> int:
+        """Return libpq's status of the transaction."""
+        return self.info.transaction_status
+
+
+class PooledInfo(ConnectionInfo):
+    """
+    What libpq knows about the connection under a handle, and nothing after the handle's end.
+
+    :param handle: the connection of the application.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        super().__init__(handle)
+        self._handle = handle
+
+    def parameter_status(self, name: str) -> str | None:
+        """
+        Return what the server has reported of a setting.
+
+        :param name: the setting.
+        """
+        return self._of_the_backend().parameter_status(name)
+
+    def _of_the_backend(self) -> ConnectionInfo:
+        handle = self._handle
+        # A handle itself is never connected.
+        return ConnectionInfo(handle if handle.closed and not handle._backend else handle._live())
+
+
+def _known(name: str) -> Any:
+    attribute: Any = getattr(ConnectionInfo, name)
+    return property(lambda self: attribute.__get__(self._of_the_backend()), doc=attribute.__doc__)
+
+
+for _name in vars(ConnectionInfo):
+    if not _name.startswith("_") and _name != "parameter_status":
+        setattr(PooledInfo, _name, _known(_name))
+
+
+def _checked(name: str) -> Any:
+    """Return a cursor's method that uses the connection, once that is free."""
+    method = getattr(CopyCursor, name)
+
+    @wraps(method)
+    def checked(self: "PooledCursor", *args: Any, **kwargs: Any) -> Any:
+        handle = self._handle
+        is_outer = handle._acquire()
+        try:
+            self._require_open()
+            found = method(self, *args, **kwargs)
+            self._note_settings()
+            return found
+        finally:
+            if is_outer:
+                handle._release()
+
+    return checked
+
+
+class PooledCursor(CopyCursor):
+    """
+    A cursor of a :class:`Handle`, which has all rows after ``execute``.
+
+    :param handle: the connection of the application.
+    :param name: the name of a cursor on the server's side. Default None.
+    """
+
+    _handle: Handle
+    _backend: Backend
+
+    def __init__(self, handle: Handle, name: str | None = None) -> None:
+        self._handle, self._backend = handle, handle._live()
+        cursor.__init__(self, self._backend, name)
+
+    @property
+    def connection(self) -> Handle:  # type: ignore[override]
+        """The connection of the application."""
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        """Whether the cursor or its connection is closed."""
+        return bool(self._handle._backend is not self._backend or _is_closed(self))
+
+    def _require_open(self) -> None:
+        """Prove that the handle still has the connection on which this cursor was made."""
+        handle = self._handle
+        if handle._backend is not self._backend:
+            raise psycopg2.InterfaceError(CURSOR_CLOSED)
+        me = getcurrent()
+        if me is not handle._user:
+            handle._note_user(me)
+        if handle.string_types:
+            handle._bring_types(self._backend)
+
+    def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002  (psycopg2's name)
+        """
+        Execute a statement when the connection is free.
+
+        :param query: as for psycopg2's ``execute``.
+        :param vars: as for psycopg2's ``execute``. Default None.
+        """
+        # The same as _checked() without three calls, because every statement comes here.
+        handle: Any = self._handle
+        me = getcurrent()
+        owner = handle._owner
+        if owner is None:
+            handle._owner = me
+        elif owner is not me:
+            handle._wait(me)
+        try:
+            is_known = handle._backend is self._backend and handle._user is me
+            if not is_known or handle.string_types:
+                self._require_open()
+            try:
+                _execute(self, query, vars)
+            except ObjectInUse:
+                is_again = self._backend.autocommit and OF_DATABASES.match(self.query or b"")
+                if not is_again or not handle._source.close_idle():
+                    raise
+                _execute(self, query, vars)
+            self._note_settings()
+        finally:
+            if owner is me:
+                pass  # an adapter that queries the database itself
+            elif handle._waiters:
+                handle._release()
+            else:
+                handle._owner = None
+
+    def _note_settings(self) -> None:
+        """Note in the connection that the statement may have set what the server does not list."""
+        text = (self.query or b"")[:MAX_SEARCHED_BYTES].lower()
+        if b"set" in text and UNLISTED.search(text):
+            self._handle._is_bound = True
+
+    def cast(self, oid: int, text: Any) -> Any:
+        """
+        Convert a value as psycopg2 does.
+
+        :param oid: the type's number at the server.
+        :param text: the value, None for null.
+        """
+        if self._handle._backend is self._backend:
+            self._handle._bring_types(self._backend)
+        return cursor.cast(self, oid, text)
+
+    executemany = _checked("executemany")
+    callproc = _checked("callproc")
+    copy_from = _checked("copy_from")
+    copy_to = _checked("copy_to")
+    copy_expert = _checked("copy_expert")
+
+
+class PooledNamedCursor(PooledCursor):
+    """A server-side cursor, each fetch of which asks the server."""
+
+    fetchone = _checked("fetchone")
+    fetchmany = _checked("fetchmany")
+    fetchall = _checked("fetchall")
+    scroll = _checked("scroll")
+    __next__ = _checked("__next__")
+
+    def close(self) -> None:
+        """Close it on the server, unless its connection was given back, which does that too."""
+        if self._handle._backend is self._backend:
+            _close_named(self)
+
+
+_close_named = _checked("close")
+_is_closed: Callable[[cursor], bool] = cursor.closed.__get__
+
+
+def is_idle(handle: Handle) -> bool:
+    """Return whether no greenlet uses the pooled connection, and no cursor is left on it."""
+    return handle._owner is None and is_free(handle)
+
+
+def is_lost(handle: Handle) -> bool:
+    """Return whether its connection was lost, and no greenlet uses it."""
+    return handle._owner is None and handle._backend is not None and bool(handle._backend.closed)
+
+
+def is_free(handle: Handle) -> bool:
+    """Return the same while the current greenlet is the one that uses it."""
+    conn = handle._backend
+    return (
+        conn is not None
+        and not conn.closed
+        and not conn.is_spoilt
+        and conn.status != STATUS_PREPARED
+        and not handle._is_bound
+        and not handle._is_entered
+        # A cursor refers to it, and so does a local variable: call this where there is none.
+        and getrefcount(conn) <= REFERENCES
+    )
+
+
+def _references() -> int:
+    """Return what getrefcount() returns in :func:`is_free` for a connection without a cursor."""
+    # Measured, because it differs by the version of Python.
+    found = []
+
+    class Probe:
+        _backend: Any
+
+    def probe(handle: Any) -> None:
+        conn = handle._backend
+        if conn is not None:
+            found.append(getrefcount(conn))
+
+    holder = Probe()
+    holder._backend = Probe()
+    probe(holder)
+    return found[0]
+
+
+REFERENCES = _references()

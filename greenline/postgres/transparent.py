@@ -1,0 +1,512 @@
+"""
+Make ``psycopg2.connect`` a checkout from a pool, for applications that connect by themselves.
+
+There is a pool for each connection string, within the host's connection slots: the connections of
+unmodified code are bounded over all workers of the host, and are waited for in turn. What the
+application gets is a :class:`greenline.postgres.handle.Handle`. Its connection comes back by
+``close()``, or with the end of its last reference.
+
+An application's own pool keeps idle connections. While others wait, the connection under an idle
+handle is taken over, and the handle gets another one at its next use.
+"""
+
+import gc
+import logging
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Any
+
+import gevent
+import psycopg2
+from gevent import getcurrent
+from gevent.lock import BoundedSemaphore
+from psycopg2.extensions import (
+    STATUS_BEGIN,
+    STATUS_PREPARED,
+    TRANSACTION_STATUS_IDLE,
+    cursor,
+    get_wait_callback,
+    make_dsn,
+    parse_dsn,
+)
+from psycopg2.extensions import connection as PsycopgConnection
+
+from greenline import settings
+from greenline.errors import (
+    ClientGone,
+    ConfigError,
+    GreenlineError,
+    PoolTimeout,
+    StoreDown,
+    Unavailable,
+)
+from greenline.hub import request_end, unavailable
+from greenline.hub.handlers import Handler
+from greenline.hub.patching import require_hook
+from greenline.hub.request_timeout import WaitTimeout
+from greenline.postgres import factory, foreign, scoped, session
+from greenline.postgres.handle import CLOSED, Backend, Handle, is_idle, is_lost
+from greenline.postgres.limits import APPLICATION
+from greenline.postgres.parameters import connect_timeout_s, parameters
+from greenline.postgres.psycopg2_compat import calls_connect
+from greenline.postgres.serialize import connection_class
+
+# Seconds between two looks for idle handles: while a greenlet waits for a connection, and for other
+# pools and processes that wait for a slot.
+LOOK_S, WATCH_S = 0.01, 0.1
+# Seconds of waiting after which garbage is collected: it may hold connections.
+COLLECT_S = 1.0
+# Seconds for which a handle keeps its connection while one request after the other uses it, and
+# after which it is idle: to take a connection over costs two round trips.
+TENURE_S, IDLE_S = 0.05, 0.01
+# Seconds after which a session that cannot be moved is looked at again.
+BOUND_S = 1.0
+CLOSE_IDLE_S = 5.0
+UNUSED_S = 600.0
+OF_A_THREAD = "a native thread cannot check a connection out: connect in it"
+HIDDEN = "xxx"  # what psycopg2 shows for a password
+ASYNCHRONOUS = "async", "async_"
+
+log = logging.getLogger(__name__)
+
+# What a handle has kept until its session was read.
+MOVING = session.Session("")
+
+_pools: dict[str, "DsnPool"] = {}
+_opening = BoundedSemaphore()  # the slot table's file may let a greenlet wait
+# Connections whose handles have ended in a thread or a moment that must not wait.
+_dropped: "deque[tuple[DsnPool, Backend]]" = deque()
+_used_by: dict[Any, set["weakref.ref[Handle]"]] = {}
+_collector: Any = None
+
+
+def pool_psycopg2() -> None:
+    """
+    Make each ``psycopg2.connect`` of the process a checkout from a pool, as GREENLINE_POOL=1 does.
+
+    Call it once, in the first line of a script after ``greenline.patch.patch_all()``, or of a
+    module that a worker loads. ``close()`` and the end of the last reference give back.
+
+    :raises LatePatching: psycopg2 would block the hub.
+    """
+    require_hook()
+    if not calls_connect:
+        return
+    psycopg2._connect = connect  # type: ignore[attr-defined]  # psycopg2.connect() calls it
+    _prepare()
+
+
+def _prepare() -> None:
+    if end_request not in request_end.functions:
+        request_end.functions.append(end_request)
+    scoped.install()
+
+
+def pooled_connect(
+    dsn: str | None = None,
+    connection_factory: Any = None,
+    cursor_factory: Any = None,
+    **parameters: Any,
+) -> Any:
+    """
+    Connect as ``psycopg2.connect`` does with GREENLINE_POOL=1, whatever the setting is.
+
+    The parameters and their defaults are psycopg2's.
+    """
+    _prepare()
+    asynchronous = {name: parameters.pop(name) for name in ASYNCHRONOUS if name in parameters}
+    conn = connect(make_dsn(dsn, **parameters), connection_factory, **asynchronous)
+    if cursor_factory is not None:
+        conn.cursor_factory = cursor_factory
+    return conn
+
+
+def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
+    """
+    Check a connection out as ``psycopg2.connect`` makes one.
+
+    What no pool can lend is left to :mod:`greenline.postgres.foreign`: asynchronous and replication
+    connections, those that a function makes, and those of native threads.
+
+    :param dsn: the connection string, made from all arguments of the application.
+    :param connection_factory: the application's, None for psycopg2's class.
+    :returns: a connection of that class.
+    :raises psycopg2.OperationalError: as libpq words it; with SQLSTATE 53300 where no connection
+        became free in time.
+    """
+    wanted = connection_factory or PsycopgConnection
+    if (
+        any(is_async.values())
+        or not isinstance(wanted, type)
+        or issubclass(wanted, foreign.UNTOUCHED)
+        or get_wait_callback() is None
+        or not gevent.get_hub().main_hub
+        # One that cannot have a base added.
+        or not issubclass(made := connection_class(wanted, PooledHandle), PooledHandle)
+    ):
+        foreign.unpooled += 1
+        return foreign.connect(dsn, connection_factory, **is_async)
+    return made(dsn)
+
+
+class PooledHandle(Handle):
+    """A handle that finds its pool by the connection string."""
+
+    def __init__(self, dsn: str, *_: Any, **__: Any) -> None:  # a subclass passes async_ on
+        self._source = _pool_of(dsn)
+        super().__init__(dsn)
+
+
+def _pool_of(dsn: str) -> "DsnPool":
+    found = _pools.get(dsn)
+    if found is None:
+        with _opening:
+            found = _pools.get(dsn)
+            if found is None:
+                _close_unused()
+                found = _pools[dsn] = DsnPool(dsn)
+    return found
+
+
+def _close_unused() -> None:
+    """Close pools that were not used for a long time: a password may change every hour."""
+    for dsn, pool in list(_pools.items()):
+        if not pool.has_handles() and monotonic() - pool.used_s > UNUSED_S:
+            del _pools[dsn]
+            gevent.spawn(pool.close)
+
+
+class DsnPool:
+    """
+    The pool of one connection string.
+
+    ``close`` closes it.
+
+    :param dsn: the connection string.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        given = parse_dsn(dsn)
+        self.dsn = make_dsn(**{**given, "password": HIDDEN}) if "password" in given else dsn
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._moving: gevent.Greenlet[..., None] | None = None  # begun by the end of a request
+        self._looking: gevent.Greenlet[[], None] | None = None
+        self._watching: gevent.Greenlet[[], None] | None = None
+        # Through a pgbouncer each transaction may have another session.
+        is_direct = settings.PGBOUNCER_POOL_SIZE.read() is None
+        self._takes_over = is_direct and settings.POOL_TAKE_OVER.read()
+        self.used_s = monotonic()
+        self.is_parents = False  # this process was forked, and has its parent's connections
+        timeout_s = connect_timeout_s(parameters(dsn)) or foreign.SLOT_TIMEOUT_S
+        self._timeout_s = timeout_s
+        self._pool, self._nesting, self.close = factory.pool_of(
+            dsn, partial(_connect, dsn), name="psycopg2 pool", timeout_s=timeout_s,
+            on_wait=self._look,
+        )  # fmt: skip
+
+    def has_handles(self) -> bool:
+        """Return whether the application has connections of it."""
+        return any(True for _ in self._handles)
+
+    def acquire(self, handle: Handle) -> Backend:
+        """
+        Return a connection for *handle*.
+
+        :raises psycopg2.OperationalError: none became free in time, or none could be made.
+        :raises psycopg2.InterfaceError: *handle* is the parent's of this process.
+        """
+        if self.is_parents:
+            raise psycopg2.InterfaceError(CLOSED)
+        self.used_s = monotonic()
+        if not gevent.get_hub().main_hub:
+            raise psycopg2.OperationalError(OF_A_THREAD)
+        _collect()
+        try:
+            conn = self._acquire()
+        except StoreDown as error:
+            # The control connection failed: psycopg2's own words, if it has said why.
+            cause = error.__cause__
+            text = str(cause if isinstance(cause, psycopg2.Error) else error)
+            raise psycopg2.OperationalError(text) from error
+        except ClientGone:
+            raise  # there is no client for an answer: the code must not try again
+        except ConfigError as error:
+            raise psycopg2.OperationalError(f"{error}\n") from error
+        except (GreenlineError, WaitTimeout) as error:
+            failed = psycopg2.OperationalError(f"sorry, too many clients already: {error}\n")
+            failed.__setstate__({"pgcode": foreign.TOO_MANY_CONNECTIONS})  # type: ignore[no-untyped-call]
+            unavailable.note(error if isinstance(error, Unavailable) else PoolTimeout(str(error)))
+            raise failed from error
+        conn.autocommit = False
+        self._handles.add(handle)
+        if self._takes_over and (self._watching is None or self._watching.ready()):
+            self._watching = gevent.spawn(self._watch)
+        return conn
+
+    def _acquire(self) -> Backend:
+        """Acquire a connection, of which a request may need two at a time."""
+        me = getcurrent()
+        holder = weakref.ref(me) if isinstance(me, Handler) else None
+        if holder is not None and not self._nesting.acquire(holder, self._timeout_s):
+            raise PoolTimeout
+        try:
+            conn: Any = self._pool.acquire()
+        except BaseException:
+            if holder is not None:
+                self._nesting.release(holder)
+            raise
+        conn.holder = holder
+        return conn  # type: ignore[no-any-return]
+
+    def _end_hold(self, conn: Backend) -> None:
+        holder, conn.holder = conn.holder, None
+        if holder is not None:
+            self._nesting.release(holder)
+
+    def give_back(self, handle: Handle, conn: Backend) -> None:
+        """Take back the connection of *handle*, which has ended."""
+        if self.is_parents:
+            return
+        self._handles.discard(handle)
+        if getcurrent() is gevent.get_hub() or not gevent.get_hub().main_hub:
+            self.drop(conn)
+        else:
+            self.collect(conn)
+
+    def drop(self, conn: Backend) -> None:
+        """Note that *conn* comes back; called in any thread, in the middle of anything."""
+        if self.is_parents:
+            return
+        _dropped.append((self, conn))
+        if _collector is not None:
+            _collector.send()
+
+    def note_user(self, handle: Handle, me: Any) -> None:
+        """Note that the greenlet *me* uses *handle* in a request."""
+        if not isinstance(me, Handler):
+            handle._is_shared = True
+            return
+        handle._requests.add(me)
+        # A connection that an earlier request has got is not counted as this one's: while all of
+        # them are in use again and again, a first checkout would wait for ever.
+        _used_by.setdefault(me, set()).add(weakref.ref(handle))
+
+    def close_idle(self) -> bool:
+        """Close the idle connections of all pools; return whether their backends have ended."""
+        _collect()
+        pools = [each._pool for each in _pools.values()]
+        for pool in pools:
+            pool.evict()
+        return all(pool.wait_until_left(CLOSE_IDLE_S) for pool in pools)
+
+    def collect(self, conn: Backend) -> None:
+        """Take back a connection; one that cannot be reset is closed."""
+        self._end_hold(conn)
+        try:
+            is_usable = not conn.is_spoilt and conn.status != STATUS_PREPARED
+            if is_usable and not conn.closed:
+                # psycopg2 counts a with block in the connection, and rolls back at its end.
+                PsycopgConnection.__exit__(conn, BaseException, None, None)
+        except Exception:
+            is_usable = False  # psycopg2's close() has no errors
+        except BaseException:  # close() was interrupted
+            self._pool.discard(conn)
+            raise
+        if not is_usable:
+            self._pool.discard(conn)
+            return
+        with suppress(Exception):
+            self._pool.give_back(conn, reset=True)
+
+    def end_request(self, handle: Handle, me: Any) -> None:
+        """
+        Leave no transaction open in a connection that the ended request of *me* has left open.
+
+        Other requests in progress may be in the middle of it: then the last one of them does it.
+        """
+        handle._requests.discard(me)
+        if handle._user is me:
+            handle._user = None  # the same greenlet will run the next request
+        conn = handle._backend
+        if conn is None:
+            return
+        try:
+            if not conn.closed and not (handle._is_shared or handle._requests or handle._owner):
+                _roll_back(handle, conn)
+        finally:
+            # The rollback has let other greenlets run.
+            if handle._backend is conn and not handle._requests:
+                self._end_hold(conn)
+        del conn  # is_idle() counts references
+        handle._idle_since_s = monotonic()
+        is_moving = self._moving is not None and not self._moving.ready()
+        if self._takes_over and not is_moving and is_idle(handle) and self._is_wanted(handle):
+            self._moving = self._take_over(handle)
+
+    def _is_wanted(self, handle: Handle) -> bool:
+        """Return whether a greenlet, another pool or another process waits for its connection."""
+        return handle._backend is not None and self._pool.is_wanted(handle._backend)
+
+    def _look(self) -> None:
+        """Take idle handles' connections over while a connection is waited for."""
+        if self._looking is None or self._looking.ready():
+            self._looking = gevent.spawn(self._take_over_idle)
+
+    def _take_over_idle(self) -> None:
+        collects_s = monotonic() + COLLECT_S
+        while self._pool.is_waited_for() and not self.is_parents:
+            self._offer(lambda _: self._pool.is_waited_for())
+            if monotonic() >= collects_s:
+                # A cursor and its connection are often in a cycle with an exception.
+                collects_s = inf
+                gc.collect()
+            gevent.sleep(LOOK_S)
+
+    def _watch(self) -> None:
+        """Let other pools and processes have the slots of idle handles, while there are handles."""
+        while self._handles and not self.is_parents:
+            gevent.sleep(WATCH_S)
+            self._offer(self._is_wanted)
+
+    def _offer(self, is_wanted: Callable[[Handle], bool]) -> None:
+        """Take over the connections of idle handles while they are wanted."""
+        # A function of its own: a local variable of a greenlet that sleeps would keep a handle.
+        for reference in [weakref.ref(handle) for handle in self._handles]:
+            handle = reference()
+            if handle is None or self.is_parents:
+                continue
+            is_free_now = is_lost(handle) or (self._takes_over and is_idle(handle))
+            moving = self._take_over(handle) if is_free_now and is_wanted(handle) else None
+            if moving is not None:
+                moving.join()
+            del handle, moving  # it may end while the next one's connection is taken over
+
+    def _take_over(self, handle: Any) -> "gevent.Greenlet[..., None] | None":
+        """Begin to take the connection of an idle handle; return the greenlet that does it."""
+        if is_lost(handle):
+            self._lose(handle)
+        elif is_idle(handle) and self._may_move(handle):
+            moving = gevent.Greenlet(self._move, handle, handle._backend)
+            # From now on code that uses the handle waits until it is moved.
+            handle._owner, handle._backend, handle._parked = moving, None, MOVING
+            moving.start()
+            return moving
+        return None
+
+    def _move(self, handle: Any, conn: Backend) -> None:
+        """Keep what *handle* needs to get another connection, and give *conn* to others."""
+        kept = None
+        try:
+            kept = session.read(conn)
+        except psycopg2.Error:
+            pass  # the server may have ended it
+        finally:
+            handle._parked = kept
+            if kept is None:
+                conn.looked_s, handle._backend = monotonic(), conn
+            handle._release()
+        if kept is not None:
+            self.collect(conn)
+        elif is_lost(handle):
+            self._lose(handle)
+
+    def _lose(self, handle: Any) -> None:
+        """Give the slot of a lost connection to others; its handle is closed."""
+        conn, handle._backend, handle._is_lost = handle._backend, None, True
+        self.collect(conn)
+
+    def _may_move(self, handle: Handle) -> bool:
+        """Return whether *handle* is outside a transaction, and may lose its connection now."""
+        conn, now = handle._backend, monotonic()
+        return (
+            conn is not None
+            and (now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S)
+            and conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+            and now - conn.looked_s >= BOUND_S
+        )
+
+
+def end_request() -> None:
+    """Look at the connections that the current greenlet's request has used."""
+    me = getcurrent()
+    with ExitStack() as stack:  # each is looked at if another one fails
+        for reference in _used_by.pop(me, ()):
+            handle = reference()
+            if handle is not None:
+                source: Any = handle._source
+                stack.callback(source.end_request, handle, me)
+
+
+def _roll_back(handle: Handle, conn: Backend) -> None:
+    """Roll back what is open, and BEGIN of the application too."""
+    if conn.info.transaction_status == TRANSACTION_STATUS_IDLE:
+        return
+    log.debug("a request has left a transaction open: rolled back")
+    with suppress(Exception):  # the next one to use it gets the error
+        if conn.status == STATUS_BEGIN:
+            Handle.rollback(handle)
+        else:
+            with PsycopgConnection.cursor(conn, cursor_factory=cursor) as asked:
+                asked.execute("rollback")
+
+
+def _collect() -> None:
+    """Take back the connections whose handles have ended without a close."""
+    global _collector
+    if _collector is None:
+        _collector = gevent.get_hub().loop.async_()
+        _collector.start(lambda: gevent.spawn(_collect))
+        _collector.ref = False
+    while _dropped:
+        pool, conn = _dropped.popleft()
+        gevent.spawn(pool.collect, conn)
+
+
+def _connect(
+    dsn: str, *, application: str = APPLICATION, abandon: Callable[[Any], None]
+) -> Backend:
+    """
+    Connect as the application asks for it.
+
+    :raises PoolTimeout: the server has no connection slot left.
+    :raises psycopg2.OperationalError: as libpq words it.
+    """
+    begun: list[Backend] = []
+    if application != APPLICATION:  # hosts that are counted are known by it
+        dsn = make_dsn(dsn, fallback_application_name=application)
+
+    def new(_: str) -> Backend:
+        begun[:] = [Backend.__new__(Backend)]
+        return begun[0]
+
+    try:
+        conn: Backend = foreign.connect_once(dsn, new)
+        conn.settle()
+        return conn
+    except BaseException as error:
+        for half in begun:
+            abandon(half)
+        if isinstance(error, psycopg2.OperationalError) and foreign.has_no_slot(error):
+            raise PoolTimeout(str(error)) from error
+        raise
+
+
+def _forget() -> None:
+    global _opening, _collector
+    for each in _pools.values():
+        each.is_parents = True
+    _pools.clear()
+    _dropped.clear()
+    _used_by.clear()
+    _collector = None
+    _opening = BoundedSemaphore()  # the greenlet that holds it is the parent's
+
+
+# A child's handles are its parent's: it connects anew.
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,776 @@
+"""``psycopg2.connect`` as a checkout from a pool."""
+
+import gc
+import io
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import gevent
+import psycopg2
+import psycopg2.extensions
+import psycopg2.extras
+import pytest
+from gevent.event import Event
+from psycopg2 import connect as imported_before
+from psycopg2 import sql
+from psycopg2.extensions import STATUS_BEGIN, TRANSACTION_STATUS_IDLE, connection
+
+from embedded.postgres import Postgres
+from greenline.errors import DeadlineExceeded, PoolTimeout
+from greenline.hub import deadline, request_end
+from greenline.hub.handlers import Handlers
+from greenline.postgres import foreign, transparent
+from greenline.postgres import open as postgres_open
+from greenline.postgres.handle import UNLISTED, Handle
+from tests.helpers.pools import Watch, limited
+from tests.helpers.support import wait_until
+
+LIMIT_S = 30.0
+SIZE = 3
+
+
+@pytest.fixture
+def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server of whose connections a pool may have three."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "1")
+    monkeypatch.setenv("POSTGRES_POOL_SIZE", str(SIZE))
+    monkeypatch.setattr(psycopg2, "_connect", foreign.connect)  # what it is afterwards
+    transparent.pool_psycopg2()
+    yield postgres.url
+    for used, pool in list(transparent._pools.items()):
+
+        def are_back(used: str = used) -> bool:
+            gc.collect()
+            return stats(used)["active"] == 0
+
+        wait_until(are_back, "all to be back")
+        pool.close()
+    transparent._pools.clear()
+
+
+def ask(conn: Any, statement: str, *values: object) -> Any:
+    """Return the first value of the answer."""
+    with conn.cursor() as cursor:
+        cursor.execute(statement, values)
+        row = cursor.fetchone()
+        return row[0] if row else None
+
+
+def at_once(*works: Callable[[], Any]) -> list[Any]:
+    """Return what *works* return, each in a greenlet of its own."""
+    with gevent.Timeout(LIMIT_S):
+        running = [gevent.spawn(work) for work in works]
+        gevent.joinall(running, raise_error=True)
+    return [one.value for one in running]
+
+
+def request(work: Callable[[], Any]) -> "gevent.Greenlet[..., Any]":
+    """Do *work* as a request of the worker does."""
+
+    def respond() -> None:
+        try:
+            found.append(work())
+        finally:
+            with suppress(OtherError):
+                request_end.run()
+
+    def run() -> Any:
+        # An idle handler still refers to the greenlet that has called it.
+        gevent.spawn(Handlers().run, respond).get()
+        return found.pop()
+
+    found: list[Any] = []
+    return gevent.spawn(run)
+
+
+class OtherError(Exception):
+    """Of another function that is called at the end of a request."""
+
+
+def stats(url: str) -> dict[str, int]:
+    return transparent._pools[url]._pool.stats()
+
+
+def test_each_form_of_connect_is_a_checkout(url: str, postgres: Postgres) -> None:
+    """By keywords, by a URL, by a name imported before, and with a class of the application."""
+
+    class Own(connection):
+        made = False
+
+        def __init__(self, dsn: str, async_: int = 0) -> None:
+            super().__init__(dsn, async_=async_)
+            self.made = True
+
+    given = psycopg2.extensions.parse_dsn(url)
+    made = [
+        psycopg2.connect(url),
+        imported_before(url),
+        psycopg2.connect(**given),
+        psycopg2.connect(url, connection_factory=Own),
+    ]
+    for conn in made:
+        assert isinstance(conn, Handle)
+        assert isinstance(conn, connection)
+        assert ask(conn, "select 1") == 1
+        conn.close()
+    assert made[3].made
+    assert type(made[3]).__name__ == "Own"
+    assert ask(psycopg2.connect(url, cursor_factory=psycopg2.extras.DictCursor), "select 1") == 1
+
+
+def test_a_closed_one_comes_back(url: str) -> None:
+    """The next one has its backend; the closed one has none any more."""
+    first = psycopg2.connect(url)
+    cursor = first.cursor()
+    pid = first.get_backend_pid()
+    first.close()
+    second = psycopg2.connect(url)
+    assert second.get_backend_pid() == pid
+    assert (first.closed, second.closed, cursor.closed) == (1, 0, True)
+    for use in (first.cursor, first.commit, first.rollback, first.fileno, first.get_backend_pid):
+        with pytest.raises(psycopg2.InterfaceError, match="already closed"):
+            use()
+    for statement in (cursor.execute, cursor.mogrify):
+        with suppress(psycopg2.InterfaceError):
+            assert statement("select 1") == b"select 1"
+    first.close()
+    assert ask(second, "select 1") == 1
+
+
+def test_a_thousand_dropped_ones_come_back(url: str) -> None:
+    """Without a close, by the end of their last reference; in reference cycles too."""
+    for number in range(1000):
+        conn = psycopg2.connect(url)
+        assert ask(conn, "select 1") == 1
+        if number % 10 == 0:
+            cycle: list[Any] = [conn]
+            cycle.append(cycle)
+            del cycle
+            gc.collect(0)
+        del conn
+    gc.collect()
+    wait_until(lambda: stats(url)["active"] == 0, "all to be back")
+    assert stats(url)["size"] <= SIZE
+
+
+def test_what_a_native_thread_drops_comes_back(url: str) -> None:
+    """Its last reference may end there."""
+    held = [psycopg2.connect(url) for _ in range(SIZE)]
+    assert stats(url)["active"] == SIZE
+    gevent.get_hub().threadpool.apply(held.clear)
+    wait_until(lambda: stats(url)["active"] == 0, "all to be back")
+
+
+def leave_a_setting(conn: Any) -> None:
+    ask(conn, "set application_name = 'left'; select 1")
+
+
+def leave_a_table(conn: Any) -> None:
+    ask(conn, "create temp table left_behind (a int); select 1")
+
+
+def leave_a_lock(conn: Any) -> None:
+    ask(conn, "select pg_advisory_lock(1)")
+
+
+def leave_a_statement(conn: Any) -> None:
+    ask(conn, "prepare left_behind as select 1; select 1")
+
+
+def leave_a_listener(conn: Any) -> None:
+    ask(conn, "listen left_behind; select 1")
+
+
+def leave_a_role(conn: Any) -> None:
+    ask(conn, "set role greenline; select 1")
+
+
+def leave_a_cursor(conn: Any) -> None:
+    conn.cursor("left_behind", withhold=True).execute("select 1")
+
+
+def leave_own_setting(conn: Any) -> None:
+    ask(conn, "set kept.behind = 'x'; select 1")
+
+
+KEPT = [
+    leave_a_setting, leave_a_table, leave_a_lock, leave_a_statement, leave_a_listener,
+    leave_a_role, leave_a_cursor, leave_own_setting,
+]  # fmt: skip
+LEFT = """
+select current_setting('application_name') = 'left'
+  or to_regclass('pg_temp.left_behind') is not null
+  or exists (select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid())
+  or exists (select from pg_prepared_statements)
+  or exists (select from pg_listening_channels())
+  or current_setting('role') <> 'none'
+  or exists (select from pg_cursors)
+  or current_setting('kept.behind', true) <> ''
+"""
+
+
+@pytest.mark.parametrize("leave", KEPT, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "in a transaction"])
+def test_it_comes_back_clean(url: str, leave: Callable[[Any], None], is_committed: bool) -> None:
+    """Nothing that a session keeps is there for the next one."""
+    conn = psycopg2.connect(url)
+    pid = conn.get_backend_pid()
+    leave(conn)
+    if is_committed:
+        conn.commit()
+    conn.close()
+    again = psycopg2.connect(url)
+    assert again.get_backend_pid() == pid
+    assert not ask(again, LEFT)
+
+
+def test_psycopgs_own_state_is_not_kept_either(url: str) -> None:
+    """Encoding, isolation, autocommit, typecasters, factories and messages."""
+    conn = psycopg2.connect(url)
+    conn.set_session(isolation_level="serializable", readonly=True)
+    conn.cursor_factory = psycopg2.extras.DictCursor
+    psycopg2.extensions.register_type(
+        psycopg2.extensions.new_type((23,), "TWICE", lambda value, _: value * 2), conn
+    )
+    ask(conn, "do $$begin raise notice 'left'; end$$; select 1")
+    assert ask(conn, "select 7") == "77"
+    assert len(conn.notices) == 1
+    conn.close()
+    again = psycopg2.connect(url)
+    state = again.isolation_level, again.readonly, again.autocommit, again.cursor_factory
+    assert (*state, again.notices, again.encoding) == (None, None, False, None, [], "UTF8")
+    assert ask(again, "select 7") == 7
+    again.set_client_encoding("LATIN1")
+    again.close()
+    assert psycopg2.connect(url).encoding == "UTF8"
+
+
+def test_over_the_budget_it_waits_in_turn(url: str) -> None:
+    """Thirty at once share three, in the order in which they came."""
+    order: list[int] = []
+
+    def use(number: int) -> None:
+        with closing(psycopg2.connect(url)) as conn:
+            order.append(number)
+            ask(conn, "select pg_sleep(0.05)")
+
+    at_once(*[lambda number=number: use(number) for number in range(30)])  # type: ignore[misc]
+    assert order == list(range(30))
+    assert stats(url)["size"] == SIZE
+
+
+def test_none_in_time_is_too_many_connections(url: str) -> None:
+    """The code handles it as it handles the server's refusal."""
+    hasty = f"{url}&connect_timeout=1"
+    held = [psycopg2.connect(hasty) for _ in range(SIZE)]
+    for conn in held:
+        ask(conn, "select 1")  # in a transaction: not to be taken over
+    begin_s = monotonic()
+    with pytest.raises(psycopg2.OperationalError, match="too many clients") as caught:
+        psycopg2.connect(hasty)
+    assert 0.9 < monotonic() - begin_s < 3
+    assert caught.value.pgcode == "53300"
+    assert isinstance(caught.value.__cause__, PoolTimeout)
+
+
+def test_an_error_of_the_server_is_libpqs(url: str) -> None:
+    """As psycopg2 words it, and the pool is not harmed."""
+    with pytest.raises(psycopg2.OperationalError, match='database "none" does not exist'):
+        psycopg2.connect(url.replace("/greenline?", "/none?"))
+    with pytest.raises(psycopg2.OperationalError, match=r"nowhere\.invalid"):
+        psycopg2.connect("host=nowhere.invalid connect_timeout=2")
+
+
+def test_idle_ones_of_another_pool_keep_nobody_waiting(url: str) -> None:
+    """Twelve are held on three: each finds what it has set, time after time."""
+    held = []
+    for number in range(4 * SIZE):
+        conn = psycopg2.connect(url)
+        conn.autocommit = number % 2 == 0
+        ask(conn, f"set application_name = 'held {number}'; select 1")
+        conn.commit()
+        held.append(conn)
+    for _ in range(3):
+        found = at_once(
+            *[lambda conn=conn: _name_of(conn) for conn in held]  # type: ignore[misc]
+        )
+        assert found == [(f"held {number}", number % 2 == 0) for number in range(4 * SIZE)]
+    assert stats(url)["size"] == SIZE
+    assert [conn.closed for conn in held] == [0] * len(held)
+
+
+def _name_of(conn: Any) -> tuple[str, bool]:
+    name = ask(conn, "show application_name")
+    conn.commit()
+    return name, conn.autocommit
+
+
+def test_taking_over_can_be_turned_off(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be seen in a session then stays where it is."""
+    monkeypatch.setenv("GREENLINE_POOL_TAKE_OVER", "0")
+    hasty = f"{url}&connect_timeout=1"
+    held = [psycopg2.connect(hasty) for _ in range(SIZE)]
+    with pytest.raises(psycopg2.OperationalError, match="too many clients"):
+        psycopg2.connect(hasty)
+    assert all(conn._backend is not None for conn in held)
+
+
+def test_another_pool_gets_the_slots_of_idle_ones(
+    watch: Watch, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the server allows are held, by code that uses none of them."""
+    monkeypatch.delenv("POSTGRES_POOL_SIZE")
+    limited_url = limited(watch, 40)
+    held: list[Any] = []
+    while not held or stats(limited_url)["size"] < stats(limited_url)["max"]:
+        held.append(psycopg2.connect(limited_url))
+        ask(held[-1], "select 1")  # in a transaction: not to be taken over yet
+    assert len(held) > SIZE
+    for conn in held:
+        conn.rollback()
+    with (
+        closing(postgres_open(limited_url)) as other,
+        other.connection(autocommit=True) as conn,
+    ):
+        assert ask(conn, "select 1") == 1
+    del conn
+    assert [ask(each, "select 1") for each in held] == [1] * len(held)
+
+
+def test_psycopgs_state_moves_along(url: str) -> None:
+    """Encoding, isolation and typecasters are the handle's, on whatever connection."""
+    conn = psycopg2.connect(url)
+    conn.set_client_encoding("LATIN1")
+    conn.isolation_level = "serializable"
+    psycopg2.extensions.register_type(
+        psycopg2.extensions.new_type((23,), "TWICE", lambda value, _: value * 2), conn
+    )
+    pid = conn.get_backend_pid()
+    others = [psycopg2.connect(url) for _ in range(SIZE)]
+    for other in others:
+        assert ask(other, "select 7") == 7
+    assert conn._backend is None
+    others.pop().close()
+    assert conn.get_backend_pid() != 0
+    assert (conn.encoding, conn.isolation_level, conn.closed) == ("LATIN1", 3, 0)
+    assert ask(conn, "select 7") == "77"
+    assert ask(conn, "show transaction_isolation") == "serializable"
+    assert pid
+
+
+@pytest.mark.parametrize(
+    "leave", [each for each in KEPT if each is not leave_a_setting], ids=lambda each: each.__name__
+)
+def test_a_session_that_cannot_move_is_not_taken(url: str, leave: Callable[[Any], None]) -> None:
+    """Whatever waits; it is given back when it is closed."""
+    conn = psycopg2.connect(url)
+    leave(conn)
+    conn.commit()
+    others = [psycopg2.connect(url) for _ in range(SIZE - 1)]
+    for other in others:
+        ask(other, "select 1")
+    waiting = gevent.spawn(psycopg2.connect, url)
+    assert not waiting.ready()
+    with pytest.raises(gevent.Timeout):
+        waiting.get(timeout=0.5)
+    assert ask(conn, LEFT)
+    conn.close()
+    assert ask(waiting.get(timeout=LIMIT_S), "select 1") == 1
+
+
+def test_one_in_use_is_not_taken(url: str) -> None:
+    """A transaction, a statement in progress, and a cursor that the code still has."""
+    in_transaction, busy, with_cursor = (psycopg2.connect(url) for _ in range(SIZE))
+    ask(in_transaction, "select 1")
+    busy.autocommit = with_cursor.autocommit = True
+    cursor = with_cursor.cursor()
+    cursor.execute("select generate_series(1, 3)")
+    asking = gevent.spawn(ask, busy, "select pg_sleep(1)")
+    with pytest.raises(gevent.Timeout):
+        gevent.spawn(psycopg2.connect, url).get(timeout=0.5)
+    assert cursor.fetchall() == [(1,), (2,), (3,)]
+    assert not asking.ready()
+    del cursor
+    wait_until(lambda: stats(url)["waiting"] == 0, "the idle one to be taken over")
+
+
+def test_the_end_of_a_request_leaves_the_transaction_of_another_one(
+    url: str, empty_database: str
+) -> None:
+    """Several share a connection of the module; the last of them rolls back what is open."""
+    conn = psycopg2.connect(empty_database)
+    ask(conn, "create table shared (number int); select 1")
+    conn.commit()
+    conn.close()
+    conn = request(lambda: psycopg2.connect(empty_database)).get(timeout=LIMIT_S)
+    go_on = Event()
+
+    def insert() -> None:
+        ask(conn, "insert into shared values (1) returning 1")
+        go_on.wait()
+        conn.commit()
+        ask(conn, "insert into shared values (2) returning 1")
+
+    inserting = request(insert)
+    wait_until(lambda: conn.status == STATUS_BEGIN, "the transaction")
+    for _ in range(3):
+        assert request(lambda: ask(conn, "select count(*) from shared")).get(timeout=LIMIT_S) == 1
+    go_on.set()
+    inserting.get(timeout=LIMIT_S)
+    assert conn.status != STATUS_BEGIN
+    assert ask(conn, "select count(*) from shared") == 1
+    conn.close()
+
+
+def test_a_begin_of_the_application_ends_with_its_request(url: str) -> None:
+    """With autocommit psycopg2 knows of no transaction."""
+
+    def begin() -> Any:
+        conn = psycopg2.connect(url)
+        conn.autocommit = True
+        ask(conn, "begin; select 1")
+        return conn
+
+    conn = request(begin).get(timeout=LIMIT_S)
+    assert conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+
+
+def test_each_function_is_called_at_the_end_of_a_request(url: str) -> None:
+    """Another one fails before."""
+    conn = psycopg2.connect(url)
+
+    def begin() -> None:
+        ask(conn, "select 1")
+        request_end.functions.append(fail)
+
+    def fail() -> None:
+        request_end.functions.remove(fail)
+        raise OtherError
+
+    request(begin).get(timeout=LIMIT_S)
+    assert fail not in request_end.functions
+    assert conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+
+
+def test_an_interrupted_close_gives_back(url: str) -> None:
+    """Its rollback is cut off: the connection is closed, and its slot is free."""
+    for _ in range(2 * SIZE):
+        conn = psycopg2.connect(url)
+        ask(conn, "select 1")
+        closing_ = gevent.spawn(conn.close)
+        gevent.sleep(0)
+        closing_.kill()
+        del conn
+    wait_until(lambda: stats(url)["active"] == 0, "all to be back")
+
+
+def test_lost_connections_keep_nobody_waiting(url: str, postgres: Postgres) -> None:
+    """The server has ended those of idle handles, which are closed then."""
+    held = [psycopg2.connect(url) for _ in range(SIZE)]
+    for conn in held:
+        ask(conn, "select 1")
+        conn.commit()
+    with closing(foreign.connect(postgres.superuser_url)) as admin:
+        for conn in held:
+            ask(admin, "select pg_terminate_backend(%s)", conn.get_backend_pid())
+    others = [gevent.spawn(psycopg2.connect, url) for _ in range(SIZE)]
+    assert [ask(other.get(timeout=LIMIT_S / 2), "select 1") for other in others] == [1] * SIZE
+    assert [conn.closed for conn in held] == [2] * SIZE
+    with pytest.raises(psycopg2.InterfaceError):
+        held[0].cursor()
+
+
+def test_garbage_that_holds_connections_is_collected(url: str) -> None:
+    """A leaked connection with its cursor, in a reference cycle."""
+    gc.disable()
+    try:
+        for _ in range(SIZE):
+            cursor = psycopg2.connect(url).cursor()
+            cursor.execute("select 1")
+            cycle: list[Any] = [cursor]
+            cycle.append(cycle)
+            del cursor, cycle
+        assert ask(gevent.spawn(psycopg2.connect, url).get(timeout=LIMIT_S / 2), "select 1") == 1
+    finally:
+        gc.enable()
+
+
+def test_the_deadline_of_the_wait_is_too_many_connections(url: str) -> None:
+    """With the SQLSTATE that code for a full server looks for."""
+    held = [psycopg2.connect(url) for _ in range(SIZE)]
+    for conn in held:
+        ask(conn, "select 1")
+    with (
+        deadline.limit(0.2),
+        pytest.raises(psycopg2.OperationalError, match="too many clients") as failed,
+    ):
+        psycopg2.connect(url)
+    assert failed.value.pgcode == "53300"
+    assert isinstance(failed.value.__cause__, DeadlineExceeded)
+
+
+def test_what_was_kept_shows_nothing_of_the_next_one(url: str) -> None:
+    """The object with what libpq knows."""
+    first = psycopg2.connect(url)
+    info = first.info
+    assert (info.dbname, info.parameter_status("server_encoding")) == (
+        psycopg2.extensions.parse_dsn(url)["dbname"], "UTF8",
+    )  # fmt: skip
+    first.close()
+    second = psycopg2.connect(url)
+    ask(second, "select 1")
+    assert (info.status, info.transaction_status, info.backend_pid) == (1, 4, 0)
+    assert second.info.transaction_status == 2
+
+
+def test_a_statement_is_executed_once(url: str, empty_database: str) -> None:
+    """What fails because something is in use is tried again for databases alone."""
+    conn = psycopg2.connect(empty_database)
+    conn.autocommit = True
+    ask(conn, "create table executed (number int); select 1")
+    ask(conn, """
+        create procedure execute() language plpgsql as $$ begin
+          insert into executed values (1); commit;
+          raise exception 'in use' using errcode = '55006'; end $$; select 1
+    """)  # fmt: skip
+    with pytest.raises(psycopg2.errors.ObjectInUse):
+        ask(conn, "call execute()")
+    assert ask(conn, "select count(*) from executed") == 1
+    conn.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_unlisted"),
+    [
+        ("set app.user = 'x'", True),
+        ('set "app.user" = 1', True),
+        ('set session "app".user to 1', True),
+        ("set /* of the request */ app.user = 1", True),
+        ("set -- of the request\n app.user = 1", True),
+        ("select set_config ('app.user', %s, false)", True),
+        ("select set_config('timezone', 'utc', false)", False),
+        ("set timezone = 'utc'", False),
+        ("update app.user set name = 'app.user'", False),
+    ],
+)
+def test_settings_that_the_server_does_not_list(statement: str, is_unlisted: bool) -> None:
+    """They have a dot in their names."""
+    assert bool(UNLISTED.search(statement.encode())) is is_unlisted
+
+
+def test_a_parked_handle_keeps_its_pool(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unused pool is closed; one whose handle will need a connection again is not."""
+    monkeypatch.setattr(transparent, "UNUSED_S", 0.0)
+    held = psycopg2.connect(url)
+    ask(held, "select 1")
+    held.commit()
+    others: list[Any] = []
+    while len(others) < SIZE:
+        others.append(psycopg2.connect(url))
+        ask(others[-1], "select 1")  # in a transaction: it is not taken over
+    assert held._backend is None
+    others.clear()
+    psycopg2.connect(f"{url}&application_name=other").close()
+    gevent.sleep(0)
+    assert ask(held, "select 1") == 1
+
+
+def test_a_child_leaves_its_parents_connections_alone(url: str, empty_database: str) -> None:
+    """A script forks: a close in the child sends nothing over the parent's socket."""
+    conn = psycopg2.connect(empty_database)
+    ask(conn, "create table kept (number int); select 1")
+    conn.commit()
+    ask(conn, "insert into kept values (1) returning 1")
+    child = os.fork()
+    if not child:
+        conn.close()
+        gevent.sleep(0.1)
+        os._exit(0)
+    os.waitpid(child, 0)
+    conn.commit()
+    assert ask(conn, "select count(*) from kept") == 1
+    conn.close()
+
+
+def test_requests_that_use_kept_connections_again_and_again_keep_no_request_waiting(
+    url: str,
+) -> None:
+    """The connections of an application's pool are more than there are, and never idle for long."""
+    kept: dict[int, Any] = {}
+    answered = [0] * (2 * SIZE)
+    until_s = monotonic() + 3.0
+
+    def ask_again(number: int) -> None:
+        def use() -> None:
+            if number not in kept:
+                kept[number] = psycopg2.connect(url)
+            conn = kept[number]
+            ask(conn, "select pg_sleep(0.002)")
+            conn.commit()
+            answered[number] += 1
+
+        while monotonic() < until_s:
+            request(use).get(timeout=LIMIT_S)
+
+    at_once(*[partial(ask_again, number) for number in range(2 * SIZE)])
+    assert min(answered) > 10, answered
+
+
+def test_greenlets_share_one(url: str) -> None:
+    """As threads may share a connection of psycopg2."""
+    conn = psycopg2.connect(url)
+    found = at_once(*[lambda n=n: ask(conn, "select %s", n) for n in range(50)])  # type: ignore[misc]
+    assert found == list(range(50))
+
+
+def test_psycopgs_own_functions_take_it(url: str) -> None:
+    """Those that look into a connection's structure."""
+    conn = psycopg2.connect(url)
+    assert psycopg2.extensions.quote_ident('a"b', conn) == '"a""b"'
+    encrypted = psycopg2.extensions.encrypt_password("a", "b", conn, "scram-sha-256")
+    assert encrypted.startswith("SCRAM-SHA-256$")
+    query = sql.SQL("select {} as {}").format(sql.Literal("\u017e"), sql.Identifier("a b"))
+    assert query.as_string(conn) == "select '\u017e' as \"a b\""
+    quoted: Any = psycopg2.extensions.QuotedString("a")
+    quoted.prepare(conn)
+    assert quoted.encoding == "utf_8"
+    adapted: Any = psycopg2.extensions.adapt("a")
+    adapted.prepare(conn)
+    assert adapted.encoding == "utf_8"
+
+
+def test_nothing_reaches_the_structure_below(url: str) -> None:
+    """A handle is never connected: each of psycopg2's own methods on it ends with an error."""
+    conn = psycopg2.connect(url)
+    for name in sorted(set(dir(connection)) - set(dir(object))):
+        attribute = getattr(connection, name)
+        for arguments in ((), ("a",), ("a", "b"), (None, None, None)):
+            with suppress(psycopg2.Error, TypeError, AttributeError):
+                found = attribute(conn, *arguments)
+                assert name in ("__exit__", "close", "isexecuting", "get_transaction_status"), found
+    for kind in (psycopg2.extensions.cursor, psycopg2.extras.RealDictCursor):
+        direct = kind(conn)
+        with pytest.raises(psycopg2.InterfaceError, match="already closed"):
+            direct.execute("select 1")
+        assert direct.cast(25, "a") == "a"
+    info = psycopg2.extensions.ConnectionInfo(conn)
+    assert info.status == 1
+    with pytest.raises(psycopg2.OperationalError):
+        psycopg2.extensions.lobject(conn)
+    assert ask(conn, "select 1") == 1
+
+
+def test_a_transaction_of_a_with_block_does_not_outlive_a_close_in_it(url: str) -> None:
+    """psycopg2 counts the block in the connection, which the next one has."""
+    conn = psycopg2.connect(url)
+    with pytest.raises(psycopg2.InterfaceError), conn:
+        conn.close()
+    again = psycopg2.connect(url)
+    with again:
+        assert ask(again, "select 1") == 1
+    assert again.info.transaction_status == 0
+
+
+def test_rows_are_copied(url: str) -> None:
+    """By a cursor of the application's class too; the cursor has their number."""
+    with (
+        closing(psycopg2.connect(url)) as conn,
+        conn.cursor(cursor_factory=psycopg2.extras.DictCursor) as cursor,
+    ):
+        cursor.execute("create temp table copied (number int, body text)")
+        cursor.copy_from(io.StringIO("1\ta\n2\tb\n"), "copied")
+        assert cursor.rowcount == 2
+        sink = io.StringIO()
+        cursor.copy_to(sink, "copied", columns=["body"])
+        assert (cursor.rowcount, sink.getvalue()) == (2, "a\nb\n")
+        cursor.copy_expert("copy copied to stdout (format csv)", sink)
+        assert sink.getvalue().endswith("1,a\n2,b\n")
+
+
+def test_an_interrupted_copy_leaves_no_connection_in_the_pool(url: str) -> None:
+    """All of its connections were in the middle of one: none of them is lent again."""
+    held = [psycopg2.connect(url) for _ in range(SIZE)]
+    before = {conn.get_backend_pid() for conn in held}
+
+    def copy(conn: Any) -> None:
+        with deadline.limit(0.3), conn.cursor() as cursor:
+            cursor.copy_expert(
+                "copy (select generate_series(1, 1000000000)) to stdout", io.StringIO()
+            )
+
+    for running in [gevent.spawn(copy, conn) for conn in held]:
+        with pytest.raises(DeadlineExceeded):
+            running.get(timeout=LIMIT_S)
+    for conn in held:
+        with pytest.raises(psycopg2.InterfaceError, match="closed"):
+            conn.cursor().execute("select 1")
+        conn.close()
+    again = [psycopg2.connect(url) for _ in range(SIZE)]
+    assert not before & {conn.get_backend_pid() for conn in again}
+    assert [ask(conn, "select 1") for conn in again] == [1] * SIZE
+
+
+def test_asynchronous_ones_pass_by(url: str) -> None:
+    """No pool can lend them; they are counted."""
+    before = foreign._stats()["unpooled"]
+    conn = psycopg2.connect(url, async_=True)
+    assert not isinstance(conn, Handle)
+    assert foreign._stats()["unpooled"] == before + 1
+    psycopg2.extras.wait_select(conn)
+    conn.close()
+
+
+def test_those_of_threads_of_the_application_are_pooled_too(url: str) -> None:
+    """Its threads are greenlets."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(psycopg2.connect(url)))
+    thread.start()
+    thread.join()
+    assert isinstance(found[0], Handle)
+
+
+def test_one_that_a_native_thread_uses_is_not_taken_over(url: str) -> None:
+    """It could not get another connection; one that was taken over before says so."""
+    apply = gevent.get_hub().threadpool.apply
+    conn = psycopg2.connect(url)
+    assert apply(ask, (conn, "select 1")) == 1
+    conn.rollback()
+    others: list[Any] = [psycopg2.connect(url) for _ in range(SIZE)]
+    (taken,) = [each for each in others if each._backend is None]
+    assert conn._backend is not None
+    with pytest.raises(psycopg2.OperationalError, match="native thread"):
+        apply(ask, (taken, "select 1"))
+    others.clear()
+    assert apply(ask, (conn, "select 1")) == ask(taken, "select 1") == 1
+
+
+def test_the_pool_of_an_earlier_password_is_closed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once nobody has used it for a while, and the next string comes."""
+    monkeypatch.setattr(transparent, "UNUSED_S", 0.0)
+    rotated = [f"{url}&password={number}" for number in range(3)]
+    kept = psycopg2.connect(rotated[0])
+    psycopg2.connect(rotated[1]).close()
+    pool = transparent._pools[rotated[1]]
+    assert ask(psycopg2.connect(rotated[2]), "select 1") == 1
+    assert rotated[1] not in transparent._pools
+    wait_until(lambda: pool._pool.stats()["size"] == 0, "its connections to be closed")
+    assert ask(kept, "select 1") == 1
+
+
+def test_a_database_can_be_dropped(url: str, postgres: Postgres) -> None:
+    """psycopg2 has no connection to it any more after the closes; the pool has."""
+    admin = psycopg2.connect(postgres.superuser_url)
+    admin.autocommit = True
+    with admin.cursor() as cursor:
+        cursor.execute("create database to_be_dropped")
+    psycopg2.connect(url.replace("/greenline?", "/to_be_dropped?")).close()
+    with admin.cursor() as cursor:
+        cursor.execute("drop database to_be_dropped")
+    assert ask(admin, "select count(*) from pg_database where datname = 'to_be_dropped'") == 0
