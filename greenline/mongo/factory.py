@@ -4,7 +4,6 @@ Open MongoDB in one call: a client whose connections fit into what the server al
 All that one process opens on one server as one user share one client, its pool and its slots.
 """
 
-import logging
 import os
 from copy import copy
 from urllib.parse import urlsplit, urlunsplit
@@ -12,19 +11,16 @@ from urllib.parse import urlsplit, urlunsplit
 from gevent.lock import BoundedSemaphore
 
 from greenline import settings
-from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, Plan, mongodb_plan
-from greenline.errors import ConfigError, StoreDown
+from greenline.budget.plan import Plan
+from greenline.errors import ConfigError
 from greenline.lifecycle.health import Check
 from greenline.lifecycle.resources import Resources, close_at_exit
 from greenline.mongo.client import Mongo, database_of, make_client, server_of
+from greenline.mongo.host import HostShare, deployment_of
 from greenline.settings import Sizing
-from greenline.slots import SlotTable
-from greenline.slots import path as slot_table_path
 from greenline.telemetry import counters
 
 WAIT_QUEUE_TIMEOUT_S = 30.0
-
-log = logging.getLogger(__name__)
 
 
 class OpenMongo(Mongo):
@@ -43,16 +39,11 @@ class OpenMongo(Mongo):
     ) -> None:
         self._arguments = sizing, documentdb
         self._first, self._users = self, [self]
-        self._plan: Plan | None = None
-        min_a_worker = MONGODB_EXTRA_A_WORKER + 1
-        self.slot_table = SlotTable(slot_table_path(server_of(uri)), floor=min_a_worker)
-        # Before the server was asked: what it has answered to another worker, or what all workers
-        # need to ask it.
-        min_connections = sizing.workers * min_a_worker
-        self.slot_table.resize(max(min_connections, self.slot_table.published), min_connections)
+        self._share = HostShare(deployment_of(uri), sizing, name)
+        self.slot_table = self._share.slot_table
         super().__init__(
             uri,
-            size_for=self._plan_size,
+            size_for=self._share.size,
             timeout_s=timeout_s,
             name=name,
             documentdb=documentdb,
@@ -63,7 +54,7 @@ class OpenMongo(Mongo):
     @property
     def plan(self) -> Plan | None:
         """The connections of the host and its workers; None before the server was asked."""
-        return self._first._plan
+        return self._share.plan
 
     def again(self, uri: str, sizing: Sizing, documentdb: bool) -> "OpenMongo":
         """
@@ -99,22 +90,6 @@ class OpenMongo(Mongo):
         finally:
             counters.remove(self.name, self._first.stats)
             self.slot_table.close()
-
-    def _plan_size(self, max_connections: int | None) -> int:
-        sizing, *_ = self._arguments
-        try:
-            plan = self._first._plan = mongodb_plan(
-                max_connections,
-                Deployment(sizing.workers, sizing.hosts or 1, sizing.surge_hosts),
-                pool_size=sizing.mongodb_max_pool_size,
-                max_connections=sizing.mongodb_max_connections,
-            )
-        except ConfigError as error:  # the request did nothing wrong: the service is not ready
-            raise StoreDown(f"MongoDB: {error}") from error
-        self.slot_table.resize(plan.host, plan.reserved)
-        self.slot_table.publish(plan.host)
-        log.debug("%s pool: %s", self.name, plan)
-        return plan.worker
 
 
 # The first one by server and user: two clients could not divide a pool, as the size of pymongo's is

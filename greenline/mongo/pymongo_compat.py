@@ -29,12 +29,14 @@ def _refuse(reason: str) -> NoReturn:
 
 
 try:
-    from pymongo import MongoClient, _csot
+    from pymongo import MongoClient, _csot, ssl_context
+    from pymongo.monitoring import _LISTENERS as LISTENERS
     from pymongo.network_layer import NetworkingInterface
     from pymongo.read_preferences import Primary
     from pymongo.server_selectors import writable_server_selector
     from pymongo.synchronous.pool import Connection, Pool
     from pymongo.synchronous.server import Server
+    from pymongo.synchronous.topology import Topology
     from pymongo.topology_description import TOPOLOGY_TYPE
 except ImportError as error:
     _refuse(str(error))
@@ -45,6 +47,8 @@ PYMONGO_SIGNATURES: tuple[tuple[str, Any, str], ...] = (
     ("connect", Pool, "self handler"),
     ("_perished", Pool, "self conn"),
     ("checkin", Pool, "self conn"),
+    ("remove_stale_sockets", Pool, "self reference_generation"),
+    ("_get_topology", MongoClient, "self"),
     (
         "_select_server",
         MongoClient,
