@@ -4,6 +4,9 @@ A green runtime for synchronous WSGI applications on gunicorn's gevent workers.
 - ``gunicorn -k greenline.worker.GreenWorker legacy:app`` hosts an application as it is.
 - ``greenline.postgres.open()`` and ``greenline.mongo.open()`` open pools whose connections fit into
   what the server allows the workers of all hosts.
+- ``GREENLINE_POOL=1`` makes ``psycopg2.connect`` of unmodified code a checkout from such a pool;
+  ``greenline.django.postgresql`` and ``greenline.sqlalchemy.create_engine`` are engines on it. Its
+  ``MongoClient`` objects share connections.
 - ``greenline.lifecycle.Resources`` starts, checks and closes them with the worker;
   ``greenline.budget.Plan`` is what each may hold.
 - ``greenline.patch.patch_all()``, before all other imports, lets a script use them.
@@ -19,10 +22,10 @@ from greenline import lazy
 
 __version__ = "0.1.0"
 
-# Without "flask", which cannot be imported without its extra: it would break the star import.
+# Without those that cannot be imported without a library: they would break the star import.
 __all__ = [
     "budget", "errors", "hub", "lifecycle", "mongo", "patch", "postgres", "telemetry", "worker",
 ]  # fmt: skip
 
 # At the first use: gunicorn's arbiter imports modules of this package without the drivers.
-__getattr__ = lazy.modules(__name__, {*__all__, "flask"})
+__getattr__ = lazy.modules(__name__, {*__all__, "django", "flask", "sqlalchemy"})

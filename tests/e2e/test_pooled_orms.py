@@ -1,0 +1,147 @@
+"""Django and SQLAlchemy on pooled connections: engines that are unchanged, and ours."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import psycopg2
+import pytest
+import sqlalchemy.exc
+
+from embedded.postgres import Postgres
+from greenline.sqlalchemy import create_engine
+from tests.e2e.hosting import at_once, hosting
+from tests.helpers.load import Load
+from tests.helpers.support import CHECKOUT, Service, environ, wait_until
+from tests.helpers.watch import count
+
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+ENGINES = ["django.db.backends.postgresql", "greenline.django.postgresql"]
+SIZE = 20
+BACKENDS = """
+select count(*) from pg_stat_activity
+where datname = %s and backend_type = 'client backend' and pid <> pg_backend_pid()
+"""
+
+
+def given(url: str, size: int = SIZE, **more: str) -> dict[str, str]:
+    return {"DATABASE_URL": url, "POSTGRES_POOL_SIZE": str(size), **more}
+
+
+@pytest.fixture
+def url(empty_database: str) -> str:
+    return empty_database
+
+
+@contextmanager
+def django(url: str, engine: str, *arguments: str) -> Iterator[tuple[Service, str]]:
+    """Run the project; yield it, and the key of an admin's session."""
+    own = given(url, POOLED_ENGINE=engine, REQUEST_TIMEOUT="30", GREENLINE_SURGE_HOSTS="0")
+    if engine == ENGINES[0]:
+        own["GREENLINE_POOL"] = "1"
+    make = [sys.executable, "-m", "tests.e2e.pooled_django"]
+    made = subprocess.run(
+        make,
+        cwd=CHECKOUT,
+        env=environ(own),
+        check=True,
+        timeout=120,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with hosting("tests.e2e.pooled_django:application", *arguments, **own) as running:
+        yield running, made.stdout.strip()
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    with closing(psycopg2.connect(url)) as conn, conn.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchall()
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["Django's", "ours"])
+def test_django_keeps_its_promises(engine: str, postgres: Postgres, url: str) -> None:
+    """Five hundred clients and twenty connections, through a reload and the kill of a worker."""
+    clients = 100 if IS_LONG else 20
+    name = psycopg2.extensions.parse_dsn(url)["dbname"]
+    with django(url, engine, "--workers", "2") as (running, session), ExitStack() as stack:
+        address, cookie = ("127.0.0.1", running.port), f"Cookie: sessionid={session}\r\n"
+        paths = ("/transfer", "/transfer", "/visit", "/stream", "/admin/auth/user/?o=1")
+        loads = [Load(address, clients=clients, path=path, headers=cookie) for path in paths]
+        for load in loads:
+            stack.callback(load.stop)
+
+        def wait_for_more() -> None:
+            seen = [len(load.answered) for load in loads]
+            wait_until(
+                lambda: all(len(x.answered) >= n + 50 for x, n in zip(loads, seen, strict=True)),
+                "more answers",
+                120,
+            )
+
+        wait_for_more()
+        old = set(running.workers())
+        running.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: not old & set(running.workers()), "other workers")
+        wait_for_more()
+        failed = [load.failures.copy() for load in loads]
+        assert failed == [{}] * len(loads)
+        os.kill(running.workers()[0], signal.SIGKILL)
+        wait_for_more()
+        most = count(postgres, BACKENDS, name)
+        stack.close()
+        assert most <= 2 * SIZE + 2 * 2  # with the control connections, of the killed one too
+        for load in loads:
+            assert load.statuses == {200: len(load.answered)}, load.errors
+            assert len(load.failures) <= clients  # what was in progress in the killed one
+    answered = [number for load in loads[:2] for number in load.answered]
+    made = sorted(number for (number,) in rows(url, "select number from pooled_transfer"))
+    # Those whose worker was killed before the answer may be there, too.
+    assert len(answered) <= len(made) <= len(answered) + sum(len(x.failures) for x in loads[:2])
+    assert rows(url, "select count(*) from pooled_seen") == [(len(made),)]
+    assert rows(url, "select sum(balance) = 1000 * count(*) from pooled_account") == [(True,)]
+
+
+def test_our_django_engine_begins_with_its_settings(url: str) -> None:
+    """Zone and statement timeout are there without a statement, at each checkout."""
+    with django(url, ENGINES[1]) as (running, _):
+        for _ in range(3):
+            assert running.get("/session").json == {"zone": "Europe/Berlin", "timeout": "30s"}
+
+
+def test_a_request_has_one_checkout(url: str) -> None:
+    """It checks the same connection out again; nested ones are two; none is left as it was."""
+    with hosting("tests.e2e.pooled_sqlalchemy:app", **given(url, 4)) as running:
+        answers, _ = at_once(running, "/twice", 40)
+        for answer in answers:
+            first, second = answer.body.split()
+            assert first == second
+        answers, _ = at_once(running, "/nested", 40)
+        assert {answer.status for answer in answers} == {200}
+        for answer in answers:
+            outer, inner = answer.body.split()
+            assert outer != inner
+        before = running.get("/leave").body
+        assert {running.get("/leave").body for _ in range(5)} == {before}
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "reason"),
+    [
+        ("sqlite://", {}, "psycopg2's connections only"),
+        ("postgresql+asyncpg://localhost/x", {}, "psycopg2's connections only"),
+        (
+            "postgresql://localhost/x",
+            {"pool_size": 5, "max_overflow": 1},
+            "max_overflow, pool_size",
+        ),
+    ],
+)
+def test_what_is_no_engine_of_ours(url: str, options: dict[str, Any], reason: str) -> None:
+    """Another driver, and a size."""
+    with pytest.raises(sqlalchemy.exc.ArgumentError, match=reason):
+        create_engine(url, **options)

@@ -1,0 +1,1 @@
+"""Flask-SQLAlchemy's own tests, run on pooled connections to Postgres."""
