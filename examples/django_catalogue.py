@@ -1,12 +1,12 @@
 """
 A Django project in one file, with a model, on Greenline's worker.
-
-It is on Postgres with DATABASE_URL in the environment, and on a file of sqlite's without. Typed in
-examples/, these install greenline from this checkout, and create the table unless it is there:
+It is on Postgres with DATABASE_URL in the environment, and on a file of sqlite's without. Before,
+it ran as ``gunicorn --threads 8 django_catalogue:application``. Typed in examples/, these install
+greenline from this checkout, and create the table unless it is there:
 
     pip install .. django psycopg2-binary
     python django_catalogue.py
-    gunicorn -k greenline.worker.GreenWorker django_catalogue:application
+    GREENLINE_POOL=1 gunicorn -k greenline.worker.GreenWorker django_catalogue:application
     curl -d title=Tehanu http://127.0.0.1:8000/books
     curl http://127.0.0.1:8000/books
 """

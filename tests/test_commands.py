@@ -32,6 +32,7 @@ NAMES = ("flask db", "flask documents", "flask documents copy", "flask documents
 COMPILER = "apt-get install libpq-dev gcc python3-dev"
 MAKE, EXAMPLES = "tests/e2e/test_make.py", "tests/e2e/test_examples.py"
 API = "tests/e2e/test_api_page.py"
+GUIDE = "tests/e2e/test_migrate_page.py::test_each_step_prints_what_the_page_says"
 INDEXES = "tests/integration/app/test_indexes.py"
 PLAN = "tests/unit/budget/test_plan_page.py::test_a_worked_example_is_what_the_command_prints"
 FILES = "tests/e2e/test_files_page.py::test_each_line_of_the_page_works"
@@ -100,7 +101,13 @@ RUNNERS = {
         "gunicorn -k greenline.worker.GreenWorker legacy:app": HOSTED,
         "gunicorn -k greenline.worker.GreenWorker mysite.wsgi": HOSTED,
     },
-    "pools.md": {"# report.py": POOLS, "# engine.py": POOLS},
+    "migrate.md": {"# orders.py": GUIDE, "*": GUIDE},
+    "pools.md": {
+        "# report.py": POOLS,
+        "# engine.py": POOLS,
+        "# titles.py": POOLS,
+        "GREENLINE_POOL=1 gunicorn -k greenline.worker.GreenWorker legacy:app": HOSTED,
+    },
     "secantusdb.md": {
         "*": "tests/integration/embedded/test_secantusdb_page.py::"
         "test_each_block_prints_what_its_comment_says"

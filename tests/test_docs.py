@@ -16,7 +16,11 @@ from markdown_it.token import Token
 from app.commands import create_app
 from bench import (
     api,
+    article,
+    contenders,
+    copy,
     documents,
+    held,
     hot_worker,
     http,
     legacy_lineup,
@@ -107,7 +111,11 @@ def test_the_readme_is_short() -> None:
 
 
 ASYNC_FLOORS, FLOORS = sorted(set(api.ASYNC_FLOORS.values())), documents.FLOORS
+PSYCOGREEN = [article.FLOORS[work, contenders.PSYCOGREEN] for work in ("one", "actors")]
+(PGBOUNCER,) = {floor for (_, who), floor in article.FLOORS.items() if who == contenders.PGBOUNCER}
 REQUIRED = {
+    "bench-article": [article.ROUNDS_FACTOR, *PSYCOGREEN, PGBOUNCER],
+    "bench-held": [held.MIN_RATIO, held.MAX_WAIT_S],
     "bench-http": [http.FLOOR, http.P99_LIMIT],
     "bench-overload": [overload.MIN_GOODPUT],
     "bench-limit": [limit.MIN_RATIO],
@@ -116,6 +124,7 @@ REQUIRED = {
     "bench-legacy": [*legacy_lineup.WAITS.values(), legacy_lineup.BUSY],
     "bench-offload": [offload.MIN_RATIO],
     "bench-documents": [FLOORS[documents.SEQUENCE], FLOORS[documents.ASYNCIO]],
+    "bench-copy": [copy.MIN_RATIO, copy.MIN_OUT_WITHOUT, copy.MAX_LATE_MS],
     "bench-api": [*reversed(ASYNC_FLOORS), api.THREADS_FLOOR],
 }
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from embedded import clean
 from tests.helpers.pages import PAGES, commands
 from tests.helpers.support import CHECKOUT, environ
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 TARGETS = {line[5:] for page in PAGES for line in commands(page) if line.startswith("make ")}
 IGNORED = shutil.ignore_patterns(
-    ".venv*", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results"
+    ".venv*", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results", "*.so"
 )
 
 
@@ -41,6 +42,7 @@ def test_clean_removes_what_was_made_and_nothing_else(copy: Path) -> None:
     for made in ("var/postgres", "var/bin", ".venv/lib", ".pytest_cache", "app/__pycache__"):
         (copy / made).mkdir(parents=True)
         (copy / made / "file").touch()
+    (copy / clean.COMPILED).touch()
     done = make("clean", folder=copy)
     assert done.returncode == 0, done.stderr
     assert {path.relative_to(copy) for path in copy.rglob("*")} == before

@@ -16,8 +16,9 @@ from tests.e2e.hosting import NO_CONFIG, accepts, hosting
 from tests.helpers.pages import commands, write_example
 from tests.helpers.support import CHECKOUT, service, wait_until
 
-HOSTING = CHECKOUT / "docs" / "hosting.md"
+HOSTING, POOLS = (CHECKOUT / "docs" / name for name in ("hosting.md", "pools.md"))
 GUNICORN = [line for line in commands(HOSTING) if line.startswith("gunicorn ")]
+(POOLED,) = [line for line in commands(POOLS) if "gunicorn -k" in line]
 # docs/hosting.md names the project mysite beside this program of one file.
 MYSITE = "from catalogue import application\n"
 
@@ -26,20 +27,22 @@ MYSITE = "from catalogue import application\n"
     ("line", "name", "path", "answer"),
     [
         (GUNICORN[0], "legacy.py", "/slow", {"answer": 42}),
+        (POOLED, "legacy.py", "/slow", {"answer": 42}),
         (GUNICORN[1], "catalogue.py", "/items/7", {"item": 7}),
     ],
-    ids=["Flask with psycopg2", "Django"],
+    ids=["Flask with psycopg2", "Flask, pooled", "Django"],
 )
 def test_a_legacy_application_runs_side_by_side(
     tmp_path: Path, postgres: Postgres, line: str, name: str, path: str, answer: object
 ) -> None:
-    """docs/hosting.md's commands and programs: fifty requests of a second take a few seconds."""
+    """The pages' commands and programs: fifty requests of a second take a few seconds."""
     write_example("docs/hosting.md", name, tmp_path)
     (tmp_path / "mysite").mkdir()
     (tmp_path / "mysite" / "wsgi.py").write_text(MYSITE)
-    environ = {"PYTHONPATH": str(tmp_path), "DATABASE_URL": postgres.url}
-    program, *arguments, target = shlex.split(line)
-    assert program == "gunicorn"
+    before, _, rest = line.partition("gunicorn ")
+    variables = dict(word.split("=") for word in before.split())
+    environ = {"PYTHONPATH": str(tmp_path), "DATABASE_URL": postgres.url, **variables}
+    *arguments, target = shlex.split(rest)
     typed = service(environ, *arguments, target=target, config=NO_CONFIG, wait=False)
     with typed as running, ThreadPoolExecutor(50) as clients:
         wait_until(lambda: accepts(running), "the worker to serve")
@@ -51,12 +54,13 @@ def test_a_legacy_application_runs_side_by_side(
 
 
 @pytest.mark.parametrize(
-    ("name", "printed"), [("report.py", "1\n42\n1.0\n"), ("engine.py", "42\n")]
+    ("name", "printed"),
+    [("report.py", "1\n42\n1.0\n"), ("engine.py", "42\n"), ("titles.py", "42\n")],
 )
 def test_a_script_of_the_page_about_pools_runs(
     tmp_path: Path, postgres: Postgres, mongo: Mongo, name: str, printed: str
 ) -> None:
-    """docs/pools.md: with both databases, and with SQLAlchemy's engine."""
+    """docs/pools.md: with both databases, with SQLAlchemy's engine, and with ours for it."""
     urls = {"DATABASE_URL": postgres.url, "MONGODB_URI": f"{mongo.url.rstrip('/')}/pages"}
     done = subprocess.run(
         [sys.executable, str(write_example("docs/pools.md", name, tmp_path))],

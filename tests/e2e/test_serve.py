@@ -25,6 +25,10 @@ from embedded.serve import NO_MONGODB
 from tests.helpers.processes import stat
 from tests.helpers.support import CHECKOUT, environ, free_port, wait_until
 
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+# The first one is what the short form sends; other tests send SIGINT and SIGTERM.
+SIGNALS = [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
+CHILDREN = ["-m gunicorn", "cluster_name", "secantus"]
 START_LIMIT_S = 120
 STOP_LIMIT_S = 60
 SERVE = (sys.executable, "-m", "embedded.serve")
@@ -260,7 +264,7 @@ def test_a_terminal_shows_a_short_log_and_the_banner_last(data: Path) -> None:
         assert 'href="docs"' in _shell(f"curl -sS {page}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", SIGNALS if IS_LONG else SIGNALS[:1])
 def test_a_signal_stops_everything_in_order(number: signal.Signals, data: Path) -> None:
     """Ctrl-C, SIGTERM and a closed terminal end it with status 0 and leave nothing."""
     with serve(data) as run:
@@ -324,7 +328,7 @@ def test_make_serve_passes_the_signal_on(to_group: bool, data: Path) -> None:
         assert "serve: " not in run.output.partition(READY)[2]
 
 
-@pytest.mark.parametrize("victim", ["-m gunicorn", "cluster_name", "secantus"])
+@pytest.mark.parametrize("victim", CHILDREN if IS_LONG else CHILDREN[:2])
 def test_a_child_that_dies_ends_everything(victim: str, data: Path) -> None:
     """No half of the service runs on: it says which part ended, and exits with 1."""
     with serve(data) as run:
