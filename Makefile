@@ -13,9 +13,9 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 test test-fast test-long test-deploy canary: export PYTHONDONTWRITEBYTECODE =
 COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline tests
 
-.PHONY: help serve dev test test-fast test-long test-deploy canary check pins wheel docs results bench-article bench-postgres bench-api bench-http \
+.PHONY: help serve dev test test-fast test-long test-deploy canary check pins wheel docs results bench-article bench-held bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
-	bench-slow-clients bench-legacy bench-documents clean \
+	bench-slow-clients bench-legacy bench-migrate bench-documents bench-copy clean \
 	have-python setup-serve setup-dev setup-bench
 
 .DEFAULT_GOAL := help
@@ -76,8 +76,11 @@ var/docs-venv/installed: requirements-docs.txt | have-python
 	@touch $@
 
 ##@ Measure
-bench-article: setup-dev ## run a thousand sleeping queries on a Postgres of a hundred connections
-	@exec .venv/bin/python -m bench.article
+bench-article: setup-dev ## run a thousand queries at once on a Postgres of a hundred connections
+	@exec .venv/bin/python -m bench.article $(ARGS)
+
+bench-held: setup-dev ## hold twice as many connections as the budget has, in pools of the application
+	@exec .venv/bin/python -m bench.held $(ARGS)
 
 bench-postgres: setup-bench ## compare reads from Postgres with four other ways to serve them
 	@exec .venv/bin/python -m bench.postgres $(ARGS)
@@ -112,8 +115,14 @@ bench-slow-clients: setup-dev ## measure the others while 500 clients are slow, 
 bench-legacy: setup-bench ## compare unmodified applications on our worker and on threads
 	@exec .venv/bin/python -m bench.legacy $(ARGS)
 
+bench-migrate: setup-bench ## compare five real applications, unmodified, before and after docs/migrate.md
+	@exec .venv/bin/python -m bench.migrate $(ARGS)
+
 bench-documents: setup-bench ## compare copies of 300,000 documents with what a script does
 	@exec .venv/bin/python -m bench.documents $(ARGS)
+
+bench-copy: setup-bench ## compare COPY beside another greenlet with psycopg2's own, which blocks it
+	@exec .venv/bin/python -m bench.copy $(ARGS)
 
 results: setup-bench ## write what the benches have measured here into docs/benchmarks.md
 	@exec .venv/bin/python -m bench.results

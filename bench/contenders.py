@@ -1,9 +1,9 @@
 """
 Who takes part in the article's experiment, and what they are asked.
 
-Every contender is a gunicorn started with the same number of workers. The scripts run on the
-stock gevent worker with nothing else set, from a folder without a ``gunicorn.conf.py``; ours
-as it runs in production.
+Every contender is a gunicorn started with the same number of workers. The scripts have nothing set
+but what their column says, and run from a folder without a ``gunicorn.conf.py``; our service runs
+as in production.
 """
 
 import subprocess
@@ -16,13 +16,15 @@ from bench.report import OURS
 from bench.servers import ROOT, Gunicorn, ServerError
 
 SCRIPTS = ROOT / "bench" / "scripts"
-PSYCOGREEN = "psycogreen"
-SCRIPT = ("--worker-class", "gevent", "--no-control-socket", "connect_per_request:app")
+STOCK, PSYCOGREEN, SQLALCHEMY = "stock-gevent", "psycogreen", "psycogreen-sqlalchemy"
+PGBOUNCER, SERVICE = "gthread-pgbouncer", "greenline-service"
+THREADS = "100"
+CONNECTING = "connect_per_request:app"
 
 
 @dataclass(frozen=True)
 class Work:
-    """One kind of query: how long it sleeps, on how many workers, how often it is measured."""
+    """One kind of query: how long it sleeps, on how many workers, how often it is asked."""
 
     name: str
     seconds: int
@@ -30,6 +32,14 @@ class Work:
     clients: tuple[int, ...]
     arguments: tuple[str, ...] = ()
     repeats: int = 1
+    asked: int = 1  # by each client
+    path: str = "/"  # of the scripts
+    body: bytes = b"1 rows\n"  # their answer
+
+    @property
+    def is_sleep(self) -> bool:
+        """Whether it sleeps in Postgres, which our service does as well."""
+        return self.path == "/"
 
 
 @dataclass(frozen=True)
@@ -39,37 +49,46 @@ class Contender:
     who: str
     arguments: tuple[str, ...]
     env: Mapping[str, str]
-    ready: str
-    path: str
+    ready: str = "/ready"
+    path: str = ""  # in place of the work's
     cwd: Path = SCRIPTS
 
-    def gunicorn(self, work: Work, log: Path) -> Gunicorn:
-        """Return its gunicorn for *work*, to be entered."""
+    def gunicorn(self, work: Work, log: Path, more: Mapping[str, str]) -> Gunicorn:
+        """Return its gunicorn for *work*, with *more* in its environment, to be entered."""
         arguments = [*self.arguments, "--workers", str(work.workers), *work.arguments]
-        return Gunicorn(arguments, ready=self.ready, env=self.env, log=log, cwd=self.cwd)
+        env = {**self.env, **more}
+        return Gunicorn(arguments, ready=self.ready, env=env, log=log, cwd=self.cwd)
 
-    def query(self, seconds: int) -> str:
-        """Return the path and query string that make it sleep for *seconds*."""
-        return f"{self.path}?seconds={seconds}"
+    def query(self, work: Work, seconds: int) -> str:
+        """Return the path and query string of *work* that sleeps for *seconds*."""
+        return f"{self.path or work.path}?seconds={seconds}"
 
 
 def contenders(database_url: str, mongodb_uri: str) -> list[Contender]:
-    """Return the script without and with psycopg2's hook, and ours."""
+    """Return the scripts on other workers and on ours, and our service."""
     url = {"DATABASE_URL": database_url}
-    ours = {**url, "MONGODB_URI": mongodb_uri, "GREENLINE_DIAGNOSTICS": "1"}
-    ours |= {"AUTH": "off", "GREENLINE_SURGE_HOSTS": "0"}  # no deploy rolls here
+    # No deploy rolls here; the scripts' folder has no greenline.
+    ours = {**url, "GREENLINE_SURGE_HOSTS": "0", "PYTHONPATH": str(ROOT)}
+    service = {**ours, "MONGODB_URI": mongodb_uri, "GREENLINE_DIAGNOSTICS": "1", "AUTH": "off"}
     return [
-        Contender("stock-gevent", SCRIPT, url, "/ready", "/"),
-        Contender(PSYCOGREEN, SCRIPT, {**url, "BENCH_PSYCOGREEN": "1"}, "/ready", "/"),
+        Contender(STOCK, _on("gevent"), url),
+        Contender(PSYCOGREEN, _on("gevent"), {**url, "BENCH_PSYCOGREEN": "1"}),
+        Contender(SQLALCHEMY, _on("gevent", "sqlalchemy_pool:app"), url),
+        Contender(PGBOUNCER, ("--threads", THREADS, *_on("gthread")), url),
+        Contender(OURS, _on("greenline.worker.GreenWorker"), {**ours, "GREENLINE_POOL": "1"}),
         Contender(
-            OURS,
+            SERVICE,
             ("-c", "gunicorn.conf.py", "app.wsgi:app"),
-            ours,
+            service,
             "/readyz",
             "/diagnostics/sleep",
             ROOT,
         ),
     ]
+
+
+def _on(worker: str, app: str = CONNECTING) -> tuple[str, ...]:
+    return ("--worker-class", worker, "--no-control-socket", app)
 
 
 def flask(*command: str, env: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from greenline.patch import patch_all
 patch_all()
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -33,6 +33,7 @@ from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
 from greenline.postgres.control import Control
 from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.transparent import pooled_connect
 
 ROUNDS, TIMES = 15, 300
 SQL = "select relname::text from pg_class where oid = %(oid)s::oid"
@@ -48,8 +49,12 @@ def main() -> None:
         pool = ConnectionPool(opener, max_size=1, control=Control(opener))
         conn = connect(server.url, 5.0)
         conn.autocommit = True
-        alone, foreign = backlog.psycopg2_connect(server.url), psycopg2.connect(server.url)
-        works = _works(pool, conn) | _statements(alone, foreign)
+        conns = {
+            "psycopg2's connection": backlog.psycopg2_connect(server.url),
+            "one that may be shared": psycopg2.connect(server.url),
+            "a pooled one": pooled_connect(server.url),
+        }
+        works = _works(pool, conn) | _connects(server.url) | _statements(conns)
         spent: dict[str, list[float]] = {name: [] for name in works}
         for _ in range(ROUNDS):
             for name, work in works.items():
@@ -64,8 +69,8 @@ def main() -> None:
         print("\n".join(_lateness(pool)))
         pool.close(2.0)
         conn.close()
-        alone.close()
-        foreign.close()
+        for each in conns.values():
+            each.close()
 
 
 def _lateness(pool: ConnectionPool) -> list[str]:
@@ -140,8 +145,25 @@ def _works(pool: ConnectionPool, conn: Any) -> dict[str, Callable[[], object]]:
     }
 
 
-def _statements(alone: Any, foreign: Any) -> dict[str, Callable[[], object]]:
-    """Return what an application does over a connection of psycopg2's, and over ours."""
+def _connects(url: str) -> dict[str, Callable[[], object]]:
+    """Return what code without a pool does, not pooled and pooled."""
+
+    def connect_and_ask(connect_to: Callable[[str], Any]) -> None:
+        conn = connect_to(url)
+        with conn.cursor() as cursor:
+            cursor.execute("select 1")
+        conn.close()
+
+    return {
+        "connect, and close": lambda: psycopg2.connect(url).close(),
+        "the same, pooled": lambda: pooled_connect(url).close(),
+        "connect, a query in a transaction, and close": partial(connect_and_ask, psycopg2.connect),
+        "all of the same, pooled": partial(connect_and_ask, pooled_connect),
+    }
+
+
+def _statements(conns: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
+    """Return what an application does over connections of psycopg2's, and of ours."""
 
     def execute(cursor: Any) -> None:
         cursor.execute("execute one")
@@ -152,7 +174,7 @@ def _statements(alone: Any, foreign: Any) -> dict[str, Callable[[], object]]:
             cursor.fetchall()
 
     works: dict[str, Callable[[], object]] = {}
-    for name, conn in (("psycopg2's connection", alone), ("one that may be shared", foreign)):
+    for name, conn in conns.items():
         conn.autocommit = True
         conn.cursor().execute("prepare one as select 1")
         works[f"execute, {name}"] = partial(execute, conn.cursor())

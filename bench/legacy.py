@@ -243,7 +243,7 @@ def prepared(
         for application in {each.name: each for each in applications}.values():
             if application.fill is not None:
                 print(f"filling the tables of {application.name}", file=sys.stderr, flush=True)
-                make_database(first, application)
+                make_database(first, application.name)
                 application.make_tables(address(first, application), folder)
         servers = {who[0]: first}
         first.stop()
@@ -253,14 +253,14 @@ def prepared(
         yield servers
 
 
-def make_database(postgres: Postgres, application: Application) -> None:
-    """Make the database of *application*."""
+def make_database(postgres: Postgres, name: str) -> None:
+    """Make the database *name*, which ``greenline`` owns."""
     connection = psycopg2.connect(postgres.superuser_url)
     try:
         connection.autocommit = True
         statement = sql.SQL("create database {} owner greenline")
         with connection.cursor() as cursor:
-            cursor.execute(statement.format(sql.Identifier(application.name)))
+            cursor.execute(statement.format(sql.Identifier(name)))
     finally:
         connection.close()
 

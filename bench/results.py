@@ -1,10 +1,10 @@
 """
-Write the results of the benches into ``docs/benchmarks.md``.
+Write the results of the benches into ``docs/benchmarks.md`` and ``docs/migrate.md``.
 
-Text of the page between ``<!-- results: NAME -->`` and ``<!-- end -->`` is replaced by what
-``bench/results/NAME.json`` has: the verdicts of the bench if it keeps some, else our throughput
-over that of each peer; the size of the machine, the day, and the picture. A block stays as it is if
-its bench has no results or its run was invalid.
+Text of a page between ``<!-- results: NAME -->`` and ``<!-- end -->`` is replaced by what
+``bench/results/NAME.json`` has: the table of the bench or its verdicts if it keeps some, else our
+throughput over that of each peer; the size of the machine, the day, and the picture. A block stays
+as it is if its bench has no results or its run was invalid.
 
     python -m bench.results
 """
@@ -19,13 +19,15 @@ from typing import Any
 
 from bench.report import OURS, RESULTS
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "benchmarks.md"
+PAGES = (PAGE, DOCS / "migrate.md")
 BLOCK = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class Page:
     """
-    The page of the benchmarks.
+    A page that has figures of the benches.
 
     :param path: the page, whose pictures are in ``pictures`` beside it. Default: the one in docs.
     :param results: the folder of the benches' JSON files and pictures. Default: bench/results.
@@ -65,7 +67,9 @@ class Page:
             f"{figures['date']}, {machine['cores']} cores, {machine['memory_gb']:.0f} GB, "
             f"Python {machine['python']}:",
         ]
-        if verdicts := figures.get("verdicts"):
+        if markdown := figures.get("table"):
+            parts.append(markdown)
+        elif verdicts := figures.get("verdicts"):
             parts.append("\n".join(f"- {text}" for text in verdicts))
         else:
             parts += _tables(figures)
@@ -122,4 +126,4 @@ def p99_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(Page().write()), file=sys.stderr)
+    print("\n".join(line for page in PAGES for line in Page(page).write()), file=sys.stderr)

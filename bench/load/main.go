@@ -10,7 +10,8 @@
 //
 // With -for it asks for that long instead of -n times, with -alone an operation is the POST alone,
 // and with -marker an answer whose body lacks that text "differs". A header (-H) may have "{client}"
-// in it, for the number of the client in four digits.
+// in it, for the number of the client in four digits, and a body "{number}", for that of the
+// request in eight: as many as the placeholder has characters, so the length stays right.
 package main
 
 import (
@@ -187,6 +188,7 @@ func main() {
 		requests = append(requests, []byte(request))
 	}
 
+	isNumbered := strings.Contains(*body, "{number}")
 	var ready, done sync.WaitGroup
 	var turn atomic.Int64
 	start := make(chan struct{})
@@ -217,6 +219,10 @@ func main() {
 					return
 				}
 				request := its[n%len(its)]
+				if isNumbered {
+					name := fmt.Sprintf("%08d", n)
+					request = bytes.ReplaceAll(request, []byte("{number}"), []byte(name))
+				}
 				var status string
 				if *body == "" || *alone {
 					status = one.find(request, []byte(*marker))

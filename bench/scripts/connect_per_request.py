@@ -21,14 +21,21 @@ TEXT = [("Content-Type", "text/plain")]
 
 
 def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Sleep in the database for the ``seconds`` of the query string."""
+    """Sleep in the database for the ``seconds`` of the query string, or read."""
+    body = b"done\n"
     if environ["PATH_INFO"] != "/ready":
-        (seconds,) = parse_qs(environ["QUERY_STRING"])["seconds"]
         connection = psycopg2.connect(os.environ["DATABASE_URL"])
         try:
             with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_sleep(%s)", (float(seconds),))
+                if environ["PATH_INFO"] == "/":
+                    (seconds,) = parse_qs(environ["QUERY_STRING"])["seconds"]
+                    cursor.execute("SELECT pg_sleep(%s)", (float(seconds),))
+                elif environ["PATH_INFO"] == "/one":
+                    cursor.execute("SELECT 1")
+                else:
+                    cursor.execute("SELECT * FROM actor")
+                body = f"{len(cursor.fetchall())} rows\n".encode()
         finally:
             connection.close()
     start_response("200 OK", TEXT)
-    return [b"done\n"]
+    return [body]

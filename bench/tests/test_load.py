@@ -94,6 +94,14 @@ def test_an_insert_is_found_or_reported(url: str) -> None:
     assert statuses(run) == {"200": 16, "404": 10, "differs": 4}
 
 
+def test_a_number_in_the_body_is_another_one_each_time(url: str, shelf: type[Shelf]) -> None:
+    """Eight digits, in the place of the eight characters of ``{number}``."""
+    load.run_for([f"{url}/kept"], 0.3, 2, marker="", headers={}, body='{"a": "{number}"}')
+    sent = {json.loads(body)["a"] for body in shelf.kept.values() if body != b"other"}
+    assert "00000000" in sent
+    assert len(sent) == sum(body != b"other" for body in shelf.kept.values())
+
+
 def test_no_server_there_is_an_error() -> None:
     """What cannot connect counts, each operation of it."""
     assert statuses(load.run(["http://127.0.0.1:9/there"], 4, 2)) == {"error": 4}

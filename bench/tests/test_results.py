@@ -7,7 +7,7 @@ import pytest
 from bench import documents
 from bench.promises import at_most
 from bench.report import Report, Row
-from bench.results import PAGE, Page
+from bench.results import PAGES, Page
 
 TEXT = """# Benchmarks
 
@@ -111,7 +111,8 @@ def test_an_invalid_run_is_not_published(page: Path, tmp_path: Path) -> None:
 def test_each_block_of_the_page_names_a_bench() -> None:
     """A misspelt name would never be written."""
     bench = Path(__file__).parent.parent
-    names = [line.split()[2] for line in PAGE.read_text().splitlines() if "<!-- results:" in line]
+    lines = [line for page in PAGES for line in page.read_text().splitlines()]
+    names = [line.split()[2] for line in lines if "<!-- results:" in line]
     assert names
     for name in names:
         module = name.removesuffix("-4-workers").replace("-", "_")

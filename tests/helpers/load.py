@@ -24,18 +24,20 @@ class Load:
     """
     *clients* greenlets that ask ``GET path?number`` at *addresses*, in turn.
 
-    With *body* they ``POST`` what it returns for the number, which is JSON.
+    With *body* they ``POST`` what it returns for the number, which is JSON. *headers* are lines
+    with their ends.
     """
 
     def __init__(
         self, *addresses: Address, clients: int = 50, path: str = "/count", keep: bool = True,
         body: Callable[[int], bytes] | None = None, pause_s: Callable[[], float] | None = None,
+        headers: str = "",
     ) -> None:  # fmt: skip
         self._addresses = itertools.cycle(addresses)
         self._path = path
         self._body = body
         self._pause_s = pause_s
-        self._connection = "keep-alive" if keep else "close"
+        self._headers = f"{headers}Connection: {'keep-alive' if keep else 'close'}\r\n"
         self._numbers = itertools.count()
         self._stop = Event()
         self.answered: dict[int, int] = {}
@@ -96,7 +98,7 @@ class Load:
         head = f"{'GET' if self._body is None else 'POST'} {target} HTTP/1.1\r\nHost: x\r\n"
         if body:
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        return f"{head}Connection: {self._connection}\r\n\r\n".encode() + body
+        return f"{head}{self._headers}\r\n".encode() + body
 
 
 def _read_answer(sock: socket.socket) -> tuple[int, bool, str]:
