@@ -31,8 +31,6 @@ class NestedCheckouts:
     """
     Decide which greenlet may take a connection.
 
-    ``acquiring`` is for the caller: the greenlets in a checkout.
-
     :param capacity: returns the number of connections, int.
     :param guaranteed: returns how many of them no other process can take, int. Default: all.
     """
@@ -42,7 +40,6 @@ class NestedCheckouts:
     ) -> None:
         self.capacity = capacity
         self._guaranteed = guaranteed or capacity
-        self.acquiring: set[Any] = set()
         # The connections in use, and those for which a holder of one waits: nested checkouts come
         # before first ones.
         self._taken = 0

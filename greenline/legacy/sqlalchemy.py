@@ -106,12 +106,17 @@ def wrap(pool_class: Any) -> None:
 
 
 class _Admission(NestedCheckouts):
-    """The admission to one pool; ``others`` are the connections that no request holds."""
+    """
+    The admission to one pool.
+
+    ``others`` are the connections that no request holds, ``acquiring`` the greenlets in a checkout.
+    """
 
     def __init__(self, capacity: int) -> None:
         super().__init__(lambda: capacity - self.others)
         self.is_limited = capacity > 1
         self.others = 0
+        self.acquiring: set[Any] = set()
 
 
 def _admission_of(pool: Any) -> _Admission:

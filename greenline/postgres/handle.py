@@ -18,18 +18,18 @@ import gevent
 import psycopg2
 from gevent import getcurrent
 from psycopg2.errors import ObjectInUse
-from psycopg2.extensions import STATUS_BEGIN, STATUS_PREPARED, STATUS_READY, ConnectionInfo, cursor
+from psycopg2.extensions import STATUS_PREPARED, STATUS_READY, ConnectionInfo, cursor
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline.postgres import session
 from greenline.postgres.connection import Connection
-from greenline.postgres.serialize import ENDING, CopyCursor, InTurn, mixed, yield_as_threads
+from greenline.postgres.serialize import CopyCursor, InTurn, in_turn, mixed
 from greenline.postgres.session import Session
 
 # libpq refuses this one before it opens a socket. psycopg2's own initialization with it leaves the
 # object closed: whatever reaches it in C ends with an error, and no pointer in it is missing.
 # With a user, or libpq looks the process's user up, by name service, before it looks at the hosts.
-NOWHERE = "host=a,b hostaddr=1 user=nobody"
+NOWHERE = "host=a,b hostaddr=1 user=none"
 CLOSED = "connection already closed"
 CURSOR_CLOSED = "cursor already closed"
 NESTED = "the connection cannot be re-entered recursively"
@@ -77,23 +77,17 @@ class Source(Protocol):
 
     def note_user(self, handle: "Handle", me: Any) -> None: ...
 
+    def end_request(self, handle: "Handle", me: Any) -> None: ...
+
     def close_idle(self) -> bool: ...
 
 
-def _passed_on(name: str, in_turn: bool = True) -> Any:
-    """Return a method that calls the pooled connection's *name*, once it is free."""
-    method = getattr(PsycopgConnection, name)
-    ends = name in ENDING
+def _passed_on(method: Any) -> Any:
+    """Return a method that calls the pooled connection's *method* at once."""
 
     @wraps(method)
     def passed_on(self: "Handle", *args: Any, **kwargs: Any) -> Any:
-        is_outer = in_turn and self._acquire()
-        try:
-            self._mark += ends
-            return method(self._live(), *args, **kwargs)
-        finally:
-            if is_outer:
-                self._release()
+        return method(self._live(), *args, **kwargs)
 
     return passed_on
 
@@ -106,15 +100,7 @@ def _member(name: str) -> Any:
         # After the end psycopg2's members still have values: those of a connection never made.
         return attribute.__get__(self._backend or (self if self.closed else self._live()))
 
-    def set_value(self: "Handle", value: Any) -> None:
-        is_outer = self._acquire()
-        try:
-            attribute.__set__(self._live(), value)
-        finally:
-            if is_outer:
-                self._release()
-
-    return property(get, set_value, doc=attribute.__doc__)
+    return property(get, in_turn(attribute.__set__), doc=attribute.__doc__)
 
 
 class Handle(InTurn, PsycopgConnection):
@@ -232,19 +218,6 @@ class Handle(InTurn, PsycopgConnection):
         if conn is not None:
             self._source.give_back(self, conn)
 
-    def commit(self) -> None:
-        """Commit; let other greenlets run if there is nothing to send."""
-        is_outer = self._acquire()
-        try:
-            conn = self._live()
-            is_sent = conn.status == STATUS_BEGIN
-            self._mark += 1
-            _commit(conn)
-        finally:
-            if is_outer:
-                self._release()
-        yield_as_threads(is_sent)
-
     def cursor(
         self,
         name: Any = None,
@@ -292,26 +265,16 @@ class Handle(InTurn, PsycopgConnection):
         if types:
             conn.string_types.update(types)
 
-    rollback = _passed_on("rollback")
-    reset = _passed_on("reset")
-    set_session = _passed_on("set_session")
-    set_isolation_level = _passed_on("set_isolation_level")
-    set_client_encoding = _passed_on("set_client_encoding")
-    xid = _passed_on("xid")
-    tpc_begin = _passed_on("tpc_begin")
-    tpc_prepare = _passed_on("tpc_prepare")
-    tpc_commit = _passed_on("tpc_commit")
-    tpc_rollback = _passed_on("tpc_rollback")
-    tpc_recover = _passed_on("tpc_recover")
     # What is asked while another greenlet's statement is in progress.
-    cancel = _passed_on("cancel", in_turn=False)
-    fileno = _passed_on("fileno", in_turn=False)
-    poll = _passed_on("poll", in_turn=False)
-    isexecuting = _passed_on("isexecuting", in_turn=False)
-    get_backend_pid = _passed_on("get_backend_pid", in_turn=False)
-    get_dsn_parameters = _passed_on("get_dsn_parameters", in_turn=False)
-    get_native_connection = _passed_on("get_native_connection", in_turn=False)
-    get_parameter_status = _passed_on("get_parameter_status", in_turn=False)
+    xid = _passed_on(PsycopgConnection.xid)
+    cancel = _passed_on(PsycopgConnection.cancel)
+    fileno = _passed_on(PsycopgConnection.fileno)
+    poll = _passed_on(PsycopgConnection.poll)
+    isexecuting = _passed_on(PsycopgConnection.isexecuting)
+    get_backend_pid = _passed_on(PsycopgConnection.get_backend_pid)
+    get_dsn_parameters = _passed_on(PsycopgConnection.get_dsn_parameters)
+    get_native_connection = _passed_on(PsycopgConnection.get_native_connection)
+    get_parameter_status = _passed_on(PsycopgConnection.get_parameter_status)
 
     autocommit = _member("autocommit")
     isolation_level = _member("isolation_level")
@@ -386,9 +349,8 @@ for _name in vars(ConnectionInfo):
         setattr(PooledInfo, _name, _known(_name))
 
 
-def _checked(name: str) -> Any:
-    """Return a cursor's method that uses the connection, once that is free."""
-    method = getattr(CopyCursor, name)
+def _checked(method: Any) -> Any:
+    """Return a cursor's *method* that uses the connection, once that is free."""
 
     @wraps(method)
     def checked(self: "PooledCursor", *args: Any, **kwargs: Any) -> Any:
@@ -494,21 +456,21 @@ class PooledCursor(CopyCursor):
             self._handle._bring_types(self._backend)
         return cursor.cast(self, oid, text)
 
-    executemany = _checked("executemany")
-    callproc = _checked("callproc")
-    copy_from = _checked("copy_from")
-    copy_to = _checked("copy_to")
-    copy_expert = _checked("copy_expert")
+    executemany = _checked(cursor.executemany)
+    callproc = _checked(cursor.callproc)
+    copy_from = _checked(CopyCursor.copy_from)
+    copy_to = _checked(CopyCursor.copy_to)
+    copy_expert = _checked(CopyCursor.copy_expert)
 
 
 class PooledNamedCursor(PooledCursor):
     """A server-side cursor, each fetch of which asks the server."""
 
-    fetchone = _checked("fetchone")
-    fetchmany = _checked("fetchmany")
-    fetchall = _checked("fetchall")
-    scroll = _checked("scroll")
-    __next__ = _checked("__next__")
+    fetchone = _checked(cursor.fetchone)
+    fetchmany = _checked(cursor.fetchmany)
+    fetchall = _checked(cursor.fetchall)
+    scroll = _checked(cursor.scroll)
+    __next__ = _checked(cursor.__next__)
 
     def close(self) -> None:
         """Close it on the server, unless its connection was given back, which does that too."""
@@ -516,13 +478,8 @@ class PooledNamedCursor(PooledCursor):
             _close_named(self)
 
 
-_close_named = _checked("close")
+_close_named = _checked(cursor.close)
 _is_closed: Callable[[cursor], bool] = cursor.closed.__get__
-
-
-def is_idle(handle: Handle) -> bool:
-    """Return whether no greenlet uses the pooled connection, and no cursor is left on it."""
-    return handle._owner is None and is_free(handle)
 
 
 def is_lost(handle: Handle) -> bool:
@@ -530,11 +487,12 @@ def is_lost(handle: Handle) -> bool:
     return handle._owner is None and handle._backend is not None and bool(handle._backend.closed)
 
 
-def is_free(handle: Handle) -> bool:
-    """Return the same while the current greenlet is the one that uses it."""
+def is_idle(handle: Handle) -> bool:
+    """Return whether no greenlet uses the pooled connection, and no cursor is left on it."""
     conn = handle._backend
     return (
-        conn is not None
+        handle._owner is None
+        and conn is not None
         and not conn.closed
         and not conn.is_spoilt
         and conn.status != STATUS_PREPARED
@@ -546,7 +504,7 @@ def is_free(handle: Handle) -> bool:
 
 
 def _references() -> int:
-    """Return what getrefcount() returns in :func:`is_free` for a connection without a cursor."""
+    """Return what getrefcount() returns in :func:`is_idle` for a connection without a cursor."""
     # Measured, because it differs by the version of Python.
     found = []
 

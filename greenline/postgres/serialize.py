@@ -41,46 +41,38 @@ _rowcount: Callable[[cursor], int] = cursor.rowcount.__get__
 _connection: Callable[[cursor], Any] = cursor.connection.__get__  # type: ignore[attr-defined]
 
 
-def yield_as_threads(is_sent: bool) -> None:
-    """
-    Let other greenlets run after a commit that has sent nothing, and so has not waited.
-
-    :param is_sent: whether it has sent something, bool.
-    """
-    # Threads switch here, because psycopg2 releases the interpreter's lock.
-    if not is_sent and getcurrent() is not gevent.get_hub():
-        yield_to_hub()
-
-
-def _in_turn(method: Any, of_cursor: bool = False) -> Any:
+def in_turn(method: Any, of_cursor: bool = False) -> Any:
     """
     Return *method* of a connection or a cursor, preceded by a wait until the connection is free.
-    """
 
+    :param method: psycopg2's, or one that is written over it.
+    :param of_cursor: whether it is a cursor's, bool. Default False: the connection to the server
+        is its first argument.
+    """
     ends = method.__name__ in ENDING and not of_cursor
 
     @wraps(method)
-    def in_turn(self: Any, *args: Any, **kwargs: Any) -> Any:
-        conn: SerializedConnection = self.connection if of_cursor else self
+    def call_in_turn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        conn: InTurn = self.connection if of_cursor else self
         is_outer = conn._acquire()
         try:
             conn._mark += ends
-            return method(self, *args, **kwargs)
+            return method(self if of_cursor else conn._live(), *args, **kwargs)
         finally:
             if is_outer:
                 conn._release()
 
-    return in_turn
+    return call_in_turn
 
 
 def _property_in_turn(name: str) -> Any:
     """Return the connection's property *name*, whose setter waits until the connection is free."""
     attribute: Any = getattr(PsycopgConnection, name)
-    return property(attribute.__get__, _in_turn(attribute.__set__), doc=attribute.__doc__)
+    return property(attribute.__get__, in_turn(attribute.__set__), doc=attribute.__doc__)
 
 
 class InTurn:
-    """Something that one greenlet uses at a time, first come, first served."""
+    """A connection that one greenlet uses at a time, first come, first served."""
 
     # Class attributes, so that a connection used by one greenlet needs no deque.
     _owner: Any = None
@@ -107,6 +99,32 @@ class InTurn:
             raise psycopg2.InterfaceError("connection already closed")
         made: Any = mixed(lobject_factory, GreenLobject)
         return made(self, oid, mode, new_oid, new_file)  # type: ignore[no-any-return]
+
+    def commit(self) -> None:
+        """Commit; let other greenlets run if there is nothing to send."""
+        is_outer = self._acquire()
+        try:
+            conn = self._live()
+            is_sent = conn.status == STATUS_BEGIN
+            self._mark += 1
+            _commit(conn)
+        finally:
+            if is_outer:
+                self._release()
+        # Threads switch here, because psycopg2 releases the interpreter's lock.
+        if not is_sent and getcurrent() is not gevent.get_hub():
+            yield_to_hub()
+
+    rollback = in_turn(PsycopgConnection.rollback)
+    reset = in_turn(PsycopgConnection.reset)
+    set_session = in_turn(PsycopgConnection.set_session)
+    set_isolation_level = in_turn(PsycopgConnection.set_isolation_level)
+    set_client_encoding = in_turn(PsycopgConnection.set_client_encoding)
+    tpc_begin = in_turn(PsycopgConnection.tpc_begin)
+    tpc_prepare = in_turn(PsycopgConnection.tpc_prepare)
+    tpc_commit = in_turn(PsycopgConnection.tpc_commit)
+    tpc_rollback = in_turn(PsycopgConnection.tpc_rollback)
+    tpc_recover = in_turn(PsycopgConnection.tpc_recover)
 
     def _acquire(self) -> bool:
         """
@@ -193,18 +211,6 @@ class SerializedConnection(InTurn, WatchedConnection):
             return _cursor(self, name, made, withhold, scrollable)
         return adopt(_cursor(self, name, factory, withhold, scrollable), cursor_class, is_named)
 
-    def commit(self) -> None:
-        """Commit; let other greenlets run if there is nothing to send."""
-        is_outer = self._acquire()
-        try:
-            is_sent = self.status == STATUS_BEGIN
-            self._mark += 1
-            _commit(self)
-        finally:
-            if is_outer:
-                self._release()
-        yield_as_threads(is_sent)
-
     def close(self) -> None:
         """Close, after the statement in progress."""
         is_outer = self._acquire()
@@ -215,16 +221,6 @@ class SerializedConnection(InTurn, WatchedConnection):
             if is_outer:
                 self._release()
 
-    rollback = _in_turn(PsycopgConnection.rollback)
-    reset = _in_turn(PsycopgConnection.reset)
-    set_session = _in_turn(PsycopgConnection.set_session)
-    set_isolation_level = _in_turn(PsycopgConnection.set_isolation_level)
-    set_client_encoding = _in_turn(PsycopgConnection.set_client_encoding)
-    tpc_begin = _in_turn(PsycopgConnection.tpc_begin)
-    tpc_prepare = _in_turn(PsycopgConnection.tpc_prepare)
-    tpc_commit = _in_turn(PsycopgConnection.tpc_commit)
-    tpc_rollback = _in_turn(PsycopgConnection.tpc_rollback)
-    tpc_recover = _in_turn(PsycopgConnection.tpc_recover)
     autocommit = _property_in_turn("autocommit")
     isolation_level = _property_in_turn("isolation_level")
     readonly = _property_in_turn("readonly")
@@ -269,11 +265,7 @@ class CopyCursor(cursor):
 
         The parameters and their defaults are psycopg2's.
         """
-        if not hasattr(file, "read"):
-            raise TypeError("argument 1 must have a .read() method")
-        conn = _connection(self)
-        sql = copying.copy_from_sql(conn, table, sep, null, columns, "FROM stdin")
-        CopyCursor.copy_expert(self, sql, file, size)
+        self._copy(file, "read", "FROM stdin", table, sep, null, columns, size)
 
     def copy_to(
         self, file: Any, table: str, sep: str = "\t", null: str = "\\N", columns: Any = None
@@ -283,11 +275,16 @@ class CopyCursor(cursor):
 
         The parameters and their defaults are psycopg2's.
         """
-        if not hasattr(file, "write"):
-            raise TypeError("argument 1 must have a .write() method")
-        conn = _connection(self)
-        sql = copying.copy_from_sql(conn, table, sep, null, columns, "TO stdout")
-        CopyCursor.copy_expert(self, sql, file)
+        self._copy(file, "write", "TO stdout", table, sep, null, columns)
+
+    def _copy(
+        self, file: Any, needed: str, direction: str, table: str, sep: str, null: str, columns: Any,
+        size: int = copying.READ_BYTES,
+    ) -> None:  # fmt: skip
+        if not hasattr(file, needed):
+            raise TypeError(f"argument 1 must have a .{needed}() method")
+        sql = copying.copy_from_sql(_connection(self), table, sep, null, columns, direction)
+        CopyCursor.copy_expert(self, sql, file, size)
 
 
 class SerializedCursor(CopyCursor):
@@ -319,22 +316,22 @@ class SerializedCursor(CopyCursor):
             else:
                 conn._owner = None
 
-    executemany = _in_turn(cursor.executemany, of_cursor=True)
-    callproc = _in_turn(cursor.callproc, of_cursor=True)
-    copy_expert = _in_turn(CopyCursor.copy_expert, of_cursor=True)
-    copy_from = _in_turn(CopyCursor.copy_from, of_cursor=True)
-    copy_to = _in_turn(CopyCursor.copy_to, of_cursor=True)
+    executemany = in_turn(cursor.executemany, of_cursor=True)
+    callproc = in_turn(cursor.callproc, of_cursor=True)
+    copy_expert = in_turn(CopyCursor.copy_expert, of_cursor=True)
+    copy_from = in_turn(CopyCursor.copy_from, of_cursor=True)
+    copy_to = in_turn(CopyCursor.copy_to, of_cursor=True)
 
 
 class SerializedNamedCursor(SerializedCursor):
     """A server-side cursor, each fetch of which asks the server."""
 
-    fetchone = _in_turn(cursor.fetchone, of_cursor=True)
-    fetchmany = _in_turn(cursor.fetchmany, of_cursor=True)
-    fetchall = _in_turn(cursor.fetchall, of_cursor=True)
-    scroll = _in_turn(cursor.scroll, of_cursor=True)
-    close = _in_turn(cursor.close, of_cursor=True)
-    __next__ = _in_turn(cursor.__next__, of_cursor=True)
+    fetchone = in_turn(cursor.fetchone, of_cursor=True)
+    fetchmany = in_turn(cursor.fetchmany, of_cursor=True)
+    fetchall = in_turn(cursor.fetchall, of_cursor=True)
+    scroll = in_turn(cursor.scroll, of_cursor=True)
+    close = in_turn(cursor.close, of_cursor=True)
+    __next__ = in_turn(cursor.__next__, of_cursor=True)
 
 
 def connection_class(base: type, mixin: type = SerializedConnection) -> type:

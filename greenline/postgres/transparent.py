@@ -439,8 +439,7 @@ def end_request() -> None:
         for reference in _used_by.pop(me, ()):
             handle = reference()
             if handle is not None:
-                source: Any = handle._source
-                stack.callback(source.end_request, handle, me)
+                stack.callback(handle._source.end_request, handle, me)
 
 
 def _roll_back(handle: Handle, conn: Backend) -> None:
