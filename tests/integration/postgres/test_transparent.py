@@ -20,7 +20,7 @@ from psycopg2 import connect as imported_before
 from psycopg2 import sql
 from psycopg2.extensions import STATUS_BEGIN, TRANSACTION_STATUS_IDLE, connection
 
-from embedded.postgres import Postgres
+from embedded.postgres import Postgres, temporary
 from greenline.errors import DeadlineExceeded, PoolTimeout
 from greenline.hub import deadline, request_end
 from greenline.hub.handlers import Handlers
@@ -32,6 +32,13 @@ from tests.helpers.support import wait_until
 
 LIMIT_S = 30.0
 SIZE = 3
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """A server of its own: the session's has the service's connections too."""
+    with temporary() as server:
+        yield server
 
 
 @pytest.fixture
