@@ -448,11 +448,18 @@ def _roll_back(handle: Handle, conn: Backend) -> None:
         return
     log.debug("a request has left a transaction open: rolled back")
     with suppress(Exception):  # the next one to use it gets the error
-        if conn.status == STATUS_BEGIN:
-            Handle.rollback(handle)
-        else:
-            with PsycopgConnection.cursor(conn, cursor_factory=cursor) as asked:
-                asked.execute("rollback")
+        is_outer = handle._acquire()
+        try:
+            # Not by the handle's own method: it would note the request, which has ended, as a user.
+            handle._mark += 1
+            if conn.status == STATUS_BEGIN:
+                PsycopgConnection.rollback(conn)
+            else:
+                with PsycopgConnection.cursor(conn, cursor_factory=cursor) as asked:
+                    asked.execute("rollback")
+        finally:
+            if is_outer:
+                handle._release()
 
 
 def _collect() -> None:

@@ -33,13 +33,18 @@ class Watch:
         )
 
     def ask(self, statement: str, *values: object) -> Any:
-        with self._conn.cursor() as cursor:
-            cursor.execute(statement, values)
-            row = cursor.fetchone()
-            return row[0] if row else None
+        return ask(self._conn, statement, *values)
 
     def close(self) -> None:
         self._conn.close()
+
+
+def ask(conn: Any, statement: str, *values: object) -> Any:
+    """Return the first value of the answer."""
+    with conn.cursor() as cursor:
+        cursor.execute(statement, values)
+        row = cursor.fetchone()
+        return row[0] if row else None
 
 
 def limited(watch: Watch, most: int) -> str:

@@ -36,6 +36,7 @@ from greenline.errors import LatePatching, PoolTimeout
 from greenline.hub import deadline
 from greenline.mongo import counted, transparent
 from greenline.mongo import open as mongo_open
+from tests.helpers.greenlets import at_once
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import CHECKOUT, wait_until
 
@@ -86,14 +87,6 @@ def uri(empty_mongo: str, mongo_proxy: Proxy, engine: Server, pooled: None) -> s
 def direct(empty_mongo: str, pooled: None) -> str:
     """A new database of a replica set."""
     return empty_mongo
-
-
-def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """Return what *works* return, each in a greenlet of its own."""
-    with gevent.Timeout(LIMIT_S):
-        running = [gevent.spawn(work) for work in works]
-        gevent.joinall(running, raise_error=True)
-    return [one.value for one in running]
 
 
 def shared_by(client: Client) -> transparent.SharedClient:

@@ -19,7 +19,7 @@ from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.postgres import copying
 from greenline.postgres.copying import PIECE_BYTES
-from tests.helpers.pools import Watch
+from tests.helpers.pools import Watch, ask
 from tests.helpers.support import wait_until
 
 LIMIT_S = 30.0
@@ -94,13 +94,6 @@ class Failing(Endless):
     def _fail(self) -> None:
         if self.rows == 1000:
             raise self.error
-
-
-def ask(conn: Any, statement: str) -> Any:
-    """Return the first value of the answer."""
-    with conn.cursor() as cursor:
-        cursor.execute(statement)
-        return cursor.fetchone()[0]
 
 
 def copy(conn: Any, statement: str, file: Any) -> int:

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic
@@ -25,6 +24,7 @@ from greenline.hub import deadline
 from greenline.postgres import backlog, foreign
 from greenline.postgres.connect import connect as connect_our_own
 from greenline.telemetry import counters
+from tests.helpers.greenlets import at_once
 from tests.helpers.pools import Watch, limited, through
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import CHECKOUT, wait_until
@@ -45,14 +45,6 @@ def ask(url: str, statement: str = "select 1", **more: Any) -> Any:
     with closing(psycopg2.connect(url, **more)) as conn, conn.cursor() as cursor:
         cursor.execute(statement)
         return (cursor.fetchone() or (None,))[0]
-
-
-def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """Return what *works* return, each in a greenlet of its own."""
-    with gevent.Timeout(LIMIT_S):
-        running = [gevent.spawn(work) for work in works]
-        gevent.joinall(running, raise_error=True)
-    return [one.value for one in running]
 
 
 def test_connect_timeout_counts(deaf: Proxy) -> None:

@@ -30,6 +30,8 @@ from embedded.postgres import Postgres
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.postgres.wait import keeping_promises
+from tests.helpers.greenlets import at_once
+from tests.helpers.pools import ask
 
 LIMIT_S = 20.0
 
@@ -49,22 +51,6 @@ def callback(request: pytest.FixtureRequest) -> Iterator[str]:
         set_wait_callback(keeping_promises(gevent_wait_callback))
     yield request.param
     set_wait_callback(before)
-
-
-def ask(conn: connection, statement: str, *values: object) -> Any:
-    """Return the first value of the answer."""
-    with conn.cursor() as one:
-        one.execute(statement, values)
-        row = one.fetchone()
-        return row[0] if row else None
-
-
-def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """Return what *works* return, each in a greenlet of its own."""
-    with gevent.Timeout(LIMIT_S):
-        running = [gevent.spawn(work) for work in works]
-        gevent.joinall(running, raise_error=True)
-    return [one.value for one in running]
 
 
 def asleep(conn: connection, seconds: float = 0.1) -> "gevent.Greenlet[..., Any]":

@@ -27,7 +27,8 @@ from greenline.hub.handlers import Handlers
 from greenline.postgres import foreign, transparent
 from greenline.postgres import open as postgres_open
 from greenline.postgres.handle import UNLISTED, Handle
-from tests.helpers.pools import Watch, limited
+from tests.helpers.greenlets import at_once
+from tests.helpers.pools import Watch, ask, limited
 from tests.helpers.support import wait_until
 
 LIMIT_S = 30.0
@@ -58,22 +59,6 @@ def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         wait_until(are_back, "all to be back")
         pool.close()
     transparent._pools.clear()
-
-
-def ask(conn: Any, statement: str, *values: object) -> Any:
-    """Return the first value of the answer."""
-    with conn.cursor() as cursor:
-        cursor.execute(statement, values)
-        row = cursor.fetchone()
-        return row[0] if row else None
-
-
-def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """Return what *works* return, each in a greenlet of its own."""
-    with gevent.Timeout(LIMIT_S):
-        running = [gevent.spawn(work) for work in works]
-        gevent.joinall(running, raise_error=True)
-    return [one.value for one in running]
 
 
 def request(work: Callable[[], Any]) -> "gevent.Greenlet[..., Any]":
@@ -432,6 +417,17 @@ def test_the_end_of_a_request_leaves_the_transaction_of_another_one(
     assert conn.status != STATUS_BEGIN
     assert ask(conn, "select count(*) from shared") == 1
     conn.close()
+
+
+def test_each_request_ends_what_it_leaves_in_the_connection_of_an_earlier_one(url: str) -> None:
+    """Not the first one alone; and none counts as a user of the connection afterwards."""
+    conn = request(lambda: psycopg2.connect(url)).get(timeout=LIMIT_S)
+    for _ in range(3):
+        request(lambda: ask(conn, "select 1")).get(timeout=LIMIT_S)
+        assert conn._backend.info.transaction_status == TRANSACTION_STATUS_IDLE
+        assert conn._requests == set()
+        assert conn._backend.holder is None
+    assert not transparent._used_by
 
 
 def test_a_begin_of_the_application_ends_with_its_request(url: str) -> None:
