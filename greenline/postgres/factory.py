@@ -397,7 +397,6 @@ def pool_of(
         )
         opened = OpenPostgres(pool, share, connect_to, prepare=is_direct)
     counters.add(name, pool.stats, pool.statistics.reader())
-    close_at_exit(opened.close)
     return pool, share.nesting, opened.close
 
 

@@ -50,6 +50,7 @@ from greenline.hub import request_end, unavailable
 from greenline.hub.handlers import Handler
 from greenline.hub.patching import require_hook
 from greenline.hub.request_timeout import WaitTimeout
+from greenline.lifecycle.resources import close_at_exit
 from greenline.postgres import factory, foreign, scoped, session
 from greenline.postgres.handle import CLOSED, Backend, Handle, is_idle, is_lost
 from greenline.postgres.limits import APPLICATION
@@ -184,9 +185,7 @@ def _close_unused() -> None:
 
 class DsnPool:
     """
-    The pool of one connection string.
-
-    ``close`` closes it.
+    The pool of one connection string, which the exit of the process closes.
 
     :param dsn: the connection string.
     """
@@ -205,10 +204,18 @@ class DsnPool:
         self.is_parents = False  # this process was forked, and has its parent's connections
         timeout_s = connect_timeout_s(parameters(dsn)) or foreign.SLOT_TIMEOUT_S
         self._timeout_s = timeout_s
-        self._pool, self._nesting, self.close = factory.pool_of(
+        self._pool, self._nesting, self._close_pool = factory.pool_of(
             dsn, partial(_connect, dsn), name="psycopg2 pool", timeout_s=timeout_s,
             on_wait=self._look,
         )  # fmt: skip
+        close_at_exit(self.close)
+
+    def close(self) -> None:
+        """Close the pool, and the connections that an application's own pool keeps idle."""
+        for handle in list(self._handles):
+            if is_idle(handle):
+                self._lose(handle)
+        self._close_pool()
 
     def has_handles(self) -> bool:
         """Return whether the application has connections of it."""
@@ -417,9 +424,10 @@ class DsnPool:
             self._lose(handle)
 
     def _lose(self, handle: Any) -> None:
-        """Give the slot of a lost connection to others; its handle is closed."""
+        """Close the connection of *handle*, which has lost it, and give its slot to others."""
         conn, handle._backend, handle._is_lost = handle._backend, None, True
-        self.collect(conn)
+        self._end_hold(conn)
+        self._pool.discard(conn)
 
     def _may_move(self, handle: Handle) -> bool:
         """Return whether *handle* is outside a transaction, and may lose its connection now."""

@@ -472,6 +472,19 @@ def test_an_interrupted_close_gives_back(url: str) -> None:
     wait_until(lambda: stats(url)["active"] == 0, "all to be back")
 
 
+def test_the_end_of_a_pool_closes_idle_connections(url: str, watch: Watch) -> None:
+    """Of handles that an application keeps: a stopping worker leaves no slot to be waited for."""
+    named = f"{url}&application_name=kept"
+    held = [psycopg2.connect(named) for _ in range(SIZE)]
+    for conn in held:
+        ask(conn, "select 1")
+        conn.commit()
+    transparent._pools[named].close()
+    kept = "select count(*) from pg_stat_activity where application_name = 'kept'"
+    assert watch.ask(kept) == 0
+    assert [conn.closed for conn in held] == [2] * SIZE
+
+
 def test_lost_connections_keep_nobody_waiting(url: str, postgres: Postgres) -> None:
     """The server has ended those of idle handles, which are closed then."""
     held = [psycopg2.connect(url) for _ in range(SIZE)]
