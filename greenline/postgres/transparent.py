@@ -192,6 +192,7 @@ class DsnPool:
 
     def __init__(self, dsn: str) -> None:
         given = parse_dsn(dsn)
+        self._key = dsn
         self.dsn = make_dsn(**{**given, "password": HIDDEN}) if "password" in given else dsn
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._moving: gevent.Greenlet[..., None] | None = None  # begun by the end of a request
@@ -212,6 +213,8 @@ class DsnPool:
 
     def close(self) -> None:
         """Close the pool, and the connections that an application's own pool keeps idle."""
+        if _pools.get(self._key) is self:
+            del _pools[self._key]  # code that runs at the exit after this connects anew
         for handle in list(self._handles):
             if is_idle(handle):
                 self._lose(handle)

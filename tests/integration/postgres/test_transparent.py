@@ -483,6 +483,8 @@ def test_the_end_of_a_pool_closes_idle_connections(url: str, watch: Watch) -> No
     kept = "select count(*) from pg_stat_activity where application_name = 'kept'"
     assert watch.ask(kept) == 0
     assert [conn.closed for conn in held] == [2] * SIZE
+    with closing(psycopg2.connect(named)) as conn:  # at the exit of the process, for instance
+        assert ask(conn, "select 1") == 1
 
 
 def test_lost_connections_keep_nobody_waiting(url: str, postgres: Postgres) -> None:
