@@ -5,9 +5,10 @@ The article's experiment: many clients at once, each with one query to Postgres.
    psycopg2's hook; on gthread behind a pgbouncer; and, unmodified, on our worker with
    ``GREENLINE_POOL=1``. Beside it, the same with SQLAlchemy's pool, and our service. All have one
    Postgres with ``max_connections`` 100, and as many of its connections as our budget.
-2. Every figure is of a server of its own, warmed by one short query from each client, on a
-   Postgres without other connections. Each client asks for a short query four times; that is
-   repeated in rounds, of which the middle one counts.
+2. Every figure is of a server of its own, on a Postgres without other connections. It is warm: each
+   client has asked once, for a query that sleeps WARM_UP_S where the measured one sleeps too. Each
+   client asks for a short query four times; that is repeated in rounds, of which the middle one
+   counts.
 3. What has no answer after CUT_S seconds is cut and counts as an error: without the hook a
    thousand clients would take a thousand seconds.
 4. The others' errors are what the experiment shows; one of ours makes the run invalid. The exit
@@ -49,8 +50,9 @@ from embedded.postgres import Postgres, temporary
 MAX_CONNECTIONS = 100
 # gunicorn's timeout and our REQUEST_TIMEOUT: no answer is expected later than that.
 CUT_S = 30
-# What everyone is asked for before the measurement: imports, lazy connects and caches are done.
-WARM_UP_S = 0
+# Seconds of sleep that everyone is asked for before the measurement: imports and caches are done,
+# and a pool has as many connections as there are clients, within its size.
+WARM_UP_S = 0.5
 ACTORS = 200
 SHORT = ("--worker-connections", "100")
 WORKS = (
@@ -208,7 +210,7 @@ def main() -> int:
             found.invalid(str(error))
     status = found.finish()
     print(f"\nerror: no answer within {CUT_S} s, or none at all")
-    print("before each measurement every client asks once for a query that does not sleep")
+    print(f"before each measurement every client asks once; what sleeps does so for {WARM_UP_S} s")
     return promises.status(found.verdicts) or status
 
 
