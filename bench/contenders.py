@@ -59,7 +59,7 @@ class Contender:
         env = {**self.env, **more}
         return Gunicorn(arguments, ready=self.ready, env=env, log=log, cwd=self.cwd)
 
-    def query(self, work: Work, seconds: int) -> str:
+    def query(self, work: Work, seconds: float) -> str:
         """Return the path and query string of *work* that sleeps for *seconds*."""
         return f"{self.path or work.path}?seconds={seconds}"
 

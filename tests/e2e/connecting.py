@@ -63,3 +63,22 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
     conn.close()
     start_response("200 OK", [("Content-Length", "2")])
     return iter([b"ok"])
+
+
+class Failing:
+    """A body whose end is an error."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([b"ok"])
+
+    def close(self) -> None:
+        raise RuntimeError("the end of the body")
+
+
+def careless(environ: dict[str, Any], start_response: Any) -> Failing:
+    """Leave a transaction open, and fail when all was sent."""
+    kept.append(connect())
+    with closing(kept[-1].cursor()) as cursor:
+        cursor.execute("select 1")
+    start_response("200 OK", [("Content-Length", "2")])
+    return Failing()

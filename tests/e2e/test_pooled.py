@@ -12,6 +12,7 @@ from tests.helpers.support import wait_until
 from tests.helpers.watch import count
 
 FLASK, PLAIN = "tests.e2e.connecting:app", "tests.e2e.connecting:plain"
+CARELESS = "tests.e2e.connecting:careless"
 SIZE = 4
 BACKENDS = """
 select count(*) from pg_stat_activity
@@ -50,6 +51,22 @@ def test_none_in_time_is_a_503(target: str, postgres: Postgres, empty_database: 
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
         assert holding.result().status == 200
         assert running.get("/sleep/0.0").status == 200
+
+
+def test_none_before_the_deadline_is_a_503_too(empty_database: str) -> None:
+    """It is no fault of the application's time, which a 504 would say."""
+    given = settings(empty_database, POSTGRES_POOL_SIZE="1", GREENLINE_POOL_TAKE_OVER="0")
+    with hosting(FLASK, REQUEST_TIMEOUT="1", **given) as running:
+        assert running.get("/forget").status == 200  # it keeps the only connection
+        refused = running.get("/sleep/0.0")
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+
+
+def test_an_error_at_the_end_of_the_answer_ends_the_transaction(empty_database: str) -> None:
+    """All of them keep a connection: each can be taken over."""
+    with hosting(CARELESS, **settings(empty_database)) as running:
+        assert {running.get("/").status for _ in range(3 * SIZE)} == {200}
+        assert "the end of the body" in running.log
 
 
 def test_a_client_that_has_gone_is_no_lack_of_connections(
