@@ -75,7 +75,7 @@ class FixedPlan:
         self._published = published
 
     def _read(self, conn: Connection) -> Plan:
-        plan = self._plan_for(read_facts(conn))
+        plan = self._plan_for(read_facts(conn, self._slot_table.pids()))
         if plan != self._plan:
             self._plan = plan
             self._slot_table.resize(plan.host, plan.reserved)

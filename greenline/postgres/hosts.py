@@ -91,10 +91,13 @@ class Hosts:
 
         :raises ConfigError: they do not fit even one host, or a pooler is in between.
         """
-        facts = self._facts = self._last_facts = read_facts(conn)
+        facts = self._facts = self._last_facts = self._read(conn)
         require_sessions(facts)
         self._read_due = monotonic() + SETTLE_S
         self._replan(max(self._slot_table.hosts, 1))
+
+    def _read(self, conn: Connection) -> PostgresFacts:
+        return read_facts(conn, self._slot_table.pids())
 
     def read_again(self, conn: Connection) -> None:
         """Read the connections of other applications again, about every ``READ_S``."""
@@ -103,7 +106,7 @@ class Hosts:
         self._read_due = monotonic() + READ_S
         # The smaller of two readings: a backend of this application that has just begun has no name
         # yet, and is counted as another application's.
-        before, self._last_facts = self._last_facts, read_facts(conn)
+        before, self._last_facts = self._last_facts, self._read(conn)
         self._facts = min(before or self._last_facts, self._last_facts, key=_others)
 
     def check(self) -> None:

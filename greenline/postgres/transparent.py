@@ -495,8 +495,8 @@ def _connect(
     :raises psycopg2.OperationalError: as libpq words it.
     """
     begun: list[Backend] = []
-    if application != APPLICATION:  # hosts that are counted are known by it
-        dsn = make_dsn(dsn, fallback_application_name=application)
+    # Without a name of the application: the budget must not count it as another's.
+    dsn = make_dsn(dsn, fallback_application_name=application)
 
     def new(_: str) -> Backend:
         begun[:] = [Backend.__new__(Backend)]

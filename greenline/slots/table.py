@@ -93,6 +93,12 @@ class SlotTable:
             "wanting": len(list(self._share.requests(self._clock()))),
         }
 
+    def pids(self) -> list[int]:
+        """Return the process ids of the backends in the slots of all processes; a hint."""
+        states = self._file.states(0, SLOTS)
+        found = (self._file.pid(number) for number, state in enumerate(states) if state != FREE)
+        return [pid for pid in found if pid]
+
     @property
     def published(self) -> int:
         """The capacity that a process has read from the server; 0 if none has."""

@@ -26,7 +26,9 @@ from greenline.hub import deadline, request_end
 from greenline.hub.handlers import Handlers
 from greenline.postgres import foreign, transparent
 from greenline.postgres import open as postgres_open
+from greenline.postgres.connect import connect
 from greenline.postgres.handle import UNLISTED, Handle
+from greenline.postgres.limits import read_facts
 from tests.helpers.greenlets import at_once
 from tests.helpers.pools import Watch, ask, limited
 from tests.helpers.support import wait_until
@@ -300,6 +302,22 @@ def _name_of(conn: Any) -> tuple[str, bool]:
     name = ask(conn, "show application_name")
     conn.commit()
     return name, conn.autocommit
+
+
+def test_its_connections_are_the_budgets_own(url: str) -> None:
+    """For every process that reads the limits; under another name for those that know the slots."""
+    held = [psycopg2.connect(url) for _ in range(SIZE)]
+    pool = transparent._pools[url]
+    with closing(connect(url, 5.0)) as conn:
+        conn.autocommit = True
+        assert read_facts(conn).others_of_role == 0
+        for each in held:
+            ask(each, "set application_name = 'of the application'; select 1")
+            each.commit()
+        assert read_facts(conn).others_of_role == SIZE
+        table = pool._pool._slots._slot_table
+        assert table is not None
+        assert read_facts(conn, table.pids()).others_of_role == 0
 
 
 def test_taking_over_can_be_turned_off(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
