@@ -139,7 +139,7 @@ def test_unmodified_code_is_pooled_through_it(
     try:
         with pytest.raises(psycopg2.OperationalError, match="PGBOUNCER_POOL_SIZE: not set"):
             ask()
-        for pool in transparent._pools.values():
+        for pool in list(transparent._pools.values()):
             pool.close()
         transparent._pools.clear()
         monkeypatch.setenv("PGBOUNCER_POOL_SIZE", str(POOL_SIZE))
@@ -149,6 +149,6 @@ def test_unmodified_code_is_pooled_through_it(
         (pool,) = transparent._pools.values()
         assert pool._pool.stats()["size"] <= POOL_SIZE
     finally:
-        for pool in transparent._pools.values():
+        for pool in list(transparent._pools.values()):
             pool.close()
         fresh.stop()
