@@ -1,10 +1,10 @@
 """
 A Flask application that was written for threads, on Greenline's worker as it is.
 
-Each request connects and waits for a second in Postgres. Fifty requests at once take a second, not
-fifty: GREENLINE_POOL=1 makes each connect a checkout from a pool. Before, it ran as
-``gunicorn --threads 8 flask_legacy:app``. With DATABASE_URL in the environment, in the folder
-examples/, where the first command installs greenline from this checkout:
+Each request connects and waits for a second in Postgres. Fifty requests at once take two seconds,
+not fifty: GREENLINE_POOL=1 makes each connect a checkout from a pool, which has fewer than fifty.
+Before, it ran as ``gunicorn --threads 8 flask_legacy:app``. With DATABASE_URL in the environment,
+in the folder examples/, where the first command installs greenline from this checkout:
 
     pip install .. flask psycopg2-binary
     GREENLINE_POOL=1 gunicorn -k greenline.worker.GreenWorker flask_legacy:app

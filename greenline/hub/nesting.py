@@ -59,15 +59,21 @@ class NestedCheckouts:
         :raises DeadlineExceeded: the request's deadline has passed.
         """
         self._checkouts += 1
+        return self.acquire_now(me) or self._wait(me, timeout_s)
+
+    def acquire_now(self, me: Any) -> bool:
+        """
+        Admit a greenlet without a wait; return whether it may take a connection.
+
+        :param me: a weak reference to the greenlet.
+        """
         # A nested checkout does not wait here: it would keep a connection that others wait for.
         if me in self._held:
             self._is_nested = True
-            self._count(me)
-            return True
-        if not self._line and self._has_room():
-            self._count(me)
-            return True
-        return self._wait(me, timeout_s)
+        elif self._line or not self._has_room():
+            return False
+        self._count(me)
+        return True
 
     def release(self, me: Any) -> None:
         """Count one connection of *me* less."""

@@ -18,12 +18,18 @@ import gevent
 import psycopg2
 from gevent import getcurrent
 from psycopg2.errors import ObjectInUse
-from psycopg2.extensions import STATUS_PREPARED, STATUS_READY, ConnectionInfo, cursor
+from psycopg2.extensions import (
+    STATUS_PREPARED,
+    STATUS_READY,
+    TRANSACTION_STATUS_IDLE,
+    ConnectionInfo,
+    cursor,
+)
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline.postgres import session
 from greenline.postgres.connection import Connection
-from greenline.postgres.serialize import CopyCursor, InTurn, in_turn, mixed
+from greenline.postgres.serialize import CopyCursor, InTurn, in_turn, mixed, yield_as_threads
 from greenline.postgres.session import Session
 
 # libpq refuses this one before it opens a socket. psycopg2's own initialization with it leaves the
@@ -47,6 +53,7 @@ MAX_SEARCHED_BYTES = 2000
 
 _execute = cursor.execute
 _commit = PsycopgConnection.commit
+_autocommit: Any = PsycopgConnection.autocommit
 
 
 class Backend(Connection):
@@ -69,7 +76,7 @@ class Source(Protocol):
 
     dsn: str  # as psycopg2 shows it, without the password
 
-    def acquire(self, handle: "Handle") -> Backend: ...
+    def acquire(self, handle: "Handle", *, waits: bool = True) -> Backend | None: ...
 
     def give_back(self, handle: "Handle", conn: Backend) -> None: ...
 
@@ -128,7 +135,11 @@ class Handle(InTurn, PsycopgConnection):
         except psycopg2.OperationalError:
             PsycopgConnection.close(self)
         self._requests: set[Any] = set()  # the greenlets whose requests, in progress, have used it
-        self._backend = self._source.acquire(self)
+        self._backend = self._source.acquire(self, waits=False)
+        if self._backend is None:
+            # It waits at its first use. This code may hold a lock that others need in order to give
+            # a connection back: that of psycopg2.pool or of peewee, for instance.
+            self._parked = Session()
 
     def __del__(self) -> None:
         # This may run in any thread and in the middle of anything: drop() adds to a list.
@@ -189,6 +200,7 @@ class Handle(InTurn, PsycopgConnection):
             if kept is None:
                 raise psycopg2.InterfaceError(CLOSED)
             conn = self._source.acquire(self)
+            assert conn is not None  # noqa: S101  (it waits)
             try:
                 session.restore(conn, kept)
             except BaseException:
@@ -199,6 +211,11 @@ class Handle(InTurn, PsycopgConnection):
         finally:
             if is_outer:
                 self._release()
+
+    @property
+    def _is_parked(self) -> bool:
+        """Whether it is open and has no pooled connection, and so no transaction."""
+        return self._backend is None and self._parked is not None
 
     def _note_user(self, me: Any) -> None:
         """Note that the greenlet *me* uses it."""
@@ -265,6 +282,19 @@ class Handle(InTurn, PsycopgConnection):
         if types:
             conn.string_types.update(types)
 
+    # Without a pooled connection there is nothing to end: it must not wait for one.
+    def commit(self) -> None:
+        """Commit; let other greenlets run if there is nothing to send."""
+        if self._is_parked:
+            yield_as_threads()
+        else:
+            InTurn.commit(self)
+
+    def rollback(self) -> None:
+        """Roll back."""
+        if not self._is_parked:
+            InTurn.rollback(self)
+
     # What is asked while another greenlet's statement is in progress.
     xid = _passed_on(PsycopgConnection.xid)
     cancel = _passed_on(PsycopgConnection.cancel)
@@ -276,7 +306,31 @@ class Handle(InTurn, PsycopgConnection):
     get_native_connection = _passed_on(PsycopgConnection.get_native_connection)
     get_parameter_status = _passed_on(PsycopgConnection.get_parameter_status)
 
-    autocommit = _member("autocommit")
+    @property
+    def autocommit(self) -> bool:
+        """psycopg2's, of the pooled connection or of the next one."""
+        if self._is_parked:
+            is_outer = self._acquire()  # a move may be in progress
+            try:
+                if self._backend is None and self._parked is not None:
+                    return bool(self._parked.characteristics.get("autocommit"))
+            finally:
+                if is_outer:
+                    self._release()
+        return bool(_autocommit.__get__(self._backend or (self if self.closed else self._live())))
+
+    @autocommit.setter
+    def autocommit(self, value: Any) -> None:
+        is_outer = self._acquire()
+        try:
+            if self._backend is None and self._parked is not None:
+                self._parked.characteristics["autocommit"] = bool(value)
+            else:
+                _autocommit.__set__(self._live(), value)
+        finally:
+            if is_outer:
+                self._release()
+
     isolation_level = _member("isolation_level")
     readonly = _member("readonly")
     deferrable = _member("deferrable")
@@ -325,6 +379,13 @@ class PooledInfo(ConnectionInfo):
         super().__init__(handle)
         self._handle = handle
 
+    @property
+    def transaction_status(self) -> int:
+        """libpq's status of the transaction."""
+        if self._handle._is_parked:
+            return TRANSACTION_STATUS_IDLE
+        return int(_transaction_status.__get__(self._of_the_backend()))
+
     def parameter_status(self, name: str) -> str | None:
         """
         Return what the server has reported of a setting.
@@ -339,13 +400,16 @@ class PooledInfo(ConnectionInfo):
         return ConnectionInfo(handle if handle.closed and not handle._backend else handle._live())
 
 
+_transaction_status: Any = ConnectionInfo.transaction_status
+
+
 def _known(name: str) -> Any:
     attribute: Any = getattr(ConnectionInfo, name)
     return property(lambda self: attribute.__get__(self._of_the_backend()), doc=attribute.__doc__)
 
 
 for _name in vars(ConnectionInfo):
-    if not _name.startswith("_") and _name != "parameter_status":
+    if not _name.startswith("_") and _name not in vars(PooledInfo):
         setattr(PooledInfo, _name, _known(_name))
 
 

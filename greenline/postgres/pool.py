@@ -38,7 +38,7 @@ from greenline.postgres.connect import Connect
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.errors import evicts, first_line, is_lost, translate
-from greenline.postgres.queue import Queue
+from greenline.postgres.queue import Queue, Waiter
 from greenline.slots import SlotTable
 from greenline.telemetry.pool_statistics import PoolStatistics
 
@@ -269,11 +269,19 @@ class ConnectionPool:
         statistics = self.statistics
         statistics.requests_num += 1
         try:
-            conn = self._acquire()
+            conn = self._take_idle() or self._wait()
         except BaseException:
             statistics.requests_errors += 1
             raise
         conn.checked_out_s = monotonic()
+        return conn
+
+    def acquire_now(self) -> Connection | None:
+        """Return an idle or a new connection; None where all that there may be are in use."""
+        conn = self._take_idle() or self._connect_now()
+        if conn is not None:
+            self.statistics.requests_num += 1
+            conn.checked_out_s = monotonic()
         return conn
 
     def log_checkout(self, conn: Connection) -> None:
@@ -393,7 +401,7 @@ class ConnectionPool:
                 gevent.kill(holder, PoolClosed())
         return self._backends.wait_until_gone(POOL_CLOSE_S)
 
-    def _acquire(self) -> Connection:
+    def _take_idle(self) -> Connection | None:
         if self._closing.is_set():
             raise PoolClosed
         while self._idle:
@@ -403,7 +411,7 @@ class ConnectionPool:
             if not is_dead(conn):
                 return conn
             self._close_lost(conn)
-        return self._wait()
+        return None
 
     def _close_lost(self, conn: Connection) -> None:
         self.statistics.connections_lost += 1
@@ -419,14 +427,29 @@ class ConnectionPool:
             raise TooManyWaiting(
                 f"{queued} requests are already waiting for a connection, which is the limit"
             )
-        started, connecting = monotonic(), backends.connecting
+        connecting = backends.connecting
+        waiter = self._join()
+        return self._served(waiter, is_connecting=backends.connecting > connecting)
+
+    def _connect_now(self) -> Connection | None:
+        self._on_wait()
+        waiter = self._join()
+        if self._backends.queued():  # no connect has begun for this one
+            self._queue.leave(waiter)
+            return None
+        return self._served(waiter, is_connecting=True)
+
+    def _join(self) -> Waiter:
         waiter = self._queue.join()
         try:
-            backends.grow()
+            self._backends.grow()
         except BaseException:
             self._queue.leave(waiter)  # otherwise the next connection is handed to it and lost
             raise
-        is_connecting = backends.connecting > connecting
+        return waiter
+
+    def _served(self, waiter: Waiter, *, is_connecting: bool) -> Connection:
+        started = monotonic()
         spending = deadline.spending("connecting" if is_connecting else "queued")
         with spending, self.statistics.queued():
             conn = self._queue.wait(waiter, self._timeout_s)

@@ -41,6 +41,13 @@ _rowcount: Callable[[cursor], int] = cursor.rowcount.__get__
 _connection: Callable[[cursor], Any] = cursor.connection.__get__  # type: ignore[attr-defined]
 
 
+def yield_as_threads() -> None:
+    """Let other greenlets run after a commit that has sent nothing, and so has not waited."""
+    # Threads switch here, because psycopg2 releases the interpreter's lock.
+    if getcurrent() is not gevent.get_hub():
+        yield_to_hub()
+
+
 def in_turn(method: Any, of_cursor: bool = False) -> Any:
     """
     Return *method* of a connection or a cursor, preceded by a wait until the connection is free.
@@ -111,9 +118,8 @@ class InTurn:
         finally:
             if is_outer:
                 self._release()
-        # Threads switch here, because psycopg2 releases the interpreter's lock.
-        if not is_sent and getcurrent() is not gevent.get_hub():
-            yield_to_hub()
+        if not is_sent:
+            yield_as_threads()
 
     rollback = in_turn(PsycopgConnection.rollback)
     reset = in_turn(PsycopgConnection.reset)

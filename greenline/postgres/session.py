@@ -38,9 +38,13 @@ OF_PSYCOPG = "isolation_level", "readonly", "deferrable", "notices", "notifies",
 
 @dataclass
 class Session:
-    """What is restored: the server's settings, and psycopg2's own for the next transaction."""
+    """
+    What is restored: the server's settings, and psycopg2's own for the next transaction.
 
-    encoding: str
+    Without an encoding it is that of a new connection.
+    """
+
+    encoding: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
     characteristics: dict[str, Any] = field(default_factory=dict)
 
@@ -64,7 +68,7 @@ def read(conn: Connection) -> Session | None:
 
 def restore(conn: Connection, kept: Session) -> None:
     """Give the session *conn*, as the pool keeps it, what another one had."""
-    if conn.encoding != kept.encoding:
+    if kept.encoding is not None and conn.encoding != kept.encoding:
         conn.set_client_encoding(kept.encoding)
     if kept.settings:
         _ask(conn, RESTORE, json.dumps(kept.settings))

@@ -2,9 +2,9 @@
 Make ``psycopg2.connect`` a checkout from a pool, for applications that connect by themselves.
 
 There is a pool for each connection string, within the host's connection slots: the connections of
-unmodified code are bounded over all workers of the host, and are waited for in turn. What the
-application gets is a :class:`greenline.postgres.handle.Handle`. Its connection comes back by
-``close()``, or with the end of its last reference.
+unmodified code are bounded over all workers of the host. What the application gets is a
+:class:`greenline.postgres.handle.Handle`. Where all connections are in use, its first statement
+waits in turn. Its connection comes back by ``close()``, or with the end of its last reference.
 
 An application's own pool keeps idle connections. While others wait, the connection under an idle
 handle is taken over, and the handle gets another one at its next use.
@@ -224,10 +224,13 @@ class DsnPool:
         """Return whether the application has connections of it."""
         return any(True for _ in self._handles)
 
-    def acquire(self, handle: Handle) -> Backend:
+    def acquire(self, handle: Handle, *, waits: bool = True) -> Backend | None:
         """
         Return a connection for *handle*.
 
+        :param handle: the connection of the application.
+        :param waits: whether it waits for a connection that others use, bool. Default True; else
+            it returns None.
         :raises psycopg2.OperationalError: none became free in time, or none could be made.
         :raises psycopg2.InterfaceError: *handle* is the parent's of this process.
         """
@@ -238,7 +241,7 @@ class DsnPool:
             raise psycopg2.OperationalError(OF_A_THREAD)
         _collect()
         try:
-            conn = self._acquire()
+            conn = self._acquire(waits=waits)
         except StoreDown as error:
             # The control connection failed: psycopg2's own words, if it has said why.
             cause = error.__cause__
@@ -253,25 +256,31 @@ class DsnPool:
             failed.__setstate__({"pgcode": foreign.TOO_MANY_CONNECTIONS})  # type: ignore[no-untyped-call]
             unavailable.note(error if isinstance(error, Unavailable) else PoolTimeout(str(error)))
             raise failed from error
-        conn.autocommit = False
         self._handles.add(handle)
+        if conn is None:
+            return None
+        conn.autocommit = False
         if self._takes_over and (self._watching is None or self._watching.ready()):
             self._watching = gevent.spawn(self._watch)
         return conn
 
-    def _acquire(self) -> Backend:
+    def _acquire(self, *, waits: bool) -> Backend | None:
         """Acquire a connection, of which a request may need two at a time."""
-        me = getcurrent()
+        me, nesting = getcurrent(), self._nesting
         holder = weakref.ref(me) if isinstance(me, Handler) else None
-        if holder is not None and not self._nesting.acquire(holder, self._timeout_s):
-            raise PoolTimeout
+        if holder is not None:
+            if waits and not nesting.acquire(holder, self._timeout_s):
+                raise PoolTimeout
+            if not waits and not nesting.acquire_now(holder):
+                return None
+        conn: Any = None
         try:
-            conn: Any = self._pool.acquire()
-        except BaseException:
-            if holder is not None:
-                self._nesting.release(holder)
-            raise
-        conn.holder = holder
+            conn = self._pool.acquire() if waits else self._pool.acquire_now()
+        finally:
+            if conn is None and holder is not None:
+                nesting.release(holder)
+        if conn is not None:
+            conn.holder = holder
         return conn  # type: ignore[no-any-return]
 
     def _end_hold(self, conn: Backend) -> None:

@@ -18,7 +18,8 @@ import pytest
 from gevent.event import Event
 from psycopg2 import connect as imported_before
 from psycopg2 import sql
-from psycopg2.extensions import STATUS_BEGIN, TRANSACTION_STATUS_IDLE, connection
+from psycopg2.extensions import STATUS_BEGIN, STATUS_READY, TRANSACTION_STATUS_IDLE, connection
+from psycopg2.pool import ThreadedConnectionPool
 
 from embedded.postgres import Postgres, temporary
 from greenline.errors import DeadlineExceeded, PoolTimeout
@@ -244,12 +245,20 @@ def test_psycopgs_own_state_is_not_kept_either(url: str) -> None:
     assert psycopg2.connect(url).encoding == "UTF8"
 
 
+def used(url: str) -> Any:
+    """Return a connection of the application in a transaction: it has one of the pool's."""
+    conn = psycopg2.connect(url)
+    ask(conn, "select 1")
+    return conn
+
+
 def test_over_the_budget_it_waits_in_turn(url: str) -> None:
     """Thirty at once share three, in the order in which they came."""
     order: list[int] = []
 
     def use(number: int) -> None:
         with closing(psycopg2.connect(url)) as conn:
+            assert conn.get_backend_pid()  # it waits for a connection
             order.append(number)
             ask(conn, "select pg_sleep(0.05)")
 
@@ -261,15 +270,49 @@ def test_over_the_budget_it_waits_in_turn(url: str) -> None:
 def test_none_in_time_is_too_many_connections(url: str) -> None:
     """The code handles it as it handles the server's refusal."""
     hasty = f"{url}&connect_timeout=1"
-    held = [psycopg2.connect(hasty) for _ in range(SIZE)]
-    for conn in held:
-        ask(conn, "select 1")  # in a transaction: not to be taken over
+    held = [used(hasty) for _ in range(SIZE)]
     begin_s = monotonic()
     with pytest.raises(psycopg2.OperationalError, match="too many clients") as caught:
-        psycopg2.connect(hasty)
+        used(hasty)
     assert 0.9 < monotonic() - begin_s < 3
+    assert len(held) == SIZE
     assert caught.value.pgcode == "53300"
     assert isinstance(caught.value.__cause__, PoolTimeout)
+
+
+def test_a_pool_that_connects_under_its_lock_is_no_deadlock(url: str) -> None:
+    """psycopg2.pool, with more connections than there are: putconn() needs the lock too."""
+    own = ThreadedConnectionPool(1, 4 * SIZE, url)
+
+    def use() -> int:
+        conn = own.getconn()
+        found = ask(conn, "select count(pg_sleep(0.02))")
+        conn.commit()
+        own.putconn(conn)
+        return int(found)
+
+    for _ in range(3):
+        assert at_once(*[use] * (4 * SIZE)) == [1] * (4 * SIZE)
+    assert stats(url)["size"] == SIZE
+    own.closeall()
+
+
+def test_nothing_but_a_use_waits_for_a_connection(url: str) -> None:
+    """Without one there is no transaction; autocommit is kept for the one that comes."""
+    held = [used(url) for _ in range(SIZE)]
+    conn = psycopg2.connect(url)
+    assert (conn.closed, conn.status, conn.autocommit) == (0, STATUS_READY, False)
+    assert conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+    conn.commit()
+    conn.rollback()
+    conn.autocommit = True
+    assert conn.autocommit
+    assert conn._backend is None
+    held.pop().close()
+    ask(conn, "select 1")
+    assert conn.autocommit
+    assert conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+    assert len(held) == SIZE - 1
 
 
 def test_an_error_of_the_server_is_libpqs(url: str) -> None:
@@ -326,7 +369,7 @@ def test_taking_over_can_be_turned_off(url: str, monkeypatch: pytest.MonkeyPatch
     hasty = f"{url}&connect_timeout=1"
     held = [psycopg2.connect(hasty) for _ in range(SIZE)]
     with pytest.raises(psycopg2.OperationalError, match="too many clients"):
-        psycopg2.connect(hasty)
+        used(hasty)
     assert all(conn._backend is not None for conn in held)
 
 
@@ -384,7 +427,7 @@ def test_a_session_that_cannot_move_is_not_taken(url: str, leave: Callable[[Any]
     others = [psycopg2.connect(url) for _ in range(SIZE - 1)]
     for other in others:
         ask(other, "select 1")
-    waiting = gevent.spawn(psycopg2.connect, url)
+    waiting = gevent.spawn(used, url)
     assert not waiting.ready()
     with pytest.raises(gevent.Timeout):
         waiting.get(timeout=0.5)
@@ -402,7 +445,7 @@ def test_one_in_use_is_not_taken(url: str) -> None:
     cursor.execute("select generate_series(1, 3)")
     asking = gevent.spawn(ask, busy, "select pg_sleep(1)")
     with pytest.raises(gevent.Timeout):
-        gevent.spawn(psycopg2.connect, url).get(timeout=0.5)
+        gevent.spawn(used, url).get(timeout=0.5)
     assert cursor.fetchall() == [(1,), (2,), (3,)]
     assert not asking.ready()
     del cursor
@@ -538,14 +581,13 @@ def test_garbage_that_holds_connections_is_collected(url: str) -> None:
 
 def test_the_deadline_of_the_wait_is_too_many_connections(url: str) -> None:
     """With the SQLSTATE that code for a full server looks for."""
-    held = [psycopg2.connect(url) for _ in range(SIZE)]
-    for conn in held:
-        ask(conn, "select 1")
+    held = [used(url) for _ in range(SIZE)]
     with (
         deadline.limit(0.2),
         pytest.raises(psycopg2.OperationalError, match="too many clients") as failed,
     ):
-        psycopg2.connect(url)
+        used(url)
+    assert len(held) == SIZE
     assert failed.value.pgcode == "53300"
     assert isinstance(failed.value.__cause__, DeadlineExceeded)
 
