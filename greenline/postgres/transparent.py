@@ -51,6 +51,7 @@ from greenline.hub.handlers import Handler
 from greenline.hub.patching import require_hook
 from greenline.hub.request_timeout import WaitTimeout
 from greenline.lifecycle.resources import close_at_exit
+from greenline.offload import fork
 from greenline.postgres import factory, foreign, scoped, session
 from greenline.postgres.handle import CLOSED, Backend, Handle, is_idle, is_lost
 from greenline.postgres.limits import APPLICATION
@@ -133,7 +134,7 @@ def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
     Check a connection out as ``psycopg2.connect`` makes one.
 
     What no pool can lend is left to :mod:`greenline.postgres.foreign`: asynchronous and replication
-    connections, those that a function makes, and those of native threads.
+    connections, those that a function makes, those of native threads, and those of forked children.
 
     :param dsn: the connection string, made from all arguments of the application.
     :param connection_factory: the application's, None for psycopg2's class.
@@ -148,6 +149,8 @@ def connect(dsn: str, connection_factory: Any = None, **is_async: Any) -> Any:
         or issubclass(wanted, foreign.UNTOUCHED)
         or get_wait_callback() is None
         or not gevent.get_hub().main_hub
+        # The request may keep a connection while it waits for its child.
+        or fork.is_child
         # One that cannot have a base added.
         or not issubclass(made := connection_class(wanted, PooledHandle), PooledHandle)
     ):

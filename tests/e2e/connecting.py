@@ -1,5 +1,6 @@
 """An application that connects in each request, as code without a pool does."""
 
+import multiprocessing
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -53,6 +54,24 @@ def use_kept() -> str:
             cursor.execute("select 1")
         conn.rollback()
     return str(len(kept))
+
+
+@app.get("/child")
+def child() -> str:
+    """Wait for a child that connects, with a connection in use."""
+    conn = connect()
+    with closing(conn.cursor()) as cursor:
+        cursor.execute("select 1")
+    forked = multiprocessing.get_context("fork").Process(target=ask)
+    forked.start()
+    forked.join()
+    conn.close()
+    return str(forked.exitcode)
+
+
+def ask() -> None:
+    with closing(connect()) as conn, closing(conn.cursor()) as cursor:
+        cursor.execute("select 1")
 
 
 def plain(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:

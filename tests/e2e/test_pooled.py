@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg2
 import pytest
 
-from embedded.postgres import Postgres
+from embedded.postgres import Postgres, temporary
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.support import wait_until
 from tests.helpers.watch import count
@@ -67,6 +67,12 @@ def test_an_error_at_the_end_of_the_answer_ends_the_transaction(empty_database: 
     with hosting(CARELESS, **settings(empty_database)) as running:
         assert {running.get("/").status for _ in range(3 * SIZE)} == {200}
         assert "the end of the body" in running.log
+
+
+def test_a_child_that_connects_waits_for_no_connection_of_its_parent() -> None:
+    """The worker has one connection, which the request that waits for the child keeps."""
+    with temporary(10) as server, hosting(FLASK, **settings(server.url)) as running:
+        assert running.get("/child").body == b"0", running.log
 
 
 def test_a_client_that_has_gone_is_no_lack_of_connections(
