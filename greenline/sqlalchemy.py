@@ -4,6 +4,7 @@ SQLAlchemy's engine on the host's connection budget.
 :func:`create_engine` is the public face.
 """
 
+import os
 from collections import defaultdict
 from contextlib import ExitStack
 from typing import Any
@@ -28,6 +29,8 @@ OF_THE_BUDGET = {
 
 # What each request has returned to an engine, and may check out again.
 _returned: dict[Any, dict["RequestPool", list[Any]]] = {}
+# The connections of a child's parent are not the child's.
+os.register_at_fork(after_in_child=_returned.clear)
 
 
 def create_engine(url: str | sqlalchemy.URL, **options: Any) -> sqlalchemy.Engine:

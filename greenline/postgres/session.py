@@ -20,7 +20,10 @@ select
   (select pg_catalog.json_object_agg(name, setting)
    from pg_catalog.pg_settings where source = 'session' and name <> all (%s))::pg_catalog.text,
   pg_catalog.current_setting('role') <> 'none' or session_user::pg_catalog.text <> %s
-  or pg_catalog.pg_my_temp_schema() <> 0
+  or pg_catalog.pg_my_temp_schema() <> 0 and (
+    exists (select from pg_catalog.pg_class where relnamespace = pg_catalog.pg_my_temp_schema())
+    or exists (select from pg_catalog.pg_proc where pronamespace = pg_catalog.pg_my_temp_schema())
+  )
   or exists (select from pg_catalog.pg_prepared_statements)
   or exists (select from pg_catalog.pg_cursors)
   or exists (select from pg_catalog.pg_listening_channels())

@@ -205,6 +205,7 @@ class DsnPool:
         is_direct = settings.PGBOUNCER_POOL_SIZE.read() is None
         self._takes_over = is_direct and settings.POOL_TAKE_OVER.read()
         self.used_s = monotonic()
+        self._is_closed = False
         self.is_parents = False  # this process was forked, and has its parent's connections
         timeout_s = connect_timeout_s(parameters(dsn)) or foreign.SLOT_TIMEOUT_S
         self._timeout_s = timeout_s
@@ -217,10 +218,12 @@ class DsnPool:
     def close(self) -> None:
         """Close the pool, and the connections that an application's own pool keeps idle."""
         if _pools.get(self._key) is self:
-            del _pools[self._key]  # code that runs at the exit after this connects anew
+            del _pools[self._key]
+        self._is_closed = True
         for handle in list(self._handles):
-            if is_idle(handle):
-                self._lose(handle)
+            moving = self._take_over(handle, at_once=True)
+            if moving is not None:
+                moving.join()
         self._close_pool()
 
     def has_handles(self) -> bool:
@@ -239,6 +242,9 @@ class DsnPool:
         """
         if self.is_parents:
             raise psycopg2.InterfaceError(CLOSED)
+        if self._is_closed:  # code that runs at the exit of the process, for instance
+            handle._source = pool = _pool_of(self._key)
+            return pool.acquire(handle, waits=waits)
         self.used_s = monotonic()
         if not gevent.get_hub().main_hub:
             raise psycopg2.OperationalError(OF_A_THREAD)
@@ -262,6 +268,8 @@ class DsnPool:
         self._handles.add(handle)
         if conn is None:
             return None
+        if conn.holder is not None:  # the end of the request ends its hold, used or not
+            _used_by.setdefault(getcurrent(), set()).add(weakref.ref(handle))
         conn.autocommit = False
         if self._takes_over and (self._watching is None or self._watching.ready()):
             self._watching = gevent.spawn(self._watch)
@@ -363,7 +371,8 @@ class DsnPool:
                 _roll_back(handle, conn)
         finally:
             # The rollback has let other greenlets run.
-            if handle._backend is conn and not handle._requests:
+            is_mine = conn.holder is not None and conn.holder() is me
+            if handle._backend is conn and (is_mine or not handle._requests):
                 self._end_hold(conn)
         del conn  # is_idle() counts references
         handle._idle_since_s = monotonic()
@@ -409,11 +418,17 @@ class DsnPool:
                 moving.join()
             del handle, moving  # it may end while the next one's connection is taken over
 
-    def _take_over(self, handle: Any) -> "gevent.Greenlet[..., None] | None":
-        """Begin to take the connection of an idle handle; return the greenlet that does it."""
+    def _take_over(
+        self, handle: Any, *, at_once: bool = False
+    ) -> "gevent.Greenlet[..., None] | None":
+        """
+        Begin to take the connection of an idle handle; return the greenlet that does it.
+
+        :param at_once: take it also where the handle was used a moment ago, bool. Default False.
+        """
         if is_lost(handle):
             self._lose(handle)
-        elif is_idle(handle) and self._may_move(handle):
+        elif is_idle(handle) and (at_once or self._is_due(handle)) and _is_between(handle):
             moving = gevent.Greenlet(self._move, handle, handle._backend)
             # From now on code that uses the handle waits until it is moved.
             handle._owner, handle._backend, handle._parked = moving, None, MOVING
@@ -444,15 +459,20 @@ class DsnPool:
         self._end_hold(conn)
         self._pool.discard(conn)
 
-    def _may_move(self, handle: Handle) -> bool:
-        """Return whether *handle* is outside a transaction, and may lose its connection now."""
+    def _is_due(self, handle: Handle) -> bool:
+        """Return whether *handle* has had its connection for long enough."""
         conn, now = handle._backend, monotonic()
         return (
             conn is not None
             and (now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S)
-            and conn.info.transaction_status == TRANSACTION_STATUS_IDLE
             and now - conn.looked_s >= BOUND_S
         )
+
+
+def _is_between(handle: Handle) -> bool:
+    """Return whether *handle* is between two transactions."""
+    conn = handle._backend
+    return conn is not None and conn.info.transaction_status == TRANSACTION_STATUS_IDLE
 
 
 def end_request() -> None:
@@ -494,6 +514,7 @@ def _collect() -> None:
         _collector.ref = False
     while _dropped:
         pool, conn = _dropped.popleft()
+        pool._end_hold(conn)  # at once: the next checkout of the same request does not nest
         gevent.spawn(pool.collect, conn)
 
 

@@ -504,6 +504,51 @@ def test_a_begin_of_the_application_ends_with_its_request(url: str) -> None:
     assert conn.info.transaction_status == TRANSACTION_STATUS_IDLE
 
 
+def test_the_end_of_a_request_ends_its_hold(url: str) -> None:
+    """On connections that it has not used, has dropped, or has passed on to another request."""
+    passed_on: list[Any] = []
+    go_on = Event()
+
+    def begin() -> None:
+        passed_on.extend(psycopg2.connect(url) for _ in range(SIZE - 1))
+
+    def drop() -> None:
+        for _ in range(SIZE):
+            ask(psycopg2.connect(url), "select 1")
+
+    def use() -> None:
+        ask(passed_on[0], "select 1")
+        go_on.wait()
+
+    request(drop).get(timeout=LIMIT_S)
+    nesting = transparent._pools[url]._nesting
+    assert not nesting._is_nested
+    request(begin).get(timeout=LIMIT_S)
+    using = request(use)
+    wait_until(lambda: passed_on[0].status == STATUS_BEGIN, "its use")
+    assert [conn._backend.holder for conn in passed_on] == [None] * (SIZE - 1)
+    assert nesting._taken == 0
+    go_on.set()
+    using.get(timeout=LIMIT_S)
+
+
+def test_a_temporary_table_of_another_session_binds_none(url: str) -> None:
+    """It was dropped when that one gave its connection back; its schema stays."""
+    conn = psycopg2.connect(url)
+    leave_a_table(conn)
+    conn.commit()
+    pid = conn.get_backend_pid()
+    conn.close()
+    conn = used(url)
+    assert conn.get_backend_pid() == pid
+    conn.rollback()
+    assert [ask(used(url), "select 1") for _ in range(2 * SIZE)] == [1] * (2 * SIZE)
+    others = [psycopg2.connect(url) for _ in range(SIZE - 1)]
+    for other in others:
+        ask(other, "select 1")
+    assert gevent.spawn(used, url).get(timeout=LIMIT_S / 2).closed == 0
+
+
 def test_each_function_is_called_at_the_end_of_a_request(url: str) -> None:
     """Another one fails before."""
     conn = psycopg2.connect(url)
@@ -543,9 +588,9 @@ def test_the_end_of_a_pool_closes_idle_connections(url: str, watch: Watch) -> No
     transparent._pools[named].close()
     kept = "select count(*) from pg_stat_activity where application_name = 'kept'"
     assert watch.ask(kept) == 0
-    assert [conn.closed for conn in held] == [2] * SIZE
-    with closing(psycopg2.connect(named)) as conn:  # at the exit of the process, for instance
-        assert ask(conn, "select 1") == 1
+    # At the exit of the process, for instance: those that are kept, and new ones.
+    with closing(psycopg2.connect(named)) as conn:
+        assert [ask(each, "select 1") for each in (conn, held[0])] == [1, 1]
 
 
 def test_lost_connections_keep_nobody_waiting(url: str, postgres: Postgres) -> None:
