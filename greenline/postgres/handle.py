@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from math import inf
 from sys import getrefcount
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import gevent
 import psycopg2
@@ -199,8 +199,7 @@ class Handle(InTurn, PsycopgConnection):
                 return conn
             if kept is None:
                 raise psycopg2.InterfaceError(CLOSED)
-            conn = self._source.acquire(self)
-            assert conn is not None  # noqa: S101  (it waits)
+            conn = cast("Backend", self._source.acquire(self))  # it waits
             try:
                 session.restore(conn, kept)
             except BaseException:
