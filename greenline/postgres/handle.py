@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from functools import wraps
 from math import inf
-from sys import getrefcount
 from typing import Any, Protocol, cast
 
 import gevent
@@ -63,9 +62,16 @@ class Backend(Connection):
     reset_statements = "discard all"
     # It has a cursor that does not notice the end of the handle.
     is_spoilt = False
+    # The identities of the cursors that are neither closed nor collected.
+    open_cursors: set[int]
     holder: Any = None  # a weak reference to the greenlet of the request that has it
     looked_s = -inf  # when its session was found to be bound to it
     commit = _commit
+
+    def settle(self) -> None:
+        """Record that it is connected."""
+        super().settle()
+        self.open_cursors = set()
 
     def __del__(self) -> None:
         """Keep the descriptor: with its handle in a reference cycle it comes back to the pool."""
@@ -270,7 +276,7 @@ class Handle(InTurn, PsycopgConnection):
             made = mixed(base, PooledCursor if name is None else PooledNamedCursor)
             if issubclass(made, PooledCursor):
                 found.__class__ = made
-                found._handle, found._backend = self, conn
+                found._bind(self, conn)
                 return found
         conn.is_spoilt = True
         return found
@@ -440,11 +446,30 @@ class PooledCursor(CopyCursor):
     """
 
     _handle: Handle
-    _backend: Backend
+    _backend: Any = None  # the Backend, None until it is made
 
     def __init__(self, handle: Handle, name: str | None = None) -> None:
-        self._handle, self._backend = handle, handle._live()
-        cursor.__init__(self, self._backend, name)
+        conn = handle._live()
+        cursor.__init__(self, conn, name)
+        self._bind(handle, conn)
+
+    def _bind(self, handle: Handle, conn: Backend) -> None:
+        """Prevent that *conn* is taken over from *handle* before this cursor is closed."""
+        self._handle, self._backend = handle, conn
+        conn.open_cursors.add(id(self))
+
+    def _unbind(self) -> None:
+        # As __del__ it may run in any thread and in the middle of anything: one call in C.
+        if self._backend is not None:
+            self._backend.open_cursors.discard(id(self))
+
+    __del__ = _unbind
+
+    def close(self) -> None:
+        """Close it, also where its connection was given back."""
+        cursor.close(self)
+        # A closed one may live on, in a reference cycle with an exception for instance.
+        self._unbind()
 
     @property
     def connection(self) -> Handle:  # type: ignore[override]
@@ -539,6 +564,7 @@ class PooledNamedCursor(PooledCursor):
         """Close it on the server, unless its connection was given back, which does that too."""
         if self._handle._backend is self._backend:
             _close_named(self)
+        self._unbind()
 
 
 _close_named = _checked(cursor.close)
@@ -551,7 +577,7 @@ def is_lost(handle: Handle) -> bool:
 
 
 def is_idle(handle: Handle) -> bool:
-    """Return whether no greenlet uses the pooled connection, and no cursor is left on it."""
+    """Return whether no greenlet uses the pooled connection, and no cursor on it is open."""
     conn = handle._backend
     return (
         handle._owner is None
@@ -561,28 +587,5 @@ def is_idle(handle: Handle) -> bool:
         and conn.status != STATUS_PREPARED
         and not handle._is_bound
         and not handle._is_entered
-        # A cursor refers to it, and so does a local variable: call this where there is none.
-        and getrefcount(conn) <= REFERENCES
+        and not conn.open_cursors
     )
-
-
-def _references() -> int:
-    """Return what getrefcount() returns in :func:`is_idle` for a connection without a cursor."""
-    # Measured, because it differs by the version of Python.
-    found = []
-
-    class Probe:
-        _backend: Any
-
-    def probe(handle: Any) -> None:
-        conn = handle._backend
-        if conn is not None:
-            found.append(getrefcount(conn))
-
-    holder = Probe()
-    holder._backend = Probe()
-    probe(holder)
-    return found[0]
-
-
-REFERENCES = _references()

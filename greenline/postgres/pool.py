@@ -335,6 +335,10 @@ class ConnectionPool:
         """Return whether a greenlet waits for a connection that cannot be made."""
         return self._backends.queued() > 0
 
+    def waited_s(self) -> float:
+        """Return for how many seconds the first greenlet in the queue has waited."""
+        return self._queue.waited_s()
+
     def is_wanted(self, conn: Connection) -> bool:
         """Return whether a greenlet, another pool or another process waits for *conn*'s slot."""
         return self.is_waited_for() or self._slots.is_wanted(conn)

@@ -83,6 +83,10 @@ class Queue:
     def __len__(self) -> int:
         return len(self._waiters)
 
+    def waited_s(self) -> float:
+        """Return for how many seconds the first one has waited, 0 where there is none."""
+        return monotonic() - self._waiters[0].joined_s if self._waiters else 0.0
+
     def join(self) -> Waiter:
         """Add the current greenlet at the end."""
         waiter = Waiter()

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from math import inf
 from time import monotonic
 from typing import Any
 
@@ -62,8 +61,9 @@ from greenline.postgres.serialize import connection_class
 # Seconds between two looks for idle handles: while a greenlet waits for a connection, and for other
 # pools and processes that wait for a slot.
 LOOK_S, WATCH_S = 0.01, 0.1
-# Seconds of waiting after which garbage is collected: it may hold connections.
-COLLECT_S = 1.0
+# Garbage may hold connections. It is collected while a greenlet has waited for so many seconds, and
+# after a pause of so many times what the last collection has taken.
+COLLECT_S, COLLECT_PAUSE = 1.0, 50
 # Seconds for which a handle keeps its connection while one request after the other uses it, and
 # after which it is idle: to take a connection over costs two round trips.
 TENURE_S, IDLE_S = 0.05, 0.01
@@ -201,6 +201,7 @@ class DsnPool:
         self._moving: gevent.Greenlet[..., None] | None = None  # begun by the end of a request
         self._looking: gevent.Greenlet[[], None] | None = None
         self._watching: gevent.Greenlet[[], None] | None = None
+        self._collects_s = 0.0  # when garbage may be collected again
         # Through a pgbouncer each transaction may have another session.
         is_direct = settings.PGBOUNCER_POOL_SIZE.read() is None
         self._takes_over = is_direct and settings.POOL_TAKE_OVER.read()
@@ -338,6 +339,7 @@ class DsnPool:
     def collect(self, conn: Backend) -> None:
         """Take back a connection; one that cannot be reset is closed."""
         self._end_hold(conn)
+        conn.open_cursors = set()  # those of its next borrower
         try:
             is_usable = not conn.is_spoilt and conn.status != STATUS_PREPARED
             if is_usable and not conn.closed:
@@ -374,7 +376,6 @@ class DsnPool:
             is_mine = conn.holder is not None and conn.holder() is me
             if handle._backend is conn and (is_mine or not handle._requests):
                 self._end_hold(conn)
-        del conn  # is_idle() counts references
         handle._idle_since_s = monotonic()
         is_moving = self._moving is not None and not self._moving.ready()
         if self._takes_over and not is_moving and is_idle(handle) and self._is_wanted(handle):
@@ -390,13 +391,14 @@ class DsnPool:
             self._looking = gevent.spawn(self._take_over_idle)
 
     def _take_over_idle(self) -> None:
-        collects_s = monotonic() + COLLECT_S
         while self._pool.is_waited_for() and not self.is_parents:
             self._offer(lambda _: self._pool.is_waited_for())
-            if monotonic() >= collects_s:
+            begun_s = monotonic()
+            if self._pool.waited_s() >= COLLECT_S and begun_s >= self._collects_s:
                 # A cursor and its connection are often in a cycle with an exception.
-                collects_s = inf
                 gc.collect()
+                pause_s = COLLECT_PAUSE * (monotonic() - begun_s)
+                self._collects_s = begun_s + max(COLLECT_S, pause_s)
             gevent.sleep(LOOK_S)
 
     def _watch(self) -> None:

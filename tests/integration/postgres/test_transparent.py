@@ -610,18 +610,37 @@ def test_lost_connections_keep_nobody_waiting(url: str, postgres: Postgres) -> N
 
 
 def test_garbage_that_holds_connections_is_collected(url: str) -> None:
-    """A leaked connection with its cursor, in a reference cycle."""
+    """Each request leaks a connection with its cursor in a reference cycle, time after time."""
+
+    def leak() -> None:
+        cursor = psycopg2.connect(url).cursor()
+        cursor.execute("select 1")
+        cycle: list[Any] = [cursor]
+        cycle.append(cycle)
+
     gc.disable()
     try:
-        for _ in range(SIZE):
-            cursor = psycopg2.connect(url).cursor()
-            cursor.execute("select 1")
-            cycle: list[Any] = [cursor]
-            cycle.append(cycle)
-            del cursor, cycle
-        assert ask(gevent.spawn(psycopg2.connect, url).get(timeout=LIMIT_S / 2), "select 1") == 1
+        at_once(*[leak] * (3 * SIZE))
     finally:
         gc.enable()
+
+
+def test_a_closed_cursor_keeps_no_connection(url: str) -> None:
+    """It lives on with an exception, as Django's cursors do; the handle is idle all the same."""
+    held, failures = [], []
+    for number in range(SIZE):
+        conn = psycopg2.connect(url)
+        with pytest.raises(psycopg2.Error) as failed:
+            with conn.cursor("named" if number == 0 else None) as cursor:
+                cursor.execute("select 1 / 0")
+                cursor.fetchone()
+        conn.rollback()
+        held.append(conn)
+        failures.append((failed.value, cursor))
+        del cursor
+    assert ask(gevent.spawn(used, url).get(timeout=LIMIT_S / 2), "select 1") == 1
+    assert [cursor.closed for _, cursor in failures] == [True] * SIZE
+    assert ask(held[0], "select 1") == 1
 
 
 def test_the_deadline_of_the_wait_is_too_many_connections(url: str) -> None:
