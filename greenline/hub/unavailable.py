@@ -26,7 +26,7 @@ def note(error: Unavailable) -> None:
 
 
 def forget() -> None:
-    """Forget what the ended request has noted."""
+    """Forget what the current greenlet's request has noted."""
     noted.pop(getcurrent(), None)
 
 

@@ -23,6 +23,9 @@ MYSQLCLIENT = "mysqlclient"
 # By C module, the Python module that calls it, where that is not in a package of the same name.
 CALLERS = {"_mysql_connector": "mysql.connector.connection_cext", "_ldap": "ldap"}
 
+# What waits in the hub, or is the hub's own.
+GREEN = {"gevent", "greenline", "gunicorn", "psycopg2"}
+
 
 def patch() -> None:
     """
@@ -87,7 +90,7 @@ def advice(file: str, function: str) -> str | None:
         caller = CALLERS.get(driver, driver.partition(".")[0])
         if f"{module}.".startswith(f"{caller}."):
             return f"{what} waits in C: use {instead}"
-    if package in sys.stdlib_module_names or package in {"greenline", "gevent", "gunicorn"}:
+    if package in sys.stdlib_module_names or package in GREEN:
         return None
     if not function.isidentifier() or function.startswith("__"):
         return None  # a lambda, for example, is not called by a name

@@ -39,7 +39,7 @@ CLOSED = "connection already closed"
 CURSOR_CLOSED = "cursor already closed"
 NESTED = "the connection cannot be re-entered recursively"
 # Settings with a dot in their names, which the server does not list. They are searched for in the
-# first bytes of each statement.
+# first bytes of each statement, after its comments.
 SPACE = rb"(?:\s|/\*.*?\*/|--[^\n]*\n)"
 UNLISTED = re.compile(
     rb"\bset%(s)b+(?:session%(s)b+)?\"?\w+\"?%(s)b*\.|set_config%(s)b*\((?!%(s)b*'\w*')"
@@ -49,6 +49,7 @@ UNLISTED = re.compile(
 # Idle connections of the pools prevent these.
 OF_DATABASES = re.compile(rb"\s*(?:alter|create|drop)\s+database\b", re.IGNORECASE)
 MAX_SEARCHED_BYTES = 2000
+COMMENTS = re.compile(rb"%s*" % SPACE, re.DOTALL)
 
 _execute = cursor.execute
 _commit = PsycopgConnection.commit
@@ -446,7 +447,7 @@ class PooledCursor(CopyCursor):
     """
 
     _handle: Handle
-    _backend: Any = None  # the Backend, None until it is made
+    _backend: Backend = None  # type: ignore[assignment]  # until it is made
 
     def __init__(self, handle: Handle, name: str | None = None) -> None:
         conn = handle._live()
@@ -529,8 +530,7 @@ class PooledCursor(CopyCursor):
 
     def _note_settings(self) -> None:
         """Note in the connection that the statement may have set what the server does not list."""
-        text = (self.query or b"")[:MAX_SEARCHED_BYTES].lower()
-        if b"set" in text and UNLISTED.search(text):
+        if sets_unlisted(self.query or b""):
             self._handle._is_bound = True
 
     def cast(self, oid: int, text: Any) -> Any:
@@ -569,6 +569,16 @@ class PooledNamedCursor(PooledCursor):
 
 _close_named = _checked(cursor.close)
 _is_closed: Callable[[cursor], bool] = cursor.closed.__get__
+
+
+def sets_unlisted(statement: bytes) -> bool:
+    """Return whether *statement* may set what the server does not list."""
+    if len(statement) > MAX_SEARCHED_BYTES:
+        comments = COMMENTS.match(statement)
+        begin = comments.end() if comments else 0
+        statement = statement[begin : begin + MAX_SEARCHED_BYTES]
+    text = statement.lower()
+    return b"set" in text and UNLISTED.search(text) is not None
 
 
 def is_lost(handle: Handle) -> bool:

@@ -269,6 +269,8 @@ class DsnPool:
         self._handles.add(handle)
         if conn is None:
             return None
+        if unavailable.noted:
+            unavailable.forget()  # code that has tried again does not fail for want of one
         if conn.holder is not None:  # the end of the request ends its hold, used or not
             _used_by.setdefault(getcurrent(), set()).add(weakref.ref(handle))
         conn.autocommit = False

@@ -28,6 +28,17 @@ def sleep(seconds: float) -> str:
     return str(pid)
 
 
+@app.get("/insist")
+def insist() -> str:
+    """Connect until there is a connection, and fail for another reason."""
+    while True:
+        try:
+            sleep(0.0)
+        except psycopg2.OperationalError:
+            continue
+        raise ValueError("not for want of a connection")
+
+
 @app.get("/forget")
 def forget() -> str:
     """Leave a connection open, in a transaction."""

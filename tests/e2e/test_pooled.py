@@ -53,6 +53,19 @@ def test_none_in_time_is_a_503(target: str, postgres: Postgres, empty_database: 
         assert running.get("/sleep/0.0").status == 200
 
 
+def test_code_that_has_got_one_fails_for_another_reason(
+    postgres: Postgres, empty_database: str
+) -> None:
+    """It handles that there is none, and tries again: a retry of the request is of no use."""
+    name = psycopg2.extensions.parse_dsn(empty_database)["dbname"]
+    given = settings(f"{empty_database}&connect_timeout=1", POSTGRES_POOL_SIZE="1")
+    with hosting(FLASK, **given) as running, ThreadPoolExecutor() as clients:
+        holding = clients.submit(running.get, "/sleep/2.5")
+        wait_until(lambda: count(postgres, SLEEPING, name) == 1, "it to hold the connection")
+        assert running.get("/insist").status == 500
+        assert holding.result().status == 200
+
+
 def test_none_before_the_deadline_is_a_503_too(empty_database: str) -> None:
     """It is no fault of the application's time, which a 504 would say."""
     given = settings(empty_database, POSTGRES_POOL_SIZE="1", GREENLINE_POOL_TAKE_OVER="0")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg2
 import pytest
 
 from greenline import offload, settings
@@ -86,6 +87,7 @@ def test_advice_names_the_setting_or_the_replacement(monkeypatch: pytest.MonkeyP
     assert offload.advice(names.__file__, "wrap") is None
     assert offload.advice(subprocess.__file__, "call") is None
     assert offload.advice("/nowhere.py", "call") is None
+    assert offload.advice(psycopg2.__file__, "connect") is None
     advice = offload.advice(__file__, "output")
     assert advice is not None
     assert f"GREENLINE_OFFLOAD={__name__}:output" in advice
