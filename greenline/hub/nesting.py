@@ -75,6 +75,25 @@ class NestedCheckouts:
         self._count(me)
         return True
 
+    def may_begin(self, me: Any) -> bool:
+        """Return whether a checkout of a greenlet would be admitted now, and do not count it."""
+        return me in self._held or (not self._line and self._has_room())
+
+    def reuse(self, me: Any) -> bool:
+        """
+        Count a connection that was kept from an earlier checkout, when a greenlet uses it again.
+
+        :param me: a weak reference to the greenlet.
+        :returns: False if it must return the connection, and wait: the last one is reserved.
+        """
+        self._checkouts += 1
+        if self._is_reserving() and me not in self._held:
+            return self.acquire_now(me)
+        # While all checkouts may be first ones, none waits for a holder of one.
+        self._is_nested |= me in self._held
+        self._count(me)
+        return True
+
     def release(self, me: Any) -> None:
         """Count one connection of *me* less."""
         self._taken -= 1
@@ -91,10 +110,13 @@ class NestedCheckouts:
             wake(waiter)
 
     def _has_room(self) -> bool:
-        guaranteed = self._guaranteed()
-        if self._is_nested or self._checkouts < NESTING_CHECKOUTS * guaranteed:
-            return self._taken < max(guaranteed - 1, 1)
+        if self._is_reserving():
+            return self._taken < max(self._guaranteed() - 1, 1)
         return self._taken < self.capacity()
+
+    def _is_reserving(self) -> bool:
+        """Return whether one connection is reserved for nested checkouts."""
+        return self._is_nested or self._checkouts < NESTING_CHECKOUTS * self._guaranteed()
 
     def _count(self, me: Any) -> None:
         self._taken += 1

@@ -89,6 +89,8 @@ class Source(Protocol):
 
     def drop(self, conn: Backend) -> None: ...
 
+    def admit(self, handle: "Handle", conn: Backend, me: Any) -> bool: ...
+
     def note_user(self, handle: "Handle", me: Any) -> None: ...
 
     def end_request(self, handle: "Handle", me: Any) -> None: ...
@@ -193,8 +195,16 @@ class Handle(InTurn, PsycopgConnection):
         """
         conn = self._backend or self._resume()
         me = getcurrent()
-        if me is not self._user:
-            self._note_user(me)
+        return conn if me is self._user else self._begin_use(me, conn)
+
+    def _begin_use(self, me: Any, conn: Backend) -> Backend:
+        """Note that the greenlet *me* uses it, in its turn; return the pooled connection."""
+        if not self._source.admit(self, conn, me):
+            conn = self._resume()
+        self._user = me
+        # A native thread could not get another connection.
+        self._is_bound |= not gevent.get_hub().main_hub
+        self._source.note_user(self, me)
         return conn
 
     def _resume(self) -> Backend:
@@ -222,13 +232,6 @@ class Handle(InTurn, PsycopgConnection):
     def _is_parked(self) -> bool:
         """Whether it is open and has no pooled connection, and so no transaction."""
         return self._backend is None and self._parked is not None
-
-    def _note_user(self, me: Any) -> None:
-        """Note that the greenlet *me* uses it."""
-        self._user = me
-        # A native thread could not get another connection.
-        self._is_bound |= not gevent.get_hub().main_hub
-        self._source.note_user(self, me)
 
     def close(self) -> None:
         """Give the pooled connection back, after the statement in progress."""
@@ -489,7 +492,7 @@ class PooledCursor(CopyCursor):
             raise psycopg2.InterfaceError(CURSOR_CLOSED)
         me = getcurrent()
         if me is not handle._user:
-            handle._note_user(me)
+            handle._begin_use(me, self._backend)
         if handle.string_types:
             handle._bring_types(self._backend)
 
@@ -587,11 +590,15 @@ def is_lost(handle: Handle) -> bool:
 
 
 def is_idle(handle: Handle) -> bool:
-    """Return whether no greenlet uses the pooled connection, and no cursor on it is open."""
+    """Return whether no greenlet uses the pooled connection, and it can be taken over."""
+    return handle._owner is None and is_movable(handle)
+
+
+def is_movable(handle: Handle) -> bool:
+    """Return whether no cursor is open on the pooled connection, and nothing else binds it."""
     conn = handle._backend
     return (
-        handle._owner is None
-        and conn is not None
+        conn is not None
         and not conn.closed
         and not conn.is_spoilt
         and conn.status != STATUS_PREPARED

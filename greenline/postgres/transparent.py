@@ -52,7 +52,7 @@ from greenline.hub.request_timeout import WaitTimeout
 from greenline.lifecycle.resources import close_at_exit
 from greenline.offload import fork
 from greenline.postgres import factory, foreign, scoped, session
-from greenline.postgres.handle import CLOSED, Backend, Handle, is_idle, is_lost
+from greenline.postgres.handle import CLOSED, Backend, Handle, is_idle, is_lost, is_movable
 from greenline.postgres.limits import APPLICATION
 from greenline.postgres.parameters import connect_timeout_s, parameters
 from greenline.postgres.psycopg2_compat import calls_connect
@@ -271,8 +271,6 @@ class DsnPool:
             return None
         if unavailable.noted:
             unavailable.forget()  # code that has tried again does not fail for want of one
-        if conn.holder is not None:  # the end of the request ends its hold, used or not
-            _used_by.setdefault(getcurrent(), set()).add(weakref.ref(handle))
         conn.autocommit = False
         if self._takes_over and (self._watching is None or self._watching.ready()):
             self._watching = gevent.spawn(self._watch)
@@ -282,20 +280,50 @@ class DsnPool:
         """Acquire a connection, of which a request may need two at a time."""
         me, nesting = getcurrent(), self._nesting
         holder = weakref.ref(me) if isinstance(me, Handler) else None
-        if holder is not None:
-            if waits and not nesting.acquire(holder, self._timeout_s):
-                raise PoolTimeout
-            if not waits and not nesting.acquire_now(holder):
-                return None
+        if not waits:  # one that is not used yet is idle: its first use is admitted
+            is_next = holder is None or nesting.may_begin(holder)
+            return self._pool.acquire_now() if is_next else None  # type: ignore[return-value]
+        if holder is not None and not nesting.acquire(holder, self._timeout_s):
+            raise PoolTimeout
         conn: Any = None
         try:
-            conn = self._pool.acquire() if waits else self._pool.acquire_now()
+            conn = self._pool.acquire()
         finally:
             if conn is None and holder is not None:
                 nesting.release(holder)
-        if conn is not None:
-            conn.holder = holder
+        conn.holder = holder
         return conn  # type: ignore[no-any-return]
+
+    def admit(self, handle: Handle, conn: Backend, me: Any) -> bool:
+        """
+        Admit the request of the greenlet *me* to the connection that *handle* has kept.
+
+        :returns: False if *handle* has it no more: the request must wait in turn.
+        """
+        if not isinstance(me, Handler) or (conn.holder is not None and conn.holder() is not None):
+            return True
+        holder = weakref.ref(me)
+        if self._nesting.reuse(holder):
+            conn.holder = holder
+            return True
+        return not self._give_up(handle, conn)
+
+    def _give_up(self, handle: Any, conn: Backend) -> bool:
+        """Give *conn* to others before the current greenlet uses *handle*, unless it is bound."""
+        is_outer = handle._acquire()
+        try:
+            is_looked_at = monotonic() - conn.looked_s < BOUND_S
+            if handle._backend is not conn:
+                return handle._backend is None
+            if is_looked_at or not is_movable(handle) or not _is_between(handle):
+                return False
+            if not self._park(handle, conn):
+                return False
+        finally:
+            if is_outer:
+                handle._release()
+        self.collect(conn)
+        return True
 
     def _end_hold(self, conn: Backend) -> None:
         holder, conn.holder = conn.holder, None
@@ -442,7 +470,19 @@ class DsnPool:
 
     def _move(self, handle: Any, conn: Backend) -> None:
         """Keep what *handle* needs to get another connection, and give *conn* to others."""
+        try:
+            is_parked = self._park(handle, conn)
+        finally:
+            handle._release()
+        if is_parked:
+            self.collect(conn)
+        elif is_lost(handle):
+            self._lose(handle)
+
+    def _park(self, handle: Any, conn: Backend) -> bool:
+        """Keep in *handle* what its session on *conn* has; its owner calls this."""
         kept = None
+        handle._backend, handle._parked = None, MOVING
         try:
             kept = session.read(conn)
         except psycopg2.Error:
@@ -451,11 +491,7 @@ class DsnPool:
             handle._parked = kept
             if kept is None:
                 conn.looked_s, handle._backend = monotonic(), conn
-            handle._release()
-        if kept is not None:
-            self.collect(conn)
-        elif is_lost(handle):
-            self._lose(handle)
+        return kept is not None
 
     def _lose(self, handle: Any) -> None:
         """Close the connection of *handle*, which has lost it, and give its slot to others."""

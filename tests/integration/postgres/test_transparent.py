@@ -526,10 +526,44 @@ def test_the_end_of_a_request_ends_its_hold(url: str) -> None:
     request(begin).get(timeout=LIMIT_S)
     using = request(use)
     wait_until(lambda: passed_on[0].status == STATUS_BEGIN, "its use")
-    assert [conn._backend.holder for conn in passed_on] == [None] * (SIZE - 1)
-    assert nesting._taken == 0
+    assert passed_on[1]._backend.holder is None
+    assert nesting._taken == 1
     go_on.set()
     using.get(timeout=LIMIT_S)
+    assert nesting._taken == 0
+
+
+def test_an_unused_connection_keeps_none_waiting(url: str) -> None:
+    """Its request may wait for a lock, which code that waits for a connection holds."""
+    go_on = Event()
+
+    def connect_and_wait() -> Any:
+        connected.append(psycopg2.connect(url))
+        go_on.wait()
+        return ask(connected.pop(), "select 1")
+
+    connected: list[Any] = []
+    waiting = [request(connect_and_wait) for _ in range(2 * SIZE)]
+    wait_until(lambda: len(connected) == 2 * SIZE, "them to wait")
+    with closing(request(lambda: used(url)).get(timeout=LIMIT_S / 2)) as conn:
+        assert not conn.closed
+    go_on.set()
+    assert [each.get(timeout=LIMIT_S) for each in waiting] == [1] * (2 * SIZE)
+
+
+def test_requests_with_a_kept_connection_may_need_another_one(url: str) -> None:
+    """Each holds what an earlier request has got; a connection is left for the second one."""
+    kept = [request(lambda: psycopg2.connect(url)).get(timeout=LIMIT_S) for _ in range(2 * SIZE)]
+
+    def use_two(conn: Any) -> list[Any]:
+        with closing(psycopg2.connect(url)) as other:
+            found = [ask(conn, "select 1, pg_sleep(0.05)"), ask(other, "select 2")]
+        conn.rollback()
+        return found
+
+    for _ in range(3):
+        using = [request(partial(use_two, conn)) for conn in kept]
+        assert [each.get(timeout=LIMIT_S / 2) for each in using] == [[1, 2]] * (2 * SIZE)
 
 
 def test_a_temporary_table_of_another_session_binds_none(url: str) -> None:
