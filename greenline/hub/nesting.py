@@ -75,6 +75,10 @@ class NestedCheckouts:
         self._count(me)
         return True
 
+    def is_waited_for(self) -> bool:
+        """Return whether a greenlet waits for admission."""
+        return bool(self._line)
+
     def may_begin(self, me: Any) -> bool:
         """Return whether a checkout of a greenlet would be admitted now, and do not count it."""
         return me in self._held or (not self._line and self._has_room())

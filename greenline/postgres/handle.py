@@ -39,17 +39,26 @@ CLOSED = "connection already closed"
 CURSOR_CLOSED = "cursor already closed"
 NESTED = "the connection cannot be re-entered recursively"
 # Settings with a dot in their names, which the server does not list. They are searched for in the
-# first bytes of each statement, after its comments.
-SPACE = rb"(?:\s|/\*.*?\*/|--[^\n]*\n)"
+# first bytes of each statement, after its comments. Each alternative begins otherwise than the
+# others, so that the time grows with the length of the text only: it has values of clients.
+SPACE = rb"(?:\s|/\*(?:[^*]|\*(?!/))*\*/|--[^\n]*\n)"
 UNLISTED = re.compile(
-    rb"\bset%(s)b+(?:session%(s)b+)?\"?\w+\"?%(s)b*\.|set_config%(s)b*\((?!%(s)b*'\w*')"
+    rb"""
+    \bset (?: %(s)b+ (?: session (?: %(s)b+ | (?=") ) )? | (?=") )
+        (?: "[^".]*\. | (?: "[^"]*" | [^\s"'.,;=()]+ ) %(s)b* \. )
+    |
+    \b set_config "? %(s)b* \(
+        (?! %(s)b* '\w*' %(s)b* , )
+        # Not one that ends with the transaction.
+        (?! %(s)b* '[^']*' %(s)b* , %(s)b* (?: '[^']*' | [^\s,()']+ ) %(s)b* , %(s)b* true \b )
+    """
     % {b"s": SPACE},
-    re.DOTALL,
+    re.VERBOSE,
 )
+MAX_SEARCHED_BYTES = 2000
+COMMENTS = re.compile(rb"%s*" % SPACE)
 # Idle connections of the pools prevent these.
 OF_DATABASES = re.compile(rb"\s*(?:alter|create|drop)\s+database\b", re.IGNORECASE)
-MAX_SEARCHED_BYTES = 2000
-COMMENTS = re.compile(rb"%s*" % SPACE, re.DOTALL)
 
 _execute = cursor.execute
 _commit = PsycopgConnection.commit
@@ -89,7 +98,7 @@ class Source(Protocol):
 
     def drop(self, conn: Backend) -> None: ...
 
-    def admit(self, handle: "Handle", conn: Backend, me: Any) -> bool: ...
+    def admit(self, handle: "Handle", conn: Backend, me: Any) -> None: ...
 
     def note_user(self, handle: "Handle", me: Any) -> None: ...
 
@@ -103,7 +112,7 @@ def _passed_on(method: Any) -> Any:
 
     @wraps(method)
     def passed_on(self: "Handle", *args: Any, **kwargs: Any) -> Any:
-        return method(self._live(), *args, **kwargs)
+        return method(self._backend or self._live(), *args, **kwargs)
 
     return passed_on
 
@@ -199,8 +208,9 @@ class Handle(InTurn, PsycopgConnection):
 
     def _begin_use(self, me: Any, conn: Backend) -> Backend:
         """Note that the greenlet *me* uses it, in its turn; return the pooled connection."""
-        if not self._source.admit(self, conn, me):
-            conn = self._resume()
+        self._source.admit(self, conn, me)
+        # Others may have used it meanwhile.
+        conn = self._backend or self._resume()
         self._user = me
         # A native thread could not get another connection.
         self._is_bound |= not gevent.get_hub().main_hub
@@ -565,9 +575,11 @@ class PooledNamedCursor(PooledCursor):
 
     def close(self) -> None:
         """Close it on the server, unless its connection was given back, which does that too."""
-        if self._handle._backend is self._backend:
-            _close_named(self)
-        self._unbind()
+        try:
+            if self._handle._backend is self._backend:
+                _close_named(self)
+        finally:
+            self._unbind()
 
 
 _close_named = _checked(cursor.close)

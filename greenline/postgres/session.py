@@ -23,6 +23,7 @@ select
   or pg_catalog.pg_my_temp_schema() <> 0 and (
     exists (select from pg_catalog.pg_class where relnamespace = pg_catalog.pg_my_temp_schema())
     or exists (select from pg_catalog.pg_proc where pronamespace = pg_catalog.pg_my_temp_schema())
+    or exists (select from pg_catalog.pg_type where typnamespace = pg_catalog.pg_my_temp_schema())
   )
   or exists (select from pg_catalog.pg_prepared_statements)
   or exists (select from pg_catalog.pg_cursors)

@@ -61,8 +61,8 @@ from greenline.postgres.serialize import connection_class
 # Seconds between two looks for idle handles: while a greenlet waits for a connection, and for other
 # pools and processes that wait for a slot.
 LOOK_S, WATCH_S = 0.01, 0.1
-# Garbage may hold connections. It is collected while a greenlet has waited for so many seconds, and
-# after a pause of so many times what the last collection has taken.
+# Garbage may hold connections. It is collected when a greenlet has waited for so many seconds, and
+# again after a pause of so many times what the last collection has taken.
 COLLECT_S, COLLECT_PAUSE = 1.0, 50
 # Seconds for which a handle keeps its connection while one request after the other uses it, and
 # after which it is idle: to take a connection over costs two round trips.
@@ -283,8 +283,11 @@ class DsnPool:
         if not waits:  # one that is not used yet is idle: its first use is admitted
             is_next = holder is None or nesting.may_begin(holder)
             return self._pool.acquire_now() if is_next else None  # type: ignore[return-value]
-        if holder is not None and not nesting.acquire(holder, self._timeout_s):
-            raise PoolTimeout
+        if holder is not None:
+            if not nesting.may_begin(holder):
+                self._look()
+            if not nesting.acquire(holder, self._timeout_s):
+                raise PoolTimeout
         conn: Any = None
         try:
             conn = self._pool.acquire()
@@ -294,36 +297,37 @@ class DsnPool:
         conn.holder = holder
         return conn  # type: ignore[no-any-return]
 
-    def admit(self, handle: Handle, conn: Backend, me: Any) -> bool:
+    def admit(self, handle: Handle, conn: Backend, me: Any) -> None:
         """
         Admit the request of the greenlet *me* to the connection that *handle* has kept.
 
-        :returns: False if *handle* has it no more: the request must wait in turn.
+        Afterwards *handle* may have it no more: then the request must wait in turn.
         """
         if not isinstance(me, Handler) or (conn.holder is not None and conn.holder() is not None):
-            return True
+            return
         holder = weakref.ref(me)
         if self._nesting.reuse(holder):
+            self._end_hold(conn)  # of a greenlet that has ended
             conn.holder = holder
-            return True
-        return not self._give_up(handle, conn)
+        else:
+            self._give_up(handle, conn)
 
-    def _give_up(self, handle: Any, conn: Backend) -> bool:
+    def _give_up(self, handle: Any, conn: Backend) -> None:
         """Give *conn* to others before the current greenlet uses *handle*, unless it is bound."""
         is_outer = handle._acquire()
         try:
-            is_looked_at = monotonic() - conn.looked_s < BOUND_S
-            if handle._backend is not conn:
-                return handle._backend is None
-            if is_looked_at or not is_movable(handle) or not _is_between(handle):
-                return False
-            if not self._park(handle, conn):
-                return False
+            is_given = (
+                handle._backend is conn
+                and monotonic() - conn.looked_s >= BOUND_S
+                and is_movable(handle)
+                and _is_between(handle)
+                and self._park(handle, conn)
+            )
         finally:
             if is_outer:
                 handle._release()
-        self.collect(conn)
-        return True
+        if is_given:
+            self.collect(conn)
 
     def _end_hold(self, conn: Backend) -> None:
         holder, conn.holder = conn.holder, None
@@ -413,7 +417,12 @@ class DsnPool:
 
     def _is_wanted(self, handle: Handle) -> bool:
         """Return whether a greenlet, another pool or another process waits for its connection."""
-        return handle._backend is not None and self._pool.is_wanted(handle._backend)
+        conn = handle._backend
+        return conn is not None and (self._nesting.is_waited_for() or self._pool.is_wanted(conn))
+
+    def _is_waited_for(self) -> bool:
+        """Return whether a greenlet waits for a connection that cannot be made."""
+        return self._nesting.is_waited_for() or self._pool.is_waited_for()
 
     def _look(self) -> None:
         """Take idle handles' connections over while a connection is waited for."""
@@ -421,14 +430,10 @@ class DsnPool:
             self._looking = gevent.spawn(self._take_over_idle)
 
     def _take_over_idle(self) -> None:
-        while self._pool.is_waited_for() and not self.is_parents:
-            self._offer(lambda _: self._pool.is_waited_for())
-            begun_s = monotonic()
-            if self._pool.waited_s() >= COLLECT_S and begun_s >= self._collects_s:
-                # A cursor and its connection are often in a cycle with an exception.
-                gc.collect()
-                pause_s = COLLECT_PAUSE * (monotonic() - begun_s)
-                self._collects_s = begun_s + max(COLLECT_S, pause_s)
+        while self._is_waited_for() and not self.is_parents:
+            self._offer(lambda _: self._is_waited_for())
+            if self._pool.waited_s() >= COLLECT_S:
+                self._collect_garbage()
             gevent.sleep(LOOK_S)
 
     def _watch(self) -> None:
@@ -436,6 +441,23 @@ class DsnPool:
         while self._handles and not self.is_parents:
             gevent.sleep(WATCH_S)
             self._offer(self._is_wanted)
+            if any(
+                self._is_forgotten(handle) and self._is_wanted(handle) for handle in self._handles
+            ):
+                self._collect_garbage()
+
+    def _is_forgotten(self, handle: Handle) -> bool:
+        """Return whether a cursor is open that no request in progress uses."""
+        conn = handle._backend
+        return conn is not None and bool(conn.open_cursors) and not handle._requests
+
+    def _collect_garbage(self) -> None:
+        """Collect garbage, unless that was done a short time ago."""
+        begun_s = monotonic()
+        if begun_s >= self._collects_s:
+            # A cursor and its connection are often in a cycle with an exception.
+            gc.collect()
+            self._collects_s = begun_s + max(COLLECT_S, COLLECT_PAUSE * (monotonic() - begun_s))
 
     def _offer(self, is_wanted: Callable[[Handle], bool]) -> None:
         """Take over the connections of idle handles while they are wanted."""
@@ -482,7 +504,9 @@ class DsnPool:
     def _park(self, handle: Any, conn: Backend) -> bool:
         """Keep in *handle* what its session on *conn* has; its owner calls this."""
         kept = None
-        handle._backend, handle._parked = None, MOVING
+        # A request that goes on with *handle* is admitted anew.
+        self._end_hold(conn)
+        handle._backend, handle._parked, handle._user = None, MOVING, None
         try:
             kept = session.read(conn)
         except psycopg2.Error:

@@ -25,7 +25,7 @@ from embedded.postgres import Postgres, temporary
 from greenline.errors import DeadlineExceeded, PoolTimeout
 from greenline.hub import deadline, request_end
 from greenline.hub.handlers import Handlers
-from greenline.postgres import foreign, transparent
+from greenline.postgres import foreign, session, transparent
 from greenline.postgres import open as postgres_open
 from greenline.postgres.connect import connect
 from greenline.postgres.handle import Handle, sets_unlisted
@@ -169,6 +169,10 @@ def leave_a_table(conn: Any) -> None:
     ask(conn, "create temp table left_behind (a int); select 1")
 
 
+def leave_a_type(conn: Any) -> None:
+    ask(conn, "create domain pg_temp.left_behind as int; select 1")
+
+
 def leave_a_lock(conn: Any) -> None:
     ask(conn, "select pg_advisory_lock(1)")
 
@@ -194,12 +198,13 @@ def leave_own_setting(conn: Any) -> None:
 
 
 KEPT = [
-    leave_a_setting, leave_a_table, leave_a_lock, leave_a_statement, leave_a_listener,
-    leave_a_role, leave_a_cursor, leave_own_setting,
+    leave_a_setting, leave_a_table, leave_a_type, leave_a_lock, leave_a_statement,
+    leave_a_listener, leave_a_role, leave_a_cursor, leave_own_setting,
 ]  # fmt: skip
 LEFT = """
 select current_setting('application_name') = 'left'
   or to_regclass('pg_temp.left_behind') is not null
+  or to_regtype('pg_temp.left_behind') is not null
   or exists (select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid())
   or exists (select from pg_prepared_statements)
   or exists (select from pg_listening_channels())
@@ -551,6 +556,100 @@ def test_an_unused_connection_keeps_none_waiting(url: str) -> None:
     assert [each.get(timeout=LIMIT_S) for each in waiting] == [1] * (2 * SIZE)
 
 
+@pytest.mark.parametrize("checkouts", [0, 100], ids=["at first", "later"])
+def test_a_request_that_waits_elsewhere_keeps_no_idle_connection(url: str, checkouts: int) -> None:
+    """Between two transactions it has one that it does not use, and other requests may need it."""
+    go_on = Event()
+
+    def call_another_service(conn: Any) -> list[Any]:
+        conn.autocommit = True
+        found = [ask(conn, "select 1")]
+        busy.append(conn)
+        go_on.wait()
+        return [*found, ask(conn, "select 2")]
+
+    busy: list[Any] = []
+    for _ in range(checkouts):
+        request(lambda: psycopg2.connect(url).close()).get(timeout=LIMIT_S)
+        request(lambda: used(url).close()).get(timeout=LIMIT_S)
+    calling = [
+        request(lambda: call_another_service(psycopg2.connect(url))) for _ in range(2 * SIZE)
+    ]
+    wait_until(lambda: len(busy) == 2 * SIZE, "all of them to wait")
+    request(lambda: used(url).close()).get(timeout=LIMIT_S / 2)
+    go_on.set()
+    assert [each.get(timeout=LIMIT_S) for each in calling] == [[1, 2]] * (2 * SIZE)
+    assert transparent._pools[url]._nesting._taken == 0
+
+
+def test_a_connection_that_was_taken_over_meanwhile_is_not_used(url: str) -> None:
+    """A request waits for the connection of a greenlet that then loses it to another one."""
+    shared = psycopg2.connect(url)
+    shared.autocommit = True
+    go_on = Event()
+
+    def hold() -> None:
+        with closing(used(url)):
+            go_on.wait()
+
+    holding = [request(hold) for _ in range(SIZE - 1)]
+    nesting = transparent._pools[url]._nesting if url in transparent._pools else None
+    assert nesting is not None
+    wait_until(lambda: nesting._taken == SIZE - 1, "them to hold all but the reserved one")
+    asking = gevent.spawn(ask, shared, "select pg_sleep(0.3)")
+    wait_until(lambda: shared._owner is not None, "its statement")
+    giving_up = request(lambda: shared.cursor().close())
+    using = gevent.spawn(lambda: ask(shared, "select 1"))
+    found = request(lambda: (shared.get_backend_pid(), shared.info.backend_pid))
+    wait_until(lambda: len(shared._waiters) > 0, "the requests to wait")
+    other = gevent.spawn(used, url)
+    asking.get(timeout=LIMIT_S)
+    go_on.set()
+    gevent.joinall([giving_up, using, *holding], timeout=LIMIT_S, raise_error=True)
+    first, second = found.get(timeout=LIMIT_S)
+    other.get(timeout=LIMIT_S)
+    assert second in (first, shared.info.backend_pid)
+
+
+def test_the_hold_of_a_session_that_cannot_move_ends_with_its_request(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request ends while its session is read."""
+    reading, read_on = Event(), Event()
+    read = session.read
+
+    def read_slowly(conn: Any) -> Any:
+        reading.set()
+        read_on.wait()
+        return read(conn)
+
+    monkeypatch.setattr(session, "read", read_slowly)
+    go_on = Event()
+
+    def lock() -> Any:
+        conn = psycopg2.connect(url)
+        conn.autocommit = True
+        ask(conn, "select pg_advisory_lock(1)")
+        go_on.wait()
+        return conn
+
+    locking = request(lock)
+    wait_until(lambda: url in transparent._pools and stats(url)["active"] == 1, "its lock")
+    others = [used(url) for _ in range(SIZE - 1)]
+    waiting = gevent.spawn(used, url)
+    assert reading.wait(LIMIT_S)
+    go_on.set()
+    conn = locking.get(timeout=LIMIT_S)
+    read_on.set()
+    wait_until(lambda: conn._backend is not None, "it to be left where it was")
+    nesting = transparent._pools[url]._nesting
+    assert (nesting._taken, nesting._held) == (0, {})
+    assert request(lambda: ask(conn, "select 1")).get(timeout=LIMIT_S) == 1
+    assert not nesting._is_nested
+    del others
+    waiting.get(timeout=LIMIT_S)
+
+
 def test_requests_with_a_kept_connection_may_need_another_one(url: str) -> None:
     """Each holds what an earlier request has got; a connection is left for the second one."""
     kept = [request(lambda: psycopg2.connect(url)).get(timeout=LIMIT_S) for _ in range(2 * SIZE)]
@@ -730,6 +829,19 @@ def test_a_statement_is_executed_once(url: str, empty_database: str) -> None:
         ("set -- of the request\n app.user = 1", True),
         ("select set_config ('app.user', %s, false)", True),
         (f"/* {'x' * 4000} */ -- y\nset app.user = 1", True),
+        ('set"app".user = 1', True),
+        ("set größe.x = 1", True),
+        ("set a$b.x = 1", True),
+        ("set session app.user = 1", True),
+        ("select \"set_config\"('app.user', 'x', false)", True),
+        ("select set_config('app'||'.user', 'x', false)", True),
+        ("select set_config('app.user', 'it''s', true)", True),
+        ("select set_config('app.user', 'x', true)", False),
+        ("select set_config('app.user', 42::text, true)", False),
+        ("set local app.user = 1", False),
+        # A value of a client: the search takes no longer than for other text.
+        (f"insert into t values ('set{'/**/' * 300}!')", False),
+        (f"insert into t values ('{'set' * 300} {'set ( ' * 80} {'set -- ' * 80}')", False),
         ("select set_config('timezone', 'utc', false)", False),
         ("set timezone = 'utc'", False),
         ("update app.user set name = 'app.user'", False),
