@@ -8,16 +8,19 @@ has two left: the last one is reserved for greenlets that hold a connection. Wit
 request, at least one request can always proceed.
 
 First connections are given in the order of arrival. A pool whose checkouts have never nested ends
-the reservation after some time.
+the reservation after some time. If checkouts nest later, the first deadlock is found, one of its
+greenlets gets an error, and the reservation begins anew.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gevent
 from gevent.hub import Waiter
 
+from greenline.errors import PoolTimeout
 from greenline.hub import deadline
 from greenline.hub.cooperate import wake
 from greenline.hub.lock_waits import LockWait
@@ -45,6 +48,7 @@ class NestedCheckouts:
         self._taken = 0
         # By weak reference: a thread-local that is collected with its greenlet may end a checkout.
         self._held: dict[Any, int] = {}
+        self._blocked: set[Any] = set()  # holders of a connection that wait for another one
         self._line: deque[tuple[Any, Waiter[None]]] = deque()
         self._checkouts = 0
         self._is_nested = False
@@ -74,6 +78,31 @@ class NestedCheckouts:
             return False
         self._count(me)
         return True
+
+    def note_nested(self) -> None:
+        """Note that a greenlet needs several connections at a time."""
+        self._is_nested = True
+
+    def is_nested(self, me: Any) -> bool:
+        """Return whether a greenlet that was admitted holds another connection."""
+        return self._held[me] > 1
+
+    @contextmanager
+    def nested_wait(self, me: Any) -> Iterator[None]:
+        """
+        Let a greenlet that holds one connection wait for another one within a ``with`` block.
+
+        :param me: a weak reference to the greenlet.
+        :raises PoolTimeout: each connection is held by a greenlet that waits for another one.
+        """
+        self._blocked.add(me)
+        try:
+            held = sum(self._held[each] - 1 for each in self._blocked)  # without the awaited ones
+            if held >= self.capacity():
+                raise PoolTimeout("each connection is held by a request that waits for another one")
+            yield
+        finally:
+            self._blocked.discard(me)
 
     def is_waited_for(self) -> bool:
         """Return whether a greenlet waits for admission."""

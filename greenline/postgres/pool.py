@@ -264,12 +264,16 @@ class ConnectionPool:
         self._holders.add(me)
         return conn
 
-    def acquire(self) -> Connection:
-        """Return a connection, which any greenlet may give back to :meth:`give_back`."""
+    def acquire(self, *, first: bool = False) -> Connection:
+        """
+        Return a connection, which any greenlet may give back to :meth:`give_back`.
+
+        :param first: whether it comes before the greenlets that wait already, bool. Default False.
+        """
         statistics = self.statistics
         statistics.requests_num += 1
         try:
-            conn = self._take_idle() or self._wait()
+            conn = self._take_idle() or self._wait(first)
         except BaseException:
             statistics.requests_errors += 1
             raise
@@ -421,7 +425,7 @@ class ConnectionPool:
         self.statistics.connections_lost += 1
         self._close_and_wait(conn)
 
-    def _wait(self) -> Connection:
+    def _wait(self, first: bool) -> Connection:
         self._on_wait()
         backends, queued = self._backends, self._backends.queued()
         places = 0 if self._slots.is_waiting else max(backends.max_size - backends.size, 0)
@@ -432,7 +436,7 @@ class ConnectionPool:
                 f"{queued} requests are already waiting for a connection, which is the limit"
             )
         connecting = backends.connecting
-        waiter = self._join()
+        waiter = self._join(first)
         return self._served(waiter, is_connecting=backends.connecting > connecting)
 
     def _connect_now(self) -> Connection | None:
@@ -443,8 +447,8 @@ class ConnectionPool:
             return None
         return self._served(waiter, is_connecting=True)
 
-    def _join(self) -> Waiter:
-        waiter = self._queue.join()
+    def _join(self, first: bool = False) -> Waiter:
+        waiter = self._queue.join(first)
         try:
             self._backends.grow()
         except BaseException:

@@ -16,7 +16,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -267,6 +267,8 @@ class DsnPool:
             unavailable.note(error if isinstance(error, Unavailable) else PoolTimeout(str(error)))
             raise failed from error
         self._handles.add(handle)
+        if isinstance(me := getcurrent(), Handler):
+            _used_by.setdefault(me, set()).add(weakref.ref(handle))
         if conn is None:
             return None
         if unavailable.noted:
@@ -281,6 +283,8 @@ class DsnPool:
         me, nesting = getcurrent(), self._nesting
         holder = weakref.ref(me) if isinstance(me, Handler) else None
         if not waits:  # one that is not used yet is idle: its first use is admitted
+            if holder is not None and self._has_open(me):
+                nesting.note_nested()
             is_next = holder is None or nesting.may_begin(holder)
             return self._pool.acquire_now() if is_next else None  # type: ignore[return-value]
         if holder is not None:
@@ -290,12 +294,25 @@ class DsnPool:
                 raise PoolTimeout
         conn: Any = None
         try:
-            conn = self._pool.acquire()
+            is_nested = holder is not None and nesting.is_nested(holder)
+            with nesting.nested_wait(holder) if is_nested else nullcontext():
+                conn = self._pool.acquire(first=is_nested)  # others wait for what it holds
         finally:
             if conn is None and holder is not None:
                 nesting.release(holder)
         conn.holder = holder
         return conn  # type: ignore[no-any-return]
+
+    def _has_open(self, me: Any) -> bool:
+        """Return whether the request of *me* has a connection of this server that is open."""
+        handles = (reference() for reference in _used_by.get(me, ()))
+        return any(
+            handle is not None
+            and not handle.closed
+            and isinstance(handle._source, DsnPool)
+            and handle._source._nesting is self._nesting
+            for handle in handles
+        )
 
     def admit(self, handle: Handle, conn: Backend, me: Any) -> None:
         """

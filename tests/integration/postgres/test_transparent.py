@@ -23,7 +23,7 @@ from psycopg2.pool import ThreadedConnectionPool
 
 from embedded.postgres import Postgres, temporary
 from greenline.errors import DeadlineExceeded, PoolTimeout
-from greenline.hub import deadline, request_end
+from greenline.hub import deadline, request_end, unavailable
 from greenline.hub.handlers import Handlers
 from greenline.postgres import foreign, session, transparent
 from greenline.postgres import open as postgres_open
@@ -73,6 +73,7 @@ def request(work: Callable[[], Any]) -> "gevent.Greenlet[..., Any]":
         finally:
             with suppress(OtherError):
                 request_end.run()
+            unavailable.forget()
 
     def run() -> Any:
         # An idle handler still refers to the greenlet that has called it.
@@ -554,6 +555,36 @@ def test_an_unused_connection_keeps_none_waiting(url: str) -> None:
         assert not conn.closed
     go_on.set()
     assert [each.get(timeout=LIMIT_S) for each in waiting] == [1] * (2 * SIZE)
+
+
+def test_the_first_deadlock_is_found_and_others_prevented(url: str) -> None:
+    """After many single checkouts, requests hold all connections, and each needs one more."""
+    for _ in range(20 * SIZE):
+        request(lambda: used(url).close()).get(timeout=LIMIT_S)
+    kept = [request(lambda: used(url)).get(timeout=LIMIT_S) for _ in range(2 * SIZE)]
+    go_on = Event()
+
+    def use_two(conn: Any) -> str | None:
+        try:
+            ask(conn, "select 1")
+            go_on.wait()
+            with closing(psycopg2.connect(url)) as other:
+                ask(other, "select 2")
+        except psycopg2.OperationalError as error:
+            return f"{error.pgcode}: {error}"
+        finally:
+            conn.rollback()
+        return None
+
+    using = [request(partial(use_two, conn)) for conn in kept]
+    wait_until(lambda: transparent._pools[url]._nesting._taken >= SIZE, "them to hold all")
+    go_on.set()
+    found = [each.get(timeout=LIMIT_S / 2) for each in using]
+    (failure,) = filter(None, found)
+    assert failure.startswith("53300: ")
+    assert "each connection is held by a request that waits for another one" in failure
+    using = [request(partial(use_two, conn)) for conn in kept]
+    assert [each.get(timeout=LIMIT_S / 2) for each in using] == [None] * (2 * SIZE)
 
 
 @pytest.mark.parametrize("checkouts", [0, 100], ids=["at first", "later"])
