@@ -83,6 +83,10 @@ class NestedCheckouts:
         """Note that a greenlet needs several connections at a time."""
         self._is_nested = True
 
+    def holds(self, me: Any) -> bool:
+        """Return whether a connection is counted for a greenlet."""
+        return me in self._held
+
     def is_nested(self, me: Any) -> bool:
         """Return whether a greenlet that was admitted holds another connection."""
         return self._held[me] > 1

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -283,7 +284,7 @@ class DsnPool:
         me, nesting = getcurrent(), self._nesting
         holder = weakref.ref(me) if isinstance(me, Handler) else None
         if not waits:  # one that is not used yet is idle: its first use is admitted
-            if holder is not None and self._has_open(me):
+            if holder is not None and self._is_nested(me, holder):
                 nesting.note_nested()
             is_next = holder is None or nesting.may_begin(holder)
             return self._pool.acquire_now() if is_next else None  # type: ignore[return-value]
@@ -303,15 +304,17 @@ class DsnPool:
         conn.holder = holder
         return conn  # type: ignore[no-any-return]
 
-    def _has_open(self, me: Any) -> bool:
-        """Return whether the request of *me* has a connection of this server that is open."""
-        handles = (reference() for reference in _used_by.get(me, ()))
-        return any(
+    def _is_nested(self, me: Any, holder: Any) -> bool:
+        """Return whether the request of *me* has a connection of this server and needs another."""
+        used = _used_by.get(me, set())
+        used -= {each for each in used if (handle := each()) is None or handle.closed}
+        return self._nesting.holds(holder) or any(
             handle is not None
-            and not handle.closed
+            and handle._user is None
+            and handle._idle_since_s == -inf  # it has not been used yet
             and isinstance(handle._source, DsnPool)
             and handle._source._nesting is self._nesting
-            for handle in handles
+            for handle in (each() for each in used)
         )
 
     def admit(self, handle: Handle, conn: Backend, me: Any) -> None:
