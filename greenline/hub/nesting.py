@@ -92,17 +92,18 @@ class NestedCheckouts:
         return self._held[me] > 1
 
     @contextmanager
-    def nested_wait(self, me: Any) -> Iterator[None]:
+    def nested_wait(self, me: Any, has_idle: Callable[[], bool]) -> Iterator[None]:
         """
         Let a greenlet that holds one connection wait for another one within a ``with`` block.
 
         :param me: a weak reference to the greenlet.
+        :param has_idle: returns whether a connection that is held is idle, and can be taken over.
         :raises PoolTimeout: each connection is held by a greenlet that waits for another one.
         """
         self._blocked.add(me)
         try:
             held = sum(self._held[each] - 1 for each in self._blocked)  # without the awaited ones
-            if held >= self.capacity():
+            if held >= self.capacity() and not has_idle():
                 raise PoolTimeout("each connection is held by a request that waits for another one")
             yield
         finally:

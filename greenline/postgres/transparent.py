@@ -296,13 +296,22 @@ class DsnPool:
         conn: Any = None
         try:
             is_nested = holder is not None and nesting.is_nested(holder)
-            with nesting.nested_wait(holder) if is_nested else nullcontext():
+            with nesting.nested_wait(holder, self._has_idle) if is_nested else nullcontext():
                 conn = self._pool.acquire(first=is_nested)  # others wait for what it holds
         finally:
             if conn is None and holder is not None:
                 nesting.release(holder)
         conn.holder = holder
         return conn  # type: ignore[no-any-return]
+
+    def _has_idle(self) -> bool:
+        """Return whether a connection of this server is idle, and can be taken over."""
+        return self._takes_over and any(
+            is_idle(handle) and _is_between(handle)
+            for pool in list(_pools.values())
+            if pool._nesting is self._nesting
+            for handle in list(pool._handles)
+        )
 
     def _is_nested(self, me: Any, holder: Any) -> bool:
         """Return whether the request of *me* has a connection of this server and needs another."""
