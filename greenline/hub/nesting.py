@@ -3,18 +3,18 @@ Let checkouts of a pool nest without a deadlock.
 
 A request that holds one connection and needs another one waits for other requests. If these do the
 same, each of them waits until the pool's timeout. There are usually fewer threads than connections,
-but not fewer greenlets. So a greenlet without a connection gets its first one only while the pool
-has two left: the last one is reserved for greenlets that hold a connection. With two connections a
-request, at least one request can always proceed.
+but not fewer greenlets. So a checkout is admitted only if afterwards the greenlets that hold
+connections can all end one after the other, each with as many as any has needed at a time: the
+banker's algorithm (Dijkstra). With two a request, that reserves the last connection
+for greenlets that hold one.
 
 First connections are given in the order of arrival. A pool whose checkouts have never nested ends
-the reservation after some time. If checkouts nest later, the first deadlock is found, one of its
-greenlets gets an error, and the reservation begins anew.
+the reservation after some time. If checkouts nest later, or deeper than before, all holders may
+wait for each other once: this is found at once, and the last of them gets an error.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -25,9 +25,19 @@ from greenline.hub import deadline
 from greenline.hub.cooperate import wake
 from greenline.hub.lock_waits import LockWait
 
-# After so many checkouts for each connection, none of them nested, the checkouts of a pool are
-# taken not to nest. Until then one connection is reserved for nested checkouts.
-NESTING_CHECKOUTS = 10
+# For so many checkouts for each connection, a greenlet is taken to need FIRST_DEPTH connections,
+# and afterwards as many as any has needed at a time. A first deadlock is not always found: a holder
+# may wait for a lock of another one, such as SQLAlchemy's at the first connect of an engine.
+NESTING_CHECKOUTS, FIRST_DEPTH = 10, 3
+
+
+class _Waiting:
+    """A greenlet that waits for its admission."""
+
+    def __init__(self, me: Any) -> None:
+        self.me = me
+        self.is_admitted = False
+        self.waiter: Waiter[None] = Waiter()
 
 
 class NestedCheckouts:
@@ -43,27 +53,37 @@ class NestedCheckouts:
     ) -> None:
         self.capacity = capacity
         self._guaranteed = guaranteed or capacity
-        # The connections in use, and those for which a holder of one waits: nested checkouts come
-        # before first ones.
-        self._taken = 0
+        self._taken = 0  # the connections that are counted for greenlets
         # By weak reference: a thread-local that is collected with its greenlet may end a checkout.
         self._held: dict[Any, int] = {}
-        self._blocked: set[Any] = set()  # holders of a connection that wait for another one
-        self._line: deque[tuple[Any, Waiter[None]]] = deque()
+        self._line: deque[_Waiting] = deque()  # for a first connection
+        self._nested_line: deque[_Waiting] = deque()  # for another one
         self._checkouts = 0
-        self._is_nested = False
+        self._max_held = 1  # the most that a greenlet has needed at a time
 
-    def acquire(self, me: Any, timeout_s: float) -> bool:
+    def acquire(self, me: Any, timeout_s: float, *, has_idle: Callable[[], bool] = bool) -> bool:
         """
         Admit a greenlet to a checkout, and count the connection for it.
 
         :param me: a weak reference to the greenlet.
-        :param timeout_s: seconds to wait for a first connection, float.
+        :param timeout_s: seconds to wait for admission, float.
+        :param has_idle: returns whether a connection that is held is idle, and can be taken away
+            from its holder. Default: none can.
         :returns: whether it may take a connection.
         :raises DeadlineExceeded: the request's deadline has passed.
+        :raises PoolTimeout: each connection is held by a greenlet that waits for another one.
         """
         self._checkouts += 1
-        return self.acquire_now(me) or self._wait(me, timeout_s)
+        if self.acquire_now(me):
+            return True
+        is_nested = me in self._held
+        if is_nested and self._is_stuck(me):
+            if self._taken < self._guaranteed():  # no one else can use it
+                self._count(me)
+                return True
+            if not has_idle():
+                raise PoolTimeout("each connection is held by a request that waits for another one")
+        return self._wait(self._nested_line if is_nested else self._line, me, timeout_s)
 
     def acquire_now(self, me: Any) -> bool:
         """
@@ -71,50 +91,29 @@ class NestedCheckouts:
 
         :param me: a weak reference to the greenlet.
         """
-        # A nested checkout does not wait here: it would keep a connection that others wait for.
         if me in self._held:
-            self._is_nested = True
-        elif self._line or not self._has_room():
+            self.note_needed(self._held[me] + 1)
+            if not self._is_safe(me):
+                return False
+        elif not self.may_begin(me):
             return False
         self._count(me)
         return True
 
-    def note_nested(self) -> None:
-        """Note that a greenlet needs several connections at a time."""
-        self._is_nested = True
+    def note_needed(self, count: int) -> None:
+        """Note that a greenlet needs *count* connections at a time."""
+        self._max_held = max(self._max_held, count)
 
     def holds(self, me: Any) -> bool:
         """Return whether a connection is counted for a greenlet."""
         return me in self._held
 
-    def is_nested(self, me: Any) -> bool:
-        """Return whether a greenlet that was admitted holds another connection."""
-        return self._held[me] > 1
-
-    @contextmanager
-    def nested_wait(self, me: Any, has_idle: Callable[[], bool]) -> Iterator[None]:
-        """
-        Let a greenlet that holds one connection wait for another one within a ``with`` block.
-
-        :param me: a weak reference to the greenlet.
-        :param has_idle: returns whether a connection that is held is idle, and can be taken over.
-        :raises PoolTimeout: each connection is held by a greenlet that waits for another one.
-        """
-        self._blocked.add(me)
-        try:
-            held = sum(self._held[each] - 1 for each in self._blocked)  # without the awaited ones
-            if held >= self.capacity() and not has_idle():
-                raise PoolTimeout("each connection is held by a request that waits for another one")
-            yield
-        finally:
-            self._blocked.discard(me)
-
     def is_waited_for(self) -> bool:
         """Return whether a greenlet waits for admission."""
-        return bool(self._line)
+        return bool(self._line or self._nested_line)
 
     def may_begin(self, me: Any) -> bool:
-        """Return whether a checkout of a greenlet would be admitted now, and do not count it."""
+        """Return whether a checkout of a greenlet may be admitted now, and do not count it."""
         return me in self._held or (not self._line and self._has_room())
 
     def reuse(self, me: Any) -> bool:
@@ -122,13 +121,12 @@ class NestedCheckouts:
         Count a connection that was kept from an earlier checkout, when a greenlet uses it again.
 
         :param me: a weak reference to the greenlet.
-        :returns: False if it must return the connection, and wait: the last one is reserved.
+        :returns: False if it must give the connection back, and wait.
         """
         self._checkouts += 1
-        if self._is_reserving() and me not in self._held:
+        if me in self._held or self._is_reserving():
             return self.acquire_now(me)
         # While all checkouts may be first ones, none waits for a holder of one.
-        self._is_nested |= me in self._held
         self._count(me)
         return True
 
@@ -142,39 +140,68 @@ class NestedCheckouts:
 
     def admit(self) -> None:
         """Admit the greenlets for which there is room; call it when the capacity has grown."""
+        for waiting in list(self._nested_line):
+            if self._is_safe(waiting.me):
+                self._admit(self._nested_line, waiting)
         while self._line and self._has_room():
-            first, waiter = self._line.popleft()
-            self._count(first)  # now, so that no other greenlet takes the connection before it runs
-            wake(waiter)
+            self._admit(self._line, self._line[0])
+
+    def _admit(self, line: deque[_Waiting], waiting: _Waiting) -> None:
+        line.remove(waiting)
+        waiting.is_admitted = True
+        # Now, so that no other greenlet takes the connection before it runs.
+        self._count(waiting.me)
+        wake(waiting.waiter)
 
     def _has_room(self) -> bool:
         if self._is_reserving():
-            return self._taken < max(self._guaranteed() - 1, 1)
+            return self._is_safe(None)
         return self._taken < self.capacity()
 
     def _is_reserving(self) -> bool:
-        """Return whether one connection is reserved for nested checkouts."""
-        return self._is_nested or self._checkouts < NESTING_CHECKOUTS * self._guaranteed()
+        """Return whether connections are reserved for nested checkouts."""
+        return self._max_held > 1 or self._is_new()
+
+    def _is_new(self) -> bool:
+        return self._checkouts < NESTING_CHECKOUTS * self._guaranteed()
+
+    def _is_safe(self, me: Any) -> bool:
+        """Return whether all holders can end if *me* (None: a new one) has one connection more."""
+        held = {**self._held, me: self._held.get(me, 0) + 1}
+        if len(held) == 1:
+            return True  # the pool is its own, however small it is
+        free = self._guaranteed() - sum(held.values())
+        need = max(self._max_held, FIRST_DEPTH if self._is_new() else 2)
+        if free < 0:
+            return False
+        for count in sorted(held.values(), reverse=True):  # who lacks least ends first
+            if need - count > free:
+                return False
+            free += count
+        return True
+
+    def _is_stuck(self, me: Any) -> bool:
+        """Return whether each greenlet that holds a connection waits for another one."""
+        waiting = {each.me for each in self._nested_line}
+        return all(each == me or each in waiting for each in self._held)
 
     def _count(self, me: Any) -> None:
         self._taken += 1
         self._held[me] = self._held.get(me, 0) + 1
 
-    def _wait(self, me: Any, timeout_s: float) -> bool:
-        waiter: Waiter[None] = Waiter()
-        entry = (me, waiter)
-        self._line.append(entry)
+    def _wait(self, line: deque[_Waiting], me: Any, timeout_s: float) -> bool:
+        waiting = _Waiting(me)
+        line.append(waiting)
         try:
             with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
-                deadline.wait_in(waiter.get)
+                deadline.wait_in(waiting.waiter.get)
         except BaseException:
             # It may have been admitted in the same moment: the connection goes to the next one.
-            if me in self._held:
+            if waiting.is_admitted:
                 self.release(me)
             else:
-                self._line.remove(entry)
+                line.remove(waiting)
             raise
-        if me in self._held:
-            return True
-        self._line.remove(entry)
-        return False
+        if not waiting.is_admitted:
+            line.remove(waiting)
+        return waiting.is_admitted

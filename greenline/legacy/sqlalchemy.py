@@ -13,6 +13,7 @@ from typing import Any
 import gevent
 from gevent import getcurrent
 
+from greenline.errors import PoolTimeout
 from greenline.hub.handlers import Handler
 from greenline.hub.nesting import NestedCheckouts
 from greenline.offload.imports import after_import
@@ -76,7 +77,11 @@ def wrap(pool_class: Any) -> None:
         holder = weakref.ref(me)
         if holder in admission.acquiring:
             return get(self)
-        if not admission.acquire(holder, self._timeout):
+        try:
+            is_admitted = admission.acquire(holder, self._timeout)
+        except PoolTimeout as error:
+            raise _timeout_of(self) from error
+        if not is_admitted:
             raise _timeout_of(self)
         admission.acquiring.add(holder)
         try:

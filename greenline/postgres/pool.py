@@ -264,16 +264,12 @@ class ConnectionPool:
         self._holders.add(me)
         return conn
 
-    def acquire(self, *, first: bool = False) -> Connection:
-        """
-        Return a connection, which any greenlet may give back to :meth:`give_back`.
-
-        :param first: whether it comes before the greenlets that wait already, bool. Default False.
-        """
+    def acquire(self) -> Connection:
+        """Return a connection, which any greenlet may give back to :meth:`give_back`."""
         statistics = self.statistics
         statistics.requests_num += 1
         try:
-            conn = self._take_idle() or self._wait(first)
+            conn = self._take_idle() or self._wait()
         except BaseException:
             statistics.requests_errors += 1
             raise
@@ -425,7 +421,7 @@ class ConnectionPool:
         self.statistics.connections_lost += 1
         self._close_and_wait(conn)
 
-    def _wait(self, first: bool) -> Connection:
+    def _wait(self) -> Connection:
         self._on_wait()
         backends, queued = self._backends, self._backends.queued()
         places = 0 if self._slots.is_waiting else max(backends.max_size - backends.size, 0)
@@ -436,7 +432,7 @@ class ConnectionPool:
                 f"{queued} requests are already waiting for a connection, which is the limit"
             )
         connecting = backends.connecting
-        waiter = self._join(first)
+        waiter = self._join()
         return self._served(waiter, is_connecting=backends.connecting > connecting)
 
     def _connect_now(self) -> Connection | None:
@@ -447,8 +443,8 @@ class ConnectionPool:
             return None
         return self._served(waiter, is_connecting=True)
 
-    def _join(self, first: bool = False) -> Waiter:
-        waiter = self._queue.join(first)
+    def _join(self) -> Waiter:
+        waiter = self._queue.join()
         try:
             self._backends.grow()
         except BaseException:

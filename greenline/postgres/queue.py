@@ -87,17 +87,10 @@ class Queue:
         """Return for how many seconds the first one waits, 0 where there is none."""
         return monotonic() - self._waiters[0].joined_s if self._waiters else 0.0
 
-    def join(self, first: bool = False) -> Waiter:
-        """
-        Add the current greenlet.
-
-        :param first: whether at the beginning, bool. Default False: at the end.
-        """
+    def join(self) -> Waiter:
+        """Add the current greenlet at the end."""
         waiter = Waiter()
-        if first:
-            self._waiters.appendleft(waiter)
-        else:
-            self._waiters.append(waiter)
+        self._waiters.append(waiter)
         if not self._is_looking:
             self._is_looking = True
             gevent.spawn(self._look_for_the_gone)

@@ -16,7 +16,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from math import inf
 from time import monotonic
@@ -285,19 +285,17 @@ class DsnPool:
         holder = weakref.ref(me) if isinstance(me, Handler) else None
         if not waits:  # one that is not used yet is idle: its first use is admitted
             if holder is not None and self._is_nested(me, holder):
-                nesting.note_nested()
+                nesting.note_needed(2)
             is_next = holder is None or nesting.may_begin(holder)
             return self._pool.acquire_now() if is_next else None  # type: ignore[return-value]
         if holder is not None:
             if not nesting.may_begin(holder):
                 self._look()
-            if not nesting.acquire(holder, self._timeout_s):
+            if not nesting.acquire(holder, self._timeout_s, has_idle=self._has_idle):
                 raise PoolTimeout
         conn: Any = None
         try:
-            is_nested = holder is not None and nesting.is_nested(holder)
-            with nesting.nested_wait(holder, self._has_idle) if is_nested else nullcontext():
-                conn = self._pool.acquire(first=is_nested)  # others wait for what it holds
+            conn = self._pool.acquire()
         finally:
             if conn is None and holder is not None:
                 nesting.release(holder)

@@ -528,7 +528,7 @@ def test_the_end_of_a_request_ends_its_hold(url: str) -> None:
 
     request(drop).get(timeout=LIMIT_S)
     nesting = transparent._pools[url]._nesting
-    assert not nesting._is_nested
+    assert nesting._max_held == 1
     request(begin).get(timeout=LIMIT_S)
     using = request(use)
     wait_until(lambda: passed_on[0].status == STATUS_BEGIN, "its use")
@@ -631,10 +631,9 @@ def test_a_connection_that_was_taken_over_meanwhile_is_not_used(url: str) -> Non
         with closing(used(url)):
             go_on.wait()
 
-    holding = [request(hold) for _ in range(SIZE - 1)]
-    nesting = transparent._pools[url]._nesting if url in transparent._pools else None
-    assert nesting is not None
-    wait_until(lambda: nesting._taken == SIZE - 1, "them to hold all but the reserved one")
+    holding = [request(hold) for _ in range(SIZE - 2)]
+    nesting = transparent._pools[url]._nesting
+    wait_until(lambda: nesting._taken == SIZE - 2, "them to hold all but the reserved ones")
     asking = gevent.spawn(ask, shared, "select pg_sleep(0.3)")
     wait_until(lambda: shared._owner is not None, "its statement")
     giving_up = request(lambda: shared.cursor().close())
@@ -684,7 +683,7 @@ def test_the_hold_of_a_session_that_cannot_move_ends_with_its_request(
     nesting = transparent._pools[url]._nesting
     assert (nesting._taken, nesting._held) == (0, {})
     assert request(lambda: ask(conn, "select 1")).get(timeout=LIMIT_S) == 1
-    assert not nesting._is_nested
+    assert nesting._max_held == 1
     del others
     waiting.get(timeout=LIMIT_S)
 

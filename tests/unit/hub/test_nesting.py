@@ -1,0 +1,88 @@
+"""greenline.hub.nesting: admission of greenlets that need several connections at a time."""
+
+import weakref
+from typing import Any
+
+import gevent
+import pytest
+
+from greenline.errors import PoolTimeout
+from greenline.hub.nesting import NESTING_CHECKOUTS, NestedCheckouts
+
+LIMIT_S = 10.0
+
+
+class Holder:
+    """What a greenlet of the worker is for the admission."""
+
+
+class Pool:
+    """So many connections, and holders that take several, one after the other."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.max_taken = size, 0
+        self.nesting = NestedCheckouts(lambda: size)
+
+    def hold(self, count: int) -> bool:
+        """Take *count* connections, hold them together, and give them back."""
+        me = Holder()
+        holder, held = weakref.ref(me), 0
+        try:
+            for _ in range(count):
+                assert self.nesting.acquire(holder, LIMIT_S)
+                held += 1
+                self.max_taken = max(self.max_taken, self.nesting._taken)
+                gevent.sleep(0.001)
+            return True
+        except PoolTimeout:
+            return False
+        finally:
+            for _ in range(held):
+                self.nesting.release(holder)
+
+    def at_once(self, *counts: int) -> list[Any]:
+        running = [gevent.spawn(self.hold, count) for count in counts]
+        gevent.joinall(running, timeout=LIMIT_S, raise_error=True)
+        return [each.value for each in running]
+
+
+@pytest.mark.parametrize(("size", "depth"), [(2, 2), (3, 2), (4, 3), (5, 4), (9, 3)])
+def test_all_of_any_depth_end(size: int, depth: int) -> None:
+    """Once it is known how many a request needs at a time, none waits for ever, and none fails."""
+    pool = Pool(size)
+    pool.nesting.note_needed(depth)
+    assert pool.at_once(*[1 + number % depth for number in range(60)]) == [True] * 60
+    assert pool.max_taken <= size
+    assert (pool.nesting._taken, pool.nesting._held) == (0, {})
+
+
+def test_a_deeper_one_than_before_may_fail_once() -> None:
+    """All are held by greenlets that wait: the last of them gets an error, and the others end."""
+    pool = Pool(4)
+    pool.at_once(*[1] * NESTING_CHECKOUTS * 4)
+    assert pool.at_once(*[1] * 8) == [True] * 8
+    assert pool.max_taken == 4  # nothing is reserved any more
+    found = pool.at_once(*[2] * 20)
+    assert found.count(False) == 1
+    assert pool.at_once(*[2] * 20) == [True] * 20
+    pool.at_once(*[3] * 20)
+    assert pool.at_once(*[3] * 20) == [True] * 20
+
+
+def test_one_that_needs_more_than_there_are_is_left_to_the_pool() -> None:
+    """Alone it is admitted; the pool's own timeout ends its wait."""
+    pool = Pool(2)
+    assert pool.at_once(3) == [True]
+
+
+def test_waiting_ones_come_in_their_order() -> None:
+    """Those with a connection come first."""
+    pool = Pool(1)
+    order: list[int] = []
+
+    def hold(number: int) -> None:
+        pool.hold(1)
+        order.append(number)
+
+    gevent.joinall([gevent.spawn(hold, number) for number in range(10)], timeout=LIMIT_S)
+    assert order == list(range(10))
