@@ -8,9 +8,9 @@ connections can all end one after the other, each with as many as any has needed
 banker's algorithm (Dijkstra). With two a request, that reserves the last connection
 for greenlets that hold one.
 
-First connections are given in the order of arrival. A pool whose checkouts have never nested ends
-the reservation after some time. If checkouts nest later, or deeper than before, all holders may
-wait for each other once: this is found at once, and the last of them gets an error.
+First connections are given in the order of arrival. A small pool whose checkouts have never nested
+ends the reservation after some time. If checkouts nest later, or deeper than before, all holders
+may wait for each other once: this is found at once, and the last of them gets an error.
 """
 
 from collections import deque
@@ -29,6 +29,9 @@ from greenline.hub.lock_waits import LockWait
 # and afterwards as many as any has needed at a time. A first deadlock is not always found: a holder
 # may wait for a lock of another one, such as SQLAlchemy's at the first connect of an engine.
 NESTING_CHECKOUTS, FIRST_DEPTH = 10, 3
+# A pool of so many connections always has one for nested checkouts: all others may wait in the
+# server for a row that a greenlet has locked which then needs another connection.
+ALWAYS_RESERVING = 16
 
 
 class _Waiting:
@@ -160,7 +163,8 @@ class NestedCheckouts:
 
     def _is_reserving(self) -> bool:
         """Return whether connections are reserved for nested checkouts."""
-        return self._max_held > 1 or self._is_new()
+        is_large = self._guaranteed() >= ALWAYS_RESERVING
+        return self._max_held > 1 or is_large or self._is_new()
 
     def _is_new(self) -> bool:
         return self._checkouts < NESTING_CHECKOUTS * self._guaranteed()

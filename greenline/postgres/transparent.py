@@ -62,8 +62,10 @@ from greenline.postgres.serialize import connection_class
 # Seconds between two looks for idle handles: while a greenlet waits for a connection, and for other
 # pools and processes that wait for a slot.
 LOOK_S, WATCH_S = 0.01, 0.1
-# Garbage may hold connections. It is collected when a greenlet has waited for so many seconds, and
-# again after a pause of so many times what the last collection has taken.
+# Garbage may hold connections. The young generations are collected when a connection is wanted
+# and a cursor was left open; all of them when a greenlet has waited for so many seconds. The pause
+# is at least so many times what the last collection has taken.
+YOUNG, ALL = 1, 2
 COLLECT_S, COLLECT_PAUSE = 1.0, 50
 # Seconds for which a handle keeps its connection while one request after the other uses it, and
 # after which it is idle: to take a connection over costs two round trips.
@@ -202,7 +204,7 @@ class DsnPool:
         self._moving: gevent.Greenlet[..., None] | None = None  # begun by the end of a request
         self._looking: gevent.Greenlet[[], None] | None = None
         self._watching: gevent.Greenlet[[], None] | None = None
-        self._collects_s = 0.0  # when garbage may be collected again
+        self._collects_s = {YOUNG: 0.0, ALL: 0.0}  # when garbage may be collected again
         # Through a pgbouncer each transaction may have another session.
         is_direct = settings.PGBOUNCER_POOL_SIZE.read() is None
         self._takes_over = is_direct and settings.POOL_TAKE_OVER.read()
@@ -459,8 +461,10 @@ class DsnPool:
     def _take_over_idle(self) -> None:
         while self._is_waited_for() and not self.is_parents:
             self._offer(lambda _: self._is_waited_for())
+            if any(map(self._is_forgotten, self._handles)):
+                self._collect_garbage(YOUNG)
             if self._pool.waited_s() >= COLLECT_S:
-                self._collect_garbage()
+                self._collect_garbage(ALL, COLLECT_S)
             gevent.sleep(LOOK_S)
 
     def _watch(self) -> None:
@@ -468,23 +472,23 @@ class DsnPool:
         while self._handles and not self.is_parents:
             gevent.sleep(WATCH_S)
             self._offer(self._is_wanted)
-            if any(
-                self._is_forgotten(handle) and self._is_wanted(handle) for handle in self._handles
-            ):
-                self._collect_garbage()
+            if any(self._is_forgotten(each) and self._is_wanted(each) for each in self._handles):
+                self._collect_garbage(YOUNG)
+                self._collect_garbage(ALL, COLLECT_S)
 
     def _is_forgotten(self, handle: Handle) -> bool:
         """Return whether a cursor is open that no request in progress uses."""
         conn = handle._backend
         return conn is not None and bool(conn.open_cursors) and not handle._requests
 
-    def _collect_garbage(self) -> None:
+    def _collect_garbage(self, generation: int, pause_s: float = 0.0) -> None:
         """Collect garbage, unless that was done a short time ago."""
         begun_s = monotonic()
-        if begun_s >= self._collects_s:
+        if begun_s >= self._collects_s[generation]:
             # A cursor and its connection are often in a cycle with an exception.
-            gc.collect()
-            self._collects_s = begun_s + max(COLLECT_S, COLLECT_PAUSE * (monotonic() - begun_s))
+            gc.collect(generation)
+            pause_s = max(pause_s, COLLECT_PAUSE * (monotonic() - begun_s))
+            self._collects_s[generation] = begun_s + pause_s
 
     def _offer(self, is_wanted: Callable[[Handle], bool]) -> None:
         """Take over the connections of idle handles while they are wanted."""

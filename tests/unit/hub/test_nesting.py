@@ -69,6 +69,16 @@ def test_a_deeper_one_than_before_may_fail_once() -> None:
     assert pool.at_once(*[3] * 20) == [True] * 20
 
 
+def test_a_large_pool_always_has_one_for_a_second_checkout() -> None:
+    """The others may wait in the server for what a greenlet has locked that needs another one."""
+    pool = Pool(16)
+    pool.at_once(*[1] * NESTING_CHECKOUTS * 16 * 2)
+    holders = [Holder() for _ in range(16)]
+    admitted = [pool.nesting.acquire_now(weakref.ref(each)) for each in holders]
+    assert admitted == [True] * 15 + [False]
+    assert pool.nesting.acquire_now(weakref.ref(holders[0]))
+
+
 def test_one_that_needs_more_than_there_are_is_left_to_the_pool() -> None:
     """Alone it is admitted; the pool's own timeout ends its wait."""
     pool = Pool(2)
