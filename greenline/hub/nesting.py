@@ -171,14 +171,15 @@ class NestedCheckouts:
 
     def _is_safe(self, me: Any) -> bool:
         """Return whether all holders can end if *me* (None: a new one) has one connection more."""
-        held = {**self._held, me: self._held.get(me, 0) + 1}
-        if len(held) == 1:
+        count = self._held.get(me, 0) + 1
+        if self._held.keys() <= {me}:
             return True  # the pool is its own, however small it is
-        free = self._guaranteed() - sum(held.values())
+        free = self._guaranteed() - self._taken - 1
         need = max(self._max_held, FIRST_DEPTH if self._is_new() else 2)
-        if free < 0:
-            return False
-        for count in sorted(held.values(), reverse=True):  # who lacks least ends first
+        if free < 0 or free >= need - 1:
+            return free >= 0  # enough for any of them, and each that ends gives back more
+        counts = {**self._held, me: count}.values()
+        for count in sorted(counts, reverse=True):  # who lacks least ends first
             if need - count > free:
                 return False
             free += count
