@@ -13,6 +13,7 @@ from typing import Any
 import gevent
 from gevent import getcurrent
 
+from greenline import settings
 from greenline.errors import PoolTimeout
 from greenline.hub.handlers import Handler
 from greenline.hub.nesting import NestedCheckouts
@@ -52,7 +53,7 @@ def check(module: Any) -> None:
     pool = module.QueuePool(lambda: None)  # it connects at the first checkout
     inspect.signature(pool._do_get).bind()
     inspect.signature(pool._do_return_conn).bind(None)
-    _ = pool._pool.maxsize + pool._max_overflow > 0, pool._timeout > 0
+    _ = pool._pool.maxsize + pool._max_overflow > 0, pool._timeout > 0, pool._pool.use_lifo
     # wrap() sets an attribute of its own.
     _ = module._ConnectionRecord(pool, connect=False).__dict__
 
@@ -125,6 +126,9 @@ class _Admission(NestedCheckouts):
 
 
 def _admission_of(pool: Any) -> _Admission:
+    if settings.POOL.read():
+        # The connections under those that it gives last are taken over first.
+        pool._pool.use_lifo = True
     is_limited = pool._max_overflow > -1 and not getattr(pool, "_is_asyncio", False)
     pool._greenline_admission = _Admission(
         pool._pool.maxsize + pool._max_overflow if is_limited else 0

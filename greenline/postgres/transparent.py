@@ -493,7 +493,7 @@ class DsnPool:
     def _offer(self, is_wanted: Callable[[Handle], bool]) -> None:
         """Take over the connections of idle handles while they are wanted."""
         # A function of its own: a local variable of a greenlet that sleeps would keep a handle.
-        for reference in [weakref.ref(handle) for handle in self._handles]:
+        for reference in [weakref.ref(each) for each in sorted(self._handles, key=_last_use)]:
             handle = reference()
             if handle is None or self.is_parents:
                 continue
@@ -562,6 +562,11 @@ class DsnPool:
             and (now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S)
             and now - conn.looked_s >= BOUND_S
         )
+
+
+def _last_use(handle: Handle) -> tuple[bool, float]:
+    """Return what the handles are ordered by: those that were not used for the longest first."""
+    return bool(handle._requests), handle._idle_since_s
 
 
 def _is_between(handle: Handle) -> bool:

@@ -104,6 +104,25 @@ def test_fifty_greenlets_take_two_connections_each(engines: Any, sizes: dict[str
     assert idle(engine)
 
 
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_the_order_of_idle_connections(
+    engines: Any, is_pooled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where connections are pooled, what came back last is used next, as it is not taken over."""
+    monkeypatch.setenv("GREENLINE_POOL", str(int(is_pooled)))
+    engine = engines()
+
+    def backend(conn: Any) -> int:
+        return int(conn.execute(text("select pg_backend_pid()")).scalar_one())
+
+    with engine.connect() as first, engine.connect() as second:
+        pids = backend(first), backend(second)
+        second.close()
+        first.close()
+    with engine.connect() as conn:
+        assert backend(conn) == pids[0 if is_pooled else 1]
+
+
 def test_they_are_served_in_turn(engines: Any) -> None:
     """In the order in which they asked for their first connection."""
     engine, order = engines(pool_size=2, max_overflow=0), []

@@ -688,6 +688,23 @@ def test_the_hold_of_a_session_that_cannot_move_ends_with_its_request(
     waiting.get(timeout=LIMIT_S)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_the_connection_that_was_idle_for_the_longest_is_taken_over(
+    url: str, order: tuple[int, ...]
+) -> None:
+    """A pool that gives out what came back last finds a connection under it."""
+
+    def use(conn: Any) -> None:
+        ask(conn, "select 1")
+        conn.commit()
+
+    kept = [psycopg2.connect(url) for _ in range(SIZE)]
+    for number in order:
+        request(partial(use, kept[number])).get(timeout=LIMIT_S)
+    request(lambda: use(psycopg2.connect(url))).get(timeout=LIMIT_S)
+    assert [kept[number]._backend is None for number in order] == [True, False, False]
+
+
 def test_requests_with_a_kept_connection_may_need_another_one(url: str) -> None:
     """Each holds what an earlier request has got; a connection is left for the second one."""
     kept = [request(lambda: psycopg2.connect(url)).get(timeout=LIMIT_S) for _ in range(2 * SIZE)]
