@@ -14,7 +14,8 @@ may wait for each other once: this is found at once, and the last of them gets a
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from time import monotonic
 from typing import Any
 
 import gevent
@@ -32,6 +33,7 @@ NESTING_CHECKOUTS, FIRST_DEPTH = 10, 3
 # A pool of so many connections always has one for nested checkouts: all others may wait in the
 # server for a row that a greenlet has locked which then needs another connection.
 ALWAYS_RESERVING = 16
+DEADLOCK = "each connection is held by a request that waits for another one"
 
 
 class _Waiting:
@@ -39,7 +41,9 @@ class _Waiting:
 
     def __init__(self, me: Any) -> None:
         self.me = me
+        self.since_s = monotonic()
         self.is_admitted = False
+        self.is_refused = False
         self.waiter: Waiter[None] = Waiter()
 
 
@@ -64,7 +68,14 @@ class NestedCheckouts:
         self._checkouts = 0
         self._max_held = 1  # the most that a greenlet has needed at a time
 
-    def acquire(self, me: Any, timeout_s: float, *, has_idle: Callable[[], bool] = bool) -> bool:
+    def acquire(
+        self,
+        me: Any,
+        timeout_s: float,
+        *,
+        has_idle: Callable[[], bool] = bool,
+        on_wait: Callable[[], object] = bool,
+    ) -> bool:
         """
         Admit a greenlet to a checkout, and count the connection for it.
 
@@ -72,6 +83,7 @@ class NestedCheckouts:
         :param timeout_s: seconds to wait for admission, float.
         :param has_idle: returns whether a connection that is held is idle, and can be taken away
             from its holder. Default: none can.
+        :param on_wait: called before the greenlet waits. Default: does nothing.
         :returns: whether it may take a connection.
         :raises DeadlineExceeded: the request's deadline has passed.
         :raises PoolTimeout: each connection is held by a greenlet that waits for another one.
@@ -80,13 +92,43 @@ class NestedCheckouts:
         if self.acquire_now(me):
             return True
         is_nested = me in self._held
-        if is_nested and self._is_stuck(me):
+        if is_nested and self._is_stuck({me}):
             if self._taken < self._guaranteed():  # no one else can use it
                 self._count(me)
                 return True
             if not has_idle():
-                raise PoolTimeout("each connection is held by a request that waits for another one")
-        return self._wait(self._nested_line if is_nested else self._line, me, timeout_s)
+                raise PoolTimeout(DEADLOCK)
+        line, waiting = self._nested_line if is_nested else self._line, _Waiting(me)
+        line.append(waiting)
+        on_wait()
+        return self._wait(line, waiting, timeout_s)
+
+    def nested_waited_s(self) -> float:
+        """Return for how many seconds the first greenlet has waited for a nested checkout."""
+        return monotonic() - self._nested_line[0].since_s if self._nested_line else 0.0
+
+    def nested_since(self, time_s: float) -> set[Any]:
+        """
+        Return the greenlets that have waited for a nested checkout since *time_s*.
+
+        :param time_s: seconds of ``monotonic()``, float.
+        """
+        return {each.me for each in self._nested_line if each.since_s <= time_s}
+
+    def end_deadlock(self, blocked: Container[Any]) -> None:
+        """
+        Let a nested checkout go on, or fail, if no holder can end otherwise.
+
+        :param blocked: the holders that wait for what those in the nested line have locked.
+        """
+        if not self._nested_line or not self._is_stuck(blocked):
+            return
+        if self._taken < self._guaranteed():
+            self._admit(self._nested_line, self._nested_line[0])
+        else:
+            refused = self._nested_line.pop()
+            refused.is_refused = True
+            wake(refused.waiter)
 
     def acquire_now(self, me: Any) -> bool:
         """
@@ -185,28 +227,27 @@ class NestedCheckouts:
             free += count
         return True
 
-    def _is_stuck(self, me: Any) -> bool:
-        """Return whether each greenlet that holds a connection waits for another one."""
+    def _is_stuck(self, others: Container[Any]) -> bool:
+        """Return whether each holder is one of *others*, or waits for another connection."""
         waiting = {each.me for each in self._nested_line}
-        return all(each == me or each in waiting for each in self._held)
+        return all(each in waiting or each in others for each in self._held)
 
     def _count(self, me: Any) -> None:
         self._taken += 1
         self._held[me] = self._held.get(me, 0) + 1
 
-    def _wait(self, line: deque[_Waiting], me: Any, timeout_s: float) -> bool:
-        waiting = _Waiting(me)
-        line.append(waiting)
+    def _wait(self, line: deque[_Waiting], waiting: _Waiting, timeout_s: float) -> bool:
         try:
             with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
                 deadline.wait_in(waiting.waiter.get)
         except BaseException:
             # It may have been admitted in the same moment: the connection goes to the next one.
             if waiting.is_admitted:
-                self.release(me)
-            else:
-                line.remove(waiting)
+                self.release(waiting.me)
             raise
-        if not waiting.is_admitted:
-            line.remove(waiting)
+        finally:
+            if not (waiting.is_admitted or waiting.is_refused):
+                line.remove(waiting)
+        if waiting.is_refused:
+            raise PoolTimeout(DEADLOCK)
         return waiting.is_admitted

@@ -351,11 +351,10 @@ def pool_of(
     name: str,
     timeout_s: float,
     on_wait: Callable[[], object],
-) -> tuple[ConnectionPool, NestedCheckouts, Callable[[], None]]:
+) -> tuple[ConnectionPool, HostShare, Callable[[], None]]:
     """
-    Return a pool for code that connects by itself, its admission, and the function that closes it.
-
-    Its connections are part of the host's share of the server.
+    Return a pool for code that connects by itself, the host's share of the server, of which its
+    connections are a part, and the function that closes it.
 
     :param dsn: the connection string of the code.
     :param connect_as_given: makes a connection, with the parameters of the code alone.
@@ -397,7 +396,7 @@ def pool_of(
         )
         opened = OpenPostgres(pool, share, connect_to, prepare=is_direct)
     counters.add(name, pool.stats, pool.statistics.reader())
-    return pool, share.nesting, opened.close
+    return pool, share, opened.close
 
 
 def _share_of(path: Path, sizing: Sizing, connect: Connect) -> HostShare:

@@ -52,7 +52,7 @@ from greenline.hub.patching import require_hook
 from greenline.hub.request_timeout import WaitTimeout
 from greenline.lifecycle.resources import close_at_exit
 from greenline.offload import fork
-from greenline.postgres import factory, foreign, scoped, session
+from greenline.postgres import deadlock, factory, foreign, scoped, session
 from greenline.postgres.handle import CLOSED, Backend, Handle, is_idle, is_lost, is_movable
 from greenline.postgres.limits import APPLICATION
 from greenline.postgres.parameters import connect_timeout_s, parameters
@@ -67,6 +67,9 @@ LOOK_S, WATCH_S = 0.01, 0.1
 # is at least so many times what the last collection has taken.
 YOUNG, ALL = 1, 2
 COLLECT_S, COLLECT_PAUSE = 1.0, 50
+# Seconds for which a request waits for one more connection before the server is asked whether
+# others wait for its locks, and between two such questions.
+DEADLOCK_S = 0.2
 # Seconds for which a handle keeps its connection while one request after the other uses it, and
 # after which it is idle: to take a connection over costs two round trips.
 TENURE_S, IDLE_S = 0.05, 0.01
@@ -205,6 +208,7 @@ class DsnPool:
         self._looking: gevent.Greenlet[[], None] | None = None
         self._watching: gevent.Greenlet[[], None] | None = None
         self._collects_s = {YOUNG: 0.0, ALL: 0.0}  # when garbage may be collected again
+        self._asks_s = 0.0  # when the server may be asked for locks again
         # Through a pgbouncer each transaction may have another session.
         is_direct = settings.PGBOUNCER_POOL_SIZE.read() is None
         self._takes_over = is_direct and settings.POOL_TAKE_OVER.read()
@@ -213,10 +217,13 @@ class DsnPool:
         self.is_parents = False  # this process was forked, and has its parent's connections
         timeout_s = connect_timeout_s(parameters(dsn)) or foreign.SLOT_TIMEOUT_S
         self._timeout_s = timeout_s
-        self._pool, self._nesting, self._close_pool = factory.pool_of(
+        self._pool, share, self._close_pool = factory.pool_of(
             dsn, partial(_connect, dsn), name="psycopg2 pool", timeout_s=timeout_s,
             on_wait=self._look,
         )  # fmt: skip
+        self._nesting = share.nesting
+        # The process ids of a pgbouncer are its own.
+        self._control = share.control if is_direct else None
         close_at_exit(self.close)
 
     def close(self) -> None:
@@ -291,9 +298,10 @@ class DsnPool:
             is_next = holder is None or nesting.may_begin(holder)
             return self._pool.acquire_now() if is_next else None  # type: ignore[return-value]
         if holder is not None:
-            if not nesting.may_begin(holder):
-                self._look()
-            if not nesting.acquire(holder, self._timeout_s, has_idle=self._has_idle):
+            is_admitted = nesting.acquire(
+                holder, self._timeout_s, has_idle=self._has_idle, on_wait=self._look
+            )
+            if not is_admitted:
                 raise PoolTimeout
         conn: Any = None
         try:
@@ -307,11 +315,12 @@ class DsnPool:
     def _has_idle(self) -> bool:
         """Return whether a connection of this server is idle, and can be taken over."""
         return self._takes_over and any(
-            is_idle(handle) and _is_between(handle)
-            for pool in list(_pools.values())
-            if pool._nesting is self._nesting
-            for handle in list(pool._handles)
+            is_idle(handle) and _is_between(handle) for handle in self._handles_of_the_server()
         )
+
+    def _handles_of_the_server(self) -> list[Handle]:
+        pools = [pool for pool in _pools.values() if pool._nesting is self._nesting]
+        return [handle for pool in pools for handle in pool._handles]
 
     def _is_nested(self, me: Any, holder: Any) -> bool:
         """Return whether the request of *me* has a connection of this server and needs another."""
@@ -347,7 +356,6 @@ class DsnPool:
         try:
             is_given = (
                 handle._backend is conn
-                and monotonic() - conn.looked_s >= BOUND_S
                 and is_movable(handle)
                 and _is_between(handle)
                 and self._park(handle, conn)
@@ -465,7 +473,27 @@ class DsnPool:
                 self._collect_garbage(YOUNG)
             if self._pool.waited_s() >= COLLECT_S:
                 self._collect_garbage(ALL, COLLECT_S)
+            if self._nesting.nested_waited_s() >= DEADLOCK_S and monotonic() >= self._asks_s:
+                self._asks_s = monotonic() + DEADLOCK_S
+                self._end_deadlock()
             gevent.sleep(LOOK_S)
+
+    def _end_deadlock(self) -> None:
+        """Let a request go on or fail that all others wait for, some of them in the server."""
+        if self._control is None or self._has_idle():
+            return
+        begun_s = monotonic()
+        waits = deadlock.lock_waits(self._control)
+        # Only those that have waited all the time: another one may have unlocked it meanwhile.
+        waiting = self._nesting.nested_since(begun_s)
+        holders = {
+            conn.pid: conn.holder
+            for handle in self._handles_of_the_server()
+            if (conn := handle._backend) is not None and conn.holder is not None
+        }
+        pids = [pid for pid, holder in holders.items() if holder in waiting]
+        blocked = deadlock.blocked_by(pids, waits)
+        self._nesting.end_deadlock({holders[pid] for pid in blocked if pid in holders})
 
     def _watch(self) -> None:
         """Let other pools and processes have the slots of idle handles, while there are handles."""
@@ -557,10 +585,8 @@ class DsnPool:
     def _is_due(self, handle: Handle) -> bool:
         """Return whether *handle* has had its connection for long enough."""
         conn, now = handle._backend, monotonic()
-        return (
-            conn is not None
-            and (now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S)
-            and now - conn.looked_s >= BOUND_S
+        return conn is not None and (
+            now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S
         )
 
 
@@ -570,9 +596,13 @@ def _last_use(handle: Handle) -> tuple[bool, float]:
 
 
 def _is_between(handle: Handle) -> bool:
-    """Return whether *handle* is between two transactions."""
+    """Return whether *handle* is between two transactions, and was not found to be bound lately."""
     conn = handle._backend
-    return conn is not None and conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+    return (
+        conn is not None
+        and monotonic() - conn.looked_s >= BOUND_S
+        and conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+    )
 
 
 def end_request() -> None:

@@ -5,7 +5,7 @@ import io
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -593,6 +593,64 @@ def test_the_first_deadlock_is_found_and_others_prevented(url: str, autocommit: 
         assert "each connection is held by a request that waits for another one" in failure
     using = [request(partial(use_two, conn)) for conn in kept]
     assert [each.get(timeout=LIMIT_S / 2) for each in using] == [None] * SIZE
+
+
+@pytest.mark.parametrize(
+    ("held", "needed", "code"),
+    [([1, 1], 1, "53300"), ([2], 1, "53300"), ([1], 3, None)],
+    ids=["one each", "two at a time", "one is left"],
+)
+def test_a_deadlock_through_a_row_is_found(
+    url: str, held: list[int], needed: int, code: str | None
+) -> None:
+    """
+    A request has locked a row and needs another connection; others have the rest and wait for it.
+
+    It gets what is left, or an error; then the others go on.
+    """
+    for _ in range(20 * SIZE):  # afterwards none is reserved
+        request(lambda: used(url).close()).get(timeout=LIMIT_S)
+    nesting = transparent._pools[url]._nesting
+    has_locked, go_on = Event(), Event()
+
+    with closing(psycopg2.connect(url)) as conn:
+        ask(conn, "create table if not exists locked as select 1 as number; select 1")
+        conn.commit()
+
+    def lock(conn: Any) -> None:
+        ask(conn, "select number from locked for update")
+
+    def lock_and_need_another() -> str | None:
+        with closing(psycopg2.connect(url)) as conn:
+            lock(conn)
+            has_locked.set()
+            go_on.wait(LIMIT_S)
+            try:
+                with closing(psycopg2.connect(url)) as other:
+                    ask(other, "select 1")
+            except psycopg2.OperationalError as error:
+                return error.pgcode
+        return None
+
+    def wait_for_it(count: int) -> None:
+        with ExitStack() as stack:
+            conns = [stack.enter_context(closing(psycopg2.connect(url))) for _ in range(count)]
+            for conn in conns[1:]:
+                ask(conn, "select 1")
+            lock(conns[0])
+
+    first = request(lock_and_need_another)
+    assert has_locked.wait(LIMIT_S)
+    others = [request(partial(wait_for_it, count)) for count in held]
+    wait_until(lambda: nesting._taken == 1 + sum(held), "them to hold their connections")
+    nesting.note_needed(needed)
+    with closing(connect(url, 5.0)) as watching:
+        watching.autocommit = True
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+        wait_until(lambda: ask(watching, waits) == len(held), "them to wait for the row")
+    go_on.set()
+    assert first.get(timeout=LIMIT_S / 3) == code
+    assert [each.get(timeout=LIMIT_S / 3) for each in others] == [None] * len(held)
 
 
 @pytest.mark.parametrize("checkouts", [0, 100], ids=["at first", "later"])
