@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from math import inf
 from typing import Any, Protocol, cast
+from weakref import WeakValueDictionary
 
 import gevent
 import psycopg2
@@ -72,8 +73,8 @@ class Backend(Connection):
     reset_statements = "discard all"
     # It has a cursor that does not notice the end of the handle.
     is_spoilt = False
-    # The identities of the cursors that are neither closed nor collected.
-    open_cursors: set[int]
+    # The cursors of its borrower by their identities: a class of the application may have no hash.
+    cursors: "WeakValueDictionary[int, cursor]"
     holder: Any = None  # a weak reference to the greenlet of the request that has it
     looked_s = -inf  # when its session was found to be bound to it
     commit = _commit
@@ -81,7 +82,7 @@ class Backend(Connection):
     def settle(self) -> None:
         """Record that it is connected."""
         super().settle()
-        self.open_cursors = set()
+        self.cursors = WeakValueDictionary()
 
     def __del__(self) -> None:
         """Keep the descriptor: with its handle in a reference cycle it comes back to the pool."""
@@ -252,6 +253,9 @@ class Handle(InTurn, PsycopgConnection):
             if is_outer:
                 self._release()
         if conn is not None:
+            for each in open_cursors(conn):
+                if each.name is None:  # psycopg2's would ask the server
+                    cursor.close(each)
             self._source.give_back(self, conn)
 
     def cursor(
@@ -460,7 +464,7 @@ class PooledCursor(CopyCursor):
     """
 
     _handle: Handle
-    _backend: Backend = None  # type: ignore[assignment]  # until it is made
+    _backend: Backend
 
     def __init__(self, handle: Handle, name: str | None = None) -> None:
         conn = handle._live()
@@ -470,20 +474,7 @@ class PooledCursor(CopyCursor):
     def _bind(self, handle: Handle, conn: Backend) -> None:
         """Prevent that *conn* is taken over from *handle* before this cursor is closed."""
         self._handle, self._backend = handle, conn
-        conn.open_cursors.add(id(self))
-
-    def _unbind(self) -> None:
-        # As __del__ it may run in any thread and in the middle of anything: one call in C.
-        if self._backend is not None:
-            self._backend.open_cursors.discard(id(self))
-
-    __del__ = _unbind
-
-    def close(self) -> None:
-        """Close it, also where its connection was given back."""
-        cursor.close(self)
-        # A closed one may live on, in a reference cycle with an exception for instance.
-        self._unbind()
+        conn.cursors[id(self)] = self
 
     @property
     def connection(self) -> Handle:  # type: ignore[override]
@@ -575,11 +566,8 @@ class PooledNamedCursor(PooledCursor):
 
     def close(self) -> None:
         """Close it on the server, unless its connection was given back, which does that too."""
-        try:
-            if self._handle._backend is self._backend:
-                _close_named(self)
-        finally:
-            self._unbind()
+        if self._handle._backend is self._backend:
+            _close_named(self)
 
 
 _close_named = _checked(cursor.close)
@@ -616,5 +604,10 @@ def is_movable(handle: Handle) -> bool:
         and conn.status != STATUS_PREPARED
         and not handle._is_bound
         and not handle._is_entered
-        and not conn.open_cursors
+        and not open_cursors(conn)
     )
+
+
+def open_cursors(conn: Backend) -> list[cursor]:
+    """Return the cursors of its borrower that are neither closed nor collected."""
+    return [each for each in list(conn.cursors.values()) if not _is_closed(each)]

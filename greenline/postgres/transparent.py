@@ -53,7 +53,15 @@ from greenline.hub.request_timeout import WaitTimeout
 from greenline.lifecycle.resources import close_at_exit
 from greenline.offload import fork
 from greenline.postgres import deadlock, factory, foreign, scoped, session
-from greenline.postgres.handle import CLOSED, Backend, Handle, is_idle, is_lost, is_movable
+from greenline.postgres.handle import (
+    CLOSED,
+    Backend,
+    Handle,
+    is_idle,
+    is_lost,
+    is_movable,
+    open_cursors,
+)
 from greenline.postgres.limits import APPLICATION
 from greenline.postgres.parameters import connect_timeout_s, parameters
 from greenline.postgres.psycopg2_compat import calls_connect
@@ -410,7 +418,7 @@ class DsnPool:
     def collect(self, conn: Backend) -> None:
         """Take back a connection; one that cannot be reset is closed."""
         self._end_hold(conn)
-        conn.open_cursors = set()  # those of its next borrower
+        conn.cursors.clear()
         try:
             is_usable = not conn.is_spoilt and conn.status != STATUS_PREPARED
             if is_usable and not conn.closed:
@@ -507,7 +515,7 @@ class DsnPool:
     def _is_forgotten(self, handle: Handle) -> bool:
         """Return whether a cursor is open that no request in progress uses."""
         conn = handle._backend
-        return conn is not None and bool(conn.open_cursors) and not handle._requests
+        return conn is not None and bool(open_cursors(conn)) and not handle._requests
 
     def _collect_garbage(self, generation: int, pause_s: float = 0.0) -> None:
         """Collect garbage, unless that was done a short time ago."""

@@ -890,6 +890,48 @@ def test_a_closed_cursor_keeps_no_connection(url: str) -> None:
     assert ask(held[0], "select 1") == 1
 
 
+class Lasting(psycopg2.extensions.cursor):
+    """A cursor of an application that does not pass its end on, and has no hash."""
+
+    def __del__(self) -> None:
+        pass
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+@pytest.mark.parametrize("ends", ["close", "clear"])
+def test_the_end_of_a_cursor_is_seen_whatever_its_class_does(url: str, ends: str) -> None:
+    """It is closed or gone: the connection under it can be taken over."""
+    held = [psycopg2.connect(url) for _ in range(SIZE)]
+    cursors = [conn.cursor(cursor_factory=Lasting) for conn in held]
+    for conn, each in zip(held, cursors, strict=True):
+        each.execute("select 1")
+        conn.rollback()
+    waiting = gevent.spawn(used, url)
+    waiting.join(0.2)
+    assert not waiting.ready()
+    if ends == "close":
+        cursors[0].close()
+    else:
+        del each
+        cursors.clear()
+    waiting.get(timeout=LIMIT_S / 2).close()
+
+
+@pytest.mark.parametrize("name", [None, "named"])
+def test_after_the_end_no_row_is_fetched(url: str, name: str | None) -> None:
+    """As psycopg2's: the cursors of a closed connection are closed."""
+    conn = psycopg2.connect(url)
+    cursor = conn.cursor(name)
+    cursor.execute("select 1 union select 2")
+    assert cursor.fetchone() == (1,)
+    conn.close()
+    for fetch in (cursor.fetchone, cursor.fetchmany, cursor.fetchall):
+        with pytest.raises(psycopg2.InterfaceError, match="cursor already closed"):
+            fetch()
+
+
 def test_the_deadline_of_the_wait_is_too_many_connections(url: str) -> None:
     """With the SQLSTATE that code for a full server looks for."""
     held = [used(url) for _ in range(SIZE)]
