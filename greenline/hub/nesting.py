@@ -14,7 +14,7 @@ may wait for each other once: this is found at once, and the last of them gets a
 """
 
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Set
 from time import monotonic
 from typing import Any
 
@@ -31,9 +31,11 @@ from greenline.hub.lock_waits import LockWait
 # may wait for a lock of another one, such as SQLAlchemy's at the first connect of an engine.
 NESTING_CHECKOUTS, FIRST_DEPTH = 10, 3
 # A pool of so many connections always has one for nested checkouts: all others may wait in the
-# server for a row that a greenlet has locked which then needs another connection.
-ALWAYS_RESERVING = 16
-DEADLOCK = "each connection is held by a request that waits for another one"
+# server for a row that a greenlet has locked which then needs another connection. SQLAlchemy's pool
+# has 15 by default.
+ALWAYS_RESERVING = 15
+ALL_WAIT = "each connection is held by a request that waits for another one"
+ALL_BLOCKED = f"{ALL_WAIT}, or for a lock of this request"
 
 
 class _Waiting:
@@ -43,13 +45,15 @@ class _Waiting:
         self.me = me
         self.since_s = monotonic()
         self.is_admitted = False
-        self.is_refused = False
+        self.is_in_line = True
         self.waiter: Waiter[None] = Waiter()
 
 
 class NestedCheckouts:
     """
     Decide which greenlet may take a connection.
+
+    ``others`` is the number of connections that no greenlet will give back soon.
 
     :param capacity: returns the number of connections, int.
     :param guaranteed: returns how many of them no other process can take, int. Default: all.
@@ -58,8 +62,9 @@ class NestedCheckouts:
     def __init__(
         self, capacity: Callable[[], int], guaranteed: Callable[[], int] | None = None
     ) -> None:
-        self.capacity = capacity
-        self._guaranteed = guaranteed or capacity
+        self.others = 0
+        self._limit = capacity
+        self._guaranteed_limit = guaranteed or capacity
         self._taken = 0  # the connections that are counted for greenlets
         # By weak reference: a thread-local that is collected with its greenlet may end a checkout.
         self._held: dict[Any, int] = {}
@@ -86,7 +91,8 @@ class NestedCheckouts:
         :param on_wait: called before the greenlet waits. Default: does nothing.
         :returns: whether it may take a connection.
         :raises DeadlineExceeded: the request's deadline has passed.
-        :raises PoolTimeout: each connection is held by a greenlet that waits for another one.
+        :raises PoolTimeout: each connection is held by a greenlet that waits for another one, or
+            for a lock of this one.
         """
         self._checkouts += 1
         if self.acquire_now(me):
@@ -94,18 +100,11 @@ class NestedCheckouts:
         is_nested = me in self._held
         if is_nested and self._is_stuck({me}):
             if self._taken < self._guaranteed():  # no one else can use it
-                self._count(me)
+                self.count(me)
                 return True
             if not has_idle():
-                raise PoolTimeout(DEADLOCK)
-        line, waiting = self._nested_line if is_nested else self._line, _Waiting(me)
-        line.append(waiting)
-        on_wait()
-        return self._wait(line, waiting, timeout_s)
-
-    def nested_waited_s(self) -> float:
-        """Return for how many seconds the first greenlet has waited for a nested checkout."""
-        return monotonic() - self._nested_line[0].since_s if self._nested_line else 0.0
+                raise PoolTimeout(ALL_WAIT)
+        return self._wait(self._nested_line if is_nested else self._line, me, timeout_s, on_wait)
 
     def nested_since(self, time_s: float) -> set[Any]:
         """
@@ -115,20 +114,27 @@ class NestedCheckouts:
         """
         return {each.me for each in self._nested_line if each.since_s <= time_s}
 
-    def end_deadlock(self, blocked: Container[Any]) -> None:
+    def not_waiting(self) -> set[Any]:
+        """Return the greenlets that hold connections and wait for none."""
+        return self._held.keys() - {each.me for each in self._nested_line}
+
+    def end_deadlock(self, waiting: Set[Any], blocked: Set[Any]) -> bool:
         """
         Let a nested checkout go on, or fail, if no holder can end otherwise.
 
-        :param blocked: the holders that wait for what those in the nested line have locked.
+        :param waiting: the greenlets that wait for a nested checkout, one of which may fail.
+        :param blocked: the holders that wait for what these have locked.
+        :returns: whether there was a deadlock.
         """
-        if not self._nested_line or not self._is_stuck(blocked):
-            return
+        held = [each for each in self._nested_line if each.me in waiting and each.me in self._held]
+        if not held or not self._is_stuck(blocked):
+            return False
         if self._taken < self._guaranteed():
-            self._admit(self._nested_line, self._nested_line[0])
+            self._admit(self._nested_line, held[0])
         else:
-            refused = self._nested_line.pop()
-            refused.is_refused = True
-            wake(refused.waiter)
+            self._leave(self._nested_line, held[-1])
+            wake(held[-1].waiter)
+        return True
 
     def acquire_now(self, me: Any) -> bool:
         """
@@ -142,7 +148,7 @@ class NestedCheckouts:
                 return False
         elif not self.may_begin(me):
             return False
-        self._count(me)
+        self.count(me)
         return True
 
     def note_needed(self, count: int) -> None:
@@ -172,7 +178,7 @@ class NestedCheckouts:
         if me in self._held or self._is_reserving():
             return self.acquire_now(me)
         # While all checkouts may be first ones, none waits for a holder of one.
-        self._count(me)
+        self.count(me)
         return True
 
     def release(self, me: Any) -> None:
@@ -183,6 +189,11 @@ class NestedCheckouts:
             del self._held[me]
         self.admit()
 
+    def count(self, me: Any) -> None:
+        """Count a connection for *me*, which has it already."""
+        self._taken += 1
+        self._held[me] = self._held.get(me, 0) + 1
+
     def admit(self) -> None:
         """Admit the greenlets for which there is room; call it when the capacity has grown."""
         for waiting in list(self._nested_line):
@@ -192,24 +203,31 @@ class NestedCheckouts:
             self._admit(self._line, self._line[0])
 
     def _admit(self, line: deque[_Waiting], waiting: _Waiting) -> None:
-        line.remove(waiting)
+        self._leave(line, waiting)
         waiting.is_admitted = True
         # Now, so that no other greenlet takes the connection before it runs.
-        self._count(waiting.me)
+        self.count(waiting.me)
         wake(waiting.waiter)
+
+    def _leave(self, line: deque[_Waiting], waiting: _Waiting) -> None:
+        line.remove(waiting)
+        waiting.is_in_line = False
 
     def _has_room(self) -> bool:
         if self._is_reserving():
             return self._is_safe(None)
-        return self._taken < self.capacity()
+        return self._taken < self._limit() - self.others
+
+    def _guaranteed(self) -> int:
+        return self._guaranteed_limit() - self.others
 
     def _is_reserving(self) -> bool:
         """Return whether connections are reserved for nested checkouts."""
-        is_large = self._guaranteed() >= ALWAYS_RESERVING
+        is_large = self._guaranteed_limit() >= ALWAYS_RESERVING
         return self._max_held > 1 or is_large or self._is_new()
 
     def _is_new(self) -> bool:
-        return self._checkouts < NESTING_CHECKOUTS * self._guaranteed()
+        return self._checkouts < NESTING_CHECKOUTS * self._guaranteed_limit()
 
     def _is_safe(self, me: Any) -> bool:
         """Return whether all holders can end if *me* (None: a new one) has one connection more."""
@@ -227,27 +245,28 @@ class NestedCheckouts:
             free += count
         return True
 
-    def _is_stuck(self, others: Container[Any]) -> bool:
-        """Return whether each holder is one of *others*, or waits for another connection."""
-        waiting = {each.me for each in self._nested_line}
-        return all(each in waiting or each in others for each in self._held)
+    def _is_stuck(self, blocked: Set[Any]) -> bool:
+        """Return whether each holder is one of *blocked*, or waits for another connection."""
+        return self.not_waiting() <= blocked
 
-    def _count(self, me: Any) -> None:
-        self._taken += 1
-        self._held[me] = self._held.get(me, 0) + 1
-
-    def _wait(self, line: deque[_Waiting], waiting: _Waiting, timeout_s: float) -> bool:
+    def _wait(
+        self, line: deque[_Waiting], me: Any, timeout_s: float, on_wait: Callable[[], object]
+    ) -> bool:
+        waiting = _Waiting(me)
+        line.append(waiting)
         try:
+            on_wait()
             with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
                 deadline.wait_in(waiting.waiter.get)
         except BaseException:
             # It may have been admitted in the same moment: the connection goes to the next one.
             if waiting.is_admitted:
-                self.release(waiting.me)
+                self.release(me)
             raise
+        else:
+            if not (waiting.is_admitted or waiting.is_in_line):
+                raise PoolTimeout(ALL_BLOCKED)
+            return waiting.is_admitted
         finally:
-            if not (waiting.is_admitted or waiting.is_refused):
+            if waiting.is_in_line:
                 line.remove(waiting)
-        if waiting.is_refused:
-            raise PoolTimeout(DEADLOCK)
-        return waiting.is_admitted

@@ -53,7 +53,7 @@ def check(module: Any) -> None:
     pool = module.QueuePool(lambda: None)  # it connects at the first checkout
     inspect.signature(pool._do_get).bind()
     inspect.signature(pool._do_return_conn).bind(None)
-    _ = pool._pool.maxsize + pool._max_overflow > 0, pool._timeout > 0, pool._pool.use_lifo
+    _ = pool._pool.maxsize + pool._max_overflow > 0, pool._timeout > 0
     # wrap() sets an attribute of its own.
     _ = module._ConnectionRecord(pool, connect=False).__dict__
 
@@ -119,15 +119,14 @@ class _Admission(NestedCheckouts):
     """
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(lambda: capacity - self.others)
+        super().__init__(lambda: capacity)
         self.is_limited = capacity > 1
-        self.others = 0
         self.acquiring: set[Any] = set()
 
 
 def _admission_of(pool: Any) -> _Admission:
-    if settings.POOL.read():
-        # The connections under those that it gives last are taken over first.
+    if settings.POOL.read() and getattr(pool._dialect, "driver", None) == "psycopg2":
+        # Of pooled connections those are taken over that were not used for the longest.
         pool._pool.use_lifo = True
     is_limited = pool._max_overflow > -1 and not getattr(pool, "_is_asyncio", False)
     pool._greenline_admission = _Admission(

@@ -3,31 +3,40 @@ Find requests that wait in the server for a row that another one has locked, whi
 a connection of the pool: a deadlock that neither the server nor the pool can see alone.
 """
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 
-from greenline.errors import GreenlineError
 from greenline.hub import deadline
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 
 QUESTION_S = 5.0
-# The state of other roles' sessions is not shown: a wait through one of these is not found.
+# Of any role and any process, but no waits for anything else than the server's locks.
 QUERY = """
-select pid, pg_catalog.pg_blocking_pids(pid)
-from pg_catalog.pg_stat_activity where wait_event_type = 'Lock'
+with recursive waits(pid, blocking) as (
+  select asked, pg_catalog.pg_blocking_pids(asked) from pg_catalog.unnest(%s::int[]) as asked
+  union
+  select other, pg_catalog.pg_blocking_pids(other) from waits, pg_catalog.unnest(blocking) as other
+)
+select pid, blocking from waits
 """
 
+log = logging.getLogger(__name__)
 
-def lock_waits(control: Control) -> Mapping[int, list[int]]:
+
+def lock_waits(control: Control, pids: Collection[int]) -> Mapping[int, list[int]]:
     """
-    Return the process ids that wait for a lock, each with those that it waits for.
+    Return for *pids*, and for those that they wait for, the process ids that each waits for.
 
-    :param control: the connection to ask over; without an answer, none is found.
+    :param control: the connection to ask over. Where it fails, that is logged, and none is found.
+    :param pids: process ids of the server.
     """
     try:
         with deadline.limit(QUESTION_S):
-            return control.ask(_read)
-    except GreenlineError:
+            return control.ask(partial(_read, list(pids)))
+    except Exception as error:  # whatever it is, the next question may be answered
+        log.warning("the server was not asked for a deadlock: %s", error)
         return {}
 
 
@@ -35,7 +44,7 @@ def blocked_by(pids: Iterable[int], waits: Mapping[int, list[int]]) -> set[int]:
     """
     Return *pids*, and those that wait for one of them, or for another one that does.
 
-    :param pids: process ids.
+    :param pids: process ids of the server.
     :param waits: as :func:`lock_waits` returns it.
     """
     found, size = set(pids), 0
@@ -45,7 +54,7 @@ def blocked_by(pids: Iterable[int], waits: Mapping[int, list[int]]) -> set[int]:
     return found
 
 
-def _read(conn: Connection) -> dict[int, list[int]]:
+def _read(pids: list[int], conn: Connection) -> dict[int, list[int]]:
     with conn.cursor() as cursor:
-        cursor.execute(QUERY)
+        cursor.execute(QUERY, (pids,))
         return dict(cursor.fetchall())

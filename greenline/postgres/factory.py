@@ -67,6 +67,7 @@ class HostShare:
         self.users: list[OpenPostgres] = []
         self.is_registered = False
         self._is_started = self._is_closed = False
+        self.deadlock_check_s = 0.0  # when the server may be asked for a deadlock again
         # For code that connects by itself: all its pools on this server share the slots.
         self.nesting = NestedCheckouts(
             lambda: self.plan.max_pool_size if self.plan else maxsize,

@@ -76,7 +76,7 @@ LOOK_S, WATCH_S = 0.01, 0.1
 YOUNG, ALL = 1, 2
 COLLECT_S, COLLECT_PAUSE = 1.0, 50
 # Seconds for which a request waits for one more connection before the server is asked whether
-# others wait for its locks, and between two such questions.
+# others wait for its locks, and between two such questions of a process.
 DEADLOCK_S = 0.2
 # Seconds for which a handle keeps its connection while one request after the other uses it, and
 # after which it is idle: to take a connection over costs two round trips.
@@ -93,6 +93,9 @@ log = logging.getLogger(__name__)
 
 # What a handle has kept until its session was read.
 MOVING = session.Session("")
+# The holder of a connection that no request will give back: a greenlet that serves none has it, or
+# an idle session that cannot be moved.
+OTHER = object()
 
 _pools: dict[str, "DsnPool"] = {}
 _opening = BoundedSemaphore()  # the slot table's file may let a greenlet wait
@@ -216,7 +219,6 @@ class DsnPool:
         self._looking: gevent.Greenlet[[], None] | None = None
         self._watching: gevent.Greenlet[[], None] | None = None
         self._collects_s = {YOUNG: 0.0, ALL: 0.0}  # when garbage may be collected again
-        self._asks_s = 0.0  # when the server may be asked for locks again
         # Through a pgbouncer each transaction may have another session.
         is_direct = settings.PGBOUNCER_POOL_SIZE.read() is None
         self._takes_over = is_direct and settings.POOL_TAKE_OVER.read()
@@ -229,9 +231,8 @@ class DsnPool:
             dsn, partial(_connect, dsn), name="psycopg2 pool", timeout_s=timeout_s,
             on_wait=self._look,
         )  # fmt: skip
-        self._nesting = share.nesting
-        # The process ids of a pgbouncer are its own.
-        self._control = share.control if is_direct else None
+        self._share, self._nesting = share, share.nesting
+        self._finds_deadlocks = is_direct  # the process ids of a pgbouncer are its own
         close_at_exit(self.close)
 
     def close(self) -> None:
@@ -305,25 +306,35 @@ class DsnPool:
                 nesting.note_needed(2)
             is_next = holder is None or nesting.may_begin(holder)
             return self._pool.acquire_now() if is_next else None  # type: ignore[return-value]
-        if holder is not None:
-            is_admitted = nesting.acquire(
-                holder, self._timeout_s, has_idle=self._has_idle, on_wait=self._look
-            )
-            if not is_admitted:
-                raise PoolTimeout
         conn: Any = None
+        if holder is not None:
+            try:
+                if not nesting.acquire(
+                    holder, self._timeout_s, has_idle=self._has_idle, on_wait=self._look
+                ):
+                    raise PoolTimeout
+            except PoolTimeout:
+                # The host may have one more, which is guaranteed to no process.
+                conn = self._pool.acquire_now()
+                if conn is None:
+                    raise
+                nesting.count(holder)
         try:
-            conn = self._pool.acquire()
+            conn = conn or self._pool.acquire()
         finally:
             if conn is None and holder is not None:
                 nesting.release(holder)
-        conn.holder = holder
+        if holder is None:
+            self._hold_as_other(conn)
+        else:
+            conn.holder = holder
         return conn  # type: ignore[no-any-return]
 
     def _has_idle(self) -> bool:
         """Return whether a connection of this server is idle, and can be taken over."""
         return self._takes_over and any(
-            is_idle(handle) and _is_between(handle) for handle in self._handles_of_the_server()
+            is_idle(handle) and _is_between(handle) and not _was_bound(handle._backend)
+            for handle in self._handles_of_the_server()
         )
 
     def _handles_of_the_server(self) -> list[Handle]:
@@ -349,21 +360,30 @@ class DsnPool:
 
         Afterwards *handle* may have it no more: then the request must wait in turn.
         """
-        if not isinstance(me, Handler) or (conn.holder is not None and conn.holder() is not None):
+        if not isinstance(me, Handler):
+            if conn.holder is None and gevent.get_hub().main_hub:
+                self._hold_as_other(conn)
+            return
+        if _holder_of(conn) is not None:
             return
         holder = weakref.ref(me)
+        if conn.holder is OTHER:
+            self._end_hold(conn)
         if self._nesting.reuse(holder):
             self._end_hold(conn)  # of a greenlet that has ended
             conn.holder = holder
-        else:
-            self._give_up(handle, conn)
+        elif not self._give_up(handle, conn) and handle._backend is conn:
+            self._end_hold(conn)
+            self._nesting.count(holder)  # it cannot be given to others
+            conn.holder = holder
 
-    def _give_up(self, handle: Any, conn: Backend) -> None:
+    def _give_up(self, handle: Any, conn: Backend) -> bool:
         """Give *conn* to others before the current greenlet uses *handle*, unless it is bound."""
         is_outer = handle._acquire()
         try:
             is_given = (
                 handle._backend is conn
+                and not _was_bound(conn)
                 and is_movable(handle)
                 and _is_between(handle)
                 and self._park(handle, conn)
@@ -373,10 +393,19 @@ class DsnPool:
                 handle._release()
         if is_given:
             self.collect(conn)
+        return is_given
+
+    def _hold_as_other(self, conn: Backend) -> None:
+        self._nesting.others += 1  # first: no request is admitted to it
+        self._end_hold(conn)
+        conn.holder = OTHER
 
     def _end_hold(self, conn: Backend) -> None:
         holder, conn.holder = conn.holder, None
-        if holder is not None:
+        if holder is OTHER:
+            self._nesting.others -= 1
+            self._nesting.admit()
+        elif holder is not None:
             self._nesting.release(holder)
 
     def give_back(self, handle: Handle, conn: Backend) -> None:
@@ -419,6 +448,7 @@ class DsnPool:
         """Take back a connection; one that cannot be reset is closed."""
         self._end_hold(conn)
         conn.cursors.clear()
+        conn.looked_s = -inf
         try:
             is_usable = not conn.is_spoilt and conn.status != STATUS_PREPARED
             if is_usable and not conn.closed:
@@ -452,9 +482,12 @@ class DsnPool:
                 _roll_back(handle, conn)
         finally:
             # The rollback has let other greenlets run.
-            is_mine = conn.holder is not None and conn.holder() is me
-            if handle._backend is conn and (is_mine or not handle._requests):
-                self._end_hold(conn)
+            is_held = handle._backend is conn and conn.holder is not OTHER
+            if is_held and (_holder_of(conn) is me or not handle._requests):
+                if handle._is_bound or conn.looked_s > -inf:
+                    self._hold_as_other(conn)
+                else:
+                    self._end_hold(conn)
         handle._idle_since_s = monotonic()
         is_moving = self._moving is not None and not self._moving.ready()
         if self._takes_over and not is_moving and is_idle(handle) and self._is_wanted(handle):
@@ -481,27 +514,39 @@ class DsnPool:
                 self._collect_garbage(YOUNG)
             if self._pool.waited_s() >= COLLECT_S:
                 self._collect_garbage(ALL, COLLECT_S)
-            if self._nesting.nested_waited_s() >= DEADLOCK_S and monotonic() >= self._asks_s:
-                self._asks_s = monotonic() + DEADLOCK_S
+            if self._nesting.nested_since(monotonic() - DEADLOCK_S):
                 self._end_deadlock()
             gevent.sleep(LOOK_S)
 
     def _end_deadlock(self) -> None:
         """Let a request go on or fail that all others wait for, some of them in the server."""
-        if self._control is None or self._has_idle():
+        nesting, begun_s = self._nesting, monotonic()
+        if begun_s < self._share.deadlock_check_s or not self._finds_deadlocks:
             return
-        begun_s = monotonic()
-        waits = deadlock.lock_waits(self._control)
-        # Only those that have waited all the time: another one may have unlocked it meanwhile.
-        waiting = self._nesting.nested_since(begun_s)
-        holders = {
-            conn.pid: conn.holder
+        self._share.deadlock_check_s = begun_s + DEADLOCK_S
+        running = nesting.not_waiting()
+        pids = {conn.pid: conn.holder for handle, conn in self._held() if handle._owner is not None}
+        if self._has_idle() or running - set(pids.values()):  # these do not wait in the server
+            return
+        waits = deadlock.lock_waits(self._share.control, pids)
+        # From here on no other greenlet runs. Only those count that have waited all the time:
+        # another one may have ended its transaction meanwhile.
+        waiting = nesting.nested_since(begun_s)
+        holders = {conn.pid: conn.holder for _, conn in self._held()}
+        blocked = deadlock.blocked_by(
+            [pid for pid, holder in holders.items() if holder in waiting], waits
+        )
+        found = {pid for pid in blocked if pid in holders}
+        if not self._has_idle() and nesting.end_deadlock(waiting, {holders[pid] for pid in found}):
+            log.warning("a deadlock of the requests with the backends %s was ended", sorted(found))
+
+    def _held(self) -> list[tuple[Handle, Backend]]:
+        """Return the handles with connections that are counted for requests."""
+        return [
+            (handle, conn)
             for handle in self._handles_of_the_server()
-            if (conn := handle._backend) is not None and conn.holder is not None
-        }
-        pids = [pid for pid, holder in holders.items() if holder in waiting]
-        blocked = deadlock.blocked_by(pids, waits)
-        self._nesting.end_deadlock({holders[pid] for pid in blocked if pid in holders})
+            if (conn := handle._backend) is not None and conn.holder not in (None, OTHER)
+        ]
 
     def _watch(self) -> None:
         """Let other pools and processes have the slots of idle handles, while there are handles."""
@@ -529,7 +574,10 @@ class DsnPool:
     def _offer(self, is_wanted: Callable[[Handle], bool]) -> None:
         """Take over the connections of idle handles while they are wanted."""
         # A function of its own: a local variable of a greenlet that sleeps would keep a handle.
-        for reference in [weakref.ref(each) for each in sorted(self._handles, key=_last_use)]:
+        taken = [each for each in self._handles if each._backend is not None]
+        references = [weakref.ref(each) for each in sorted(taken, key=_last_use)]
+        taken.clear()
+        for reference in references:
             handle = reference()
             if handle is None or self.is_parents:
                 continue
@@ -572,7 +620,6 @@ class DsnPool:
         """Keep in *handle* what its session on *conn* has; its owner calls this."""
         kept = None
         # A request that goes on with *handle* is admitted anew.
-        self._end_hold(conn)
         handle._backend, handle._parked, handle._user = None, MOVING, None
         try:
             kept = session.read(conn)
@@ -582,6 +629,8 @@ class DsnPool:
             handle._parked = kept
             if kept is None:
                 conn.looked_s, handle._backend = monotonic(), conn
+                if _holder_of(conn) not in handle._requests:
+                    self._hold_as_other(conn)
         return kept is not None
 
     def _lose(self, handle: Any) -> None:
@@ -593,24 +642,35 @@ class DsnPool:
     def _is_due(self, handle: Handle) -> bool:
         """Return whether *handle* has had its connection for long enough."""
         conn, now = handle._backend, monotonic()
-        return conn is not None and (
-            now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S
+        is_due = now - handle._idle_since_s >= IDLE_S
+        return (
+            conn is not None
+            and not _was_bound(conn)
+            and (is_due or now - conn.checked_out_s >= TENURE_S)
         )
 
 
 def _last_use(handle: Handle) -> tuple[bool, float]:
-    """Return what the handles are ordered by: those that were not used for the longest first."""
-    return bool(handle._requests), handle._idle_since_s
+    """Return what handles with connections are ordered by: the one that was idle for longest."""
+    is_in_use = bool(handle._requests) or handle._is_shared
+    conn = handle._backend
+    return is_in_use, max(handle._idle_since_s, conn.checked_out_s if conn is not None else -inf)
+
+
+def _holder_of(conn: Backend) -> Any:
+    """Return the greenlet of the request for which *conn* is counted; None if there is none."""
+    return None if conn.holder in (None, OTHER) else conn.holder()
 
 
 def _is_between(handle: Handle) -> bool:
-    """Return whether *handle* is between two transactions, and was not found to be bound lately."""
+    """Return whether *handle* is between two transactions."""
     conn = handle._backend
-    return (
-        conn is not None
-        and monotonic() - conn.looked_s >= BOUND_S
-        and conn.info.transaction_status == TRANSACTION_STATUS_IDLE
-    )
+    return conn is not None and conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+
+
+def _was_bound(conn: Any) -> bool:
+    """Return whether the session of *conn* was found a short time ago to be bound to it."""
+    return bool(monotonic() - conn.looked_s < BOUND_S)
 
 
 def end_request() -> None:

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.pool import NullPool, StaticPool
+from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from embedded.postgres import Postgres
 from greenline.errors import DeadlineExceeded
@@ -108,7 +108,7 @@ def test_fifty_greenlets_take_two_connections_each(engines: Any, sizes: dict[str
 def test_the_order_of_idle_connections(
     engines: Any, is_pooled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where connections are pooled, what came back last is used next, as it is not taken over."""
+    """Where psycopg2 is pooled, what came back last is used next, as it is not taken over."""
     monkeypatch.setenv("GREENLINE_POOL", str(int(is_pooled)))
     engine = engines()
 
@@ -121,6 +121,9 @@ def test_the_order_of_idle_connections(
         first.close()
     with engine.connect() as conn:
         assert backend(conn) == pids[0 if is_pooled else 1]
+    other = create_engine("sqlite://", poolclass=QueuePool)
+    other.connect().close()
+    assert not other.pool._pool.use_lifo  # type: ignore[attr-defined]
 
 
 def test_they_are_served_in_turn(engines: Any) -> None:

@@ -595,13 +595,39 @@ def test_the_first_deadlock_is_found_and_others_prevented(url: str, autocommit: 
     assert [each.get(timeout=LIMIT_S / 2) for each in using] == [None] * SIZE
 
 
+def listen(url: str) -> Any:
+    """Connect as a greenlet that serves no request, and keep the connection."""
+    conn = psycopg2.connect(url)
+    conn.autocommit = True
+    ask(conn, "listen news; select 1")
+    return conn
+
+
+def keep_a_setting(url: str) -> Any:
+    """Leave a connection with a session that cannot be moved in a pool of the application."""
+
+    def use() -> Any:
+        conn = psycopg2.connect(url)
+        ask(conn, "set \"app.user\" = 'Ada'; select 1")
+        conn.commit()
+        return conn
+
+    return request(use).get(timeout=LIMIT_S)
+
+
 @pytest.mark.parametrize(
-    ("held", "needed", "code"),
-    [([1, 1], 1, "53300"), ([2], 1, "53300"), ([1], 3, None)],
-    ids=["one each", "two at a time", "one is left"],
+    ("held", "needed", "code", "keep"),
+    [
+        ([1, 1], 1, "53300", None),
+        ([2], 1, "53300", None),
+        ([1], 3, None, None),
+        ([1], 1, "53300", listen),
+        ([1], 1, "53300", keep_a_setting),
+    ],
+    ids=["one each", "two at a time", "one is left", "one listens", "one cannot be moved"],
 )
 def test_a_deadlock_through_a_row_is_found(
-    url: str, held: list[int], needed: int, code: str | None
+    url: str, held: list[int], needed: int, code: str | None, keep: Callable[[str], Any] | None
 ) -> None:
     """
     A request has locked a row and needs another connection; others have the rest and wait for it.
@@ -612,10 +638,10 @@ def test_a_deadlock_through_a_row_is_found(
         request(lambda: used(url).close()).get(timeout=LIMIT_S)
     nesting = transparent._pools[url]._nesting
     has_locked, go_on = Event(), Event()
-
     with closing(psycopg2.connect(url)) as conn:
         ask(conn, "create table if not exists locked as select 1 as number; select 1")
         conn.commit()
+    kept = keep(url) if keep else None
 
     def lock(conn: Any) -> None:
         ask(conn, "select number from locked for update")
@@ -651,6 +677,27 @@ def test_a_deadlock_through_a_row_is_found(
     go_on.set()
     assert first.get(timeout=LIMIT_S / 3) == code
     assert [each.get(timeout=LIMIT_S / 3) for each in others] == [None] * len(held)
+    del kept
+
+
+def test_others_that_wait_elsewhere_are_no_deadlock(url: str) -> None:
+    """One of them does not wait for the row: the request gets its connection when it ends."""
+    for _ in range(20 * SIZE):
+        request(lambda: used(url).close()).get(timeout=LIMIT_S)
+
+    def sleep() -> None:
+        with closing(psycopg2.connect(url)) as conn:
+            ask(conn, "select 1 from pg_sleep(1)")
+
+    def use_two() -> int | None:
+        with closing(used(url)) as conn, closing(psycopg2.connect(url)) as other:
+            return int(ask(conn, "select 1") + ask(other, "select 1"))
+
+    sleeping = [request(sleep) for _ in range(SIZE - 1)]
+    nesting = transparent._pools[url]._nesting
+    wait_until(lambda: nesting._taken == SIZE - 1, "them to sleep")
+    assert request(use_two).get(timeout=LIMIT_S / 3) == 2
+    gevent.joinall(sleeping, timeout=LIMIT_S, raise_error=True)
 
 
 @pytest.mark.parametrize("checkouts", [0, 100], ids=["at first", "later"])

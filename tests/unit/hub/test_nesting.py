@@ -71,12 +71,23 @@ def test_a_deeper_one_than_before_may_fail_once() -> None:
 
 def test_a_large_pool_always_has_one_for_a_second_checkout() -> None:
     """The others may wait in the server for what a greenlet has locked that needs another one."""
-    pool = Pool(16)
-    pool.at_once(*[1] * NESTING_CHECKOUTS * 16 * 2)
-    holders = [Holder() for _ in range(16)]
+    pool = Pool(15)
+    pool.at_once(*[1] * NESTING_CHECKOUTS * 15 * 2)
+    holders = [Holder() for _ in range(15)]
     admitted = [pool.nesting.acquire_now(weakref.ref(each)) for each in holders]
-    assert admitted == [True] * 15 + [False]
+    assert admitted == [True] * 14 + [False]
     assert pool.nesting.acquire_now(weakref.ref(holders[0]))
+
+
+def test_a_connection_that_none_gives_back_is_left_out() -> None:
+    """One that a greenlet keeps: the others are admitted as to a smaller pool."""
+    pool = Pool(3)
+    pool.nesting.others = 1
+    pool.nesting.note_needed(2)
+    first, second = Holder(), Holder()
+    assert pool.nesting.acquire_now(weakref.ref(first))
+    assert not pool.nesting.acquire_now(weakref.ref(second))
+    assert pool.nesting.acquire_now(weakref.ref(first))
 
 
 def test_one_that_needs_more_than_there_are_is_left_to_the_pool() -> None:
