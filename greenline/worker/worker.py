@@ -475,7 +475,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _quit(self) -> None:
         """Exit from the main greenlet, unless it is ending already."""
+        # The other signal may have been handled before its handler was replaced.
         if not self.is_over:
+            self.is_over = True
             self.cfg.worker_int(self)
             sys.exit(0)
 

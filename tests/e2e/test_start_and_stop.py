@@ -48,7 +48,7 @@ def test_ctrl_c_ends_it_without_a_word_of_the_interpreter(databases: Databases) 
         for pid in (*greenline.workers(), greenline.process.pid):
             os.kill(pid, signal.SIGINT)
         assert greenline.process.wait(timeout=20) == 0
-        assert "Traceback" not in greenline.log
+        assert "Traceback" not in greenline.log, greenline.log
         assert greenline.log.count("Worker exiting") == 2
 
 
