@@ -86,8 +86,8 @@ class NestedCheckouts:
 
         :param me: a weak reference to the greenlet.
         :param timeout_s: seconds to wait for admission, float.
-        :param has_idle: returns whether a connection that is held is idle, and can be taken away
-            from its holder. Default: none can.
+        :param has_idle: returns whether a connection may come back although its holder waits.
+            Default: none does.
         :param on_wait: called before the greenlet waits. Default: does nothing.
         :returns: whether it may take a connection.
         :raises DeadlineExceeded: the request's deadline has passed.
@@ -105,6 +105,17 @@ class NestedCheckouts:
             if not has_idle():
                 raise PoolTimeout(ALL_WAIT)
         return self._wait(self._nested_line if is_nested else self._line, me, timeout_s, on_wait)
+
+    def borrow(self, me: Any) -> bool:
+        """
+        Count a connection that is guaranteed to no process, if all others are in use.
+
+        :param me: a weak reference to the greenlet, which releases it if it gets none.
+        """
+        if self._taken < self._guaranteed():
+            return False
+        self.count(me)
+        return True
 
     def nested_since(self, time_s: float) -> set[Any]:
         """

@@ -79,7 +79,9 @@ def wrap(pool_class: Any) -> None:
         if holder in admission.acquiring:
             return get(self)
         try:
-            is_admitted = admission.acquire(holder, self._timeout)
+            is_admitted = admission.acquire(
+                holder, self._timeout, has_idle=lambda: admission.others > 0
+            )
         except PoolTimeout as error:
             raise _timeout_of(self) from error
         if not is_admitted:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from sys import maxsize
+from typing import Any
 
 from gevent.lock import BoundedSemaphore
 from psycopg2.extensions import make_dsn
@@ -68,6 +69,8 @@ class HostShare:
         self.is_registered = False
         self._is_started = self._is_closed = False
         self.deadlock_check_s = 0.0  # when the server may be asked for a deadlock again
+        # The requests that are admitted to a pool's connection and wait for it, each since when.
+        self.acquiring: dict[Any, float] = {}
         # For code that connects by itself: all its pools on this server share the slots.
         self.nesting = NestedCheckouts(
             lambda: self.plan.max_pool_size if self.plan else maxsize,

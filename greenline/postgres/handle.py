@@ -253,10 +253,12 @@ class Handle(InTurn, PsycopgConnection):
             if is_outer:
                 self._release()
         if conn is not None:
-            for each in open_cursors(conn):
-                if each.name is None:  # psycopg2's would ask the server
-                    cursor.close(each)
-            self._source.give_back(self, conn)
+            try:
+                for each in open_cursors(conn):
+                    if _name_of(each) is None:  # psycopg2's would ask the server
+                        cursor.close(each)
+            finally:
+                self._source.give_back(self, conn)
 
     def cursor(
         self,
@@ -571,7 +573,9 @@ class PooledNamedCursor(PooledCursor):
 
 
 _close_named = _checked(cursor.close)
+# Psycopg2's own: the application's class may have others.
 _is_closed: Callable[[cursor], bool] = cursor.closed.__get__
+_name_of: Callable[[cursor], str | None] = cursor.name.__get__
 
 
 def sets_unlisted(statement: bytes) -> bool:
@@ -610,4 +614,6 @@ def is_movable(handle: Handle) -> bool:
 
 def open_cursors(conn: Backend) -> list[cursor]:
     """Return the cursors of its borrower that are neither closed nor collected."""
-    return [each for each in list(conn.cursors.values()) if not _is_closed(each)]
+    # Not its values(): a native thread may open one meanwhile.
+    found = [reference() for reference in conn.cursors.valuerefs()]
+    return [each for each in found if each is not None and not _is_closed(each)]

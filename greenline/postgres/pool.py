@@ -335,6 +335,10 @@ class ConnectionPool:
         """Return whether a greenlet waits for a connection that cannot be made."""
         return self._backends.queued() > 0
 
+    def is_connecting(self) -> bool:
+        """Return whether a connect is in progress."""
+        return self._backends.connecting > 0
+
     def waited_s(self) -> float:
         """Return for how many seconds the first greenlet in the queue has waited."""
         return self._queue.waited_s()

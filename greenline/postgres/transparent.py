@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import gevent
 import psycopg2
@@ -315,31 +315,54 @@ class DsnPool:
                     raise PoolTimeout
             except PoolTimeout:
                 # The host may have one more, which is guaranteed to no process.
-                conn = self._pool.acquire_now()
+                if not nesting.borrow(holder):
+                    raise
+                try:
+                    conn = self._pool.acquire_now()
+                finally:
+                    if conn is None:
+                        nesting.release(holder)
                 if conn is None:
                     raise
-                nesting.count(holder)
-        try:
-            conn = conn or self._pool.acquire()
-        finally:
-            if conn is None and holder is not None:
-                nesting.release(holder)
+        conn = conn or self._wait(holder)
         if holder is None:
-            self._hold_as_other(conn)
+            self._hold(conn, OTHER)
         else:
             conn.holder = holder
         return conn  # type: ignore[no-any-return]
 
+    def _wait(self, holder: Any) -> Any:
+        """Return a connection of the pool, to which *holder* is admitted."""
+        if holder is None:
+            return self._pool.acquire()
+        conn, acquiring = None, self._share.acquiring
+        acquiring[holder] = monotonic()
+        try:
+            conn = self._pool.acquire()
+        finally:
+            del acquiring[holder]
+            if conn is None:
+                self._nesting.release(holder)
+        return conn
+
     def _has_idle(self) -> bool:
-        """Return whether a connection of this server is idle, and can be taken over."""
-        return self._takes_over and any(
-            is_idle(handle) and _is_between(handle) and not _was_bound(handle._backend)
-            for handle in self._handles_of_the_server()
-        )
+        """Return whether a connection of this server may come back before a request ends."""
+        is_connecting = any(pool._pool.is_connecting() for pool in self._pools_of_the_server())
+        return is_connecting or any(map(self._may_come_back, self._handles_of_the_server()))
+
+    def _may_come_back(self, handle: Handle) -> bool:
+        conn = handle._backend
+        if conn is None:
+            return handle._parked is MOVING
+        if conn.holder is OTHER and not _is_kept(handle, conn):
+            return True  # a greenlet that serves no request uses it
+        return self._takes_over and is_idle(handle) and _is_between(handle) and not _was_bound(conn)
+
+    def _pools_of_the_server(self) -> "list[DsnPool]":
+        return [pool for pool in _pools.values() if pool._nesting is self._nesting]
 
     def _handles_of_the_server(self) -> list[Handle]:
-        pools = [pool for pool in _pools.values() if pool._nesting is self._nesting]
-        return [handle for pool in pools for handle in pool._handles]
+        return [handle for pool in self._pools_of_the_server() for handle in pool._handles]
 
     def _is_nested(self, me: Any, holder: Any) -> bool:
         """Return whether the request of *me* has a connection of this server and needs another."""
@@ -362,27 +385,30 @@ class DsnPool:
         """
         if not isinstance(me, Handler):
             if conn.holder is None and gevent.get_hub().main_hub:
-                self._hold_as_other(conn)
+                self._hold(conn, OTHER)
             return
-        if _holder_of(conn) is not None:
+        user, holder, nesting = _holder_of(conn), weakref.ref(me), self._nesting
+        if user is not None:
+            if user is not me:  # it has given it to another one, by a pool of the application
+                self._hold(conn, holder)
             return
-        holder = weakref.ref(me)
-        if conn.holder is OTHER:
-            self._end_hold(conn)
-        if self._nesting.reuse(holder):
+        is_other = conn.holder is OTHER
+        nesting.others -= is_other  # the request may have what it has already
+        is_admitted = nesting.reuse(holder)
+        nesting.others += is_other
+        if is_admitted:
             self._end_hold(conn)  # of a greenlet that has ended
             conn.holder = holder
         elif not self._give_up(handle, conn) and handle._backend is conn:
-            self._end_hold(conn)
-            self._nesting.count(holder)  # it cannot be given to others
-            conn.holder = holder
+            self._hold(conn, holder)  # it cannot be given to others
 
     def _give_up(self, handle: Any, conn: Backend) -> bool:
         """Give *conn* to others before the current greenlet uses *handle*, unless it is bound."""
         is_outer = handle._acquire()
         try:
             is_given = (
-                handle._backend is conn
+                self._takes_over
+                and handle._backend is conn
                 and not _was_bound(conn)
                 and is_movable(handle)
                 and _is_between(handle)
@@ -395,10 +421,19 @@ class DsnPool:
             self.collect(conn)
         return is_given
 
-    def _hold_as_other(self, conn: Backend) -> None:
-        self._nesting.others += 1  # first: no request is admitted to it
+    def _hold(self, conn: Backend, holder: Any) -> None:
+        """
+        Count *conn* for *holder*, and no longer for the one that had it.
+
+        :param holder: a weak reference to the greenlet of a request, or OTHER.
+        """
+        # In this order, so that no request is admitted to it.
+        if holder is OTHER:
+            self._nesting.others += 1
+        else:
+            self._nesting.count(holder)
         self._end_hold(conn)
-        conn.holder = OTHER
+        conn.holder = holder
 
     def _end_hold(self, conn: Backend) -> None:
         holder, conn.holder = conn.holder, None
@@ -484,8 +519,11 @@ class DsnPool:
             # The rollback has let other greenlets run.
             is_held = handle._backend is conn and conn.holder is not OTHER
             if is_held and (_holder_of(conn) is me or not handle._requests):
-                if handle._is_bound or conn.looked_s > -inf:
-                    self._hold_as_other(conn)
+                is_in_use = not _is_between(handle)
+                if is_in_use and handle._requests:
+                    self._hold(conn, weakref.ref(next(iter(handle._requests))))
+                elif is_in_use or _is_kept(handle, conn):
+                    self._hold(conn, OTHER)
                 else:
                     self._end_hold(conn)
         handle._idle_since_s = monotonic()
@@ -524,7 +562,12 @@ class DsnPool:
         if begun_s < self._share.deadlock_check_s or not self._finds_deadlocks:
             return
         self._share.deadlock_check_s = begun_s + DEADLOCK_S
-        running = nesting.not_waiting()
+        acquiring = {
+            each
+            for each, since_s in self._share.acquiring.items()
+            if since_s < begun_s - DEADLOCK_S
+        }
+        running = nesting.not_waiting() - acquiring
         pids = {conn.pid: conn.holder for handle, conn in self._held() if handle._owner is not None}
         if self._has_idle() or running - set(pids.values()):  # these do not wait in the server
             return
@@ -532,13 +575,14 @@ class DsnPool:
         # From here on no other greenlet runs. Only those count that have waited all the time:
         # another one may have ended its transaction meanwhile.
         waiting = nesting.nested_since(begun_s)
+        acquiring &= self._share.acquiring.keys()
         holders = {conn.pid: conn.holder for _, conn in self._held()}
         blocked = deadlock.blocked_by(
-            [pid for pid, holder in holders.items() if holder in waiting], waits
+            [pid for pid, holder in holders.items() if holder in waiting | acquiring], waits
         )
-        found = {pid for pid in blocked if pid in holders}
-        if not self._has_idle() and nesting.end_deadlock(waiting, {holders[pid] for pid in found}):
-            log.warning("a deadlock of the requests with the backends %s was ended", sorted(found))
+        stuck = {holders[pid] for pid in blocked if pid in holders} | acquiring
+        if not self._has_idle() and nesting.end_deadlock(waiting, stuck):
+            log.warning("a deadlock of the backends %s was ended", sorted(blocked))
 
     def _held(self) -> list[tuple[Handle, Backend]]:
         """Return the handles with connections that are counted for requests."""
@@ -560,7 +604,8 @@ class DsnPool:
     def _is_forgotten(self, handle: Handle) -> bool:
         """Return whether a cursor is open that no request in progress uses."""
         conn = handle._backend
-        return conn is not None and bool(open_cursors(conn)) and not handle._requests
+        is_unused = conn is not None and not handle._requests and not handle._is_bound
+        return is_unused and bool(open_cursors(cast("Backend", conn)))
 
     def _collect_garbage(self, generation: int, pause_s: float = 0.0) -> None:
         """Collect garbage, unless that was done a short time ago."""
@@ -599,7 +644,8 @@ class DsnPool:
             self._lose(handle)
         elif is_idle(handle) and (at_once or self._is_due(handle)) and _is_between(handle):
             moving = gevent.Greenlet(self._move, handle, handle._backend)
-            # From now on code that uses the handle waits until it is moved.
+            # From now on code that uses the handle waits until it is moved, and is admitted anew.
+            self._hold(cast("Backend", handle._backend), OTHER)
             handle._owner, handle._backend, handle._parked = moving, None, MOVING
             moving.start()
             return moving
@@ -619,7 +665,6 @@ class DsnPool:
     def _park(self, handle: Any, conn: Backend) -> bool:
         """Keep in *handle* what its session on *conn* has; its owner calls this."""
         kept = None
-        # A request that goes on with *handle* is admitted anew.
         handle._backend, handle._parked, handle._user = None, MOVING, None
         try:
             kept = session.read(conn)
@@ -629,8 +674,7 @@ class DsnPool:
             handle._parked = kept
             if kept is None:
                 conn.looked_s, handle._backend = monotonic(), conn
-                if _holder_of(conn) not in handle._requests:
-                    self._hold_as_other(conn)
+                self._hold(conn, OTHER)
         return kept is not None
 
     def _lose(self, handle: Any) -> None:
@@ -666,6 +710,11 @@ def _is_between(handle: Handle) -> bool:
     """Return whether *handle* is between two transactions."""
     conn = handle._backend
     return conn is not None and conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+
+
+def _is_kept(handle: Handle, conn: Backend) -> bool:
+    """Return whether no request gets *conn* before the end of *handle*, as far as is known."""
+    return handle._is_bound or conn.looked_s > -inf
 
 
 def _was_bound(conn: Any) -> bool:
