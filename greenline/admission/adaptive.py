@@ -100,7 +100,9 @@ class Adaptive:
     :param minimum: the lowest limit, int. Default 4.
     :param maximum: the highest limit, int. Default 1000.
     :param pool_size: returns the number of connections of the application's pools, int, 0 where it
-        is not known: the limit begins there if that is more than *initial*. Default: 0.
+        is not known: that is *initial* if it is more. Default: 0.
+    :param first: returns the limit, int, at which a burst begins if it is more than *initial*; a
+        busy CPU reduces it from there. Default: 0.
     :param clock: returns monotonic seconds, float. Default: :func:`time.monotonic`.
     """
 
@@ -111,11 +113,12 @@ class Adaptive:
         minimum: int = MINIMUM,
         maximum: int = MAXIMUM,
         pool_size: Callable[[], int] = lambda: 0,
+        first: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._minimum, self._maximum = minimum, max(minimum, maximum)
         self.initial = min(max(initial, minimum), self._maximum)
-        self._pool_size = pool_size
+        self._pool_size, self._first = pool_size, first
         self._clock = clock
         self._limit = float(self.initial)
         self.value = self.initial
@@ -213,11 +216,11 @@ class Adaptive:
             self._judge(load, now)
 
     def _begin_at_pool_size(self) -> None:
-        size = min(self._pool_size(), self._maximum)
-        if size > self.initial:
-            self.initial = size
-            self._limit = max(self._limit, float(size))
-            self.value = round(self._limit)
+        self.initial = max(self.initial, min(self._pool_size(), self._maximum))
+        first = max(self.initial, min(self._first(), self._maximum))
+        if first > self._limit:
+            self._limit = float(first)
+            self.value = first
 
     def _grow(self, in_progress: int, now: float) -> None:
         """Double the limit: no request ends, and the CPU is idle."""

@@ -21,7 +21,7 @@ from gevent.event import AsyncResult
 from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit
 from greenline.admission.load import Load
 from greenline.admission.overload import Overload
-from greenline.budget import pool_sizes
+from greenline.budget import of_unmodified_code, pool_sizes
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub import lock_waits
 from greenline.hub.disconnect import is_disconnected, watching
@@ -286,7 +286,7 @@ def limiter(
     """
     limit: Limit
     if settings.max_in_progress is None:
-        limit = adaptive = Adaptive(pool_size=lambda: sum(pool_sizes.values()))
+        limit = adaptive = Adaptive(pool_size=_pool_size, first=lambda: sum(pool_sizes.values()))
         if initial_limit:
             adaptive.begin_at(initial_limit)
     else:
@@ -303,6 +303,11 @@ def limiter(
         connected=connected,
         unaccepted=unaccepted,
     )
+
+
+def _pool_size() -> int:
+    """Return the number of connections of the pools that the application has opened."""
+    return sum(size for name, size in pool_sizes.items() if name not in of_unmodified_code)
 
 
 def refuse(environ: dict[str, Any], start_response: Any) -> list[bytes]:

@@ -16,7 +16,9 @@ __all__ = ["Plan"]
 # Exit statuses of ``greenline budget``.
 FITS, DOES_NOT_FIT, UNREACHABLE = 0, 1, 3
 
-# How many connections each pool of ours has in this worker, by the pool's name.
+# How many connections to each server this worker may have, by the name of the file of its slots.
 pool_sizes: dict[str, int] = {}
+# Those of them whose connections go to code that connects by itself.
+of_unmodified_code: set[str] = set()
 
 __getattr__ = lazy.attributes(__name__, {"Plan": "plan"})

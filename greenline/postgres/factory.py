@@ -18,7 +18,7 @@ from gevent.lock import BoundedSemaphore
 from psycopg2.extensions import make_dsn
 
 from greenline import settings
-from greenline.budget import pool_sizes
+from greenline.budget import of_unmodified_code, pool_sizes
 from greenline.budget.plan import (
     POSTGRES_EXTRA_A_WORKER,
     Deployment,
@@ -119,6 +119,7 @@ class HostShare:
         if _shares.get(self.path) is self:
             del _shares[self.path]
         pool_sizes.pop(self.path.name, None)
+        of_unmodified_code.discard(self.path.name)
         with ExitStack() as stack:
             stack.callback(self.slot_table.close)
             stack.callback(self.control.close)
@@ -340,6 +341,7 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
             on_wait=share.start,
         )
         opened = OpenPostgres(pool, share, connect_to, prepare=prepare)
+        of_unmodified_code.discard(path.name)
     counters.add(name, pool.stats, pool.statistics.reader())
     if resources is None:
         close_at_exit(opened.close)
@@ -380,6 +382,8 @@ def pool_of(
             pgbouncer_pool_size=None,
         )
         share = _share_of(slot_table_path(server_of(control_dsn)), sizing, connect_control)
+        if not share.users:
+            of_unmodified_code.add(share.path.name)
         connect_to = share.named(connect_as_given)
 
         # A pgbouncer's process ids are its own.

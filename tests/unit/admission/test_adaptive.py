@@ -296,6 +296,22 @@ def test_what_another_worker_has_learnt_is_where_it_begins() -> None:
     assert limit.value == 40
 
 
+@pytest.mark.parametrize(("is_own", "busy"), [(True, 40), (False, INITIAL)])
+def test_a_busy_cpu_reduces_a_first_limit_that_is_not_the_applications_own(
+    is_own: bool, busy: int
+) -> None:
+    """Code that connects by itself was written for fewer threads than there are connections."""
+    now = 0.0
+    limit = Adaptive(pool_size=lambda: 40 if is_own else 0, first=lambda: 40, clock=lambda: now)
+    limit.observe(Load(16, 1, idle=0.05))
+    assert limit.value == 40
+    while now < 30:
+        now += OBSERVE_S
+        limit.record(0.1, True)
+        limit.observe(Load(limit.value, 10, idle=0.05))
+    assert limit.value == busy
+
+
 def test_a_limit_that_failed_is_tried_again_less_and_less_often() -> None:
     """In two minutes, fewer probes than one each HOLD_S."""
     worker = Worker(about(0.004), cpu_s=0.001, slots=2, is_lock=False)
