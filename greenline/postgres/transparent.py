@@ -604,8 +604,9 @@ class DsnPool:
     def _is_forgotten(self, handle: Handle) -> bool:
         """Return whether a cursor is open that no request in progress uses."""
         conn = handle._backend
-        is_unused = conn is not None and not handle._requests and not handle._is_bound
-        return is_unused and bool(open_cursors(cast("Backend", conn)))
+        if conn is None or handle._requests or handle._is_bound:
+            return False
+        return bool(open_cursors(conn))
 
     def _collect_garbage(self, generation: int, pause_s: float = 0.0) -> None:
         """Collect garbage, unless that was done a short time ago."""
@@ -619,10 +620,8 @@ class DsnPool:
     def _offer(self, is_wanted: Callable[[Handle], bool]) -> None:
         """Take over the connections of idle handles while they are wanted."""
         # A function of its own: a local variable of a greenlet that sleeps would keep a handle.
-        taken = [each for each in self._handles if each._backend is not None]
-        references = [weakref.ref(each) for each in sorted(taken, key=_last_use)]
-        taken.clear()
-        for reference in references:
+        connected = (each for each in self._handles if each._backend is not None)
+        for reference in [weakref.ref(each) for each in sorted(connected, key=_last_use)]:
             handle = reference()
             if handle is None or self.is_parents:
                 continue
@@ -686,12 +685,9 @@ class DsnPool:
     def _is_due(self, handle: Handle) -> bool:
         """Return whether *handle* has had its connection for long enough."""
         conn, now = handle._backend, monotonic()
-        is_due = now - handle._idle_since_s >= IDLE_S
-        return (
-            conn is not None
-            and not _was_bound(conn)
-            and (is_due or now - conn.checked_out_s >= TENURE_S)
-        )
+        if conn is None or _was_bound(conn):
+            return False
+        return now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S
 
 
 def _last_use(handle: Handle) -> tuple[bool, float]:
