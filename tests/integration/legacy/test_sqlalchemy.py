@@ -126,6 +126,25 @@ def test_the_order_of_idle_connections(
     assert not other.pool._pool.use_lifo  # type: ignore[attr-defined]
 
 
+def test_a_connection_of_a_greenlet_without_a_request_is_waited_for(engines: Any) -> None:
+    """Two requests hold the others, and each needs one more: none is refused for a short job."""
+    engine = engines(pool_size=3, max_overflow=0)
+    joined([spawn(nested, engine)])
+    admission = engine.pool._greenline_admission
+    while admission._is_new():
+        joined([spawn(lambda: engine.connect().close())])
+
+    def work() -> None:
+        with engine.connect() as conn:
+            conn.execute(text("select pg_sleep(1)"))
+
+    requests = [spawn(nested, engine, 0.3) for _ in range(2)]
+    job = gevent.spawn(work)
+    wait_until(lambda: (admission._taken, admission.others) == (2, 1), "all to be held")
+    assert joined(requests) == [42, 42]
+    job.get(timeout=LIMIT_S)
+
+
 def test_they_are_served_in_turn(engines: Any) -> None:
     """In the order in which they asked for their first connection."""
     engine, order = engines(pool_size=2, max_overflow=0), []

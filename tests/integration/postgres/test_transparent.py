@@ -379,6 +379,31 @@ def test_taking_over_can_be_turned_off(url: str, monkeypatch: pytest.MonkeyPatch
     assert all(conn._backend is not None for conn in held)
 
 
+def test_a_request_keeps_its_connection_where_none_is_taken_over(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It uses one that an earlier request has got, and there is room for no further request."""
+    monkeypatch.setenv("GREENLINE_POOL_TAKE_OVER", "0")
+    nesting, go_on = note_nesting(url), Event()
+
+    def keep() -> Any:
+        conn = used(url)
+        conn.commit()
+        return conn
+
+    def hold() -> None:
+        with closing(used(url)):
+            go_on.wait(LIMIT_S)
+
+    conn = request(keep).get(timeout=LIMIT_S)
+    pid = conn.get_backend_pid()
+    holding = [request(hold) for _ in range(SIZE - 1)]
+    wait_until(lambda: nesting._taken == SIZE - 1, "the others to be held")
+    assert request(lambda: ask(conn, "select pg_backend_pid()")).get(timeout=LIMIT_S / 3) == pid
+    go_on.set()
+    gevent.joinall(holding, timeout=LIMIT_S, raise_error=True)
+
+
 def test_another_pool_gets_the_slots_of_idle_ones(
     watch: Watch, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -680,6 +705,75 @@ def test_a_deadlock_through_a_row_is_found(
     del kept
 
 
+def note_nesting(url: str) -> Any:
+    """Have a request use two connections; return the admission, which reserves none at first."""
+
+    def use_two() -> None:
+        with closing(used(url)), closing(used(url)):
+            pass
+
+    for _ in range(20 * SIZE):
+        request(lambda: used(url).close()).get(timeout=LIMIT_S)
+    request(use_two).get(timeout=LIMIT_S)
+    return transparent._pools[url]._nesting
+
+
+def test_a_connection_of_a_greenlet_without_a_request_is_waited_for(url: str) -> None:
+    """Two requests hold the others, and each needs one more: none is refused for a short job."""
+    nesting, go_on = note_nesting(url), Event()
+
+    def nested() -> int:
+        with closing(used(url)):
+            go_on.wait(LIMIT_S)
+            with closing(psycopg2.connect(url)) as other:
+                return int(ask(other, "select 1"))
+
+    def job() -> None:
+        with closing(psycopg2.connect(url)) as conn:
+            ask(conn, "select 1 from pg_sleep(1)")
+
+    requests = [request(nested) for _ in range(SIZE - 1)]
+    wait_until(lambda: nesting._taken == SIZE - 1, "them to hold one each")
+    working = gevent.spawn(job)
+    wait_until(lambda: nesting.others == 1, "the job to begin")
+    go_on.set()
+    assert [each.get(timeout=LIMIT_S / 3) for each in requests] == [1] * (SIZE - 1)
+    working.get(timeout=LIMIT_S)
+
+
+def test_a_connection_counts_for_the_request_that_uses_it(url: str) -> None:
+    """One that goes on has put it back into a pool of the application, and ends before it."""
+    nesting, returned, ends, go_on = note_nesting(url), Event(), Event(), Event()
+    pool: list[Any] = []
+
+    def give_back_and_go_on() -> None:
+        conn = used(url)
+        conn.rollback()
+        pool.append(conn)
+        returned.set()
+        ends.wait(LIMIT_S)
+
+    def nested(conn: Any) -> int:
+        ask(conn, "select 1")
+        go_on.wait(LIMIT_S)
+        with closing(psycopg2.connect(url)) as other:
+            found = int(ask(other, "select 1"))
+        conn.rollback()
+        return found
+
+    first = request(give_back_and_go_on)
+    assert returned.wait(LIMIT_S)
+    requests = [request(lambda: nested(pool[0]))]
+    wait_until(lambda: pool[0].status == STATUS_BEGIN, "it to be used")
+    ends.set()
+    first.get(timeout=LIMIT_S)
+    assert nesting._taken == 1
+    requests += [request(lambda: nested(psycopg2.connect(url))) for _ in range(SIZE - 1)]
+    gevent.sleep(0)
+    go_on.set()
+    assert [each.get(timeout=LIMIT_S / 3) for each in requests] == [1] * SIZE
+
+
 def test_others_that_wait_elsewhere_are_no_deadlock(url: str) -> None:
     """One of them does not wait for the row: the request gets its connection when it ends."""
     for _ in range(20 * SIZE):
@@ -946,6 +1040,11 @@ class Lasting(psycopg2.extensions.cursor):
     def __eq__(self, other: object) -> bool:
         return self is other
 
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Of the application, and not the one of a cursor on the server's side."""
+        raise OtherError
+
 
 @pytest.mark.parametrize("ends", ["close", "clear"])
 def test_the_end_of_a_cursor_is_seen_whatever_its_class_does(url: str, ends: str) -> None:
@@ -966,11 +1065,14 @@ def test_the_end_of_a_cursor_is_seen_whatever_its_class_does(url: str, ends: str
     waiting.get(timeout=LIMIT_S / 2).close()
 
 
-@pytest.mark.parametrize("name", [None, "named"])
-def test_after_the_end_no_row_is_fetched(url: str, name: str | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "factory"), [(None, None), ("named", None), (None, Lasting)],
+    ids=["plain", "named", "of the application"],
+)  # fmt: skip
+def test_after_the_end_no_row_is_fetched(url: str, name: str | None, factory: Any) -> None:
     """As psycopg2's: the cursors of a closed connection are closed."""
     conn = psycopg2.connect(url)
-    cursor = conn.cursor(name)
+    cursor = conn.cursor(name, cursor_factory=factory)
     cursor.execute("select 1 union select 2")
     assert cursor.fetchone() == (1,)
     conn.close()

@@ -82,6 +82,7 @@ def test_a_large_pool_always_has_one_for_a_second_checkout() -> None:
 def test_a_connection_that_none_gives_back_is_left_out() -> None:
     """One that a greenlet keeps: the others are admitted as to a smaller pool."""
     pool = Pool(3)
+    pool.at_once(*[1] * NESTING_CHECKOUTS * 3)
     pool.nesting.others = 1
     pool.nesting.note_needed(2)
     first, second = Holder(), Holder()
