@@ -36,9 +36,19 @@ def peak_mb(pid: int) -> float:
 
 def cpu_ticks(pid: int) -> int:
     """Return the processor time that *pid* and all below it have used, in the kernel's ticks."""
+    return sum(int(stat[11]) + int(stat[12]) for stat in _stats(pid))
+
+
+def is_runnable(pid: int) -> bool:
+    """Return whether *pid* or one below it runs, or waits for a processor or a disk."""
+    return any(stat[0] in "RD" for stat in _stats(pid))
+
+
+def _stats(pid: int) -> list[list[str]]:
+    """Return the fields of ``/proc/PID/stat`` from the state on, of *pid* and all below it."""
     # The name, field 2, may hold spaces; it ends at the last bracket.
     stats = (_read(Path(f"/proc/{each}/stat")).rpartition(")")[2].split() for each in tree(pid))
-    return sum(int(stat[11]) + int(stat[12]) for stat in stats if stat)
+    return [stat for stat in stats if stat]
 
 
 def _read(path: Path) -> str:

@@ -194,8 +194,9 @@ def wait_until_quiet(pid: int, quiet_s: float = 0.3, limit_s: float = 10) -> Non
     before = -1
     while time.monotonic() < until:
         now = proc.cpu_ticks(pid)
-        # One tick is an idle worker's heartbeat.
-        if before >= 0 and now - before <= 1:
+        # One tick is an idle worker's heartbeat. On a busy machine a process that works may get no
+        # more than that, and is runnable.
+        if before >= 0 and now - before <= 1 and not proc.is_runnable(pid):
             return
         before = now
         time.sleep(quiet_s)

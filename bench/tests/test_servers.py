@@ -140,6 +140,21 @@ def test_a_busy_process_is_waited_for() -> None:
         process.wait()
 
 
+def test_a_process_that_gets_no_processor_is_not_quiet() -> None:
+    """One that works and has to wait for a processor uses none, and is waited for all the same."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        until = time.monotonic() + 10
+        while not proc.is_runnable(process.pid) and time.monotonic() < until:
+            time.sleep(0.02)
+        began = time.monotonic()
+        wait_until_quiet(process.pid, quiet_s=0, limit_s=0.5)  # within one tick
+        assert time.monotonic() - began >= 0.5
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.fixture
 def family() -> Iterator[int]:
     """Start a process with a child that has a child."""
