@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from math import inf
 from typing import Any, Protocol, cast
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 import gevent
 import psycopg2
@@ -61,9 +61,14 @@ COMMENTS = re.compile(rb"%s*" % SPACE)
 # Idle connections of the pools prevent these.
 OF_DATABASES = re.compile(rb"\s*(?:alter|create|drop)\s+database\b", re.IGNORECASE)
 
+SET_BY_CODE = "arraysize", "itersize", "row_factory", "tzinfo_factory", "string_types"
+
 _execute = cursor.execute
 _commit = PsycopgConnection.commit
 _autocommit: Any = PsycopgConnection.autocommit
+
+
+def _nothing() -> None: ...
 
 
 class Backend(Connection):
@@ -83,6 +88,17 @@ class Backend(Connection):
         """Record that it is connected."""
         super().settle()
         self.cursors = WeakValueDictionary()
+
+    def leave(self) -> None:
+        """Let psycopg2 forget that a with block was entered; the transaction stays as it is."""
+        # Its own __exit__ calls commit() at once, also while another greenlet's statement has the
+        # connection's mutex: the hub would wait for itself.
+        if not self.closed:
+            self.commit = _nothing  # type: ignore[method-assign]
+            try:
+                PsycopgConnection.__exit__(self, None, None, None)
+            finally:
+                del self.commit
 
     def __del__(self) -> None:
         """Keep the descriptor: with its handle in a reference cycle it comes back to the pool."""
@@ -183,19 +199,15 @@ class Handle(InTurn, PsycopgConnection):
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        conn, self._is_entered = self._backend, False
-        try:
-            # The application's class may have methods of its own.
-            if kind is None:
-                self.commit()
-            else:
-                self.rollback()
-        except BaseException as failed:
-            kind = failed
-            raise
-        finally:
-            if conn is not None and self._backend is conn and not conn.closed:
-                PsycopgConnection.__exit__(conn, kind, None, None)
+        # First, as psycopg2 does: the block ends also where the commit fails.
+        self._is_entered = False
+        if self._backend is not None:
+            self._backend.leave()
+        # The application's class may have methods of its own.
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
 
     def _live(self) -> Backend:
         """
@@ -292,13 +304,16 @@ class Handle(InTurn, PsycopgConnection):
         self._bring_types(conn)
         found = PsycopgConnection.cursor(conn, name, factory, withhold, scrollable)
         base: Any = type(found)
-        if base is not cursor:
-            made = mixed(base, PooledCursor if name is None else PooledNamedCursor)
-            if issubclass(made, PooledCursor):
-                found.__class__ = made
-                found._bind(self, conn)
-                return found
+        pooled = PooledCursor if name is None else PooledNamedCursor
+        if base is cursor:  # its class cannot be replaced
+            return _copy(found, pooled(self, name))
+        made = mixed(base, pooled)
+        if issubclass(made, PooledCursor):
+            found.__class__ = made
+            found._bind(self, conn)
+            return found
         conn.is_spoilt = True
+        finalize(found, type, self).atexit = False  # it keeps the connection, as psycopg2's do
         return found
 
     def _bring_types(self, conn: Backend) -> None:
@@ -436,6 +451,15 @@ def _known(name: str) -> Any:
 for _name in vars(ConnectionInfo):
     if not _name.startswith("_") and _name not in vars(PooledInfo):
         setattr(PooledInfo, _name, _known(_name))
+
+
+def _copy(found: Any, made: "PooledCursor") -> "PooledCursor":
+    """Return *made* with what psycopg2's own cursor *found*, which is new, was given."""
+    for name in SET_BY_CODE:
+        setattr(made, name, getattr(found, name))
+    if made.name is not None:
+        made.withhold, made.scrollable = found.withhold, found.scrollable
+    return made
 
 
 def _checked(method: Any) -> Any:

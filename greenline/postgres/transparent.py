@@ -29,6 +29,7 @@ from gevent.lock import BoundedSemaphore
 from psycopg2.extensions import (
     STATUS_BEGIN,
     STATUS_PREPARED,
+    TRANSACTION_STATUS_ACTIVE,
     TRANSACTION_STATUS_IDLE,
     cursor,
     get_wait_callback,
@@ -466,6 +467,8 @@ class DsnPool:
         if not isinstance(me, Handler):
             handle._is_shared = True
             return
+        # What that greenlet has begun has ended: what is begun from now on is this request's.
+        handle._is_shared &= not _is_between(handle)
         handle._requests.add(me)
         # A connection that an earlier request has got is not counted as this one's: while all of
         # them are in use again and again, a first checkout would wait for ever.
@@ -484,21 +487,21 @@ class DsnPool:
         self._end_hold(conn)
         conn.cursors.clear()
         conn.looked_s = -inf
-        try:
-            is_usable = not conn.is_spoilt and conn.status != STATUS_PREPARED
-            if is_usable and not conn.closed:
-                # psycopg2 counts a with block in the connection, and rolls back at its end.
-                PsycopgConnection.__exit__(conn, BaseException, None, None)
-        except Exception:
-            is_usable = False  # psycopg2's close() has no errors
-        except BaseException:  # close() was interrupted
+        conn.leave()
+        if conn.is_spoilt:
+            gevent.spawn(self._discard_idle, conn)
+        elif conn.status == STATUS_PREPARED:
             self._pool.discard(conn)
-            raise
-        if not is_usable:
-            self._pool.discard(conn)
-            return
-        with suppress(Exception):
-            self._pool.give_back(conn, reset=True)
+        else:
+            with suppress(Exception):  # psycopg2's close() has no errors
+                self._pool.give_back(conn, reset=True)
+
+    def _discard_idle(self, conn: Backend) -> None:
+        # A cursor that waits for no other greenlet may be executing a statement, and close() in C
+        # would wait for it in the hub.
+        while conn.info.transaction_status == TRANSACTION_STATUS_ACTIVE:
+            gevent.sleep(LOOK_S)
+        self._pool.discard(conn)
 
     def end_request(self, handle: Handle, me: Any) -> None:
         """
@@ -730,8 +733,8 @@ def end_request() -> None:
 
 def _roll_back(handle: Handle, conn: Backend) -> None:
     """Roll back what is open, and BEGIN of the application too."""
-    if conn.info.transaction_status == TRANSACTION_STATUS_IDLE:
-        return
+    if conn.info.transaction_status in (TRANSACTION_STATUS_IDLE, TRANSACTION_STATUS_ACTIVE):
+        return  # active: by a cursor that waits for no other greenlet
     log.debug("a request has left a transaction open: rolled back")
     with suppress(Exception):  # the next one to use it gets the error
         is_outer = handle._acquire()

@@ -3,6 +3,8 @@
 import gc
 import io
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
@@ -1268,6 +1270,107 @@ def test_a_transaction_of_a_with_block_does_not_outlive_a_close_in_it(url: str) 
     with again:
         assert ask(again, "select 1") == 1
     assert again.info.transaction_status == 0
+
+
+# A program of its own, which ends itself: psycopg2's mutex would stop all greenlets for good.
+PROGRAM = """
+import faulthandler, os, sys
+from greenline.patch import patch_all
+patch_all()
+import gevent, psycopg2
+from greenline.hub import deadline
+from greenline.postgres.transparent import pool_psycopg2
+pool_psycopg2()
+faulthandler.dump_traceback_later(20, exit=True)
+conn = psycopg2.connect(sys.argv[1])
+def sleep(cursor=None):
+    cursor = cursor or conn.cursor()
+    cursor.execute("select pg_sleep(1)")
+    return cursor.fetchone()
+def first_in_turn():
+    other = gevent.spawn(sleep)
+    with conn:  # nothing is sent
+        pass
+    return other.get()
+def waits_longer_than_it_may():
+    other = gevent.spawn(sleep)
+    gevent.sleep(0.1)
+    try:
+        with deadline.limit(0.2), conn:
+            conn.cursor().execute("select 1")
+    except deadline.DeadlineExceeded:
+        with conn:  # it was left
+            return other.get()
+def a_cursor_by_a_function():
+    make = lambda conn, name=None: psycopg2.extensions.cursor(conn)
+    cursor = psycopg2.connect(sys.argv[1]).cursor(cursor_factory=make)
+    others = [gevent.spawn(psycopg2.connect, sys.argv[1]) for _ in range(3)]
+    return sleep(cursor)
+class Fixed(type(psycopg2.extensions.cursor)):
+    def __call__(self, *args, **kwargs): return type.__call__(self, *args, **kwargs)
+    def __new__(meta, name, bases, body):
+        if len(bases) > 1: raise TypeError("it has one base")
+        return type.__new__(meta, name, bases, body)
+class OneBase(psycopg2.extensions.cursor, metaclass=Fixed): pass
+def a_cursor_whose_class_cannot_be_changed():
+    mine = psycopg2.connect(sys.argv[1])
+    cursor = mine.cursor(cursor_factory=OneBase)
+    other = gevent.spawn(sleep, cursor)
+    gevent.sleep(0.1)
+    mine.close()
+    return other.get()
+print(globals()[sys.argv[2]]())
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "first_in_turn",
+        "waits_longer_than_it_may",
+        "a_cursor_by_a_function",
+        "a_cursor_whose_class_cannot_be_changed",
+    ],
+)
+def test_no_end_of_a_block_or_a_connection_stops_all_greenlets(url: str, what: str) -> None:
+    """While another greenlet's statement is in progress on the connection."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, url, what], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("('',)\n", 0), done.stderr
+
+
+def test_a_cursor_that_a_function_makes_is_one_of_the_pool(url: str) -> None:
+    """psycopg2's own class, which takes no turns, is replaced; what the function sets is kept."""
+
+    def make(conn: Any, name: str | None = None) -> Any:
+        found = psycopg2.extensions.cursor(conn, name)
+        found.arraysize, found.itersize = 7, 9
+        return found
+
+    conn = psycopg2.connect(url)
+    for name in (None, "named"):
+        found = conn.cursor(name, cursor_factory=make)
+        assert (found.name, found.arraysize, found.itersize) == (name, 7, 9)
+        assert found.connection is conn
+        found.execute("select generate_series(1, 10)")
+        assert len(found.fetchmany()) == 7
+
+
+def test_a_transaction_ends_with_its_request_after_a_use_by_none(url: str) -> None:
+    """A connection that was used at import; one that a background job has begun is left alone."""
+    conn = psycopg2.connect(url)
+    ask(conn, "select 1")
+    conn.commit()
+
+    def leave_open() -> None:
+        ask(conn, "select 1")
+
+    request(leave_open).get(timeout=LIMIT_S)
+    assert conn.info.transaction_status == TRANSACTION_STATUS_IDLE
+    ask(conn, "select 1")  # of this greenlet, which serves no request
+    request(leave_open).get(timeout=LIMIT_S)
+    assert conn.info.transaction_status != TRANSACTION_STATUS_IDLE
 
 
 def test_rows_are_copied(url: str) -> None:
