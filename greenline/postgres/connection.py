@@ -56,6 +56,7 @@ class Connection(WatchedConnection):
     A connection made by :func:`greenline.postgres.connect.connect`.
 
     - ``pid``: the backend's process id.
+    - ``is_requested``: whether something was sent to the server, which may have a backend then.
     - ``duplicate_fd``: a duplicate of the descriptor. libpq closes its own when the connection is
       lost; the duplicate still shows the end of the backend.
     - ``busy``: whether a statement was in progress when a wait was interrupted.
@@ -65,6 +66,7 @@ class Connection(WatchedConnection):
     """
 
     pid: int = 0
+    is_requested: bool = False
     duplicate_fd: int | None = None
     busy: bool = False
     slot: Slot | None = None

@@ -63,6 +63,11 @@ class Control:
         self._closed = False
         self._failed: Exception | None = None  # the error of the last connect
 
+    @property
+    def failed(self) -> Exception | None:
+        """The error of the last connect, None if there was none."""
+        return self._failed
+
     def ask(self, question: Callable[[Connection], T]) -> T:
         """
         Return the result of *question*, called with the connection in autocommit mode.

@@ -73,7 +73,7 @@ class Slots:
         except BaseException as error:
             # Tested before the release: a slot that was released has no file, either.
             is_closed = _is_closed(slot)
-            if halves:
+            if halves and (halves[0].is_requested or halves[0].duplicate_fd is not None):
                 # There may be a backend: the slot is free when it has ended.
                 halves[0].slot = slot
                 self.close_and_wait(halves[0])

@@ -273,15 +273,15 @@ class DsnPool:
         try:
             conn = self._acquire(waits=waits)
         except StoreDown as error:
-            # The control connection failed: psycopg2's own words, if it has said why.
-            cause = error.__cause__
-            text = str(cause if isinstance(cause, psycopg2.Error) else error)
-            raise psycopg2.OperationalError(text) from error
+            raise psycopg2.OperationalError(_reason(error)) from error
         except ClientGone:
             raise  # there is no client for an answer: the code must not try again
         except ConfigError as error:
             raise psycopg2.OperationalError(f"{error}\n") from error
         except (GreenlineError, WaitTimeout) as error:
+            down = self._share.control.failed
+            if isinstance(down, StoreDown):  # killed processes have left slots, and it is away
+                raise psycopg2.OperationalError(_reason(down)) from error
             failed = psycopg2.OperationalError(f"sorry, too many clients already: {error}\n")
             failed.__setstate__({"pgcode": foreign.TOO_MANY_CONNECTIONS})  # type: ignore[no-untyped-call]
             unavailable.note(error if isinstance(error, Unavailable) else PoolTimeout(str(error)))
@@ -691,6 +691,12 @@ class DsnPool:
         if conn is None or _was_bound(conn):
             return False
         return now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S
+
+
+def _reason(error: StoreDown) -> str:
+    """Return why the control connection failed: psycopg2's own words, if it has said why."""
+    cause = error.__cause__
+    return str(cause if isinstance(cause, psycopg2.Error) else error)
 
 
 def _last_use(handle: Handle) -> tuple[bool, float]:

@@ -40,6 +40,7 @@ def wait(conn: PsycopgConnection) -> None:
                 if watched is not None and watched.settled:
                     deadline.wait_for(watched.watcher(EVENTS[state]))
                 else:
+                    _note_request(conn, state)
                     _wait_once(conn, EVENTS[state])
     except BaseException:
         # psycopg2 closes the connection after any exception, a deadline's or a kill's.
@@ -78,6 +79,7 @@ def keeping_promises(callback: Callback) -> Callback:
     @wraps(callback)
     def wait(conn: PsycopgConnection) -> None:
         try:
+            _note_request(conn, POLL_READ)  # the callback does not show what it waits for
             with deadline.spending("postgres"):
                 callback(conn)
         except BaseException:
@@ -98,6 +100,12 @@ def break_off(conn: PsycopgConnection) -> None:
     cancel_statement(conn)
     if isinstance(conn, WatchedConnection):
         conn.drop_watchers()
+
+
+def _note_request(conn: PsycopgConnection, state: int) -> None:
+    """Note that a connect was requested, once libpq waits for its answer."""
+    if state == POLL_READ and isinstance(conn, Connection):
+        conn.is_requested = True
 
 
 def _wait_once(conn: PsycopgConnection, events: int) -> None:

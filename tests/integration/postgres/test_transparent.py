@@ -29,12 +29,14 @@ from greenline.hub import deadline, request_end, unavailable
 from greenline.hub.handlers import Handlers
 from greenline.postgres import foreign, session, transparent
 from greenline.postgres import open as postgres_open
-from greenline.postgres.connect import connect
+from greenline.postgres.connect import connect, server_of
 from greenline.postgres.handle import Handle, sets_unlisted
 from greenline.postgres.limits import read_facts
+from greenline.slots import SlotTable
+from greenline.slots import path as slot_table_path
 from tests.helpers.greenlets import at_once
 from tests.helpers.pools import Watch, ask, limited
-from tests.helpers.support import wait_until
+from tests.helpers.support import free_port, wait_until
 
 LIMIT_S = 30.0
 SIZE = 3
@@ -996,6 +998,27 @@ def test_lost_connections_keep_nobody_waiting(url: str, postgres: Postgres) -> N
     assert [conn.closed for conn in held] == [2] * SIZE
     with pytest.raises(psycopg2.InterfaceError):
         held[0].cursor()
+
+
+def test_a_server_that_is_away_keeps_no_slot(url: str) -> None:
+    """A worker that ends afterwards leaves no slot taken that only the server could free."""
+    away = f"host=127.0.0.1 port={free_port()} user=nobody dbname=none"
+    with pytest.raises(psycopg2.OperationalError, match="refused"):
+        psycopg2.connect(away).cursor()
+    assert not transparent._pools[away]._share.slot_table._slots
+
+
+def test_a_server_that_is_away_is_no_lack_of_connections(url: str) -> None:
+    """Also where killed workers have left all slots taken, which only the server could free."""
+    away = f"host=127.0.0.1 port={free_port()} user=nobody dbname=none connect_timeout=2"
+    left = SlotTable(slot_table_path(server_of(away)))
+    left.resize(10)
+    for for_control in (True, False):
+        while left.take(for_control=for_control):
+            pass
+    left.close()
+    with pytest.raises(psycopg2.OperationalError, match="refused"):
+        psycopg2.connect(away).cursor()
 
 
 def test_garbage_that_holds_connections_is_collected(url: str) -> None:
