@@ -350,6 +350,21 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     return opened
 
 
+def own_sizing() -> Sizing:
+    """
+    Return what the environment says of the budget.
+
+    :raises ConfigError: a variable is wrong.
+    """
+    return settings.sizing_of(
+        workers=None,
+        hosts=None,
+        surge_hosts=None,
+        postgres_pool_size=None,
+        pgbouncer_pool_size=None,
+    )
+
+
 def pool_of(
     dsn: str,
     connect_as_given: Connect,
@@ -374,13 +389,7 @@ def pool_of(
     # Without options, which a pgbouncer refuses before it can be noticed.
     connect_control = partial(connect, control_dsn, CONNECT_TIMEOUT_S, None)
     with _opening:
-        sizing = settings.sizing_of(
-            workers=None,
-            hosts=None,
-            surge_hosts=None,
-            postgres_pool_size=None,
-            pgbouncer_pool_size=None,
-        )
+        sizing = own_sizing()
         share = _share_of(slot_table_path(server_of(control_dsn)), sizing, connect_control)
         if not share.users:
             of_unmodified_code.add(share.path.name)

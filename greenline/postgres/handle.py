@@ -22,12 +22,14 @@ from psycopg2.extensions import (
     STATUS_PREPARED,
     STATUS_READY,
     TRANSACTION_STATUS_IDLE,
+    TRANSACTION_STATUS_INERROR,
     ConnectionInfo,
     cursor,
 )
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline.postgres import session
+from greenline.postgres.clean import is_dead
 from greenline.postgres.connection import Connection
 from greenline.postgres.serialize import CopyCursor, InTurn, in_turn, mixed, yield_as_threads
 from greenline.postgres.session import Session
@@ -610,6 +612,14 @@ def sets_unlisted(statement: bytes) -> bool:
         statement = statement[begin : begin + MAX_SEARCHED_BYTES]
     text = statement.lower()
     return b"set" in text and UNLISTED.search(text) is not None
+
+
+def is_usable(handle: Handle) -> bool:
+    """Return whether a statement can be executed on it, as far as is known without one."""
+    conn = handle._backend
+    if conn is None:
+        return handle._is_parked
+    return not is_dead(conn) and conn.info.transaction_status != TRANSACTION_STATUS_INERROR
 
 
 def is_lost(handle: Handle) -> bool:

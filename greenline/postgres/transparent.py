@@ -114,8 +114,10 @@ def pool_psycopg2() -> None:
     module that a worker loads. ``close()`` and the end of the last reference give back.
 
     :raises LatePatching: psycopg2 would block the hub.
+    :raises ConfigError: a variable of the budget is wrong.
     """
     require_hook()
+    factory.own_sizing()  # now: each request would fail
     if not calls_connect:
         return
     psycopg2._connect = connect  # type: ignore[attr-defined]  # psycopg2.connect() calls it

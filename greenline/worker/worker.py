@@ -115,11 +115,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if shared := native_locals.holders():
             native_locals.install()
             if self.age == 1:
+                by = "preload_app" if self.cfg.preload_app else "gunicorn's configuration"
                 self.log.warning(
-                    "%s: imported by gunicorn's configuration, before the worker was patched: its "
+                    "%s: imported by %s, before the worker was patched: its "
                     "thread-locals belong to greenlets all the same, its locks block the worker",
-                    ", ".join(shared),
-                )
+                    ", ".join(shared), by,
+                )  # fmt: skip
         lock_waits.install()
         self.prepare_libraries(self.cfg)
         fork.install()

@@ -54,6 +54,7 @@ settings.configure(
             "ENGINE": os.environ["POOLED_ENGINE"],
             "NAME": options.pop("dbname"),
             "OPTIONS": options,
+            "CONN_MAX_AGE": None if os.environ.get("POOLED_IS_KEPT") else 0,
             "ATOMIC_REQUESTS": True,
             "TIME_ZONE": "Europe/Berlin",
         },

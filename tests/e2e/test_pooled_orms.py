@@ -43,6 +43,8 @@ def django(url: str, engine: str, *arguments: str) -> Iterator[tuple[Service, st
     own = given(url, POOLED_ENGINE=engine, REQUEST_TIMEOUT="30", GREENLINE_SURGE_HOSTS="0")
     if engine == ENGINES[0]:
         own["GREENLINE_POOL"] = "1"
+    else:
+        own["POOLED_IS_KEPT"] = "1"
     make = [sys.executable, "-m", "tests.e2e.pooled_django"]
     made = subprocess.run(
         make,
@@ -111,6 +113,20 @@ def test_our_django_engine_begins_with_its_settings(url: str) -> None:
     with django(url, ENGINES[1]) as (running, _):
         for _ in range(3):
             assert running.get("/session").json == {"zone": "Europe/Berlin", "timeout": "30s"}
+
+
+def test_our_django_engine_tests_what_it_keeps(postgres: Postgres, url: str) -> None:
+    """Backends that have ended between two requests, as in a restart: no request fails."""
+    name = psycopg2.extensions.parse_dsn(url)["dbname"]
+    end = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s"
+    with django(url, ENGINES[1], "--workers", "1") as (running, _):
+        assert running.get("/session").status == 200
+        with closing(psycopg2.connect(postgres.superuser_url)) as conn, conn.cursor() as cursor:
+            conn.autocommit = True
+            cursor.execute(f"{end} and pid <> pg_backend_pid()", (name,))
+            assert cursor.rowcount
+        wait_until(lambda: not count(postgres, BACKENDS, name), "the backends to end")
+        assert running.get("/session").status == 200
 
 
 def test_a_request_has_one_checkout(url: str) -> None:

@@ -3,6 +3,7 @@ Django's PostgreSQL backend, whose connections are checkouts from a pool within 
 
 It does what ``GREENLINE_POOL=1`` does for Django's own backend, for one entry of ``DATABASES``. The
 time zone and a statement timeout are part of the connect, so that a checkout needs no statement.
+What CONN_MAX_AGE keeps is tested at each request as with CONN_HEALTH_CHECKS, without a statement.
 """
 
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from django.db.backends.postgresql import base
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
 from greenline import settings
+from greenline.postgres.handle import Handle, is_usable
 from greenline.postgres.transparent import pooled_connect
 
 if is_psycopg3:
@@ -26,6 +28,16 @@ class DatabaseWrapper(base.DatabaseWrapper):  # type: ignore[misc]
     """The backend: in a process that is not patched, as in management commands, Django's own."""
 
     Database = SimpleNamespace(**{**vars(psycopg2), "connect": pooled_connect})
+
+    def connect(self) -> None:
+        """Connect; from the next request on the connection is tested first."""
+        super().connect()
+        self.health_check_enabled = True
+
+    def is_usable(self) -> bool:
+        """Return whether the server has not ended the connection; no statement is sent."""
+        conn = self.connection
+        return is_usable(conn) if isinstance(conn, Handle) else bool(super().is_usable())
 
     def get_connection_params(self) -> dict[str, Any]:
         """

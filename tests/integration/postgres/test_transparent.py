@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -24,7 +25,7 @@ from psycopg2.extensions import STATUS_BEGIN, STATUS_READY, TRANSACTION_STATUS_I
 from psycopg2.pool import ThreadedConnectionPool
 
 from embedded.postgres import Postgres, temporary
-from greenline.errors import DeadlineExceeded, PoolTimeout
+from greenline.errors import ConfigError, DeadlineExceeded, PoolTimeout
 from greenline.hub import deadline, request_end, unavailable
 from greenline.hub.handlers import Handlers
 from greenline.postgres import foreign, session, transparent
@@ -121,6 +122,13 @@ def test_each_form_of_connect_is_a_checkout(url: str, postgres: Postgres) -> Non
     assert made[3].made
     assert type(made[3]).__name__ == "Own"
     assert ask(psycopg2.connect(url, cursor_factory=psycopg2.extras.DictCursor), "select 1") == 1
+
+
+def test_a_wrong_budget_ends_the_start(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not each request."""
+    monkeypatch.setenv("POSTGRES_POOL_SIZE", "many")
+    with pytest.raises(ConfigError, match="POSTGRES_POOL_SIZE: 'many'"):
+        transparent.pool_psycopg2()
 
 
 def test_a_closed_one_comes_back(url: str) -> None:
@@ -1436,13 +1444,42 @@ def test_an_interrupted_copy_leaves_no_connection_in_the_pool(url: str) -> None:
 
 
 def test_asynchronous_ones_pass_by(url: str) -> None:
-    """No pool can lend them; they are counted."""
+    """No pool can lend them, nor those for replication; they are counted."""
     before = foreign._stats()["unpooled"]
     conn = psycopg2.connect(url, async_=True)
     assert not isinstance(conn, Handle)
     assert foreign._stats()["unpooled"] == before + 1
     psycopg2.extras.wait_select(conn)
     conn.close()
+    with suppress(psycopg2.Error):  # the server may allow none
+        psycopg2.connect(
+            url, connection_factory=psycopg2.extras.LogicalReplicationConnection
+        ).close()
+    assert foreign._stats()["unpooled"] == before + 2
+
+
+def test_a_service_is_pooled(
+    url: str, postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection string that names a service of a file."""
+    file = tmp_path / "services"
+    given = "".join(f"{key}={value}\n" for key, value in psycopg2.extensions.parse_dsn(url).items())
+    file.write_text(f"[green]\n{given}")
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    conn = psycopg2.connect(service="green")
+    assert isinstance(conn, Handle)
+    assert ask(conn, "select 1") == 1
+    conn.close()
+
+
+def test_types_are_registered_for_one_connection(url: str, empty_database: str) -> None:
+    """As register_hstore() does, here with a type of that name: the server may have no hstore."""
+    conn = psycopg2.connect(empty_database)
+    ask(conn, "create type hstore as (of text); select 1")
+    psycopg2.extras.register_hstore(conn)
+    oid = ask(conn, "select 'hstore'::regtype::oid::int")
+    assert conn.cursor().cast(oid, '"a"=>"1"') == {"a": "1"}
+    conn.rollback()
 
 
 def test_those_of_threads_of_the_application_are_pooled_too(url: str) -> None:
