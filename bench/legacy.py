@@ -12,10 +12,11 @@ gunicorn's gthread with 8, 16 and 32 threads.
    is far behind the best in the first round is not measured again. What is judged is the middle of
    our ratios to the best peer in each round. One that misses its promise is measured once more, in
    as many rounds again, and all of them count.
-4. The exit status is 1 when the run is invalid or a promise is missed. With settings of ours
-   (``--set``) it is an experiment: nothing is judged, and its results have a file of their own.
+4. The exit status is 1 when the run is invalid or a promise is missed. ``--pool`` judges our worker
+   with ``GREENLINE_POOL=1``. With other settings of ours (``--set``) it is an experiment, and
+   nothing is judged. The results of both have files of their own.
 
-    python -m bench.legacy [--works 'django-*,httpbin-json'] [--clients 20,50] [--quick]
+    python -m bench.legacy [--works 'django-*,httpbin-json'] [--clients 20,50] [--quick] [--pool]
                            [--set GREENLINE_MAX_IN_PROGRESS=14] [--threads 16]
 """
 
@@ -52,6 +53,7 @@ QUICK_ROUNDS, QUICK_SECONDS = 1, 1.0
 WARM_CLIENTS, WARM_S = 8, 0.5
 PATIENCE_S = 12
 FAR_BEHIND = 0.6
+POOL = {"GREENLINE_POOL": "1"}
 # A miss is measured again so often, but not later: the whole run is to end within 20 minutes.
 MAX_REPEATS, REPEATS_UNTIL_S = 3, 1050
 NOTES = f"""
@@ -75,14 +77,16 @@ class Legacy:
         *,
         rounds: int,
         seconds: float,
-        experiment: Mapping[str, str],
+        given: Mapping[str, str],
+        is_judged: bool,
     ) -> None:
         self._found = found
         self._folder = folder
         self._databases = databases
         self._rounds = rounds
         self._seconds = seconds
-        self._experiment = experiment
+        self._given = given
+        self._is_judged = is_judged
         self._cores, self._others = cores.divided()
         self._no_more_repeats_s = monotonic() + REPEATS_UNTIL_S
 
@@ -95,7 +99,7 @@ class Legacy:
                 for who, postgres in self._databases.items():
                     url = address(postgres, application)
                     server = legacy_lineup.server(
-                        who, application, url, self._folder / who, self._experiment
+                        who, application, url, self._folder / who, self._given
                     )
                     servers[who] = stack.enter_context(server)
             yield servers
@@ -117,7 +121,7 @@ class Legacy:
         rows: dict[str, list[report.Row]] = {who: [] for who in servers}
         self._rounds_of(work, servers, clients, rows)
         verdicts = judge(work, rows)
-        for _ in range(0 if self._experiment else MAX_REPEATS):
+        for _ in range(MAX_REPEATS if self._is_judged else 0):
             is_missed = any(each.kept is False for each in verdicts)
             if not is_missed or monotonic() >= self._no_more_repeats_s:
                 break
@@ -127,7 +131,7 @@ class Legacy:
             verdicts = judge(work, rows)
         for row in together(rows):
             self._found.add(row)
-        if self._experiment:
+        if not self._is_judged:
             return []
         self._found.verdicts.append(verdicts[0])
         return verdicts
@@ -307,7 +311,8 @@ def run(found: report.Report, options: argparse.Namespace) -> list[promises.Verd
             databases,
             rounds=options.rounds,
             seconds=options.seconds,
-            experiment=options.set,
+            given={**POOL, **options.set} if options.pool else options.set,
+            is_judged=not options.set,
         )
         for work in works:
             verdicts += bench.measure(work, options.clients)
@@ -327,6 +332,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=None, help="of a round")
     parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--pool", action="store_true", help="ours with GREENLINE_POOL=1")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="for ours: an experiment"
     )
@@ -344,7 +350,8 @@ def main() -> int:
     options = parsed()
     # A server has a session of its own: only an orderly end takes it along.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    name = "legacy-experiment" if options.set else "legacy"
+    name = "legacy-pool" if options.pool else "legacy"
+    name = "legacy-experiment" if options.set else name
     found = report.Report(name)
     verdicts: list[promises.Verdict] = []
     try:

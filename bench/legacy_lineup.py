@@ -210,12 +210,12 @@ def server(
     application: Application,
     database_url: str,
     folder: Path,
-    experiment: Mapping[str, str],
+    given: Mapping[str, str],
 ) -> Hosted:
     """
     Return the server *who* of *application*, to be entered.
 
-    :param experiment: environment variables for ours; a run that counts has none.
+    :param given: environment variables for ours.
     """
     worker: Sequence[str] = GREEN
     if who != OURS:
@@ -227,7 +227,7 @@ def server(
         ready=application.ready,
         env={
             **application.environ(database_url, folder),
-            **(experiment if who == OURS else {}),
+            **(given if who == OURS else {}),
         },
         log=folder / f"{application.name}-{who}.log",
         # Not the checkout: gunicorn would read its gunicorn.conf.py.

@@ -180,7 +180,11 @@ class Named:
 
 
 def compared(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, speeds: dict[str, list[int]], **experiment: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    speeds: dict[str, list[int]],
+    *,
+    is_judged: bool = True,
 ) -> tuple[report.Report, list[Any]]:
     """Compare servers with prepared *speeds*, one a round; return the report and the verdicts."""
     turns = {who: iter(each) for who, each in speeds.items()}
@@ -191,7 +195,7 @@ def compared(
 
     monkeypatch.setattr(legacy.load, "run_for", run_for)
     found = report.Report("legacy", tmp_path)
-    bench = legacy.Legacy(found, tmp_path, {}, rounds=3, seconds=1.0, experiment=experiment)
+    bench = legacy.Legacy(found, tmp_path, {}, rounds=3, seconds=1.0, given={}, is_judged=is_judged)
     servers: Any = {who: Named(who) for who in speeds}
     return found, bench._compare(BUSY, servers, 50)
 
@@ -235,7 +239,7 @@ def test_an_experiment_is_not_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         monkeypatch,
         tmp_path,
         {OURS: [1, 1, 1], "gthread-8": [9, 9, 9]},
-        GREENLINE_MAX_IN_PROGRESS="14",
+        is_judged=False,
     )
     assert verdicts == []
     assert len(found.rows) == 2
@@ -252,35 +256,36 @@ def test_the_options_are_read() -> None:
     """A quick look has one short round; settings are pairs."""
     options = legacy.parsed(["--quick", "--clients", "20,50", "--set", "A=b=c"])
     assert (options.clients, options.rounds, options.seconds) == ([20, 50], 1, 1.0)
-    assert options.set == {"A": "b=c"}
+    assert (options.set, options.pool) == ({"A": "b=c"}, False)
     assert legacy.parsed([]).rounds == legacy.ROUNDS
     with pytest.raises(SystemExit):
         legacy.parsed(["--set", "A"])
 
 
 @pytest.mark.parametrize(
-    ("tried", "name"), [({}, "legacy"), ({"A": "b"}, "legacy-experiment")], ids=["run", "tried"]
+    ("given", "name"),
+    [([], "legacy"), (["--set=A=b"], "legacy-experiment"), (["--pool"], "legacy-pool")],
+    ids=["run", "tried", "pooled"],
 )
 def test_main_writes_rows_and_ratios(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    tried: dict[str, str],
+    given: list[str],
     name: str,
 ) -> None:
-    """The file has both, and what failed; an experiment leaves the run that counts alone."""
+    """The file has both, and what failed; the run that counts has a file of its own."""
 
     def run(found: report.Report, options: argparse.Namespace) -> list[Any]:
         found.add(row(OURS, 100.0))
         found.add(row("gthread-8", 50.0))
         raise legacy.InstallError("no network")
 
-    arguments = ["legacy", *(f"--set={key}={value}" for key, value in tried.items())]
     drawn = []
     monkeypatch.setattr(legacy, "run", run)
     monkeypatch.setattr(legacy.signal, "signal", lambda *_: None)
     monkeypatch.setattr(legacy.report, "RESULTS", tmp_path)
-    monkeypatch.setattr(legacy.sys, "argv", arguments)
+    monkeypatch.setattr(legacy.sys, "argv", ["legacy", *given])
     monkeypatch.setattr(legacy.picture, "ratios", lambda *given: drawn.append(given))
     kept = report.Report
     monkeypatch.setattr(legacy.report, "Report", lambda name: kept(name, tmp_path))
@@ -291,7 +296,7 @@ def test_main_writes_rows_and_ratios(
     ((_, promised, path),) = drawn
     assert promised == {(BUSY.name, 50): 0.95}
     assert path == tmp_path / f"{name}.png"
-    assert ("EXPERIMENT" in capsys.readouterr().out) is bool(tried)
+    assert ("EXPERIMENT" in capsys.readouterr().out) is (name == "legacy-experiment")
 
 
 def test_an_environment_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
