@@ -9,6 +9,7 @@ from tests.helpers.support import CHECKOUT, run
 
 GONE = "import pymongo.synchronous.pool as pool; del pool.Pool._get_conn\n"
 OTHER = "import pymongo; pymongo.MongoClient._select_server = lambda self, selector: None\n"
+MORE = "import pymongo.synchronous.pool as p; p.Pool.connect = lambda self, handler, more=None: 0\n"
 MOVED = "import sys, pymongo; sys.modules['pymongo.network_layer'] = None\n"
 WRAPPED = (
     "import pymongo.synchronous.pool as pool\n"
@@ -24,6 +25,7 @@ IMPORT = "from greenline import mongo; mongo.open('mongodb://h', workers=1); pri
     [
         pytest.param(GONE, "(Pool._get_conn is gone)", id="a method is gone"),
         pytest.param(OTHER, "(MongoClient._select_server(self, selector))", id="other parameters"),
+        pytest.param(MORE, "(Pool.connect(self, handler, more))", id="one more parameter"),
         pytest.param(MOVED, "pymongo.network_layer", id="a module is gone"),
         pytest.param(WRAPPED, "imported", id="wrapped by a monitoring agent"),
         pytest.param("", "imported", id="as it is"),
