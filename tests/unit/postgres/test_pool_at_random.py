@@ -60,7 +60,7 @@ class Fake:
         self._ours, self._servers = socket.socketpair()
         self.info = SimpleNamespace(transaction_status=TRANSACTION_STATUS_IDLE)
         self.closed, self.autocommit, self.duplicate_fd, self.busy = 0, False, None, False
-        self.settled, self.slot = True, None
+        self.settled, self.is_requested, self.slot = True, True, None
         self.pid, self.made_s, self.idle_since_s, self.expires_s = 1, 0.0, 0.0, 0.0
 
     def fileno(self) -> int:
