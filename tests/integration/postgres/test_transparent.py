@@ -632,6 +632,44 @@ def test_the_first_deadlock_is_found_and_others_prevented(url: str, autocommit: 
     assert [each.get(timeout=LIMIT_S / 2) for each in using] == [None] * SIZE
 
 
+def test_a_connection_that_is_being_taken_over_is_waited_for(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others are held by requests that wait for another one: it is no deadlock."""
+    read, is_read, go_on = session.read, Event(), Event()
+
+    def read_slowly(conn: Any) -> Any:
+        is_read.set()
+        go_on.wait(LIMIT_S)
+        return read(conn)
+
+    def use_two(begin: Event) -> int:
+        with closing(psycopg2.connect(url)) as conn:
+            ask(conn, "select 1")
+            began.append(conn)
+            begin.wait(LIMIT_S)
+            with closing(psycopg2.connect(url)) as other:
+                return int(ask(other, "select 2"))
+
+    for _ in range(20 * SIZE):  # afterwards none is reserved
+        request(lambda: used(url).close()).get(timeout=LIMIT_S)
+    began: list[Any] = []
+    both_have_one = Event()
+    using = [request(partial(use_two, begin)) for begin in [both_have_one] * (SIZE - 2) + [is_read]]
+    wait_until(lambda: len(began) == SIZE - 1, "all to have one")
+    began.clear()
+    kept = request(lambda: used(url)).get(timeout=LIMIT_S)
+    monkeypatch.setattr(session, "read", read_slowly)
+    nesting = transparent._pools[url]._nesting
+    nesting.note_needed(SIZE)
+    both_have_one.set()
+    nested = nesting._nested_line
+    wait_until(lambda: len(nested) == SIZE - 1, "all to wait for another one")
+    go_on.set()
+    assert [each.get(timeout=LIMIT_S) for each in using] == [2] * (SIZE - 1)
+    assert not kept.closed
+
+
 def listen(url: str) -> Any:
     """Connect as a greenlet that serves no request, and keep the connection."""
     conn = psycopg2.connect(url)

@@ -91,6 +91,49 @@ def test_a_connection_that_none_gives_back_is_left_out() -> None:
     assert pool.nesting.acquire_now(weakref.ref(first))
 
 
+def test_one_that_no_process_is_guaranteed_is_borrowed_where_all_others_are_in_use() -> None:
+    """The host may have it: the greenlet that gets it counts, and comes to its end."""
+    nesting = NestedCheckouts(lambda: 3, lambda: 2)
+    first, second = Holder(), Holder()
+    assert not nesting.borrow(weakref.ref(first))
+    for each in (first, second):
+        nesting.count(weakref.ref(each))
+    with pytest.raises(PoolTimeout):
+        waiting = gevent.spawn(nesting.acquire, weakref.ref(second), LIMIT_S)
+        gevent.sleep(0)
+        nesting.acquire(weakref.ref(first), LIMIT_S)
+    assert nesting.borrow(weakref.ref(first))
+    for _ in range(2):
+        nesting.release(weakref.ref(first))
+    assert waiting.get(timeout=LIMIT_S)
+
+
+def test_a_holder_is_admitted_before_a_first_checkout() -> None:
+    """What comes back goes to one that others wait for, however long a new one has waited."""
+    pool = Pool(3)
+    pool.at_once(*[1] * NESTING_CHECKOUTS * 3)
+    pool.nesting.note_needed(2)
+    holders = [Holder() for _ in range(3)]
+    first, second, new = map(weakref.ref, holders)
+    for each in (first, first, second):
+        pool.nesting.count(each)
+    order: list[str] = []
+
+    def wait(me: Any, name: str) -> None:
+        assert pool.nesting.acquire(me, LIMIT_S)
+        order.append(name)
+
+    running = [gevent.spawn(wait, new, "new"), gevent.spawn(wait, second, "second")]
+    gevent.sleep(0)
+    pool.nesting.release(first)
+    gevent.sleep(0)
+    assert order == ["second"]
+    pool.nesting.release(first)
+    pool.nesting.release(second)
+    gevent.joinall(running, timeout=LIMIT_S, raise_error=True)
+    assert order == ["second", "new"]
+
+
 def test_one_that_needs_more_than_there_are_is_left_to_the_pool() -> None:
     """Alone it is admitted; the pool's own timeout ends its wait."""
     pool = Pool(2)
