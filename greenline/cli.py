@@ -1,5 +1,6 @@
 """
-Define the console script ``greenline``, with its commands ``budget`` and ``check-deploy``.
+Define the console script ``greenline``, with its commands ``budget``, ``check-deploy`` and
+``doctor``.
 
 Internal: applications import nothing from here.
 """
@@ -17,6 +18,7 @@ from greenline import __version__, settings
 from greenline.budget import DOES_NOT_FIT, FITS, UNREACHABLE
 from greenline.budget.plan import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
 from greenline.deploy.command import check_deploy
+from greenline.doctor.command import doctor
 from greenline.errors import ConfigError, GreenlineError
 from greenline.lazy import needs_extra
 from greenline.settings import Sizing
@@ -60,6 +62,7 @@ def main() -> None:
 
 
 main.add_command(check_deploy)
+main.add_command(doctor)
 
 
 @main.command()

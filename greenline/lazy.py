@@ -14,6 +14,7 @@ from typing import Any
 # What each extra of the package brings, by the name of the module that is imported.
 MODULES = {
     "deploy": {"crossplane"},
+    "doctor": {"rich"},
     "flask": {"flask", "werkzeug"},
     "mongo": {"bson", "pymongo", "tenacity"},
     "postgres": {"psycopg2"},

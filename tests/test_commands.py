@@ -11,7 +11,13 @@ from markdown_it import MarkdownIt
 from tests.helpers.pages import PAGES, blocks, commands, read
 from tests.helpers.support import BIN, CHECKOUT, Databases, environ
 
-KINDS = {"", "python", "sh", "text"}  # without a kind, or text: a picture, or what is printed
+KINDS = {
+    "",
+    "python",
+    "sh",
+    "text",
+    "toml",
+}  # without a kind, or text: a picture, or what is printed
 OURS = (
     "greenline budget",
     "python -m greenline budget",
@@ -40,6 +46,7 @@ BULK = "tests/e2e/test_documents_page.py::test_each_command_runs_as_typed"
 HOSTED = "tests/e2e/test_pages.py::test_a_legacy_application_runs_side_by_side"
 POOLS = "tests/e2e/test_pages.py::test_a_script_of_the_page_about_pools_runs"
 SERVED = "tests/e2e/test_readme.py::test_the_service_starts_by_the_three_lines"
+DOCTOR = "tests/e2e/test_doctor_page.py"
 DEPLOY = "tests/deploy/test_deploy_page.py::test_the_example_is_what_the_command_prints"
 
 # The test that runs a command, by its page ("*": any page) and text. The asterisk at the end of a
@@ -61,6 +68,9 @@ RUNNERS = {
         "flask indexes ensure": f"{INDEXES}::test_what_is_declared_is_made_and_dropped",
         "greenline check-deploy": "tests/deploy/test_check_deploy.py::"
         "test_the_command_reads_the_working_directory",
+        "greenline doctor": f"{DOCTOR}::test_the_example_is_what_the_command_prints",
+        "greenline doctor shop:app": f"{DOCTOR}::test_the_example_is_what_the_command_prints",
+        "greenline doctor shop:app --*": f"{DOCTOR}::test_the_forms_have_the_same_findings",
         "docker build --target dev .": "tests/deploy/test_image.py::"
         "test_the_image_for_development_reloads",
         COMPILER: "tests/test_commands.py::test_the_packages_to_build_psycopg2_are_the_image_s",
@@ -87,6 +97,7 @@ RUNNERS = {
         "greenline check-deploy --nginx /etc/nginx/nginx.conf": DEPLOY,
         "greenline check-deploy --nginx /etc/nginx/nginx.conf --gunicorn gunicorn.conf.py": DEPLOY,
     },
+    "doctor.md": {"# shop.py": f"{DOCTOR}::test_the_example_is_what_the_command_prints"},
     "documents.md": {
         "flask documents populate *": BULK,
         "flask documents copy *": BULK,

@@ -55,7 +55,7 @@ def require_patched() -> None:
             f"the standard library is not patched ({', '.join(missing)}): run gunicorn with "
             "worker_class gevent, and without preload_app or a threaded worker"
         )
-    early = sorted(set(_imported_early()))
+    early = sorted(set(imported_early()))
     if early:
         raise LatePatching(
             "imported before the standard library was patched, so they would block the whole "
@@ -64,7 +64,7 @@ def require_patched() -> None:
         )
 
 
-def _imported_early() -> Iterator[str]:
+def imported_early() -> Iterator[str]:
     """Yield ``module (name from origin)`` for each unpatched original that a module holds."""
     originals = dict(_originals())
     lock_types: tuple[Any, ...] = (

@@ -1,0 +1,125 @@
+"""
+The kinds of findings, in the order of their codes.
+
+GL2xx: the code. GL3xx: its import. A code keeps its meaning for ever.
+"""
+
+from greenline.deploy.findings import Level
+from greenline.doctor.findings import Code
+
+ERROR, WARNING, REMARK = Level.ERROR, Level.WARNING, Level.REMARK
+
+SHARED_LOOP = Code(
+    "GL201", ERROR, "an event loop that requests share",
+    "Two requests at once cannot run one loop: the second one gets a RuntimeError.",
+    "Call asyncio.run() where the coroutine is needed; each request may have a loop of its own.",
+)  # fmt: skip
+CURRENT_LOOP = Code(
+    "GL202", WARNING, "asyncio.get_event_loop() in a request",
+    "Outside of the main thread there is none, here as in a thread: it raises a RuntimeError.",
+    "Call asyncio.run() instead.",
+)  # fmt: skip
+SHARED_CONNECTION = Code(
+    "GL203", WARNING, "one connection for all requests",
+    "It is made at import, and requests wait for each other to use it, in one transaction.",
+    "Connect in the request, and let GREENLINE_POOL=1 make that a checkout from a pool.",
+)  # fmt: skip
+MADE_BEFORE_FORK = Code(
+    "GL204", ERROR, "made at import, which preload_app does before the fork",
+    "The workers share its socket, or have its object without the thread that works for it.",
+    "Make it at the first use, or do without preload_app.",
+)  # fmt: skip
+BOUND_BEFORE_PATCHING = Code(
+    "GL205", ERROR, "an unpatched name, bound before the worker is patched",
+    "gunicorn reads this file before it patches the worker, and the name blocks the hub for good.",
+    "Import the module and not the name, or import it in the application.",
+)  # fmt: skip
+PRELOADED = Code(
+    "GL206", ERROR, "preload_app",
+    "The application is imported before the worker is patched: its sockets and locks block it.",
+    "Leave preload_app out.",
+)  # fmt: skip
+PATCHED_LATE = Code(
+    "GL207", WARNING, "the application patches the standard library itself, after imports",
+    "What was imported before keeps the unpatched names.",
+    "Leave the call out: the worker patches before it imports the application.",
+)  # fmt: skip
+ALARM = Code(
+    "GL208", ERROR, "signal.alarm() or setitimer() in a request",
+    "There is one timer for each process: it interrupts whichever request runs then.",
+    "Set REQUEST_TIMEOUT, or use gevent.Timeout for a part of a request.",
+)  # fmt: skip
+SIGNAL_IN_REQUEST = Code(
+    "GL209", WARNING, "signal.signal() in a request",
+    "A request is not in the main thread, here as with threads: it raises a ValueError.",
+    "Set the handler at import.",
+)  # fmt: skip
+FORKS = Code(
+    "GL210", REMARK, "a request starts processes",
+    "It works, and each one costs a fork of the whole worker.",
+    "Hand long work to a queue.",
+)  # fmt: skip
+SWALLOWS = Code(
+    "GL211", WARNING, "an except clause that swallows the interruption of a request",
+    "A request that is over its deadline is interrupted by a BaseException, and goes on here.",
+    "Catch Exception, or raise again.",
+)  # fmt: skip
+SPINS = Code(
+    "GL212", ERROR, "a loop that waits without yielding",
+    "It keeps the processor until its condition changes, which no other greenlet can do.",
+    "Wait for an Event or a Condition, or sleep in the loop.",
+)  # fmt: skip
+NO_TIMEOUT = Code(
+    "GL213", WARNING, "a call to another service without a timeout",
+    "A service that does not answer holds the request, and a place in the concurrency limit.",
+    "Give it a timeout, and set REQUEST_TIMEOUT.",
+)  # fmt: skip
+HELD_ACROSS_CALL = Code(
+    "GL214", WARNING, "a transaction is open during a call to another service",
+    "The connection is held for as long as the service takes, and the others wait for one.",
+    "Call the service before the transaction begins, or after it has ended.",
+)  # fmt: skip
+SLEEPS_IN_TRANSACTION = Code(
+    "GL215", WARNING, "a transaction is open during a sleep",
+    "The connection and the locks of its rows are held meanwhile.",
+    "Sleep outside of the transaction.",
+)  # fmt: skip
+SESSION_STATE = Code(
+    "GL216", WARNING, "session state, which a pgbouncer loses between transactions",
+    "Each transaction may have another session of the server.",
+    "Use SET LOCAL or a transaction's advisory lock, or connect without the pgbouncer.",
+)  # fmt: skip
+BY_THREAD_ID = Code(
+    "GL217", WARNING, "a cache with the thread's id as its key",
+    "The ids of ended greenlets come again, and the entries of the ended ones stay.",
+    "Use threading.local(), which belongs to a handler greenlet and ends with it.",
+)  # fmt: skip
+
+NO_IMPORT = Code(
+    "GL301", ERROR, "the application cannot be imported",
+    "A worker ends at its start.",
+    "Start gunicorn in the application's folder and virtual environment, and mend what is named.",
+)  # fmt: skip
+IMPORTED_EARLY = Code(
+    "GL302", ERROR, "imported before the worker is patched",
+    "It holds an unpatched name, which blocks the hub for good.",
+    "Import it in the application, not in gunicorn.conf.py or what that imports.",
+)  # fmt: skip
+CONNECTS_AT_IMPORT = Code(
+    "GL303", WARNING, "a connection that the import makes",
+    "While that server is away no worker starts, and a reload fails.",
+    "Connect at the first use.",
+)  # fmt: skip
+STARTS_AT_IMPORT = Code(
+    "GL304", REMARK, "a thread, a process or a listener that the import starts",
+    "Each worker has one of its own, and each new one begins again.",
+    "Start it in one process of its own if it is meant to exist once.",
+)  # fmt: skip
+SLOW_IMPORT = Code(
+    "GL305", REMARK, "an import that takes long",
+    "A worker serves nothing before its end, and a killed one is replaced that much later.",
+    "python -X importtime names the modules.",
+)  # fmt: skip
+
+CODES = tuple(each for each in list(globals().values()) if isinstance(each, Code))
+BY_CODE = {each.code: each for each in CODES}

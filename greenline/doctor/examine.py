@@ -1,0 +1,95 @@
+"""Look for findings in the files of a project."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from greenline.doctor.findings import Code, Facts, Finding, Found
+from greenline.doctor.module import Module, read
+from greenline.doctor.project import GUNICORN, Project
+from greenline.doctor.rules import RULES
+from greenline.doctor.rules.imports import before_patching, preloading
+
+SOCKET_TIMEOUT = "socket.setdefaulttimeout"
+
+
+@dataclass
+class Examined:
+    """
+    The result for all files.
+
+    :param findings: what counts.
+    :param ignored: what does not, and why.
+    :param unreadable: the files that could not be read, and why.
+    :param lines: the number of lines that were read, int.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    ignored: list[tuple[Finding, str]] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    lines: int = 0
+
+    def add(self, project: Project, findings: Iterable[Finding], codes: Iterable[str] = ()) -> None:
+        """
+        Add findings, unless they are ignored.
+
+        :param codes: the codes that a comment at their line ignores.
+        """
+        for each in findings:
+            reason = project.reason(each.code.code, each.path)
+            if each.code.code in codes:
+                reason = "a comment at the line"
+            if reason is None:
+                self.findings.append(each)
+            else:
+                self.ignored.append((each, reason))
+
+
+def examine(project: Project, facts: Facts, on_file: Callable[[Path], object] = bool) -> Examined:
+    """
+    Examine the files of *project*.
+
+    :param facts: what is known of the deployment.
+    :param on_file: called with each file. Default: does nothing.
+    """
+    examined = Examined()
+    modules = list(_modules(project, examined, on_file))
+    is_limited = any(call.name == SOCKET_TIMEOUT for each in modules for call in each.calls)
+    facts = facts._replace(has_socket_timeout=facts.has_socket_timeout or is_limited)
+    for module in modules:
+        for finding in _found(module, facts):
+            examined.add(project, [finding], module.ignored.get(finding.line, ()))
+    return examined
+
+
+def _modules(
+    project: Project, examined: Examined, on_file: Callable[[Path], object]
+) -> Iterator[Module]:
+    for path in project.files():
+        on_file(path)
+        shown = project.shown(path)
+        try:
+            module = read(path, shown)
+        except (SyntaxError, OSError, RecursionError) as error:
+            line = getattr(error, "lineno", None)
+            reason = getattr(error, "msg", None) or str(error) or "nested too deeply"
+            examined.unreadable.append((f"{shown}:{line}" if line else shown, reason))
+            continue
+        examined.lines += module.lines
+        yield module
+
+
+def _found(module: Module, facts: Facts) -> Iterator[Finding]:
+    is_configuration = module.path == GUNICORN
+    results: list[Found] = (
+        [before_patching(module), preloading(module)]
+        if is_configuration
+        else [rule(module, facts) for rule in RULES]
+    )
+    seen: set[tuple[Code, int, str]] = set()
+    for result in results:
+        for code, node, what in result:
+            line = getattr(node, "lineno", 0)
+            if (code, line, what) not in seen:
+                seen.add((code, line, what))
+                yield Finding(code, module.path, line, what)

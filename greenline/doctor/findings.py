@@ -1,0 +1,71 @@
+"""Define a finding of the doctor, and the codes that it may have."""
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from greenline.deploy.findings import Level
+
+PAGES = "docs/doctor"
+
+
+class Code(NamedTuple):
+    """
+    Describe one kind of finding.
+
+    :param code: its stable name, str.
+    :param level: its severity.
+    :param title: what is found, str.
+    :param why: what it does on a green worker, one sentence, str.
+    :param fix: what to do, one sentence, str.
+    """
+
+    code: str
+    level: Level
+    title: str
+    why: str
+    fix: str
+
+    @property
+    def page(self) -> str:
+        """The page of the documentation that explains it."""
+        return f"{PAGES}/{self.code}.md"
+
+
+class Finding(NamedTuple):
+    """
+    Describe one problem of an application.
+
+    :param code: its kind.
+    :param path: the file, empty if it is in none, str.
+    :param line: the line, from 1 on; 0 if it is in none, int.
+    :param what: what was found there, str.
+    """
+
+    code: Code
+    path: str
+    line: int
+    what: str
+
+    @property
+    def level(self) -> Level:
+        """Its severity."""
+        return self.code.level
+
+
+class Facts(NamedTuple):
+    """
+    What the rules know besides the file that they look at.
+
+    :param is_preloaded: gunicorn imports the application before it forks, and so before the
+        worker is patched, bool.
+    :param is_pooled_by_transaction: the connections of Postgres go through a pgbouncer, bool.
+    :param has_socket_timeout: the project calls ``socket.setdefaulttimeout``, bool.
+    """
+
+    is_preloaded: bool = False
+    is_pooled_by_transaction: bool = False
+    has_socket_timeout: bool = False
+
+
+Found = Iterator[tuple[Code, ast.AST, str]]

@@ -1,0 +1,94 @@
+"""Find what goes wrong when an application is imported; it is imported in a child."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from greenline.doctor.codes import (
+    CONNECTS_AT_IMPORT,
+    IMPORTED_EARLY,
+    NO_IMPORT,
+    SLOW_IMPORT,
+    STARTS_AT_IMPORT,
+)
+from greenline.doctor.findings import Finding
+from greenline.doctor.project import GUNICORN, Project
+
+LIMIT_S = 60.0
+SLOW_S = 5.0
+
+
+def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """
+    Import *target* in a child, and return what :func:`greenline.doctor.probe.run` returns.
+
+    :param target: ``module:name``.
+    :param limit_s: seconds after which the child is ended, float. Default 60.
+    """
+    folder = str(project.folder)
+    # A file and not a pipe: what the application prints must not fill it up.
+    with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as printed:
+        fd = document.fileno()
+        child = subprocess.Popen(
+            [sys.executable, "-m", "greenline.doctor.probe", str(fd), target, folder],
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=printed,
+            pass_fds=(fd,),
+            start_new_session=True,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        try:
+            status = child.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return {"error": f"its import did not end in {limit_s:.0f} s"}
+        finally:
+            _end(child)
+        document.seek(0)
+        text = document.read()
+    if not text:
+        return {"error": f"it ended the process, with status {status}"}
+    return dict(json.loads(text))
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End the child and what it has started: it leads a session of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def findings(project: Project, target: str, seen: dict[str, Any]) -> Iterator[Finding]:
+    """
+    Yield the findings of an import.
+
+    :param target: ``module:name``.
+    :param seen: what :func:`probe` has returned.
+    """
+
+    def place(of: dict[str, Any]) -> tuple[str, int]:
+        path = of.get("path", "")
+        return (project.shown(Path(path)) if path else ""), of.get("line", 0)
+
+    if seen.get("configuration"):
+        yield Finding(NO_IMPORT, GUNICORN, 0, f"{GUNICORN}: {seen['configuration']}")
+    if seen.get("error"):
+        yield Finding(NO_IMPORT, *place(seen), f"{target}: {seen['error']}")
+    for each in seen.get("early", ()):
+        yield Finding(IMPORTED_EARLY, GUNICORN, 0, each)
+    for event in seen.get("events", ()):
+        by = " <- ".join(event["chain"][:5])
+        what = f"{event['does']} {event['what']} (imported: {by})"
+        code = CONNECTS_AT_IMPORT if event["does"] == "connects to" else STARTS_AT_IMPORT
+        yield Finding(code, *place(event), what)
+    for name in seen.get("threads", ()):
+        yield Finding(STARTS_AT_IMPORT, "", 0, f"starts the thread {name!r}")
+    if seen.get("seconds", 0) > SLOW_S:
+        yield Finding(SLOW_IMPORT, "", 0, f"{target} takes {seen['seconds']:.1f} s")

@@ -1,0 +1,123 @@
+"""
+Find the files of an application, and what its pyproject.toml says about findings.
+
+First-party is what lies in the project's folder: not what is installed, not tests, not migrations
+and not the scripts of packaging.
+"""
+
+import ast
+import fnmatch
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from greenline.doctor.codes import BY_CODE
+from greenline.errors import ConfigError
+
+SECTION = "tool.greenline.doctor"
+PYPROJECT = "pyproject.toml"
+GUNICORN = "gunicorn.conf.py"
+# Folders with code that no server runs.
+LEFT_OUT = {
+    "__pycache__", "node_modules", "site-packages", "build", "dist", "docs", "doc", "test", "tests",
+    "testing", "migrations", "alembic", "examples", "benchmarks",
+}  # fmt: skip
+FILES_LEFT_OUT = ("test_*.py", "*_test.py", "conftest.py", "setup.py", "noxfile.py", "fabfile.py")
+
+
+@dataclass(frozen=True)
+class Project:
+    """
+    The folder of an application.
+
+    :param folder: the folder in which gunicorn is started.
+    :param ignored: the reasons for which findings are ignored, by code and pattern of paths.
+    """
+
+    folder: Path
+    ignored: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def reason(self, code: str, path: str) -> str | None:
+        """Return why a finding is ignored, None if it is not."""
+        for (ignored, pattern), reason in self.ignored.items():
+            if ignored == code and fnmatch.fnmatch(path, pattern):
+                return reason
+        return None
+
+    def files(self) -> Iterator[Path]:
+        """Yield the first-party files in a stable order."""
+        for folder, folders, names in os.walk(self.folder):
+            here = Path(folder)
+            folders[:] = sorted(name for name in folders if _is_first_party(here / name))
+            for name in sorted(names):
+                if name.endswith(".py") and not any(
+                    fnmatch.fnmatch(name, each) for each in FILES_LEFT_OUT
+                ):
+                    yield here / name
+
+    def preloads(self) -> bool:
+        """Return whether its gunicorn.conf.py sets preload_app."""
+        try:
+            tree = ast.parse((self.folder / GUNICORN).read_bytes())
+        except (OSError, SyntaxError):
+            return False
+        return any(
+            isinstance(each, ast.Assign)
+            and getattr(each.targets[0], "id", "") == "preload_app"
+            and getattr(each.value, "value", False) is True
+            for each in tree.body
+        )
+
+    def shown(self, path: Path) -> str:
+        """Return *path* as findings show it: relative to the folder."""
+        try:
+            return path.relative_to(self.folder).as_posix()
+        except ValueError:
+            return str(path)
+
+
+def _is_first_party(folder: Path) -> bool:
+    name = folder.name
+    if name.startswith(".") or name in LEFT_OUT or name.endswith(".egg-info"):
+        return False
+    return not (folder / "pyvenv.cfg").exists()
+
+
+def load(folder: Path) -> Project:
+    """
+    Return the project in *folder*.
+
+    :raises ConfigError: its pyproject.toml cannot be read, or names an unknown code.
+    """
+    path = folder / PYPROJECT
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Project(folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    section: Any = document
+    for name in SECTION.split("."):
+        section = section.get(name, {})
+    unknown = set(section) - {"ignore"}
+    if unknown:
+        raise ConfigError(f"{path}: [{SECTION}] has no {', '.join(sorted(unknown))}")
+    return Project(folder, dict(_ignored(path, section.get("ignore", []))))
+
+
+def _ignored(path: Path, entries: Any) -> Iterator[tuple[tuple[str, str], str]]:
+    for entry in entries if isinstance(entries, list) else [None]:
+        if not isinstance(entry, dict) or set(entry) - {"code", "reason", "path"}:
+            raise ConfigError(
+                f"{path}: [[{SECTION}.ignore]] is a code, a reason and maybe a path: "
+                'code = "GL213", reason = "...", path = "shop/*.py"'
+            )
+        code, reason = entry.get("code"), entry.get("reason")
+        if code not in BY_CODE:
+            raise ConfigError(f"{path}: [[{SECTION}.ignore]]: {code!r} is not a code of the doctor")
+        if not isinstance(reason, str) or not reason.strip():
+            raise ConfigError(f"{path}: [[{SECTION}.ignore]]: {code} is ignored without a reason")
+        yield (code, entry.get("path", "*")), reason

@@ -1,0 +1,155 @@
+"""Print findings: for people, as JSON, as SARIF 2.1.0 and as GitHub's annotations."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from greenline import __version__
+from greenline.deploy.findings import Level
+from greenline.doctor.codes import CODES
+from greenline.doctor.examine import Examined
+from greenline.doctor.findings import Finding
+
+LEVELS = list(Level)
+STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.REMARK: "cyan"}
+OF_SARIF = {Level.ERROR: "error", Level.WARNING: "warning", Level.REMARK: "note"}
+OF_GITHUB = {Level.ERROR: "error", Level.WARNING: "warning", Level.REMARK: "notice"}
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """Return *findings*, the most severe first, then by file and line."""
+    return sorted(findings, key=lambda each: (LEVELS.index(each.level), *each[1:3], each.code.code))
+
+
+def where(finding: Finding) -> str:
+    """Return the file and the line of a finding."""
+    return f"{finding.path}:{finding.line}" if finding.line else finding.path
+
+
+def print_text(examined: Examined, console: Console) -> None:
+    """Print for people: each kind of finding once with its reason, and the places below it."""
+    found = ordered(examined.findings)
+    for code in dict.fromkeys((each.level, each.code) for each in found):
+        level, kind = code
+        console.print(
+            Text.assemble((f"{kind.code} ", "bold"), (level, STYLES[level]), f" {kind.title}")
+        )
+        for each in found:
+            if (each.level, each.code) == code:
+                place = Text(where(each), style="bold") if each.path else Text("")
+                line = Text.assemble(place, ": " if each.path else "", each.what)
+                console.print(Padding(line, (0, 0, 0, 2)), soft_wrap=True)
+        console.print(Padding(Text(f"why: {kind.why}", style="dim"), (0, 0, 0, 2)))
+        console.print(Padding(Text(f"do:  {kind.fix}", style="dim"), (0, 0, 0, 2)))
+        console.print()
+    for path, reason in examined.unreadable:
+        console.print(Text(f"{path} was not read: {reason}"), soft_wrap=True)
+    console.print(summary(examined))
+
+
+def summary(examined: Examined) -> str:
+    """Return the numbers, in one line."""
+    numbers = [
+        f"{count} {level}{'s' * (count != 1)}"
+        for level in LEVELS
+        if (count := sum(each.level == level for each in examined.findings))
+    ]
+    if examined.ignored:
+        numbers.append(f"{len(examined.ignored)} ignored")
+    return f"{', '.join(numbers) or 'nothing found'}, in {examined.lines:,} lines"
+
+
+def as_json(examined: Examined) -> str:
+    """Return a JSON document."""
+    document = {
+        "findings": [_document(each) for each in ordered(examined.findings)],
+        "ignored": [{**_document(each), "reason": reason} for each, reason in examined.ignored],
+        "unreadable": [{"path": path, "reason": reason} for path, reason in examined.unreadable],
+        "lines": examined.lines,
+    }
+    return msgspec.json.format(msgspec.json.encode(document)).decode()
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    kind = finding.code
+    return {
+        "code": kind.code, "level": finding.level, "path": finding.path, "line": finding.line,
+        "what": finding.what, "why": kind.why, "fix": kind.fix, "page": kind.page,
+    }  # fmt: skip
+
+
+def as_sarif(examined: Examined) -> str:
+    """Return a document of SARIF 2.1.0, as code scanning reads it."""
+    results = [_result(each) for each in ordered(examined.findings)]
+    results += [
+        {**_result(each), "suppressions": [{"kind": "inSource", "justification": reason}]}
+        for each, reason in examined.ignored
+    ]
+    kinds = {each.code: each for each in CODES}
+    kinds |= {each.code.code: each.code for each in examined.findings}
+    rules = [
+        {
+            "id": kind.code,
+            "shortDescription": {"text": kind.title},
+            "fullDescription": {"text": kind.why},
+            "help": {"text": kind.fix},
+            "defaultConfiguration": {"level": OF_SARIF[kind.level]},
+        }
+        for kind in kinds.values()
+    ]
+    driver = {"name": "greenline doctor", "version": __version__, "rules": rules}
+    run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
+    document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return msgspec.json.format(msgspec.json.encode(document)).decode()
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": finding.code.code,
+        "level": OF_SARIF[finding.level],
+        "message": {"text": f"{finding.what}. {finding.code.why} {finding.code.fix}"},
+    }
+    if finding.path:
+        place: dict[str, Any] = {"artifactLocation": {"uri": _uri(finding.path)}}
+        if finding.line:
+            place["region"] = {"startLine": finding.line}
+        result["locations"] = [{"physicalLocation": place}]
+    return result
+
+
+def _uri(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(path)
+
+
+def as_github(examined: Examined) -> str:
+    """Return the commands that make GitHub annotate the lines of a pull request."""
+    return "\n".join(_annotations(ordered(examined.findings)))
+
+
+def _annotations(findings: Sequence[Finding]) -> Iterator[str]:
+    for each in findings:
+        given = {"file": each.path, "line": str(each.line or ""), "title": each.code.code}
+        properties = ",".join(f"{key}={_escaped(value)}" for key, value in given.items() if value)
+        text = f"{each.what}. {each.code.why} {each.code.fix}"
+        yield f"::{OF_GITHUB[each.level]} {properties}::{_escaped(text, in_property=False)}"
+
+
+def _escaped(text: str, *, in_property: bool = True) -> str:
+    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
+
+
+FORMATS: dict[str, Callable[[Examined], str]] = {
+    "json": as_json,
+    "sarif": as_sarif,
+    "github": as_github,
+}

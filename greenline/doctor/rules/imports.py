@@ -1,0 +1,44 @@
+"""Patching by the application itself, and what gunicorn's configuration imports before it."""
+
+import ast
+
+from greenline.doctor.codes import BOUND_BEFORE_PATCHING, PATCHED_LATE, PRELOADED
+from greenline.doctor.findings import Facts, Found
+from greenline.doctor.module import Module
+from greenline.hub.patching import BLOCKING
+
+PATCHES = ("gevent.monkey.patch_all", "eventlet.monkey_patch", "greenline.patch.patch_all")
+# What may come before: it imports nothing that is patched.
+HARMLESS = {"gevent", "eventlet", "greenline", "os", "sys", "warnings", "__future__", "typing"}
+
+
+def patched_late(module: Module, facts: Facts) -> Found:
+    """Find patch_all() behind imports."""
+    for call in module.calls:
+        if call.name not in PATCHES or not call.site.is_at_import:
+            continue
+        before = [
+            name
+            for node, name, site in module.imports
+            if site.is_at_import and node.lineno < call.node.lineno
+        ]
+        early = [name for name in before if name.partition(".")[0] not in HARMLESS]
+        if early:
+            yield PATCHED_LATE, call.node, f"{call.name}() after the import of {early[0]}"
+
+
+def before_patching(module: Module) -> Found:
+    """Find the unpatched names that a file of gunicorn's configuration binds."""
+    for node, name, site in module.imports:
+        package, _, attribute = name.rpartition(".")
+        is_name = isinstance(node, ast.ImportFrom) and attribute in BLOCKING.get(package, ())
+        if is_name and site.is_at_import:
+            yield BOUND_BEFORE_PATCHING, node, f"from {package} import {attribute}"
+
+
+def preloading(module: Module) -> Found:
+    """Find preload_app in a file of gunicorn's configuration."""
+    for node in module.tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="preload_app")], value=ast.Constant(value=True)):
+                yield PRELOADED, node, "preload_app = True"

@@ -1,0 +1,66 @@
+"""Event loops, and loops that wait for nothing."""
+
+import ast
+
+from greenline.doctor.codes import CURRENT_LOOP, SHARED_LOOP, SPINS
+from greenline.doctor.findings import Facts, Found
+from greenline.doctor.module import Module, Scope, walked
+
+NEW_LOOPS = (
+    "asyncio.new_event_loop()",
+    "asyncio.get_event_loop()",
+    "asyncio.events.new_event_loop()",
+    "uvloop.new_event_loop()",
+)
+RUN = ("run_until_complete", "run_forever")
+CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now")
+# What ends a loop, or lets something else run in between.
+WAYS_OUT = (
+    ast.Return, ast.Break, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await,
+    ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.Delete,
+)  # fmt: skip
+
+
+def shared_loops(module: Module, facts: Facts) -> Found:
+    """Find loops that are made at import and run in a function."""
+    for call in module.calls:
+        base, _, method = call.name.rpartition(".")
+        if base not in NEW_LOOPS or method not in RUN or call.site.scope.function is None:
+            continue
+        if call.site.is_script or not isinstance(call.node.func, ast.Attribute):
+            continue
+        if _is_made_at_import(call.node.func.value, call.site.scope):
+            yield SHARED_LOOP, call.node, f"{method}() of a loop that is made at import"
+
+
+def _is_made_at_import(node: ast.expr, scope: Scope) -> bool:
+    """Return whether the name *node* has its value from a module or the body of a class."""
+    match node:
+        case ast.Name(id=name):
+            found = scope.find(name)
+            return found is not None and found[0].function is None
+        case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if scope.owner:
+            return scope.owner.has(name)  # of the body of the class
+    return False
+
+
+def current_loops(module: Module, facts: Facts) -> Found:
+    """Find asyncio.get_event_loop() in functions that are not coroutines."""
+    for call in module.calls:
+        function = call.site.scope.function
+        is_plain = isinstance(function, ast.FunctionDef) and not call.site.is_script
+        if is_plain and call.name == "asyncio.get_event_loop":
+            yield CURRENT_LOOP, call.node, "asyncio.get_event_loop()"
+
+
+def spinning(module: Module, facts: Facts) -> Found:
+    """Find while loops that only look at a condition."""
+    for loop, site in module.whiles:
+        if site.scope.function is None or isinstance(site.scope.function, ast.AsyncFunctionDef):
+            continue
+        nodes = list(walked([*loop.body, ast.Expr(loop.test)]))
+        calls = [each for each in nodes if isinstance(each, ast.Call)]
+        waits = any(module.name_of(each.func, site.scope) not in CLOCKS for each in calls)
+        if waits or any(isinstance(each, WAYS_OUT) for each in nodes):
+            continue
+        yield SPINS, loop, "while without a wait"

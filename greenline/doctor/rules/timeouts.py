@@ -1,0 +1,63 @@
+"""Calls to other services that wait for ever."""
+
+import re
+from typing import NamedTuple
+
+from greenline.doctor.codes import NO_TIMEOUT
+from greenline.doctor.findings import Facts, Found
+from greenline.doctor.module import Module
+
+
+class Limited(NamedTuple):
+    """
+    Describe a call that may have a timeout.
+
+    :param names: what is called, a pattern.
+    :param keywords: the arguments that limit it, one of which is enough.
+    :param position: the position of the first of them; None if it has none.
+    :param is_by_socket: ``socket.setdefaulttimeout()`` limits it too, bool.
+    """
+
+    names: re.Pattern[str]
+    keywords: tuple[str, ...] = ("timeout",)
+    position: int | None = None
+    is_by_socket: bool = False
+
+
+VERBS = "get|post|put|patch|delete|head|options|request"
+SESSION = r"requests\.(?:sessions\.)?[Ss]ession\(\)"
+LIMITED = tuple(
+    Limited(re.compile(pattern), *more)
+    for pattern, *more in (
+        (rf"requests\.(?:api\.)?(?:{VERBS})",),
+        (rf"{SESSION}\.(?:{VERBS}|send)",),
+        (r"urllib\.request\.urlopen", ("timeout",), 2, True),
+        (r"smtplib\.SMTP(?:_SSL)?", ("timeout",), None, True),
+        (r"ftplib\.FTP(?:_TLS)?", ("timeout",), None, True),
+        (r"imaplib\.IMAP4(?:_SSL)?", ("timeout",), None, True),
+        (r"http\.client\.HTTPS?Connection", ("timeout",), 2, True),
+        (r"socket\.create_connection", ("timeout",), 1, True),
+        (r"redis\.(?:client\.)?(?:Strict)?Redis", ("socket_timeout", "connection_pool")),
+        (r"redis\.(?:(?:client\.)?(?:Strict)?Redis\.)?from_url", ("socket_timeout",)),
+        (r"pymongo\.(?:mongo_client\.)?MongoClient", ("timeoutMS", "socketTimeoutMS")),
+    )
+)  # fmt: skip
+BY_URL = re.compile(r"(?:timeoutMS|socketTimeoutMS|socket_timeout)=", re.IGNORECASE)
+
+
+def without(module: Module, facts: Facts) -> Found:
+    """Find calls without a timeout."""
+    for call in module.calls:
+        if not call.name or call.site.is_script or call.is_open_ended:
+            continue
+        for limited in LIMITED:
+            if not limited.names.fullmatch(call.name):
+                continue
+            is_given = call.has(*limited.keywords) or (
+                limited.position is not None and len(call.node.args) > limited.position
+            )
+            if is_given or (limited.is_by_socket and facts.has_socket_timeout):
+                continue
+            if any(BY_URL.search(str(getattr(each, "value", ""))) for each in call.node.args):
+                continue
+            yield NO_TIMEOUT, call.node, f"{call.name}() without {limited.keywords[0]}"

@@ -1,0 +1,79 @@
+"""Transactions that are open during something else, and what a pgbouncer does not keep."""
+
+import ast
+import re
+
+from greenline.doctor.codes import HELD_ACROSS_CALL, SESSION_STATE, SLEEPS_IN_TRANSACTION
+from greenline.doctor.findings import Facts, Found
+from greenline.doctor.module import Call, Module
+from greenline.doctor.rules.timeouts import SESSION, VERBS
+
+# What begins a transaction, or checks a connection out, for the length of a block or a function.
+TRANSACTION = re.compile(
+    r"""
+    django\.db\.transaction\.atomic (?:\(\))?
+    | (?:psycopg2|psycopg|MySQLdb|pymysql)\.connect\(\) (?:\.transaction\(\))?
+    | psycopg_pool\.ConnectionPool\(\)\.connection\(\)
+    | sqlalchemy\.create_engine\(\)\.(?:begin|connect)\(\)
+    | sqlalchemy\.orm\.(?:Session|sessionmaker\(\)|scoped_session\(\))\(\) (?:\.begin\(\))?
+    | flask_sqlalchemy\.SQLAlchemy\(\)\.(?:session|engine)\.(?:begin|begin_nested|connect)\(\)
+    """,
+    re.VERBOSE,
+)
+SERVICES = re.compile(
+    rf"""
+    requests\.(?:api\.)?(?:{VERBS}) | {SESSION}\.(?:{VERBS}|send)
+    | httpx\.(?:{VERBS}|stream) | httpx\.Client\(\)\.(?:{VERBS}|stream|send)
+    | urllib\.request\.urlopen | urllib3\.PoolManager\(\)\.(?:request|urlopen)
+    | smtplib\.SMTP(?:_SSL)?\(\)\.(?:send_message|sendmail)
+    | django\.core\.mail\.(?:send_mail|send_mass_mail|mail_admins|mail_managers)
+    | subprocess\.(?:run|call|check_call|check_output) | os\.system
+    """,
+    re.VERBOSE,
+)
+SLEEPS = ("time.sleep", "gevent.sleep")
+# In the text of a statement.
+KEPT_BY_SESSION = re.compile(
+    r"""
+    ^\s* (?: set \s+ (?!local\b|transaction\b|constraints\b) \w
+           | listen \s | prepare \s+ (?!transaction\b) | create \s+ temp
+           | declare \b .* \b with \s+ hold )
+    | \b pg_(?:try_)?advisory_lock (?:_shared)? \s* \(
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+
+
+def held_across(module: Module, facts: Facts) -> Found:
+    """Find calls to other services, and sleeps, inside of a transaction."""
+    for call in module.calls:
+        if not any(TRANSACTION.fullmatch(each) for each in call.site.blocks):
+            continue
+        if SERVICES.fullmatch(call.name):
+            yield HELD_ACROSS_CALL, call.node, f"{call.name}() in a transaction"
+        elif call.name in SLEEPS:
+            yield SLEEPS_IN_TRANSACTION, call.node, f"{call.name}() in a transaction"
+
+
+def session_state(module: Module, facts: Facts) -> Found:
+    """Find statements that set what belongs to a session, where a pgbouncer is in between."""
+    if not facts.is_pooled_by_transaction:
+        return
+    for call in module.calls:
+        if getattr(call.node.func, "attr", "") not in ("execute", "exec_driver_sql"):
+            continue
+        statement = _text(call)
+        if match := KEPT_BY_SESSION.search(statement):
+            yield SESSION_STATE, call.node, " ".join(match[0].split())
+
+
+def _text(call: Call) -> str:
+    """Return the beginning of the statement, as far as it is a constant."""
+    match call.node.args[:1]:
+        case [ast.Constant(value=str(text))]:
+            return text
+        case [ast.JoinedStr(values=[ast.Constant(value=str(text)), *_])]:
+            return text
+        case [ast.Call(args=[ast.Constant(value=str(text)), *_])]:  # text(), SQL()
+            return text
+    return ""

@@ -1,0 +1,10 @@
+import threading
+
+sessions = {}
+
+
+def session():
+    ident = threading.get_ident()
+    if ident not in sessions:
+        sessions[ident] = object()  # expect: GL217
+    return sessions[ident]  # expect: GL217

@@ -1,0 +1,9 @@
+import threading
+
+local = threading.local()
+
+
+def session():
+    if not hasattr(local, "session"):
+        local.session = object()
+    return local.session

@@ -1,0 +1,11 @@
+# facts: pgbouncer
+import os
+
+import psycopg2
+
+
+def tenant(name):
+    with psycopg2.connect(os.environ["DATABASE_URL"]) as conn, conn.cursor() as cursor:
+        cursor.execute("set search_path to shop")  # expect: GL216
+        cursor.execute("select pg_advisory_lock(%s)", (name,))  # expect: GL216
+        cursor.execute(f"LISTEN {name}")  # expect: GL216

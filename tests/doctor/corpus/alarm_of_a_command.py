@@ -1,0 +1,12 @@
+import signal
+
+import click
+from flask import Flask
+
+app = Flask(__name__)
+
+
+@app.cli.command()
+def export():
+    signal.alarm(60)
+    click.echo("done")

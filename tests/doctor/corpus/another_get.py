@@ -1,0 +1,7 @@
+class Session:
+    def get(self, url):
+        return url
+
+
+def fetch(url):
+    return Session().get(url)

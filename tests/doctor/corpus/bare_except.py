@@ -1,0 +1,12 @@
+import requests
+from flask import Flask
+
+app = Flask(__name__)
+
+
+@app.get("/")
+def index():
+    try:
+        return requests.get("http://localhost", timeout=1).text
+    except:  # expect: GL211
+        return "nothing"

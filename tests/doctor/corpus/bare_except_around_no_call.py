@@ -1,0 +1,5 @@
+def shown(value):
+    try:
+        return value["name"]
+    except:
+        return ""

@@ -1,0 +1,11 @@
+import logging
+
+
+def application(environ, start_response):
+    try:
+        body = environ["wsgi.input"].read()
+    except:
+        logging.exception("not read")
+        raise
+    start_response("200 OK", [])
+    return [body]

@@ -1,0 +1,8 @@
+from pymongo import MongoClient
+
+client = MongoClient("mongodb://localhost", timeoutMS=1000)
+
+
+def application(environ, start_response):
+    start_response("200 OK", [])
+    return [str(client.shop.orders.count_documents({})).encode()]

@@ -1,0 +1,10 @@
+import MySQLdb
+
+
+class Store:
+    conn = MySQLdb.connect(host="localhost")  # expect: GL203
+
+    def count(self):
+        with self.conn.cursor() as cursor:
+            cursor.execute("select 1")
+            return cursor.fetchone()

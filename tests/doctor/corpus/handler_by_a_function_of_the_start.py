@@ -1,0 +1,8 @@
+import signal
+
+
+def install():
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+install()

@@ -1,0 +1,11 @@
+import smtplib
+from urllib.request import urlopen
+
+
+def fetch(url):
+    return urlopen(url).read()  # expect: GL213
+
+
+def send(text):
+    with smtplib.SMTP("localhost") as mail:  # expect: GL213
+        mail.sendmail("a@example.org", "b@example.org", text)

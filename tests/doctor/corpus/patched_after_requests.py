@@ -1,0 +1,9 @@
+import requests  # noqa
+from gevent import monkey
+
+monkey.patch_all()  # expect: GL207
+
+
+def application(environ, start_response):
+    start_response("200 OK", [])
+    return [requests.get("http://localhost", timeout=1).content]

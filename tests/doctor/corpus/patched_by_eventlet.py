@@ -1,0 +1,4 @@
+import eventlet
+import psycopg2
+
+eventlet.monkey_patch()  # expect: GL207

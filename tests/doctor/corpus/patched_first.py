@@ -1,0 +1,10 @@
+from gevent import monkey
+
+monkey.patch_all()
+
+import requests
+
+
+def application(environ, start_response):
+    start_response("200 OK", [])
+    return [requests.get("http://localhost", timeout=1).content]

@@ -1,0 +1,10 @@
+import time
+
+state = {"is_ready": False}
+
+
+def application(environ, start_response):
+    while not state["is_ready"]:
+        time.sleep(0.01)
+    start_response("200 OK", [])
+    return []

@@ -1,0 +1,58 @@
+"""Small applications: each has the findings that its comments expect, and no others."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from greenline.doctor.codes import CODES
+from greenline.doctor.examine import examine
+from greenline.doctor.findings import Facts
+from greenline.doctor.project import Project
+from tests.helpers.support import CHECKOUT
+
+CORPUS = Path(__file__).parent / "corpus"
+APPLICATIONS = sorted(CORPUS.glob("*.py"))
+EXPECT = re.compile(r"# expect: (GL\d+)")
+FACTS = {
+    "": Facts(),
+    "preload": Facts(is_preloaded=True),
+    "pgbouncer": Facts(is_pooled_by_transaction=True),
+}
+
+
+def expected(source: str) -> list[tuple[int, str]]:
+    return [
+        (number, code)
+        for number, line in enumerate(source.splitlines(), 1)
+        for code in EXPECT.findall(line)
+    ]
+
+
+@pytest.mark.parametrize("path", APPLICATIONS, ids=lambda path: path.stem)
+def test_each_has_its_findings_and_no_others(path: Path, tmp_path: Path) -> None:
+    """At the lines where they are expected."""
+    source = path.read_text()
+    (tmp_path / "app.py").write_text(source)
+    first = source.partition("\n")[0]
+    facts = FACTS[first.removeprefix("# facts: ") if first.startswith("# facts: ") else ""]
+    examined = examine(Project(tmp_path), facts)
+    assert sorted((each.line, each.code.code) for each in examined.findings) == expected(source)
+    assert not examined.unreadable
+
+
+@pytest.mark.parametrize("folder", ["examples", "app"])
+def test_our_own_programs_have_none(folder: str) -> None:
+    """The examples, and the service."""
+    examined = examine(Project(CHECKOUT / folder), Facts())
+    assert (examined.findings, examined.unreadable) == ([], [])
+    assert examined.lines
+
+
+def test_each_code_is_expected_somewhere() -> None:
+    """Of those that are found in the code; and most applications have none of them."""
+    found = Counter(code for path in APPLICATIONS for _, code in expected(path.read_text()))
+    of_files = {"GL205", "GL206"}  # of gunicorn's configuration
+    assert set(found) == {each.code for each in CODES if each.code.startswith("GL2")} - of_files
+    assert len(APPLICATIONS) >= 60

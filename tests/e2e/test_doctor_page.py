@@ -1,0 +1,83 @@
+"""The page about the doctor: its example, its table and its options."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from greenline.doctor.codes import CODES
+from tests.helpers.pages import blocks, read, write_example
+from tests.helpers.support import BIN, environ
+
+PAGE = "docs/doctor.md"
+
+
+def run(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [BIN / "greenline", "doctor", "shop:app", *options],
+        cwd=folder, env=environ({"COLUMNS": "100"}), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_example_is_what_the_command_prints(tmp_path: Path) -> None:
+    """Line by line; the exit status says that there is an error."""
+    write_example(PAGE, "shop.py", tmp_path)
+    done = run(tmp_path)
+    assert done.returncode == 1, done.stderr
+    (example,) = (each for each in blocks(read(PAGE), "") if each.startswith("$ greenline doctor"))
+    printed = "\n".join(line.rstrip() for line in done.stdout.splitlines())
+    assert example.partition("\n")[2].strip() == printed.strip()
+
+
+@pytest.mark.parametrize("form", ["json", "sarif", "github"])
+def test_the_forms_have_the_same_findings(tmp_path: Path, form: str) -> None:
+    """For programs: nothing else is printed."""
+    write_example(PAGE, "shop.py", tmp_path)
+    done = run(tmp_path, f"--{form}")
+    if form == "github":
+        found = [line.partition("title=")[2][:5] for line in done.stdout.splitlines()]
+    elif form == "sarif":
+        found = [each["ruleId"] for each in json.loads(done.stdout)["runs"][0]["results"]]
+    else:
+        found = [each["code"] for each in json.loads(done.stdout)["findings"]]
+    assert (found, done.returncode) == (["GL201", "GL213"], 1)
+
+
+def test_the_table_has_all_codes() -> None:
+    """With their severities and pages."""
+    rows = [line for line in read(PAGE).splitlines() if line.startswith("| [GL")]
+    assert rows == [
+        f"| [{each.code}](doctor/{each.code}.md) | {each.level} | {each.title} |" for each in CODES
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("no such folder", "neither a folder nor a module:name"),
+        ("../up:app", "neither a folder nor a module:name"),
+    ],
+)
+def test_a_wrong_target_is_named(tmp_path: Path, target: str, reason: str) -> None:
+    """In one line, with exit status 2."""
+    done = subprocess.run(
+        [BIN / "greenline", "doctor", target],
+        cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_a_folder_is_read_and_not_imported(tmp_path: Path) -> None:
+    """A blank in its name, and a file with a thousand operators in one line."""
+    folder = tmp_path / "my shop"
+    folder.mkdir()
+    (folder / "app.py").write_text("raise SystemExit(9)\n")
+    (folder / "long.py").write_text(f"x = {' + '.join(['1'] * 1500)}\n")
+    done = subprocess.run(
+        [BIN / "greenline", "doctor", "my shop"],
+        cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("nothing found, in 2 lines\n", 0)

@@ -1,0 +1,56 @@
+"""greenline.doctor.examine: files that cannot be read, and gunicorn's configuration."""
+
+from pathlib import Path
+
+import pytest
+
+from greenline.doctor.examine import Examined, examine
+from greenline.doctor.findings import Facts
+from greenline.doctor.project import Project
+
+
+def examined(folder: Path, **files: bytes | str) -> Examined:
+    for name, text in files.items():
+        data = text if isinstance(text, bytes) else text.encode()
+        (folder / f"{name.replace('_conf', '.conf')}.py").write_bytes(data)
+    return examine(Project(folder), Facts())
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def index(:\n", "invalid syntax"),
+        (b"# coding: no-such\nx = 1\n", "unknown encoding"),
+        (b"x = 1\0\n", "null bytes"),
+        ("x = " + "(" * 300 + ")" * 300, "too many nested parentheses"),
+        ("x = 1" + " + 1" * 200_000, "recursion depth"),
+    ],
+    ids=["syntax", "encoding", "null bytes", "parentheses", "operators"],
+)
+def test_a_file_that_is_no_python_is_named(
+    tmp_path: Path, source: bytes | str, reason: str
+) -> None:
+    """The others are read all the same."""
+    found = examined(tmp_path, broken=source, other="import time\nwhile time.time(): pass\n")
+    ((where, why),) = found.unreadable
+    assert where.startswith("broken.py")
+    assert reason in why
+    assert found.lines == 2
+
+
+def test_unpatched_names_of_gunicorns_configuration(tmp_path: Path) -> None:
+    """A module is patched in its place; a name that was bound before is not."""
+    source = "import time\nfrom socket import socket\nfrom time import monotonic, sleep\n"
+    found = examined(tmp_path, gunicorn_conf=source).findings
+    assert [(each.code.code, each.line, each.what) for each in found] == [
+        ("GL205", 2, "from socket import socket"),
+        ("GL205", 3, "from time import sleep"),
+    ]
+
+
+@pytest.mark.parametrize(("value", "codes"), [("True", ["GL206"]), ("False", [])])
+def test_preload_app(tmp_path: Path, value: str, codes: list[str]) -> None:
+    """In gunicorn's configuration, and nowhere else."""
+    text = f"preload_app = {value}\n"
+    found = examined(tmp_path, gunicorn_conf=text, other="preload_app = True\n").findings
+    assert [each.code.code for each in found] == codes

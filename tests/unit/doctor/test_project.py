@@ -1,0 +1,71 @@
+"""greenline.doctor.project: which files are first-party, and what pyproject.toml ignores."""
+
+from pathlib import Path
+
+import pytest
+
+from greenline.doctor.examine import examine
+from greenline.doctor.findings import Facts
+from greenline.doctor.project import load
+from greenline.errors import ConfigError
+from tests.helpers.pages import blocks, read
+
+BAD = "import requests\n\n\ndef fetch(url):\n    return requests.get(url)\n"
+IGNORE = '[[tool.greenline.doctor.ignore]]\ncode = "GL213"\n'
+
+
+def found(folder: Path) -> list[str]:
+    return [each.path for each in examine(load(folder), Facts()).findings]
+
+
+def test_first_party_is_what_a_server_runs(tmp_path: Path) -> None:
+    """Neither what is installed, nor tests, nor migrations, nor the scripts of packaging."""
+    (tmp_path / "env with a blank").mkdir()
+    (tmp_path / "env with a blank" / "pyvenv.cfg").touch()
+    for name in (
+        "shop/views.py", "env with a blank/lib.py", "tests/client.py", "shop/migrations/0001.py",
+        "setup.py", "shop/test_views.py", ".hidden/a.py", "shop.egg-info/a.py", "shop/notes.txt",
+    ):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(BAD)
+    assert found(tmp_path) == ["shop/views.py"]
+
+
+def test_a_code_is_ignored_with_a_reason_and_in_some_files(tmp_path: Path) -> None:
+    """The others count; an ignored one keeps its reason."""
+    for name in ("old.py", "new.py"):
+        (tmp_path / name).write_text(BAD)
+    (tmp_path / "pyproject.toml").write_text(f'{IGNORE}reason = "on loopback"\npath = "old*"\n')
+    examined = examine(load(tmp_path), Facts())
+    assert [each.path for each in examined.findings] == ["new.py"]
+    assert [(each.path, reason) for each, reason in examined.ignored] == [("old.py", "on loopback")]
+
+
+def test_the_example_of_the_page_is_read(tmp_path: Path) -> None:
+    """The block about pyproject.toml."""
+    (text,) = blocks(read("docs/doctor.md"), "toml")
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert load(tmp_path).reason("GL213", "shop/scripts/sync.py") == "started by hand"
+    assert load(tmp_path).reason("GL213", "shop/views.py") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (IGNORE, "GL213 is ignored without a reason"),
+        (f'{IGNORE}reason = " "', "GL213 is ignored without a reason"),
+        (IGNORE.replace("GL213", "GL999") + 'reason = "x"', "'GL999' is not a code"),
+        (f'{IGNORE}reason = "x"\nfile = "a"', "is a code, a reason and maybe a path"),
+        ("[tool.greenline.doctor]\nignore = 5", "is a code, a reason and maybe a path"),
+        ("[tool.greenline.doctor]\nskip = []", "has no skip"),
+        ("[tool", "pyproject.toml"),
+    ],
+    ids=["no reason", "empty reason", "no such code", "no such key", "no list", "setting", "TOML"],
+)
+def test_a_wrong_pyproject_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    """In one line."""
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=reason) as caught:
+        load(tmp_path)
+    assert "\n" not in str(caught.value)

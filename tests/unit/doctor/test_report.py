@@ -1,0 +1,93 @@
+"""greenline.doctor.report: the same findings in four forms."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from greenline.doctor import report
+from greenline.doctor.codes import NO_TIMEOUT, SHARED_LOOP, STARTS_AT_IMPORT
+from greenline.doctor.examine import Examined
+from greenline.doctor.findings import Finding
+from tests.helpers.support import CHECKOUT
+
+
+@pytest.fixture
+def examined() -> Examined:
+    """One finding of each severity, one that is ignored, and a file that was not read."""
+    return Examined(
+        findings=[
+            Finding(NO_TIMEOUT, "shop/a b.py", 3, "requests.get() without timeout"),
+            Finding(STARTS_AT_IMPORT, "", 0, "starts the thread 'tick'"),
+            Finding(SHARED_LOOP, "shop/loops.py", 7, "50 % of it: run, forever"),
+        ],
+        ignored=[(Finding(NO_TIMEOUT, "old.py", 1, "requests.get()"), "on loopback")],
+        unreadable=[("broken.py:1", "invalid syntax")],
+        lines=1234,
+    )
+
+
+def test_for_people(examined: Examined) -> None:
+    """The most severe first, each kind with its reason and what to do, and the sum."""
+    written = io.StringIO()
+    report.print_text(examined, Console(file=written, width=100))
+    text = written.getvalue()
+    assert text.index("GL201 error") < text.index("GL213 warning") < text.index("GL304 remark")
+    assert "shop/a b.py:3: requests.get() without timeout" in text
+    assert NO_TIMEOUT.why in text
+    assert NO_TIMEOUT.fix in text
+    assert "broken.py:1 was not read: invalid syntax" in text
+    assert text.endswith("1 error, 1 warning, 1 remark, 1 ignored, in 1,234 lines\n")
+
+
+def test_for_programs(examined: Examined) -> None:
+    """JSON has all of it."""
+    document = json.loads(report.as_json(examined))
+    assert [each["code"] for each in document["findings"]] == ["GL201", "GL213", "GL304"]
+    assert document["findings"][1] == {
+        "code": "GL213", "level": "warning", "path": "shop/a b.py", "line": 3,
+        "what": "requests.get() without timeout", "why": NO_TIMEOUT.why, "fix": NO_TIMEOUT.fix,
+        "page": "docs/doctor/GL213.md",
+    }  # fmt: skip
+    assert document["ignored"][0]["reason"] == "on loopback"
+    assert document["unreadable"] == [{"path": "broken.py:1", "reason": "invalid syntax"}]
+
+
+def test_for_code_scanning(examined: Examined) -> None:
+    """Each result has its rule; a blank in a path is encoded, what is ignored is suppressed."""
+    document = json.loads(report.as_sarif(examined))
+    assert document["version"] == "2.1.0"
+    results: list[dict[str, Any]] = document["runs"][0]["results"]
+    assert [each["level"] for each in results] == ["error", "warning", "note", "warning"]
+    place = results[1]["locations"][0]["physicalLocation"]
+    assert place == {"artifactLocation": {"uri": "shop/a%20b.py"}, "region": {"startLine": 3}}
+    assert "locations" not in results[2]
+    assert results[3]["suppressions"][0]["justification"] == "on loopback"
+    rules = {each["id"] for each in document["runs"][0]["tool"]["driver"]["rules"]}
+    assert {each["ruleId"] for each in results} <= rules
+
+
+def test_for_github(examined: Examined) -> None:
+    """Commands, one a line, whose special characters are escaped."""
+    first, second, third = report.as_github(examined).splitlines()
+    assert first.startswith("::error file=shop/loops.py,line=7,title=GL201::50 %25 of it: run,")
+    assert second.startswith("::warning file=shop/a b.py,line=3,title=GL213::requests.get()")
+    assert third.startswith("::notice title=GL304::starts the thread 'tick'")
+
+
+def test_nothing_found() -> None:
+    """It says so, in how many lines."""
+    assert report.summary(Examined(lines=5)) == "nothing found, in 5 lines"
+
+
+def test_each_code_has_a_page() -> None:
+    """Which says what the code itself says."""
+    for kind in report.CODES:
+        text = " ".join((CHECKOUT / Path(kind.page)).read_text().split())
+        assert text.startswith(f"# {kind.code}: {kind.title}")
+        assert f"{kind.level}" in text
+        assert kind.why in text
+        assert kind.fix in text
