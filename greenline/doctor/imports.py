@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import greenline
 from greenline.doctor.codes import (
     CONNECTS_AT_IMPORT,
     IMPORTED_EARLY,
@@ -21,8 +22,14 @@ from greenline.doctor.codes import (
 from greenline.doctor.findings import Finding
 from greenline.doctor.project import GUNICORN, Project
 
+# Last on the path, where a checkout of greenline is not installed: the application's comes first.
+START = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from greenline.doctor import probe; probe.main()"
+)
+ROOT = str(Path(greenline.__file__).parents[1])
 LIMIT_S = 60.0
 SLOW_S = 5.0
+LAST_BYTES = 2000  # of what a child has printed
 
 
 def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
@@ -37,7 +44,7 @@ def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, 
     with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as printed:
         fd = document.fileno()
         child = subprocess.Popen(
-            [sys.executable, "-m", "greenline.doctor.probe", str(fd), target, folder],
+            [sys.executable, "-c", START, ROOT, str(fd), target, folder],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,
@@ -53,8 +60,11 @@ def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, 
             _end(child)
         document.seek(0)
         text = document.read()
-    if not text:
-        return {"error": f"it ended the process, with status {status}"}
+        if not text:
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
+            lines = printed.read().decode(errors="replace").split("\n")
+            last = next((f": {line}" for line in reversed(lines) if line.strip()), "")
+            return {"error": f"it ended the process, with status {status}{last}"}
     return dict(json.loads(text))
 
 

@@ -1,9 +1,9 @@
 """
 Import an application in a process of its own, as a worker does, and report what happens.
 
-``python -m greenline.doctor.probe FD TARGET FOLDER`` executes gunicorn.conf.py, patches, imports
-the application, and writes one JSON document to the file descriptor FD, whatever else the
-application prints. The doctor starts it (:func:`greenline.doctor.imports.probe`).
+It executes gunicorn.conf.py, patches, imports the application, and writes one JSON document to a
+file descriptor, whatever else the application prints. :func:`greenline.doctor.imports.probe` starts
+it, with the descriptor, the target and the folder as arguments.
 """
 
 import importlib
@@ -197,7 +197,3 @@ def main() -> None:
         pipe.write(document)
     sys.stdout.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -29,11 +29,16 @@ def probed(folder: Path, source: str, target: str = "app:application", **more: s
         ("x = (", 0, "SyntaxError: '(' was never closed"),
         ("import sys\nsys.exit(3)", 2, "it ends the process (sys.exit(3))"),
         ("import os\nos._exit(5)", 0, "it ended the process, with status 5"),
+        (
+            "import os, sys\nprint('no key', file=sys.stderr, flush=True)\nos._exit(1)",
+            0,
+            "it ended the process, with status 1: no key",
+        ),
         ("import sys\nsys.stdin.readline() or input()", 2, "it reads from stdin"),
         ("raise ValueError('no\\nkey')", 1, "ValueError: no"),
         ("import os\nos.environ['NO_SUCH_VARIABLE']", 2, "KeyError: 'NO_SUCH_VARIABLE'"),
     ],
-    ids=["package", "syntax", "exit", "_exit", "stdin", "error", "variable"],
+    ids=["package", "syntax", "exit", "_exit", "reason", "stdin", "error", "variable"],
 )
 def test_one_that_cannot_be_imported(tmp_path: Path, source: str, line: int, reason: str) -> None:
     """One line says why, and where."""
