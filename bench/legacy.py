@@ -219,7 +219,7 @@ def judge(work: Work, rows: Mapping[str, Sequence[report.Row]]) -> list[promises
     what = f"{work.name}, {ours.clients} clients, req/s over {best.who}"
     if work.waits and work.connections and promised < legacy_lineup.at_waits(ours.clients):
         ceiling = work.ceiling(ours.clients, threads)
-        what += f" ({work.connections} connections allow {ceiling:.2f} at most)"
+        what += f" ({work.ours or work.connections} connections allow {ceiling:.2f} at most)"
     # Pairs: the machine's own speed changes in seconds.
     ratio = paired(rows[OURS], rows[best.who])
     if work.explained:
@@ -292,7 +292,7 @@ def chosen(names: str) -> list[Work]:
 
 def run(found: report.Report, options: argparse.Namespace) -> list[promises.Verdict]:
     """Prepare everything, measure the works in turn, and judge."""
-    works = chosen(options.works)
+    works = [work.with_pool() if options.pool else work for work in chosen(options.works)]
     if not works:
         names = " ".join(work.name for work in WORKS)
         raise load.LoadError(f"no work is called {options.works}; there are: {names}")

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench import legacy_environments
@@ -18,6 +18,7 @@ from bench.http_lineup import GREEN
 from bench.report import OURS
 from bench.servers import ROOT, Gunicorn, ServerError
 from greenline import settings
+from greenline.budget.plan import Deployment, PostgresFacts, postgres_plan
 
 THREADS = (8, 16, 32)
 MAX_CONNECTIONS = 100
@@ -80,7 +81,8 @@ class Work:
     What is asked of an *application*: a GET of *path*, or with a *body* a POST.
 
     *waits*: a request waits for 200 ms or longer, and uses next to nothing meanwhile.
-    *connections*: so many requests can be worked on at once, None: as many as there are.
+    *connections*: so many requests can be worked on at once, None: as many as there are; *ours*: on
+    our worker, if they are fewer there.
     *explained*: why BUSY is not reached, where that is known; EXPLAINED is promised then.
     """
 
@@ -92,6 +94,7 @@ class Work:
     body: str | None = None
     waits: bool = False
     connections: int | None = None
+    ours: int | None = None
     explained: str | None = None
 
     def promised(self, clients: int, threads: int) -> float:
@@ -104,8 +107,18 @@ class Work:
 
     def ceiling(self, clients: int, threads: int) -> float:
         """Return what the number of connections lets us reach, over gthread with *threads*."""
-        limit = self.connections or clients
-        return min(clients, limit) / min(clients, limit, threads)
+        theirs = self.connections or clients
+        ours = self.ours or theirs
+        return min(clients, ours) / min(clients, theirs, threads)
+
+    def with_pool(self) -> "Work":
+        """Return it as ``GREENLINE_POOL=1`` bounds it."""
+        if not (self.waits and self.connections):
+            return self
+        # Half of the server's connections are for the hosts of the next release, and one of a
+        # large pool is for requests that have one already.
+        plan = postgres_plan(PostgresFacts(MAX_CONNECTIONS), Deployment(1, 1, 1))
+        return replace(self, ours=min(plan.worker, self.connections) - 1)
 
 
 class Hosted(Gunicorn):
