@@ -226,6 +226,7 @@ INSTALLS = {
     "pip install . flask psycopg2-binary": "greenline, flask, psycopg2",
     "pip install ../greenline": "greenline.patch",
     'pip install "../greenline[postgres,mongo]"': "greenline.postgres.pool, greenline.mongo.client",
+    'pip install "../greenline[doctor]"': "greenline.doctor.report",
     "pip install limits[redis]": "limits, redis",
 }
 
@@ -343,6 +344,11 @@ def test_the_public_names_need_no_import_of_their_own(
             id="deploy",
         ),
         pytest.param(
+            "greenline doctor .",
+            "greenline.doctor needs rich: pip install 'greenline[doctor]'",
+            id="doctor",
+        ),
+        pytest.param(
             "DATABASE_URL=postgresql://h/d greenline budget",
             "DATABASE_URL: greenline.postgres needs psycopg2: pip install 'greenline[postgres]', "
             "or psycopg2-binary",
@@ -382,7 +388,7 @@ def test_the_wheel_describes_itself(wheel: Path) -> None:
         assert "greenline/postgres/_copying.abi3.so" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"greenline"}
     extras = set(said.get_all("Provides-Extra", []))
-    assert extras == {"deploy", "flask", "mongo", "postgres", "all"}
+    assert extras == {"deploy", "doctor", "flask", "mongo", "postgres", "all"}
     named = ",".join(sorted(extras - {"all"}))
     required = said.get_all("Requires-Dist", [])
     assert f'greenline[{named}]; extra == "all"' in required
