@@ -296,7 +296,7 @@ class DsnPool:
         if unavailable.noted:
             unavailable.forget()  # code that has tried again does not fail for want of one
         conn.autocommit = False
-        if self._watching is None or self._watching.ready():
+        if self._takes_over and (self._watching is None or self._watching.ready()):
             self._watching = gevent.spawn(self._watch)
         return conn
 
