@@ -61,7 +61,7 @@ FORKS = Code(
 )  # fmt: skip
 SWALLOWS = Code(
     "GL211", WARNING, "an except clause that swallows the interruption of a request",
-    "A request that is over its deadline is interrupted by a BaseException, and goes on here.",
+    "A request whose deadline has passed is interrupted by a BaseException: here it continues.",
     "Catch Exception, or raise again.",
 )  # fmt: skip
 SPINS = Code(

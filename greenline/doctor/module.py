@@ -17,7 +17,6 @@ from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 IGNORE = re.compile(r"#\s*greenline:\s*ignore\[([A-Z0-9, ]+)\]")
-ALL = "*"
 
 
 class Scope:

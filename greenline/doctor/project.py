@@ -64,12 +64,7 @@ class Project:
             tree = ast.parse((self.folder / GUNICORN).read_bytes())
         except (OSError, SyntaxError):
             return False
-        return any(
-            isinstance(each, ast.Assign)
-            and getattr(each.targets[0], "id", "") == "preload_app"
-            and getattr(each.value, "value", False) is True
-            for each in tree.body
-        )
+        return preload_app(tree) is not None
 
     def shown(self, path: Path) -> str:
         """Return *path* as findings show it: relative to the folder."""
@@ -77,6 +72,17 @@ class Project:
             return path.relative_to(self.folder).as_posix()
         except ValueError:
             return str(path)
+
+
+def preload_app(tree: ast.Module) -> ast.stmt | None:
+    """Return the statement of gunicorn's configuration that sets preload_app, None without one."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id="preload_app"), *_], value=ast.Constant(value=True)
+            ):
+                return node
+    return None
 
 
 def _is_first_party(folder: Path) -> bool:

@@ -5,6 +5,7 @@ import ast
 from greenline.doctor.codes import BOUND_BEFORE_PATCHING, PATCHED_LATE, PRELOADED
 from greenline.doctor.findings import Facts, Found
 from greenline.doctor.module import Module
+from greenline.doctor.project import preload_app
 from greenline.hub.patching import BLOCKING
 
 PATCHES = ("gevent.monkey.patch_all", "eventlet.monkey_patch", "greenline.patch.patch_all")
@@ -38,7 +39,5 @@ def before_patching(module: Module) -> Found:
 
 def preloading(module: Module) -> Found:
     """Find preload_app in a file of gunicorn's configuration."""
-    for node in module.tree.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="preload_app")], value=ast.Constant(value=True)):
-                yield PRELOADED, node, "preload_app = True"
+    if (node := preload_app(module.tree)) is not None:
+        yield PRELOADED, node, "preload_app = True"
