@@ -141,6 +141,26 @@ def data() -> Iterator[Path]:
     store.remove_under(path)
 
 
+@pytest.fixture(scope="module")
+def made() -> Iterator[Path]:
+    """The data folder of a ``serve`` that has started once and was stopped."""
+    path = Path(tempfile.mkdtemp(prefix="greenline-made-"))
+    with serve(path) as run:
+        run.ready().process.terminate()
+        assert run.status() == 0
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+    store.remove_under(path)
+
+
+@pytest.fixture
+def used(data: Path, made: Path) -> Path:
+    """A copy of it, from which ``serve`` starts in half the time."""
+    # It may lie outside, with Postgres's user as its owner: embedded/store.py.
+    subprocess.run(["cp", "-aL", f"{made}/.", data], check=True)
+    return data
+
+
 @contextmanager
 def serve(data: Path, *command: str, **more: str) -> Iterator[Run]:
     """Start ``serve``, and end whatever is left of it."""
@@ -182,13 +202,13 @@ def test_the_printed_curl_lines_work_and_the_data_outlive_a_restart(data: Path) 
         assert "The Dispossessed" in _shell(f"curl -s -H '{again.authorization()}' {address}")
 
 
-def test_each_start_makes_a_key_of_its_own_and_keeps_none(data: Path) -> None:
+def test_each_start_makes_a_key_of_its_own_and_keeps_none(used: Path) -> None:
     """The printed key works, the one before does not any more, and no file has either."""
-    with serve(data) as run:
+    with serve(used) as run:
         old = run.ready().authorization()
         run.process.terminate()
         assert run.status() == 0
-    with serve(data) as again:
+    with serve(used) as again:
         new = again.ready().authorization()
         ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{again.port}/agents"
         assert _shell(ask) == "401"
@@ -197,20 +217,20 @@ def test_each_start_makes_a_key_of_its_own_and_keeps_none(data: Path) -> None:
         again.process.terminate()
         assert again.status() == 0
     for secret in (old[-43:], new[-43:]):
-        found = subprocess.run(["grep", "-rlF", "-e", secret, str(data)], capture_output=True)
+        found = subprocess.run(["grep", "-rlF", "-e", secret, str(used)], capture_output=True)
         assert found.stdout == b""
 
 
-def test_with_auth_off_no_key_is_made(data: Path) -> None:
+def test_with_auth_off_no_key_is_made(used: Path) -> None:
     """The curl lines are shorter, and answered all the same."""
-    with serve(data, AUTH="off") as run:
+    with serve(used, AUTH="off") as run:
         assert "AUTH=off" in run.ready().output
         assert "Authorization" not in run.output
         assert _shell(f"{run.curls()[0]} -s -o /dev/null -w '%{{http_code}}'") == "200"
 
 
 @pytest.mark.parametrize("is_wanted", [False, True], ids=["MONGODB_URI=off", "no wheel"])
-def test_without_mongodb_postgres_is_served(is_wanted: bool, data: Path, tmp_path: Path) -> None:
+def test_without_mongodb_postgres_is_served(is_wanted: bool, used: Path, tmp_path: Path) -> None:
     """One line says why there is none; ready, and without what MongoDB holds."""
     if is_wanted and shutil.which("mongod"):
         pytest.skip("mongod is taken")
@@ -218,7 +238,7 @@ def test_without_mongodb_postgres_is_served(is_wanted: bool, data: Path, tmp_pat
     (tmp_path / "sitecustomize.py").write_text(hidden)
     more = {"PYTHONPATH": str(tmp_path)} if is_wanted else {"MONGODB_URI": "off"}
     why = NO_MONGODB if is_wanted else "none (MONGODB_URI=off)"
-    with serve(data, AUTH="off", **more) as run:
+    with serve(used, AUTH="off", **more) as run:
         assert f"MongoDB   {why}\n" in run.ready().output
         base = f"http://127.0.0.1:{run.port}"
         asked = f"curl -s -o /dev/null -w '%{{http_code}}' {base}"
@@ -227,9 +247,9 @@ def test_without_mongodb_postgres_is_served(is_wanted: bool, data: Path, tmp_pat
         ]  # fmt: skip
 
 
-def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(data: Path) -> None:
+def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(used: Path) -> None:
     """The first screen answers what a newcomer asks: which servers, how many connections."""
-    with serve(data) as run:
+    with serve(used) as run:
         printed = run.ready().output
         assert "\x1b" not in printed  # no terminal, no colours
         assert re.search(r"Postgres +18\.\d+, embedded", printed)
@@ -241,11 +261,11 @@ def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(data: Path) ->
         assert "1000" in _shell(f"{psql[1]} -Atc 'select count(*) from books'")
 
 
-def test_a_terminal_shows_a_short_log_and_the_banner_last(data: Path) -> None:
+def test_a_terminal_shows_a_short_log_and_the_banner_last(used: Path) -> None:
     """Each line has a time and a level; the key and the page to open are easy to find."""
     # Without the watchdog: its warnings on a busy machine have a stack of several lines.
     more = {"TERM": "xterm", "GREENLINE_BLOCKED_HUB_MS": "0"}
-    with serve(data, "script", "-qec", shlex.join(SERVE), "/dev/null", **more) as run:
+    with serve(used, "script", "-qec", shlex.join(SERVE), "/dev/null", **more) as run:
         log, _, banner = run.ready().output.replace("\r\n", "\n").partition("\n\n")
         lines = log.splitlines()
         assert [line for line in lines if not LOGGED.match(line)] == []
@@ -265,9 +285,9 @@ def test_a_terminal_shows_a_short_log_and_the_banner_last(data: Path) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS if IS_LONG else SIGNALS[:1])
-def test_a_signal_stops_everything_in_order(number: signal.Signals, data: Path) -> None:
+def test_a_signal_stops_everything_in_order(number: signal.Signals, used: Path) -> None:
     """Ctrl-C, SIGTERM and a closed terminal end it with status 0 and leave nothing."""
-    with serve(data) as run:
+    with serve(used) as run:
         sockets = run.ready().sockets()
         run.process.send_signal(number)
         assert run.status() == 0
@@ -276,9 +296,9 @@ def test_a_signal_stops_everything_in_order(number: signal.Signals, data: Path) 
         assert "ended by itself" not in run.output
 
 
-def test_the_service_stops_before_its_servers(data: Path) -> None:
+def test_the_service_stops_before_its_servers(used: Path) -> None:
     """A request in progress still has its Postgres: it is answered while all of it stops."""
-    with serve(data, GREENLINE_DIAGNOSTICS="1") as run, ThreadPoolExecutor() as clients:
+    with serve(used, GREENLINE_DIAGNOSTICS="1") as run, ThreadPoolExecutor() as clients:
         sockets = run.ready().sockets()
         url = f"http://127.0.0.1:{run.port}/diagnostics/sleep?seconds=2"
         name, _, value = run.authorization().partition(": ")
@@ -293,9 +313,9 @@ def test_the_service_stops_before_its_servers(data: Path) -> None:
         assert run.status() == 0
 
 
-def test_a_second_signal_while_stopping_leaves_nothing_either(data: Path) -> None:
+def test_a_second_signal_while_stopping_leaves_nothing_either(used: Path) -> None:
     """An impatient second and third Ctrl-C do not interrupt the clean-up."""
-    with serve(data) as run:
+    with serve(used) as run:
         run.ready().process.send_signal(signal.SIGINT)
         for _ in range(3):
             time.sleep(0.05)
@@ -315,9 +335,9 @@ def test_a_signal_during_the_start_stops_what_has_started(moment: str, data: Pat
 
 
 @pytest.mark.parametrize("to_group", [True, False], ids=["Ctrl-C", "SIGTERM to make"])
-def test_make_serve_passes_the_signal_on(to_group: bool, data: Path) -> None:
+def test_make_serve_passes_the_signal_on(to_group: bool, used: Path) -> None:
     """Ctrl-C reaches make and serve alike; a SIGTERM of make alone is forwarded."""
-    with serve(data, "make", "serve") as run:
+    with serve(used, "make", "serve") as run:
         run.ready()
         if to_group:
             os.killpg(run.process.pid, signal.SIGINT)
@@ -329,9 +349,9 @@ def test_make_serve_passes_the_signal_on(to_group: bool, data: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", CHILDREN if IS_LONG else CHILDREN[:2])
-def test_a_child_that_dies_ends_everything(victim: str, data: Path) -> None:
+def test_a_child_that_dies_ends_everything(victim: str, used: Path) -> None:
     """No half of the service runs on: it says which part ended, and exits with 1."""
-    with serve(data) as run:
+    with serve(used) as run:
         os.kill(run.ready().find(victim)[0], signal.SIGKILL)
         assert run.status() == 1
         run.assert_nothing_left()
@@ -340,15 +360,15 @@ def test_a_child_that_dies_ends_everything(victim: str, data: Path) -> None:
         )
 
 
-def test_a_kill_of_the_whole_tree_leaves_a_folder_that_starts(data: Path) -> None:
+def test_a_kill_of_the_whole_tree_leaves_a_folder_that_starts(used: Path) -> None:
     """After kill -9 of every process the next start works, and cleans up what was left."""
-    with serve(data) as run:
+    with serve(used) as run:
         sockets = run.ready().sockets()
         for pid in run.processes():
             os.kill(pid, signal.SIGKILL)
         run.status()
         assert sockets.exists()
-        with serve(data) as again:
+        with serve(used) as again:
             again.ready()
             assert not sockets.exists()
             again.process.terminate()
@@ -356,32 +376,32 @@ def test_a_kill_of_the_whole_tree_leaves_a_folder_that_starts(data: Path) -> Non
             again.assert_nothing_left()
 
 
-def test_a_kill_of_the_supervisor_alone_ends_the_rest(data: Path) -> None:
+def test_a_kill_of_the_supervisor_alone_ends_the_rest(used: Path) -> None:
     """The servers go with the process that started them, and the next start works at once."""
-    with serve(data) as run:
+    with serve(used) as run:
         run.ready().process.kill()
         run.status()
-        with serve(data) as again:
+        with serve(used) as again:
             again.ready()
             again.process.terminate()
             assert again.status() == 0
             again.assert_nothing_left()
 
 
-def test_a_second_serve_on_the_same_data_is_refused(data: Path) -> None:
+def test_a_second_serve_on_the_same_data_is_refused(used: Path) -> None:
     """One folder serves once; the first run goes on undisturbed."""
-    with serve(data) as run:
+    with serve(used) as run:
         run.ready()
-        with serve(data) as second:
+        with serve(used) as second:
             assert second.status() == 1
             assert re.search("^serve: GREENLINE_DATA: .* is in use", second.output, re.M)
             assert _shell(run.curls()[0] + " -s -o /dev/null -w '%{http_code}'") == "200"
             assert not run.ended()
 
 
-def test_dev_runs_one_worker(data: Path) -> None:
+def test_dev_runs_one_worker(used: Path) -> None:
     """``make dev`` has one worker, whose pool is not divided."""
-    with serve(data, *SERVE, "--dev", WEB_CONCURRENCY="4", LOG_LEVEL="debug") as run:
+    with serve(used, *SERVE, "--dev", WEB_CONCURRENCY="4", LOG_LEVEL="debug") as run:
         assert "by 1 worker, " in run.ready().output
         assert len(run.find("-m gunicorn")) == 2
 
