@@ -1,4 +1,4 @@
-"""Django and SQLAlchemy on pooled connections: engines that are unchanged, and ours."""
+"""Django, SQLAlchemy and other libraries on pooled connections: unchanged ones, and ours."""
 
 import os
 import signal
@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import gevent
 import psycopg2
 import pytest
 import sqlalchemy.exc
 
 from embedded.postgres import Postgres
+from greenline.budget.plan import COMMANDS
 from greenline.sqlalchemy import create_engine
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.load import Load
@@ -143,6 +145,35 @@ def test_a_request_has_one_checkout(url: str) -> None:
             assert outer != inner
         before = running.get("/leave").body
         assert {running.get("/leave").body for _ in range(5)} == {before}
+
+
+def test_other_libraries_count_each_request_once(postgres: Postgres, url: str) -> None:
+    """Forty clients of each, one after the other: no error, and no backend over the budget."""
+    name = psycopg2.extensions.parse_dsn(url)["dbname"]
+    budget = 12  # two controls, and ten that both workers and the four pools of each share
+    make = "create table {} (id serial primary key, {} int not null)"
+    with closing(psycopg2.connect(url)) as conn, conn, conn.cursor() as cursor:
+        cursor.execute(make.format("total", "count"))
+        cursor.execute(make.format("counted", "number"))
+        cursor.execute("insert into total (count) values (0)")
+    with closing(psycopg2.connect(postgres.superuser_url)) as conn, conn, conn.cursor() as cursor:
+        cursor.execute(f"alter database {name} connection limit {budget + COMMANDS}")
+    own = {"DATABASE_URL": url, "GREENLINE_POOL": "1", "GREENLINE_SURGE_HOSTS": "0"}
+    answered: list[int] = []
+    with hosting("tests.e2e.pooled_orms:app", "--workers", "2", **own) as running:
+        for path in ("/peewee", "/pool-of-peewee", "/pony", "/records"):
+            load, most = Load(("127.0.0.1", running.port), clients=40, path=path), 0
+            try:
+                while len(load.answered) < 120:
+                    most = max(most, count(postgres, BACKENDS, name))
+                    gevent.sleep(0.05)
+            finally:
+                load.stop()
+            assert (load.statuses, load.failures) == ({200: len(load.answered)}, {}), load.errors
+            assert budget / 2 < most <= budget
+            answered += load.answered
+    assert sorted(rows(url, "select number from counted")) == sorted((one,) for one in answered)
+    assert rows(url, "select count from total") == [(len(answered),)]
 
 
 @pytest.mark.parametrize(
