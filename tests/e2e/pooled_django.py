@@ -1,5 +1,6 @@
 """
-A Django project in one file, with transfers between accounts, sessions, the admin and a stream.
+A Django project in one file, with transfers between accounts, sessions, the admin, a stream, and
+views that catch an IntegrityError.
 
 ``python -m tests.e2e.pooled_django`` makes its tables, and prints the key of an admin's session.
 """
@@ -7,6 +8,7 @@ A Django project in one file, with transfers between accounts, sessions, the adm
 # ruff: noqa: E402  (models come after the settings)
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import django
@@ -63,7 +65,7 @@ settings.configure(
 django.setup()
 
 from django.contrib import admin
-from django.db import connection, models, transaction
+from django.db import IntegrityError, connection, models, transaction
 from django.db.models.signals import post_save
 from django.dispatch import receiver
 
@@ -95,6 +97,15 @@ class Seen(models.Model):
         app_label = "pooled"
 
 
+class Once(models.Model):
+    """What is inserted twice."""
+
+    key = models.TextField(unique=True)
+
+    class Meta:
+        app_label = "pooled"
+
+
 @receiver(post_save, sender=Transfer)
 def note(instance: Transfer, **_: Any) -> None:
     """Note the transfer in the same transaction."""
@@ -114,6 +125,29 @@ def transfer(request: Any) -> JsonResponse:
         found[take].save()
         made = Transfer.objects.create(number=number)
     return JsonResponse({"transfer": made.pk})
+
+
+def clash_inside(request: Any) -> HttpResponse:
+    """Catch an IntegrityError at a savepoint: what is written before and after it stays."""
+    key = f"inside {request.META['QUERY_STRING']}"
+    Once.objects.create(key=key)
+    with suppress(IntegrityError), transaction.atomic():
+        Once.objects.create(key=f"{key} is lost")
+        Once.objects.create(key=key)
+    Once.objects.create(key=f"{key} again")
+    return HttpResponse("written")
+
+
+@transaction.non_atomic_requests
+def clash_outside(request: Any) -> HttpResponse:
+    """Catch an IntegrityError outside of its transaction, which is lost; write once more."""
+    key = f"outside {request.META['QUERY_STRING']}"
+    with suppress(IntegrityError), transaction.atomic():
+        Once.objects.create(key=f"{key} is lost")
+        Once.objects.create(key=key)
+        Once.objects.create(key=key)
+    Once.objects.create(key=key)
+    return HttpResponse("written")
 
 
 def visit(request: Any) -> HttpResponse:
@@ -141,6 +175,8 @@ def session(request: Any) -> JsonResponse:
 
 urlpatterns = [
     path("transfer", transfer),
+    path("clash-inside", clash_inside),
+    path("clash-outside", clash_outside),
     path("visit", visit),
     path("stream", stream),
     path("session", session),
@@ -156,7 +192,7 @@ if __name__ == "__main__":
 
     call_command("migrate", verbosity=0)
     with connection.schema_editor() as editor:
-        for model in (Account, Transfer, Seen):
+        for model in (Account, Transfer, Seen, Once):
             editor.create_model(model)
     Account.objects.bulk_create(Account(balance=BALANCE) for _ in range(ACCOUNTS))
     user = User.objects.create_superuser("admin", password="admin")  # noqa: S106

@@ -40,9 +40,10 @@ def url(empty_database: str) -> str:
 
 
 @contextmanager
-def django(url: str, engine: str, *arguments: str) -> Iterator[tuple[Service, str]]:
+def django(url: str, engine: str, *arguments: str, **more: str) -> Iterator[tuple[Service, str]]:
     """Run the project; yield it, and the key of an admin's session."""
-    own = given(url, POOLED_ENGINE=engine, REQUEST_TIMEOUT="30", GREENLINE_SURGE_HOSTS="0")
+    limits = {"REQUEST_TIMEOUT": "30", "GREENLINE_SURGE_HOSTS": "0"}
+    own = given(url, POOLED_ENGINE=engine, **limits, **more)
     if engine == ENGINES[0]:
         own["GREENLINE_POOL"] = "1"
     else:
@@ -110,6 +111,24 @@ def test_django_keeps_its_promises(engine: str, postgres: Postgres, url: str) ->
     assert rows(url, "select sum(balance) = 1000 * count(*) from pooled_account") == [(True,)]
 
 
+def test_django_goes_on_after_an_integrity_error(url: str) -> None:
+    """Caught at a savepoint, and outside the transaction, on connections that are kept for ever."""
+    few = {"POOLED_IS_KEPT": "1", "POSTGRES_POOL_SIZE": "3"}
+    with django(url, ENGINES[0], "--workers", "2", **few) as (running, _), ExitStack() as stack:
+        paths = "/clash-inside", "/clash-outside"
+        loads = [Load(("127.0.0.1", running.port), clients=20, path=path) for path in paths]
+        for load in loads:
+            stack.callback(load.stop)
+        wait_until(lambda: all(len(load.answered) >= 200 for load in loads), "answers", 60)
+    assert [load.failures for load in loads] == [{}, {}]
+    inside, outside = (sorted(load.answered) for load in loads)
+    for load in loads:
+        assert load.statuses == {200: len(load.answered)}, load.errors
+    kept = {f"inside {number}{again}" for number in inside for again in ("", " again")}
+    kept |= {f"outside {number}" for number in outside}
+    assert {key for (key,) in rows(url, "select key from pooled_once")} == kept
+
+
 def test_our_django_engine_begins_with_its_settings(url: str) -> None:
     """Zone and statement timeout are there without a statement, at each checkout."""
     with django(url, ENGINES[1]) as (running, _):
@@ -164,9 +183,10 @@ def test_other_libraries_count_each_request_once(postgres: Postgres, url: str) -
         for path in ("/peewee", "/pool-of-peewee", "/pony", "/records"):
             load, most = Load(("127.0.0.1", running.port), clients=40, path=path), 0
             try:
-                while len(load.answered) < 120:
-                    most = max(most, count(postgres, BACKENDS, name))
-                    gevent.sleep(0.05)
+                with gevent.Timeout(60):
+                    while len(load.answered) < 120:
+                        most = max(most, count(postgres, BACKENDS, name))
+                        gevent.sleep(0.05)
             finally:
                 load.stop()
             assert (load.statuses, load.failures) == ({200: len(load.answered)}, {}), load.errors
