@@ -15,7 +15,7 @@ COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline 
 
 .PHONY: help serve dev test test-fast test-long test-deploy canary check pins wheel docs results bench-article bench-held bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
-	bench-slow-clients bench-legacy bench-migrate bench-documents bench-copy clean \
+	bench-slow-clients bench-legacy bench-migrate bench-documents bench-copy compatibility clean \
 	have-python setup-serve setup-dev setup-bench
 
 .DEFAULT_GOAL := help
@@ -123,6 +123,9 @@ bench-documents: setup-bench ## compare copies of 300,000 documents with what a 
 
 bench-copy: setup-bench ## compare COPY beside another greenlet with psycopg2's own, which blocks it
 	@exec .venv/bin/python -m bench.copy $(ARGS)
+
+compatibility: setup-dev ## try 50 libraries under the worker and write docs/compatibility.md
+	@exec .venv/bin/python -m bench.compatibility $(ARGS)
 
 results: setup-bench ## write what the benches have measured here into docs/benchmarks.md
 	@exec .venv/bin/python -m bench.results

@@ -130,7 +130,8 @@ def _libraries(archive: Path) -> list[str]:
     """Return the names of the libraries that *archive* depends on and that are not installed."""
     depends = _run(["dpkg-deb", "--field", archive, "Depends"])
     names = re.findall(r"(?:^|,)\s*(lib[a-z0-9.+-]+)", depends)
-    return [name for name in names if not _is_installed(name)]
+    # libc-dev is no package but what libc6-dev provides, which comes with a compiler.
+    return [name for name in names if name != "libc-dev" and not _is_installed(name)]
 
 
 def _is_installed(package: str) -> bool:

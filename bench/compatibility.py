@@ -1,0 +1,443 @@
+"""
+Try libraries under our worker, one after the other, and write what they do into
+``greenline/doctor/compatibility.json`` and ``docs/compatibility.md``.
+
+1. Each has an environment of its own in ``var/compatibility``, with the newest version that the
+   package index has, and one worker. It waits for a server that answers late, or for a deaf one.
+2. While a call waits for a second, a ticker in the hub measures how late it runs, and ``/`` is
+   asked: a library whose call makes the ticker late for half of the time blocks the hub.
+3. Calls of five seconds are interrupted by ``REQUEST_TIMEOUT`` a hundred times, more at once than
+   the pool has places. Afterwards as many calls as there are places wait at the same time, and
+   each gets its own answer; otherwise it breaks when interrupted.
+4. In another worker it is imported by gunicorn.conf.py, before the worker is patched. If it blocks
+   only there it yields when patched first.
+5. One that blocks is tried again after the call, or with the variable, that makes it yield.
+6. A library that cannot be installed or fails is named, keeps its record if it has one, and does
+   not end the run; the exit status is then 1.
+
+    python -m bench.compatibility [--only redis,pymongo] [--fresh]
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import distributions
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from bench.compatibility_lineup import LIBRARIES, Library
+from bench.compatibility_servers import SERVERS
+from bench.hey_build import VAR
+from bench.http_lineup import GREEN
+from bench.legacy_lineup import PINNED, without_settings
+from bench.servers import ROOT, Gunicorn, ServerError
+from embedded.settings import CHECKOUT
+from greenline.errors import ConfigError
+from greenline.hub.compatibility import (
+    BLOCKS,
+    BREAKS,
+    NEEDS_ORDER,
+    PATCHED_FIRST,
+    PATH,
+    YIELDS,
+    Record,
+    records,
+)
+
+FOLDER = VAR / "compatibility"
+PAGE = ROOT / "docs" / "compatibility.md"
+BLOCK = re.compile(r"(<!-- results: compatibility -->\n).*?(<!-- end -->)", re.DOTALL)
+GREENLINE = ("gevent", "gunicorn", "gunicorn_h1c", "msgspec", "packaging", "click")
+
+INTERRUPTIONS = 100
+WAIT_S, INTERRUPTED_S, HELD_S = 1.0, 5.0, 0.5
+REQUEST_TIMEOUT_S = 1.0
+# The part of a call for which the hub is late, from which on the call counts as blocking it.
+BLOCKED = 0.5
+ATTEMPTS = 4  # to have all places: a busy machine may be late, a lost place stays lost
+INSTALL_S, CALL_S, LIBRARY_S = 240, 30, 60
+
+
+class Failure(Exception):
+    """A library could not be tried; says why."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """
+    One call that waits.
+
+    :param took_s: its time in seconds, float.
+    :param late_s: how late the hub was at most, in seconds, float.
+    :param other_s: the time of the slowest other request meanwhile, in seconds, float.
+    """
+
+    took_s: float
+    late_s: float
+    other_s: float
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it blocks the hub."""
+        return self.late_s > BLOCKED * self.took_s
+
+
+@dataclass(frozen=True)
+class Trial:
+    """
+    What a library did.
+
+    :param version: the version, str.
+    :param wait: its call, imported in the application.
+    :param early: its call, imported before the worker is patched; None: not tried.
+    :param prepared: its call after what makes it yield; None: nothing is known that does.
+    :param interruptions: the number of calls that were interrupted, int.
+    :param damage: what was wrong afterwards, str; empty: nothing.
+    """
+
+    version: str
+    wait: Wait
+    early: Wait | None = None
+    prepared: Wait | None = None
+    interruptions: int = 0
+    damage: str = ""
+
+
+def verdict(library: Library, trial: Trial) -> str:
+    """Return the verdict on a library that was tried."""
+    if trial.wait.blocks:
+        is_cured = trial.prepared is not None and not trial.prepared.blocks
+        return NEEDS_ORDER if library.needs and is_cured else BLOCKS
+    if trial.damage:
+        return BREAKS
+    return PATCHED_FIRST if trial.early is not None and trial.early.blocks else YIELDS
+
+
+def why(library: Library, trial: Trial) -> str:
+    """Return what was measured, in words."""
+    said = [f"a call of {trial.wait.took_s:.1f} s makes the hub late by {_shown(trial.wait)}"]
+    if trial.prepared is not None:
+        name = library.needs or " ".join(f"{key}={one}" for key, one in library.env.items())
+        said.append(f"with {name} by {_shown(trial.prepared)}")
+    if trial.early is not None and trial.early.blocks:
+        said.append(f"imported before patching by {_shown(trial.early)}")
+    if trial.damage:
+        said.append(f"after {trial.interruptions} interruptions {trial.damage}")
+    elif trial.interruptions:
+        ends = "the next call waits as before"
+        if library.server != "deaf":
+            ends = f"{library.places} calls at once are answered"
+        said.append(f"after {trial.interruptions} interruptions {ends}")
+    if library.note:
+        said.append(library.note)
+    return "; ".join(said)
+
+
+def _shown(wait: Wait) -> str:
+    return f"{wait.late_s:.1f} s" if wait.late_s >= 0.1 else f"{wait.late_s * 1000:.0f} ms"
+
+
+class Environment:
+    """
+    The Python in which a library is tried.
+
+    :param folder: a virtual environment; it need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+
+    def install(self, library: Library, variables: Mapping[str, str]) -> None:
+        """Make the environment, unless it is complete; raise Failure with what pip says."""
+        wanted = library.requires or (library.name,)
+        if library.name in sys.stdlib_module_names:
+            wanted = ()
+        digest = hashlib.sha256(f"{wanted} {sys.version} {self.folder}".encode()).hexdigest()
+        note = self.folder / "installed"
+        if note.exists() and note.read_text() == digest:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        uv = [str(Path(sys.executable).parent / "uv")]
+        _run([*uv, "venv", "--quiet", "--python", sys.executable, str(self.folder)], {})
+        pip = [*uv, "pip", "install", "--quiet", "--python", str(self.bin / "python")]
+        # The versions of what greenline needs, and of the drivers that it supports.
+        pip += ["--constraint", str(CHECKOUT / "requirements-common.txt")]
+        _run([*pip, *GREENLINE, *wanted], variables)
+        note.write_text(digest)
+
+    def version(self, library: Library) -> str:
+        """Return the version that is installed; of a part of Python, Python's."""
+        if library.name in sys.stdlib_module_names:
+            return f"Python {sys.version.split()[0]}"
+        names = [*library.requires, library.name]
+        wanted = [re.split(r"[\[<=>]", each)[0] for each in names]
+        paths = [str(each) for each in self.folder.glob("lib/python*/site-packages")]
+        for name in reversed(wanted):
+            for each in distributions(name=name, path=paths):
+                return each.version
+        raise Failure(f"{library.name} is not installed")
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, **variables}, capture_output=True, text=True,
+            check=False, timeout=INSTALL_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise Failure(f"the install took more than {INSTALL_S} s") from error
+    if done.returncode:
+        raise Failure(f"it cannot be installed: {done.stderr.strip()[-600:]}")
+
+
+class Worker(Gunicorn):
+    """A gunicorn with one worker of ours, that asks a library for a server's answers."""
+
+    def __init__(
+        self, environment: Environment, library: Library, env: Mapping[str, str], folder: Path
+    ) -> None:
+        arguments = [*PINNED, *GREEN, "bench.peers.compatibility_app:app"]
+        variables = {"PYTHONPATH": str(ROOT), "COMPATIBILITY": library.name, **env}
+        super().__init__(arguments, ready="/", env=variables, log=folder / "log", cwd=folder)
+        self.command[0] = str(environment.bin / "gunicorn")
+        self.env = without_settings(self.env, variables)
+
+    def call(self, seconds: float, number: int) -> tuple[int, dict[str, object]]:
+        """Make one call of the library; return the status and what it said."""
+        word = f"wait-{seconds:g}-{number}"
+        status, _, body = self.ask("GET", f"/ask?{quote(word)}", timeout_s=CALL_S)
+        said = dict(json.loads(body)) if status in (200, 500) else {}
+        return status, said | {"word": word}
+
+    def late_s(self) -> float:
+        """Return how late the hub was at most since the last time, in seconds."""
+        return float(json.loads(self.get("/lag")[1])["late_s"])
+
+
+@contextmanager
+def working(
+    environment: Environment,
+    library: Library,
+    address: str,
+    *,
+    env: Mapping[str, str],
+    is_early: bool = False,
+) -> Iterator[Worker]:
+    """
+    Run a worker.
+
+    :param is_early: gunicorn.conf.py imports the library, bool. Default False.
+    """
+    with tempfile.TemporaryDirectory(prefix="greenline-compatibility-") as name:
+        folder = Path(name)
+        if is_early:
+            imports = [f"import {module}\n" for module in library.modules]
+            (folder / "gunicorn.conf.py").write_text("".join(imports))
+        variables = {"COMPATIBILITY_ADDRESS": address, **env}
+        with Worker(environment, library, variables, folder) as worker:
+            yield worker
+
+
+def wait(worker: Worker, library: Library) -> Wait:
+    """Make one call that waits, and other requests meanwhile; raise Failure if it does not wait."""
+    if library.server not in ("deaf", "computing"):
+        status, said = worker.call(0, 0)  # imports, connects and proves that it works
+        if said.get("found") != said["word"]:
+            raise Failure(f"it does not answer: {status} {said.get('error', said)}")
+    elif library.server == "computing":
+        worker.call(0, 0)
+    worker.late_s()
+    others = []
+    with ThreadPoolExecutor(1) as client:
+        asked = client.submit(worker.call, WAIT_S, 1)
+        while not asked.done():
+            begun = time.monotonic()
+            worker.get("/")
+            others.append(time.monotonic() - begun)
+            time.sleep(0.02)
+        _, said = asked.result()
+    took_s = float(str(said.get("took_s", 0.0)))
+    if took_s < BLOCKED * WAIT_S:
+        raise Failure(f"it did not wait: {took_s:.2f} s, {said.get('error', said)}")
+    return Wait(took_s, worker.late_s(), max(others))
+
+
+def interrupt(worker: Worker, library: Library) -> tuple[int, str]:
+    """Interrupt calls; return how many, and what is wrong afterwards."""
+    count, numbers = 0, iter(range(10, 10_000))
+    until = time.monotonic() + LIBRARY_S / 2
+    with ThreadPoolExecutor(library.at_once) as clients:
+        while count < INTERRUPTIONS and time.monotonic() < until:
+            asked = [
+                clients.submit(worker.call, INTERRUPTED_S, next(numbers))
+                for _ in range(library.at_once)
+            ]
+            count += sum(each.result()[0] == 504 for each in asked)
+        if count < INTERRUPTIONS:
+            return count, "no more of them: its calls are not interrupted"
+        damage = ""
+        for _ in range(ATTEMPTS):
+            many = 1 if library.server == "deaf" else library.places
+            asked = [clients.submit(worker.call, HELD_S, next(numbers)) for _ in range(many)]
+            damage = next(filter(None, (_damage(library, *one.result()) for one in asked)), "")
+            if not damage:
+                break
+    return count, damage
+
+
+def _damage(library: Library, status: int, said: Mapping[str, object]) -> str:
+    if library.server == "deaf":
+        # It has to wait again: an error at once would be one of its own.
+        took_s = float(str(said.get("took_s", REQUEST_TIMEOUT_S)))
+        return "" if took_s >= BLOCKED * HELD_S else f"a call fails at once: {said.get('error')}"
+    if status == 504:
+        return "a call waits for a place that is lost"
+    if status != 200:
+        return f"a call fails: {said.get('error', status)}"
+    if said.get("found") != said["word"]:
+        return "a call gets the answer of another one"
+    # Two calls one after the other, where a place is missing, take as long as both.
+    if float(str(said["took_s"])) > 1.8 * HELD_S:
+        return "a call waits for a place that is lost"
+    return ""
+
+
+def try_out(library: Library, environment: Environment, *, installs: bool = True) -> Trial:
+    """
+    Try a library.
+
+    :param installs: whether the environment is made, bool. Default True.
+    :raises Failure: it could not be tried.
+    """
+    kind, serve = SERVERS[library.server]
+    try:
+        variables = library.system() if library.system else {}
+        if installs:
+            environment.install(library, variables)
+        version = environment.version(library)
+        with ExitStack() as stack:
+            address = stack.enter_context(serve())
+
+            def working_(env: Mapping[str, str], *, is_early: bool = False) -> Worker:
+                return stack.enter_context(
+                    working(environment, library, address, env=variables | env, is_early=is_early)
+                )
+
+            worker = working_({})
+            first = wait(worker, library)
+            worker.stop()
+            if first.blocks:
+                prepared = None
+                if library.prepare or library.env:
+                    env = {"COMPATIBILITY_PREPARED": "1", **library.env}
+                    prepared = wait(working_(env), library)
+                return Trial(version, first, prepared=prepared)
+            early_worker = working_({}, is_early=True)
+            early = wait(early_worker, library)
+            early_worker.stop()
+            if library.server == "computing":
+                return Trial(version, first, early)
+            limited = working_({"REQUEST_TIMEOUT": f"{REQUEST_TIMEOUT_S:g}"})
+            return Trial(version, first, early, None, *interrupt(limited, library))
+    except (ConfigError, ServerError, OSError, ValueError) as error:
+        raise Failure(f"{kind}: {type(error).__name__}: {str(error)[-600:]}") from error
+
+
+def record(library: Library, trial: Trial | None) -> Record:
+    """Return the record of a library; without a trial, what its source says."""
+    said = verdict(library, trial) if trial else library.verdict or ""
+    is_to_do = said not in (YIELDS, PATCHED_FIRST)
+    default = "import it in the application, after patching" if said == PATCHED_FIRST else ""
+    return Record(
+        name=library.name,
+        modules=library.modules,
+        tried=trial is not None,
+        version=trial.version if trial else "",
+        date=date.today().isoformat() if trial else "",
+        against=SERVERS[library.server][0] if trial else "",
+        verdict=said,
+        why=why(library, trial) if trial else library.note,
+        source=library.source,
+        instead=library.instead if is_to_do else default,
+        extension=library.extension,
+        needs=library.needs,
+        when=library.when,
+        computes=library.computes,
+    )
+
+
+def write(found: Sequence[Record], path: Path = PATH, page: Path = PAGE) -> None:
+    """Write the table and the page; a record that is there takes the place of the one before it."""
+    known = {(each.name, each.when): each for each in records(path)} if path.exists() else {}
+    known |= {(each.name, each.when): each for each in found}
+    order = [(each.name, each.when) for each in LIBRARIES]
+    kept = [known[key] for key in order if key in known]
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+    records.cache_clear()
+    text = page.read_text(encoding="utf-8")
+    block = "\n".join(table(kept))
+    page.write_text(BLOCK.sub(lambda match: f"{match[1]}{block}\n{match[2]}", text), "utf-8")
+
+
+def table(found: Sequence[Record]) -> Iterator[str]:
+    """Yield the lines of the Markdown table."""
+    yield "| library | version | verdict | measured | against | what to do |"
+    yield "|---|---|---|---|---|---|"
+    for each in sorted(found, key=lambda one: one.name.lower()):
+        tried = each.version if each.tried else "not tried"
+        cells = (f"[{each.name}]({each.source})", tried, each.verdict, each.why, each.against,
+                 each.instead)  # fmt: skip
+        yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def main() -> int:
+    """Try them; return the exit status."""
+    parser = argparse.ArgumentParser(prog="bench.compatibility")
+    parser.add_argument("--only", help="names of libraries, with commas between; default: all")
+    parser.add_argument("--fresh", action="store_true", help="install the newest versions anew")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    wanted = given.only.split(",") if given.only else [each.name for each in LIBRARIES]
+    if unknown := set(wanted) - {each.name for each in LIBRARIES}:
+        parser.error(f"no such library: {', '.join(sorted(unknown))}")
+    if given.fresh:
+        for name in wanted:
+            shutil.rmtree(FOLDER / name, ignore_errors=True)
+    failed = 0
+    for library in (each for each in LIBRARIES if each.name in wanted):
+        begun, trial = time.monotonic(), None
+        if library.server:
+            try:
+                trial = try_out(library, Environment(FOLDER / library.name))
+            except Failure as error:
+                failed += 1
+                print(f"{library.name}: FAILED: {error}", flush=True)
+                continue
+        found = record(library, trial)
+        write([found])
+        print(
+            f"{library.name} {found.version}: {found.verdict}: {found.why} "
+            f"({time.monotonic() - begun:.0f} s)",
+            flush=True,
+        )
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
