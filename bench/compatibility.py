@@ -20,6 +20,7 @@ Try libraries under our worker, one after the other, and write what they do into
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -105,6 +106,7 @@ class Trial:
     :param version: the version, str.
     :param wait: its call, imported in the application.
     :param early: its call, imported before the worker is patched; None: not tried.
+    :param early_error: why that has failed, str; empty: it has not.
     :param prepared: its call after what makes it yield; None: nothing is known that does.
     :param interruptions: the number of calls that were interrupted, int.
     :param damage: what was wrong afterwards, str; empty: nothing.
@@ -116,16 +118,19 @@ class Trial:
     prepared: Wait | None = None
     interruptions: int = 0
     damage: str = ""
+    early_error: str = ""
 
 
 def verdict(library: Library, trial: Trial) -> str:
     """Return the verdict on a library that was tried."""
     if trial.wait.blocks:
         is_cured = trial.prepared is not None and not trial.prepared.blocks
-        return NEEDS_ORDER if library.needs and is_cured else BLOCKS
+        is_call = library.needs is not None and not library.needs.endswith(")")
+        return NEEDS_ORDER if is_call and is_cured else BLOCKS
     if trial.damage:
         return BREAKS
-    return PATCHED_FIRST if trial.early is not None and trial.early.blocks else YIELDS
+    is_late = trial.early is not None and trial.early.blocks
+    return PATCHED_FIRST if is_late or trial.early_error else YIELDS
 
 
 def why(library: Library, trial: Trial) -> str:
@@ -136,6 +141,8 @@ def why(library: Library, trial: Trial) -> str:
         said.append(f"with {name} by {_shown(trial.prepared)}")
     if trial.early is not None and trial.early.blocks:
         said.append(f"imported before patching by {_shown(trial.early)}")
+    if trial.early_error:
+        said.append(f"imported before patching it fails: {trial.early_error}")
     if trial.damage:
         said.append(f"after {trial.interruptions} interruptions {trial.damage}")
     elif trial.interruptions:
@@ -280,7 +287,7 @@ def wait(worker: Worker, library: Library) -> Wait:
 
 def interrupt(worker: Worker, library: Library) -> tuple[int, str]:
     """Interrupt calls; return how many, and what is wrong afterwards."""
-    count, numbers = 0, iter(range(10, 10_000))
+    count, numbers = 0, itertools.count(10)
     until = time.monotonic() + LIBRARY_S / 2
     with ThreadPoolExecutor(library.at_once) as clients:
         while count < INTERRUPTIONS and time.monotonic() < until:
@@ -288,9 +295,10 @@ def interrupt(worker: Worker, library: Library) -> tuple[int, str]:
                 clients.submit(worker.call, INTERRUPTED_S, next(numbers))
                 for _ in range(library.at_once)
             ]
-            count += sum(each.result()[0] == 504 for each in asked)
-        if count < INTERRUPTIONS:
-            return count, "no more of them: its calls are not interrupted"
+            more = sum(each.result()[0] == 504 for each in asked)
+            if not more:  # its calls do not wait any more, or are not interrupted
+                break
+            count += more
         damage = ""
         for _ in range(ATTEMPTS):
             many = 1 if library.server == "deaf" else library.places
@@ -298,6 +306,8 @@ def interrupt(worker: Worker, library: Library) -> tuple[int, str]:
             damage = next(filter(None, (_damage(library, *one.result()) for one in asked)), "")
             if not damage:
                 break
+    if not count:
+        raise Failure("its calls are not interrupted")
     return count, damage
 
 
@@ -305,13 +315,15 @@ def _damage(library: Library, status: int, said: Mapping[str, object]) -> str:
     if library.server == "deaf":
         # It has to wait again: an error at once would be one of its own.
         took_s = float(str(said.get("took_s", REQUEST_TIMEOUT_S)))
-        return "" if took_s >= BLOCKED * HELD_S else f"a call fails at once: {said.get('error')}"
+        is_failed = took_s < BLOCKED * HELD_S and said.get("error") is not None
+        return f"a call fails at once: {said['error']}" if is_failed else ""
     if status == 504:
         return "a call waits for a place that is lost"
     if status != 200:
         return f"a call fails: {said.get('error', status)}"
-    if said.get("found") != said["word"]:
-        return "a call gets the answer of another one"
+    if (found := said.get("found")) != said["word"]:
+        is_of_another = str(found).startswith("wait-")
+        return "a call gets the answer of another one" if is_of_another else "a call gets no answer"
     # Two calls one after the other, where a place is missing, take as long as both.
     if float(str(said["took_s"])) > 1.8 * HELD_S:
         return "a call waits for a place that is lost"
@@ -349,12 +361,16 @@ def try_out(library: Library, environment: Environment, *, installs: bool = True
                     prepared = wait(working_(env), library)
                 return Trial(version, first, prepared=prepared)
             early_worker = working_({}, is_early=True)
-            early = wait(early_worker, library)
+            early, early_error = None, ""
+            try:
+                early = wait(early_worker, library)
+            except Failure as error:
+                early_error = str(error).removeprefix("it does not answer: ")
             early_worker.stop()
             if library.server == "computing":
-                return Trial(version, first, early)
+                return Trial(version, first, early, early_error=early_error)
             limited = working_({"REQUEST_TIMEOUT": f"{REQUEST_TIMEOUT_S:g}"})
-            return Trial(version, first, early, None, *interrupt(limited, library))
+            return Trial(version, first, early, None, *interrupt(limited, library), early_error)
     except (ConfigError, ServerError, OSError, ValueError) as error:
         raise Failure(f"{kind}: {type(error).__name__}: {str(error)[-600:]}") from error
 
@@ -362,7 +378,6 @@ def try_out(library: Library, environment: Environment, *, installs: bool = True
 def record(library: Library, trial: Trial | None) -> Record:
     """Return the record of a library; without a trial, what its source says."""
     said = verdict(library, trial) if trial else library.verdict or ""
-    is_to_do = said not in (YIELDS, PATCHED_FIRST)
     default = "import it in the application, after patching" if said == PATCHED_FIRST else ""
     return Record(
         name=library.name,
@@ -374,7 +389,7 @@ def record(library: Library, trial: Trial | None) -> Record:
         verdict=said,
         why=why(library, trial) if trial else library.note,
         source=library.source,
-        instead=library.instead if is_to_do else default,
+        instead=library.instead or default,
         extension=library.extension,
         needs=library.needs,
         when=library.when,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PLACES = 4
+PLACES = 10
 AT_ONCE = 20
 
 Ask = Callable[[Any, str], object]
@@ -37,10 +37,11 @@ class Library:
     :param requires: what pip installs. Default: *name*.
     :param at_once: calls at once while they are interrupted; fewer where a pool without a free
         place raises. Default 20.
-    :param places: calls that can wait at once. Default 4.
+    :param places: calls that can wait at once. Default 10.
     :param extension: the C module by which a worker sees that it is loaded, where it blocks.
     :param instead: what to do where it does not yield by itself.
-    :param needs: the dotted name to call or to import that makes it yield.
+    :param needs: the dotted name to call or to import that makes it yield; with a keyword in
+        brackets, the call that is to have it.
     :param prepare: does what *needs* says.
     :param when: the dotted name of a call without which the record does not count.
     :param env: variables with which it yields.
@@ -232,17 +233,25 @@ def ask_mysqlclient(address: str, word: str) -> object:
         conn.close()
 
 
+MYSQL_CONNECTOR: dict[str, bool] = {}
+
+
 def ask_mysql_connector(address: str, word: str) -> object:
     import mysql.connector
 
     host, port = _host_port(address)
-    conn = mysql.connector.connect(host=host, port=port, user="greenline", ssl_disabled=True)
+    given = {"host": host, "port": port, "user": "greenline", "ssl_disabled": True}
+    conn = mysql.connector.connect(**given, **MYSQL_CONNECTOR)
     try:
         cursor = conn.cursor()
         cursor.execute("select %s", (word,))
         return cursor.fetchone()[0]
     finally:
         conn.close()
+
+
+def prepare_mysql_connector() -> None:
+    MYSQL_CONNECTOR["use_pure"] = True
 
 
 def _mysqlclient_system() -> dict[str, str]:
@@ -255,32 +264,6 @@ def _mysqlclient_system() -> dict[str, str]:
         "MYSQLCLIENT_LDFLAGS": f"-L{library.parent} -lmariadb",
         "LD_LIBRARY_PATH": debian.environment(folder)["LD_LIBRARY_PATH"],
     }
-
-
-def _odbc_system() -> dict[str, str]:
-    from embedded import debian
-
-    folder = debian.unpacked("odbc-mariadb")
-    (driver,) = folder.rglob("libmaodbc.so")
-    path = debian.environment(folder)["LD_LIBRARY_PATH"]
-    return {"COMPATIBILITY_ODBC": str(driver), "LD_LIBRARY_PATH": path}
-
-
-def ask_pyodbc(address: str, word: str) -> object:
-    import os
-
-    import pyodbc
-
-    host, port = _host_port(address)
-    driver = os.environ["COMPATIBILITY_ODBC"]
-    conn = pyodbc.connect(f"DRIVER={driver};SERVER={host};PORT={port};UID=greenline")
-    try:
-        return conn.execute(f"select '{word}'").fetchone()[0]
-    finally:
-        conn.close()
-
-
-# ---- Redis, memcached
 
 
 def open_redis(address: str) -> Any:
@@ -315,18 +298,6 @@ def ask_pymemcache(client: Any, word: str) -> object:
     return client.get(key).decode()
 
 
-def open_python_memcached(address: str) -> Any:
-    import memcache
-
-    return memcache.Client([address], socket_timeout=30)
-
-
-def ask_python_memcached(client: Any, word: str) -> object:
-    key = word.rpartition("-")[2]
-    client.set(key, word)
-    return client.get(key)
-
-
 def open_pylibmc(address: str) -> Any:
     import pylibmc
 
@@ -335,7 +306,9 @@ def open_pylibmc(address: str) -> Any:
 
 def ask_pylibmc(pool: Any, word: str) -> object:
     with pool.reserve(block=True) as client:
-        return ask_python_memcached(client, word)
+        key = word.rpartition("-")[2]
+        client.set(key, word)
+        return client.get(key)
 
 
 # ---- HTTP
@@ -571,16 +544,6 @@ def ask_pika(address: str, word: str) -> object:
     return pika.BlockingConnection(given)
 
 
-def ask_kafka_python(address: str, word: str) -> object:
-    import kafka
-
-    limit_ms = int(_limit(word) * 1000)
-    return kafka.KafkaProducer(
-        bootstrap_servers=address, api_version_auto_timeout_ms=limit_ms,
-        bootstrap_timeout_ms=limit_ms, request_timeout_ms=limit_ms,
-    )  # fmt: skip
-
-
 def ask_confluent(address: str, word: str) -> object:
     import confluent_kafka
 
@@ -623,29 +586,6 @@ def ask_ldap3(address: str, word: str) -> object:
     return word
 
 
-def ask_python_ldap(address: str, word: str) -> object:
-    import ldap
-
-    conn = ldap.initialize(f"ldap://{address}")
-    assert conn.search_s("", ldap.SCOPE_BASE, f"(|(objectClass=*)(cn={word}))")
-    conn.unbind()
-    return word
-
-
-def _ldap_system() -> dict[str, str]:
-    from embedded import debian
-
-    folders = debian.unpacked("libldap2-dev"), debian.unpacked("libsasl2-dev")
-    libraries = [debian.environment(each)["LD_LIBRARY_PATH"].split(":")[0] for each in folders]
-    headers = " ".join(f"-I{each}/usr/include" for each in folders)
-    paths = [path for each in folders for path in _library_folders(each)]
-    return {
-        "CFLAGS": headers,
-        "LDFLAGS": " ".join(f"-L{path}" for path in paths),
-        "LD_LIBRARY_PATH": ":".join([*paths, *libraries]),
-    }
-
-
 def _library_folders(folder: Any) -> list[str]:
     return sorted({str(each.parent) for each in folder.rglob("lib*.so*")})
 
@@ -657,23 +597,6 @@ def ask_paramiko(address: str, word: str) -> object:
     host, port = _host_port(address)
     limit_s = _limit(word)
     return client.connect(host, port, "x", password="x", timeout=limit_s, banner_timeout=limit_s)  # noqa: S106
-
-
-def ask_pyzmq(address: str, word: str) -> object:
-    import sys
-
-    import zmq
-
-    zmq_ = sys.modules.get("zmq.green", zmq)
-    with zmq_.Context() as context, context.socket(zmq.PULL) as socket:
-        socket.setsockopt(zmq.RCVTIMEO, int(_limit(word) * 1000))
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(f"tcp://{address}")
-        return socket.recv()
-
-
-def prepare_pyzmq() -> None:
-    import zmq.green  # noqa: F401 - ask_pyzmq() finds it
 
 
 def ask_grpc(address: str, word: str) -> object:
@@ -724,17 +647,6 @@ def ask_sentry(address: str, word: str) -> object:
     return word
 
 
-def ask_ddtrace(address: str, word: str) -> object:
-    import os
-
-    os.environ["DD_TRACE_AGENT_URL"] = f"http://{address}"
-    from ddtrace.trace import tracer
-
-    tracer.trace("call").finish()
-    tracer.flush()
-    return word
-
-
 def ask_newrelic(address: str, word: str) -> object:
     import os
 
@@ -761,15 +673,6 @@ def ask_sqlite3(_: str, word: str) -> object:
     limit = int(1 + 6_000_000 * seconds(word))
     conn.execute(f"{rows} select count(*) from n", (limit,)).fetchone()
     conn.close()
-    return word
-
-
-def ask_duckdb(_: str, word: str) -> object:
-    import duckdb
-
-    conn = duckdb.connect(config={"threads": 1})
-    limit = int(1 + 60_000_000 * seconds(word))
-    conn.execute(f"select sum(hash(i)::double) from range({limit}) t(i)").fetchone()
     return word
 
 
@@ -804,6 +707,7 @@ LIBRARIES = (
         "psycopg2", ("psycopg2",),
         "https://www.psycopg.org/docs/advanced.html#support-for-coroutine-libraries",
         "postgres", ask_psycopg2, open_psycopg2, ("psycopg2-binary",), at_once=PLACES,
+        instead="in a script, call greenline.patch.hook_psycopg2() first",
         note="the worker sets the wait callback; the pool raises where no place is free",
     ),
     Library(
@@ -851,10 +755,6 @@ LIBRARIES = (
         note="the pool raises where no place is free",
     ),
     Library(
-        "python-memcached", ("memcache",), "https://github.com/linsomniac/python-memcached",
-        "memcached", ask_python_memcached, open_python_memcached,
-    ),
-    Library(
         "pylibmc", ("pylibmc",), "https://sendapatch.se/projects/pylibmc/pooling.html",
         "memcached", ask_pylibmc, open_pylibmc, extension="_pylibmc", instead="pymemcache",
     ),
@@ -872,12 +772,13 @@ LIBRARIES = (
         "mysql-connector-python", ("mysql",),
         "https://dev.mysql.com/doc/connector-python/en/connector-python-cext.html",
         "mariadb", ask_mysql_connector, extension="_mysql_connector",
-        instead="connect(use_pure=True)",
+        instead="connect(use_pure=True)", needs="mysql.connector.connect(use_pure)",
+        prepare=prepare_mysql_connector,
     ),
     Library(
         "pyodbc", ("pyodbc",), "https://github.com/mkleehammer/pyodbc/wiki",
-        "mariadb", ask_pyodbc, extension="pyodbc",
-        instead="a process or gevent's thread pool", system=_odbc_system,
+        verdict="blocks the hub", extension="pyodbc",
+        instead="a process or gevent's thread pool", note="no ODBC driver can be loaded here",
     ),
     Library(
         "pymssql", ("pymssql",), "https://pymssql.readthedocs.io/en/latest/ref/pymssql.html",
@@ -965,13 +866,11 @@ LIBRARIES = (
         "celery", ("celery",), "https://docs.celeryq.dev/en/stable/userguide/calling.html",
         "redis", ask_celery, requires=("celery", "redis"), note="delay(), with redis",
     ),
-    Library("kafka-python", ("kafka",), "https://kafka-python.readthedocs.io/en/master/",
-            "deaf", ask_kafka_python),
     Library(
         "confluent-kafka", ("confluent_kafka",),
         "https://docs.confluent.io/platform/current/clients/confluent-kafka-python/html/index.html",
         "deaf", ask_confluent, extension="confluent_kafka.cimpl",
-        instead="kafka-python, or a process of its own",
+        instead="a process of its own",
     ),
     Library("nats-py", ("nats",), "https://nats-io.github.io/nats.py/", "nats", ask_nats,
             note="by asyncio.run()"),
@@ -982,22 +881,19 @@ LIBRARIES = (
     Library("ldap3", ("ldap3",), "https://ldap3.readthedocs.io/en/latest/", "slapd", ask_ldap3),
     Library(
         "python-ldap", ("ldap",), "https://www.python-ldap.org/en/latest/",
-        "slapd", ask_python_ldap, extension="_ldap", instead="ldap3", system=_ldap_system,
+        verdict="blocks the hub", extension="_ldap", instead="ldap3",
+        note="it cannot be built here",
     ),
     Library("paramiko", ("paramiko",), "https://docs.paramiko.org/en/stable/api/client.html",
             "deaf", ask_paramiko),
     Library(
         "pyzmq", ("zmq",), "https://pyzmq.readthedocs.io/en/latest/api/zmq.green.html",
-        "deaf", ask_pyzmq, needs="zmq.green", prepare=prepare_pyzmq,
-        instead="import zmq.green as zmq",
+        verdict="needs an import order", needs="zmq.green", instead="import zmq.green as zmq",
+        note="it waits in C, unless it is zmq.green",
     ),
     Library(
         "sentry-sdk", ("sentry_sdk",), "https://docs.sentry.io/platforms/python/",
         "deaf", ask_sentry,
-    ),
-    Library(
-        "ddtrace", ("ddtrace",), "https://ddtrace.readthedocs.io/en/stable/advanced_usage.html",
-        "deaf", ask_ddtrace, instead=NO_CURE,
     ),
     Library(
         "opentelemetry-sdk", ("opentelemetry",),
@@ -1011,21 +907,12 @@ LIBRARIES = (
         "deaf", ask_newrelic,
     ),
     Library("sqlite3", ("sqlite3",), "https://docs.python.org/3/library/sqlite3.html",
-            "computing", ask_sqlite3, instead="let GREENLINE_OFFLOAD keep its default",
-            note="the worker runs it in threads"),
-    Library("duckdb", ("duckdb",), "https://duckdb.org/docs/stable/clients/python/overview.html",
-            "computing", ask_duckdb, computes=True, instead=SHORT),
+            "computing", ask_sqlite3, note="the worker runs it in threads"),
     Library("numpy", ("numpy",), "https://numpy.org/doc/stable/reference/thread_safety.html",
             "computing", ask_numpy, computes=True, instead=SHORT),
     Library("pillow", ("PIL",), "https://pillow.readthedocs.io/en/stable/",
             "computing", ask_pillow, computes=True, instead=SHORT),
     Library("bcrypt", ("bcrypt",), "https://github.com/pyca/bcrypt",
             "computing", ask_bcrypt, computes=True, instead=SHORT),
-    Library(
-        "gevent-websocket", ("geventwebsocket",), "https://pypi.org/project/gevent-websocket/",
-        verdict="needs an import order", when="geventwebsocket.gunicorn.workers",
-        instead="a library that takes over the socket, as docs/hosting.md shows",
-        note="its worker class stands in place of greenline's",
-    ),
 )  # fmt: skip
 BY_NAME = {each.name: each for each in reversed(LIBRARIES)}

@@ -142,7 +142,7 @@ def http() -> Open:
             self.end_headers()
             self.wfile.write(text)
 
-        do_GET = do_POST = do_PUT = answer
+        do_GET = do_POST = do_PUT = answer  # noqa: N815 - the names of http.server
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -216,17 +216,19 @@ def redis() -> Iterator[str]:
 @contextmanager
 def postgres() -> Iterator[str]:
     """Run our embedded Postgres, which listens on a unix socket only."""
-    with temporary() as server:
-        with delayed(server.socket) as address:
-            yield address
+    with temporary() as server, delayed(server.socket) as address:
+        yield address
 
 
 @contextmanager
 def mongo() -> Iterator[str]:
     """Run our embedded MongoDB."""
-    with _folder("mongo") as folder, Mongo(folder, durable=False) as server:
-        with delayed((HOST, server.port)) as address:
-            yield address
+    with (
+        _folder("mongo") as folder,
+        Mongo(folder, durable=False) as server,
+        delayed((HOST, server.port)) as address,
+    ):
+        yield address
 
 
 @contextmanager
@@ -288,9 +290,7 @@ def slapd() -> Iterator[str]:
 
 
 @contextmanager
-def _debian(
-    unpacked: Path, command: Callable[[int, Path], list[str | Path]]
-) -> Iterator[str]:
+def _debian(unpacked: Path, command: Callable[[int, Path], list[str | Path]]) -> Iterator[str]:
     """
     Run a server behind the proxy.
 

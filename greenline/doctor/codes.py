@@ -1,13 +1,34 @@
 """
 The kinds of findings, in the order of their codes.
 
-GL2xx: the code. GL3xx: its import. A code keeps its meaning for ever.
+GL1xx: its dependencies. GL2xx: the code. GL3xx: its import. A code keeps its meaning for ever.
 """
 
 from greenline.deploy.findings import Level
 from greenline.doctor.findings import Code
 
 ERROR, WARNING, REMARK = Level.ERROR, Level.WARNING, Level.REMARK
+
+BLOCKING_DEPENDENCY = Code(
+    "GL101", ERROR, "a dependency that blocks the hub",
+    "While one request waits for it, the worker serves no other one.",
+    "Use what the line names, or run it in threads by GREENLINE_OFFLOAD.",
+)  # fmt: skip
+BREAKING_DEPENDENCY = Code(
+    "GL102", WARNING, "a dependency that breaks when it is interrupted",
+    "After calls that REQUEST_TIMEOUT has interrupted, later ones fail or wait for ever.",
+    "Give its calls a timeout of their own that is below REQUEST_TIMEOUT.",
+)  # fmt: skip
+UNPREPARED_DEPENDENCY = Code(
+    "GL103", ERROR, "a dependency that is imported too early, or not prepared",
+    "It yields only after the patching, or after a call or an import of its own; else it blocks.",
+    "Import it in the application and not in gunicorn.conf.py, and do what the line names.",
+)  # fmt: skip
+UNKNOWN_DEPENDENCY = Code(
+    "GL104", REMARK, "C extensions without a verdict",
+    "What waits in C cannot be patched, and the doctor's table does not have these libraries.",
+    "Watch the worker's log in a test under load: it names what blocks the hub.",
+)  # fmt: skip
 
 SHARED_LOOP = Code(
     "GL201", ERROR, "an event loop that requests share",

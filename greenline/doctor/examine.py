@@ -1,9 +1,10 @@
-"""Look for findings in the files of a project."""
+"""Look for findings in the files of a project, and in what they depend on."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from greenline.doctor import dependencies
 from greenline.doctor.findings import Code, Facts, Finding, Found
 from greenline.doctor.module import Module, read
 from greenline.doctor.project import GUNICORN, Project
@@ -59,6 +60,9 @@ def examine(project: Project, facts: Facts, on_file: Callable[[Path], object] = 
     for module in modules:
         for finding in _found(module, facts):
             examined.add(project, [finding], module.ignored.get(finding.line, ()))
+    for finding, place in dependencies.findings(project, modules):
+        codes = place.ignored.get(finding.line, ()) if place else ()
+        examined.add(project, [finding], codes)
     return examined
 
 

@@ -3,7 +3,8 @@ Find the parts of an imported application that would block the hub.
 
 Only modules that are already imported are examined; nothing is imported for the check.
 :mod:`greenline.hub.patching` finds unpatched originals of the standard library. This module finds
-C extensions, event loops and native threads, which wait below Python.
+C extensions, event loops and native threads, which wait below Python. The names of the drivers and
+what to do about each are those of :mod:`greenline.hub.compatibility`.
 """
 
 import sys
@@ -13,21 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from greenline import settings
+from greenline.hub.compatibility import records
 
 # C modules that block in every wait: by module, the name of the driver and a replacement.
 BLOCKING_DRIVERS = {
-    "MySQLdb._mysql": (
-        "mysqlclient",
-        "PyMySQL with pymysql.install_as_MySQLdb(), or name it in GREENLINE_OFFLOAD",
-    ),
-    "_mysql_connector": ("mysql.connector's C extension", "connect(use_pure=True)"),
-    "cx_Oracle": ("cx_Oracle", "oracledb in thin mode"),
-    "pyodbc": ("pyodbc", "a process or gevent's thread pool"),
-    "ibm_db": ("ibm_db", "a process or gevent's thread pool"),
-    "pylibmc": ("pylibmc", "pymemcache"),
-    "pycurl": ("pycurl", "requests or urllib3"),
-    "confluent_kafka.cimpl": ("confluent_kafka", "kafka-python, or a process of its own"),
-    "_ldap": ("python-ldap", "ldap3"),
+    each.extension: (each.name, each.instead) for each in records() if each.extension is not None
 }
 
 
@@ -44,10 +35,12 @@ def _drivers() -> Iterator[tuple[str, str]]:
     for module, (name, instead) in BLOCKING_DRIVERS.items():
         if module in sys.modules and name not in (settings.OFFLOAD.read() or ()):
             yield name, f"it waits in C and blocks the whole worker meanwhile; use {instead}"
-    for module, name, yields, cure in DRIVERS_WITH_A_SWITCH:
+    for module, name, yields in DRIVERS_WITH_A_SWITCH:
         loaded = sys.modules.get(module)
         # The module itself is asked, because each of these yields only after a call or a setting.
         if loaded is not None and not yields(loaded):
+            # The last one: that of oracledb's thick mode.
+            (*_, cure) = (each.instead for each in records() if each.name == name)
             yield name, f"it waits in C and blocks the whole worker meanwhile; {cure}"
 
 
@@ -90,42 +83,20 @@ def _psycopg_yields(waiting: ModuleType) -> bool:
     return wait_in_c is None or getattr(waiting, "wait", None) is not wait_in_c
 
 
-# C modules that yield after a setting: module, driver, a test whether it yields, the remedy.
-DRIVERS_WITH_A_SWITCH: tuple[tuple[str, str, Callable[[Any], bool], str], ...] = (
-    (
-        "psycopg2.extensions",
-        "psycopg2",
-        lambda extensions: extensions.get_wait_callback() is not None,
-        "call greenline.patch.hook_psycopg2() first",
-    ),
-    (
-        "psycopg.waiting",
-        "psycopg",
-        _psycopg_yields,
-        "upgrade it to 3.2, and import it after patching",
-    ),
+# C modules that yield after a setting: module, driver, a test whether it yields.
+DRIVERS_WITH_A_SWITCH: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("psycopg2.extensions", "psycopg2", lambda module: module.get_wait_callback() is not None),
+    ("psycopg.waiting", "psycopg", _psycopg_yields),
     (
         "grpc._cython.cygrpc",
-        "grpc",
-        lambda cygrpc: bool(getattr(cygrpc, "g_gevent_activated", False)),
-        "call grpc.experimental.gevent.init_gevent() before the first channel",
+        "grpcio",
+        lambda module: bool(getattr(module, "g_gevent_activated", False)),
     ),
     (
         "pymssql._mssql",
         "pymssql",
-        lambda mssql: getattr(mssql, "wait_callback", None) is not None,
-        "call pymssql.set_wait_callback() with one that waits in gevent",
+        lambda module: getattr(module, "wait_callback", None) is not None,
     ),
-    (
-        "oracledb",
-        "oracledb in thick mode",
-        lambda oracledb: bool(oracledb.is_thin_mode()),
-        "do without oracledb.init_oracle_client()",
-    ),
-    (
-        "zmq.backend.cython",
-        "zmq",
-        lambda _: "zmq.green" in sys.modules,
-        "import zmq.green as zmq",
-    ),
+    ("oracledb", "oracledb", lambda module: bool(module.is_thin_mode())),
+    ("zmq.backend.cython", "pyzmq", lambda _: "zmq.green" in sys.modules),
 )

@@ -34,7 +34,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     :param why: what was measured, str.
     :param source: the URL of its documentation or of an issue.
     :param instead: what to do, str; empty where nothing is to be done.
-    :param extension: the C module by which a worker sees that it is loaded. Default None.
+    :param extension: the C module that blocks where it is loaded. Default None.
     :param needs: the dotted name that makes it yield, called or imported. Default None.
     :param when: the dotted name without whose use the record does not count. Default None.
     :param computes: whether it keeps the processor and does not wait, bool. Default False.

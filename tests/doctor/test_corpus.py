@@ -54,5 +54,6 @@ def test_each_code_is_expected_somewhere() -> None:
     """Of those that are found in the code; and most applications have none of them."""
     found = Counter(code for path in APPLICATIONS for _, code in expected(path.read_text()))
     of_files = {"GL205", "GL206"}  # of gunicorn's configuration
-    assert set(found) == {each.code for each in CODES if each.code.startswith("GL2")} - of_files
+    of_code = {each.code for each in CODES if each.code.startswith("GL2")}
+    assert set(found) >= of_code - of_files
     assert len(APPLICATIONS) >= 60

@@ -1,4 +1,4 @@
-import MySQLdb
+import MySQLdb  # expect: GL101
 
 
 class Store:

@@ -90,7 +90,7 @@ SWITCHES: dict[str, tuple[str, SimpleNamespace, SimpleNamespace]] = {
         SimpleNamespace(wait_c=len, wait=len),
         SimpleNamespace(wait_c=len, wait=max),
     ),
-    "grpc": (
+    "grpcio": (
         "grpc._cython.cygrpc",
         SimpleNamespace(g_gevent_activated=False),
         SimpleNamespace(g_gevent_activated=True),
@@ -100,7 +100,7 @@ SWITCHES: dict[str, tuple[str, SimpleNamespace, SimpleNamespace]] = {
         SimpleNamespace(wait_callback=None),
         SimpleNamespace(wait_callback=len),
     ),
-    "oracledb in thick mode": (
+    "oracledb": (
         "oracledb",
         SimpleNamespace(is_thin_mode=lambda: False),
         SimpleNamespace(is_thin_mode=lambda: True),
@@ -129,7 +129,7 @@ def test_names_a_driver_that_was_not_made_to_yield(
 def test_names_zmq_unless_its_green_side_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """An application that imports zmq.green gets no warning."""
     put(monkeypatch, "zmq.backend.cython", SimpleNamespace())
-    assert [name for name, _ in blocking.found()] == ["zmq"]
+    assert [name for name, _ in blocking.found()] == ["pyzmq"]
     put(monkeypatch, "zmq.green", SimpleNamespace())
     assert blocking.found() == []
 

@@ -1,0 +1,241 @@
+"""
+Find the libraries of an application that block the hub, or break, under a green worker.
+
+They are those that first-party code imports, those that pyproject.toml and requirements.txt
+declare, and what these need, as far as they are installed where the doctor runs. The verdicts are
+those of :mod:`greenline.hub.compatibility`.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import packages_distributions as installed_packages
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from greenline import settings
+from greenline.deploy.findings import Level
+from greenline.doctor.codes import (
+    BLOCKING_DEPENDENCY,
+    BREAKING_DEPENDENCY,
+    UNKNOWN_DEPENDENCY,
+    UNPREPARED_DEPENDENCY,
+)
+from greenline.doctor.findings import Code, Finding
+from greenline.doctor.module import Call, Module
+from greenline.doctor.project import GUNICORN, PYPROJECT, Project
+from greenline.hub.compatibility import (
+    BLOCKS,
+    BREAKS,
+    NEEDS_ORDER,
+    PATCHED_FIRST,
+    Record,
+    records,
+)
+
+REQUIREMENTS = "requirements.txt"
+# C extensions that parse, encode or compute for a moment, and wait for nothing.
+NEVER_WAIT = {
+    "aiohttp", "argon2-cffi-bindings", "backports-zstd", "brotli", "cffi", "charset-normalizer",
+    "coverage", "cryptography", "frozenlist", "greenlet", "httptools", "jiter", "lxml",
+    "markupsafe", "msgpack", "msgspec", "multidict", "mypy", "orjson", "propcache", "pydantic-core",
+    "pyyaml", "regex", "rpds-py", "ruamel-yaml-clib", "simplejson", "tornado", "ujson",
+    "websockets", "wrapt", "yarl", "zope-interface", "zstandard",
+}  # fmt: skip
+# What the worker itself runs on.
+OURS = {"gevent", "greenline", "gunicorn", "gunicorn-h1c"}
+
+
+class Use(NamedTuple):
+    """
+    An import of first-party code.
+
+    :param module: the file.
+    :param line: the line, from 1 on, int.
+    :param name: the dotted name that is imported, str.
+    """
+
+    module: Module
+    line: int
+    name: str
+
+
+def findings(
+    project: Project, modules: Sequence[Module]
+) -> Iterator[tuple[Finding, Module | None]]:
+    """
+    Yield findings about libraries, each with the file that it is in, None if it is in none.
+
+    :param modules: the first-party files.
+    """
+    uses = [
+        Use(module, node.lineno, name)
+        for module in modules
+        for node, name, site in module.imports
+        if not site.is_script
+    ]
+    installed = _closure({*_imported(uses), *_declared(project.folder)})
+    reported = set()
+    for record in records():
+        for finding, module in _of_record(record, uses, modules, installed):
+            reported.add(finding.code)
+            yield finding, module
+    known = {canonicalize_name(each.name) for each in records()} | NEVER_WAIT | OURS
+    # psycopg2-binary and psycopg-binary are the same drivers under other names.
+    unknown = sorted(
+        each.name
+        for name, each in installed.items()
+        if name.removesuffix("-binary") not in known and _has_extension(each)
+    )
+    if unknown:
+        yield Finding(UNKNOWN_DEPENDENCY, "", 0, ", ".join(unknown)), None
+
+
+def _of_record(
+    record: Record,
+    uses: Sequence[Use],
+    modules: Sequence[Module],
+    installed: dict[str, Distribution],
+) -> Iterator[tuple[Finding, Module | None]]:
+    own = [each for each in uses if any(_is_in(each.name, one) for one in record.modules)]
+    is_used = bool(own)
+    calls = [call for module in modules for call in module.calls]
+    if record.when is not None and not _does(record.when, uses, calls):
+        return
+    early = [each for each in own if each.module.path in _before_patching(modules)]
+    if record.verdict in (PATCHED_FIRST, NEEDS_ORDER) and early:
+        yield _finding(UNPREPARED_DEPENDENCY, record, early[0])
+    elif record.verdict == NEEDS_ORDER and is_used and not _does(record.needs, uses, calls):
+        yield _finding(UNPREPARED_DEPENDENCY, record, own[0])
+    if record.verdict not in (BLOCKS, BREAKS) or _is_offloaded(record):
+        return
+    if record.needs is not None and _does(record.needs, uses, calls):
+        return
+    code = BLOCKING_DEPENDENCY if record.verdict == BLOCKS else BREAKING_DEPENDENCY
+    if is_used:
+        # A call that computes ends by itself, so it only makes the others late.
+        level = Level.REMARK if record.computes else code.level
+        yield _finding(code._replace(level=level), record, own[0])
+    elif canonicalize_name(record.name) in installed and not record.computes:
+        # Another library needs it: whether a request uses it is not known.
+        what = f"{record.name} is required, and not imported here: {record.why}"
+        lower = Level.WARNING if code.level == Level.ERROR else Level.REMARK
+        yield Finding(code._replace(level=lower), "", 0, what), None
+
+
+def _finding(code: Code, record: Record, use: Use) -> tuple[Finding, Module]:
+    reason = record.why if record.tried else f"not tried; {record.source} says so"
+    what = f"{record.name}: {reason}"
+    if record.instead:
+        what += f"; instead: {record.instead}"
+    return Finding(code, use.module.path, use.line, what), use.module
+
+
+def _is_in(name: str, module: str) -> bool:
+    return f"{name}.".startswith(f"{module}.")
+
+
+def _does(name: str | None, uses: Iterable[Use], calls: Iterable[Call]) -> bool:
+    """Return whether first-party code imports or calls *name*, with the keyword that it has."""
+    called, _, keyword = (name or "").rstrip(")").partition("(")
+    if keyword:
+        return any(call.name == called and call.has(keyword) for call in calls)
+    names = (*(each.name for each in uses), *(call.name for call in calls))
+    return any(_is_in(name, called) for name in names)
+
+
+def _is_offloaded(record: Record) -> bool:
+    names = settings.OFFLOAD.read() or ()
+    return any(
+        name == record.name or any(_is_in(name.partition(":")[0], one) for one in record.modules)
+        for name in names
+    )
+
+
+def _before_patching(modules: Sequence[Module]) -> set[str]:
+    """Return the paths of gunicorn.conf.py, and of the first-party files that it imports."""
+    by_path = {each.path: each for each in modules}
+    left, found = [GUNICORN], set[str]()
+    while left:
+        path = left.pop()
+        if path in found or path not in by_path:
+            continue
+        found.add(path)
+        for _, name, site in by_path[path].imports:
+            if site.is_at_import:
+                words = name.split(".")
+                for count in range(1, len(words) + 1):
+                    stem = "/".join(words[:count])
+                    left += [f"{stem}.py", f"{stem}/__init__.py"]
+    return found
+
+
+def _imported(uses: Iterable[Use]) -> Iterator[str]:
+    """Yield the requirements that the imports stand for."""
+    packages = installed_packages()
+    for name in {each.name.partition(".")[0] for each in uses} - set(sys.stdlib_module_names):
+        yield from packages.get(name, ())
+
+
+def _declared(folder: Path) -> Iterator[str]:
+    """Yield the requirements that pyproject.toml and requirements.txt declare."""
+    with suppress(OSError, ValueError):
+        document: Any = tomllib.loads((folder / PYPROJECT).read_text(encoding="utf-8"))
+        yield from document.get("project", {}).get("dependencies", ())
+    with suppress(OSError, ValueError):
+        for line in (folder / REQUIREMENTS).read_text(encoding="utf-8").splitlines():
+            # Without options, comments and hashes.
+            if text := re.split(r"\s#|\s--|\s*\\$", line)[0].strip():
+                yield text
+
+
+def _closure(wanted: Iterable[str]) -> dict[str, Distribution]:
+    """Return the installed distributions of *wanted* and of what they need, by their names."""
+    found: dict[str, Distribution] = {}
+    left, seen = list(wanted), set[str]()
+    while left:
+        text = left.pop()
+        if text in seen:
+            continue
+        seen.add(text)
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:  # a path, or an option of pip
+            continue
+        if requirement.marker is not None and not _holds(requirement, ()):
+            continue
+        installed = _installed(requirement.name)
+        if installed is None:
+            continue
+        found[canonicalize_name(requirement.name)] = installed
+        for line in installed.requires or ():
+            needed = Requirement(line)
+            if _holds(needed, requirement.extras):
+                needed.marker = None
+                left.append(str(needed))
+    return found
+
+
+def _holds(requirement: Requirement, extras: Iterable[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": each}) for each in ("", *extras))
+
+
+@cache
+def _installed(name: str) -> Distribution | None:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _has_extension(installed: Distribution) -> bool:
+    return any(str(each).endswith(tuple(EXTENSION_SUFFIXES)) for each in installed.files or ())

@@ -1,0 +1,158 @@
+"""greenline.doctor.dependencies: the imports of an application are held against the table."""
+
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from greenline.deploy.findings import Level
+from greenline.doctor import dependencies
+from greenline.doctor.examine import Examined, examine
+from greenline.doctor.findings import Facts
+from greenline.doctor.project import load
+from greenline.hub.compatibility import BREAKS, Record
+
+CONF = "gunicorn.conf.py"
+
+
+def examined(folder: Path, **files: str) -> Examined:
+    for name, text in files.items():
+        (folder / f"{name.replace('_conf', '.conf')}.py").write_text(text)
+    return examine(load(folder), Facts())
+
+
+def found(folder: Path, **files: str) -> list[tuple[str, str, int]]:
+    findings = examined(folder, **files).findings
+    return [(each.code.code, each.path, each.line) for each in findings]
+
+
+def install(folder: Path, name: str, *requires: str, files: tuple[str, ...] = ()) -> None:
+    """Put a distribution into *folder*, with a module of the same name."""
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    lines = [f"Name: {name}", "Version: 1.0", *(f"Requires-Dist: {each}" for each in requires)]
+    (info / "METADATA").write_text("Metadata-Version: 2.1\n" + "\n".join(lines) + "\n")
+    module = f"{name.replace('-', '_')}.py"
+    (folder / module).touch()
+    (info / "RECORD").write_text("".join(f"{each},,\n" for each in (module, *files)))
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed distributions, which is not the application's."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / "pyvenv.cfg").touch()
+    monkeypatch.syspath_prepend(str(folder))
+    dependencies._installed.cache_clear()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("source", "codes"),
+    [
+        ("import MySQLdb\n", ["GL101"]),
+        ("from MySQLdb import cursors\n", ["GL101"]),
+        ("def view():\n    import pylibmc\n", ["GL101"]),
+        ("import pymysql, redis, pymongo, psycopg2\n", []),
+        ("if __name__ == '__main__':\n    import MySQLdb\n", []),
+        ("import MySQLdb  # greenline: ignore[GL101]\n", []),
+        ("import oracledb\n", []),
+        ("import oracledb\noracledb.init_oracle_client()\n", ["GL101"]),
+        ("import grpc\nchannel = grpc.insecure_channel('h:1')\n", ["GL103"]),
+        ("import grpc\nimport grpc.experimental.gevent as g\ng.init_gevent()\n", []),
+        ("import zmq\n", ["GL103"]),
+        ("import zmq.green as zmq\n", []),
+        ("import psycopg\n", []),
+    ],
+)
+def test_an_import_is_found_unless_it_yields(tmp_path: Path, source: str, codes: list[str]) -> None:
+    """Whether the library is installed here or not."""
+    assert [code for code, *_ in found(tmp_path, app=source)] == codes
+
+
+def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path) -> None:
+    """The first import of the library in the application."""
+    (finding,) = examined(tmp_path, app="import os\nimport MySQLdb\n").findings
+    assert (finding.path, finding.line, finding.level) == ("app.py", 2, Level.ERROR)
+    assert finding.what.startswith("mysqlclient: a call of ")
+    assert "PyMySQL" in finding.what
+
+
+def test_what_only_computes_is_a_remark(tmp_path: Path) -> None:
+    """It ends by itself."""
+    (finding,) = examined(tmp_path, app="import numpy\n").findings
+    assert (finding.code.code, finding.level) == ("GL101", Level.REMARK)
+
+
+def test_what_runs_in_threads_does_not_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the library's name, or by a function of it."""
+    source = "import MySQLdb\nimport pycurl\n"
+    monkeypatch.setenv("GREENLINE_OFFLOAD", "mysqlclient")
+    assert found(tmp_path, app=source) == [("GL101", "app.py", 2)]
+    monkeypatch.setenv("GREENLINE_OFFLOAD", "mysqlclient,pycurl:Curl.perform")
+    assert found(tmp_path, app=source) == []
+
+
+def test_what_gunicorns_configuration_imports_is_too_early(tmp_path: Path) -> None:
+    """Through first-party files, too; the application imports it late enough."""
+    assert found(tmp_path, gunicorn_conf="import psycopg\n") == [("GL103", CONF, 1)]
+    files = {"gunicorn_conf": "import early\n", "early": "import psycopg\n"}
+    assert found(tmp_path, **files) == [("GL103", "early.py", 1)]
+    files = {"gunicorn_conf": "", "early": "import psycopg\n"}
+    assert found(tmp_path, **files) == []
+
+
+def test_what_breaks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a table of the test's own: no library in ours breaks for ever."""
+    record = Record(
+        name="fragile", modules=("fragile",), tried=True, version="1", date="2026-01-01",
+        against="a server", verdict=BREAKS, why="a place is lost", source="https://x", instead="",
+    )  # fmt: skip
+    monkeypatch.setattr(dependencies, "records", lambda: (record,))
+    (finding,) = examined(tmp_path, app="from fragile import Client\n").findings
+    assert finding[1:] == ("app.py", 1, "fragile: a place is lost")
+    assert (finding.code.code, finding.level) == ("GL102", Level.WARNING)
+
+
+def test_what_a_library_needs_is_found(tmp_path: Path, packages: Path) -> None:
+    """Declared in pyproject.toml or requirements.txt, or imported; with the extras asked for."""
+    install(packages, "outer", "pylibmc>=1; extra == 'memory'", "absent")
+    install(packages, "pylibmc")
+    assert found(tmp_path, app="import outer\n") == []
+    dependency = '[project]\nname = "shop"\ndependencies = ["outer[memory]"]\n'
+    (tmp_path / "pyproject.toml").write_text(dependency)
+    (finding,) = examined(tmp_path).findings
+    assert (finding.code.code, finding.level, finding.path) == ("GL101", Level.WARNING, "")
+    assert finding.what.startswith("pylibmc is required, and not imported here")
+    (tmp_path / "pyproject.toml").unlink()
+    lines = "# all\n-r more.txt\npylibmc==1.0 \\\n    --hash=sha256:00\n./a/path\n"
+    (tmp_path / "requirements.txt").write_text(lines)
+    assert found(tmp_path) == [("GL101", "", 0)]
+
+
+def test_extensions_without_a_verdict_are_named_in_one_finding(
+    tmp_path: Path, packages: Path
+) -> None:
+    """Only those that the application uses or needs, and none that never waits."""
+    suffix = EXTENSION_SUFFIXES[0]
+    install(packages, "outer-two", "fast-one", "orjson", "pure-one")
+    install(packages, "fast-one", files=(f"fast{suffix}",))
+    install(packages, "fast-two", files=(f"fast2{suffix}",))
+    install(packages, "fast-three", files=(f"fast3{suffix}",))
+    install(packages, "pure-one")
+    (finding,) = examined(tmp_path, app="import outer_two, fast_two, os\n").findings
+    assert (finding.code.code, finding.level) == ("GL104", Level.REMARK)
+    assert finding.what == "fast-one, fast-two"
+
+
+def test_a_finding_without_a_file_is_ignored_by_pyproject(tmp_path: Path, packages: Path) -> None:
+    """With its reason."""
+    install(packages, "fast-four", files=(f"fast{EXTENSION_SUFFIXES[0]}",))
+    ignore = '[[tool.greenline.doctor.ignore]]\ncode = "GL104"\nreason = "watched"\n'
+    (tmp_path / "pyproject.toml").write_text(ignore)
+    result = examined(tmp_path, app="import fast_four\n")
+    assert result.findings == []
+    assert [reason for _, reason in result.ignored] == ["watched"]
