@@ -29,16 +29,21 @@ INSTEAD = {"psycopg2": "psycopg2-binary"}
 NOT_PASSED_ON = {"PYTHONPATH", "VIRTUAL_ENV", "XDG_RUNTIME_DIR", "PYTHONDONTWRITEBYTECODE"}
 
 
-def build(folder: Path) -> Path:
-    """Build the wheel in *folder*, from a copy of the sources, and return its path."""
-    source = folder / "source"
-    source.mkdir(parents=True)
+def copy_sources(target: Path) -> None:
+    """Copy what a wheel is built from into the folder *target*, which is made."""
+    target.mkdir(parents=True)
     for name in SOURCES:
         each = CHECKOUT / name
         if each.is_dir():
-            shutil.copytree(each, source / name, ignore=IGNORED)
+            shutil.copytree(each, target / name, ignore=IGNORED)
         else:
-            shutil.copy(each, source / name)
+            shutil.copy(each, target / name)
+
+
+def build(folder: Path) -> Path:
+    """Build the wheel in *folder*, from a copy of the sources, and return its path."""
+    source = folder / "source"
+    copy_sources(source)
     # The backend that pyproject.toml names, at the version of requirements-dev.txt.
     command = [
         str(BIN / "uv"),
@@ -52,6 +57,18 @@ def build(folder: Path) -> Path:
     _run(command, folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def activated(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a shell where the environment *folder* is active, and *more*."""
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    # gunicorn's control socket is below the home folder.
+    mine = {"PATH": path, "HOME": str(folder)}
+    return {
+        name: value
+        for name, value in environ({**mine, **more}).items()
+        if name not in NOT_PASSED_ON
+    }
 
 
 class Environment:
@@ -76,14 +93,7 @@ class Environment:
 
     def environ(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of a shell in which this environment is active, and *more*."""
-        path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
-        # gunicorn's control socket is below the home folder.
-        mine = {"PATH": path, "HOME": str(self.folder)}
-        return {
-            name: value
-            for name, value in environ({**mine, **more}).items()
-            if name not in NOT_PASSED_ON
-        }
+        return activated(self.folder, more)
 
     def run(
         self, line: str, more: Mapping[str, str], cwd: Path
