@@ -57,7 +57,7 @@ def test_setting_up_again_does_nothing() -> None:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_a_target_on_a_page_starts_programs_that_exist(target: str) -> None:
     """Of what make would run: modules of the checkout have a file and a main part."""
-    done = make("-n", target, folder=CHECKOUT)
+    done = make("-n", *target.split(), folder=CHECKOUT)
     assert done.returncode == 0, done.stderr
     ours = re.findall(r"-m ((?:bench|embedded|tests)[\w.]+)", done.stdout)
     if target.startswith("bench-"):
