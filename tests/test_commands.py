@@ -47,6 +47,7 @@ HOSTED = "tests/e2e/test_pages.py::test_a_legacy_application_runs_side_by_side"
 POOLS = "tests/e2e/test_pages.py::test_a_script_of_the_page_about_pools_runs"
 SERVED = "tests/e2e/test_readme.py::test_the_service_starts_by_the_three_lines"
 DOCTOR = "tests/e2e/test_doctor_page.py"
+RUNS = "test_the_example_that_runs_prints_the_same_kinds_of_figures"
 DEPLOY = "tests/deploy/test_deploy_page.py::test_the_example_is_what_the_command_prints"
 
 # The test that runs a command, by its page ("*": any page) and text. The asterisk at the end of a
@@ -70,6 +71,7 @@ RUNNERS = {
         "test_the_command_reads_the_working_directory",
         "greenline doctor": f"{DOCTOR}::test_the_example_is_what_the_command_prints",
         "greenline doctor shop:app": f"{DOCTOR}::test_the_example_is_what_the_command_prints",
+        "greenline doctor wait:app --*": f"{DOCTOR}::{RUNS}",
         "greenline doctor shop:app --*": f"{DOCTOR}::test_the_forms_have_the_same_findings",
         "docker build --target dev .": "tests/deploy/test_image.py::"
         "test_the_image_for_development_reloads",
@@ -97,7 +99,10 @@ RUNNERS = {
         "greenline check-deploy --nginx /etc/nginx/nginx.conf": DEPLOY,
         "greenline check-deploy --nginx /etc/nginx/nginx.conf --gunicorn gunicorn.conf.py": DEPLOY,
     },
-    "doctor.md": {"# shop.py": f"{DOCTOR}::test_the_example_is_what_the_command_prints"},
+    "doctor.md": {
+        "# shop.py": f"{DOCTOR}::test_the_example_is_what_the_command_prints",
+        "# wait.py": f"{DOCTOR}::{RUNS}",
+    },
     "documents.md": {
         "flask documents populate *": BULK,
         "flask documents copy *": BULK,

@@ -1,7 +1,8 @@
 """
 The kinds of findings, in the order of their codes.
 
-GL1xx: its dependencies. GL2xx: the code. GL3xx: its import. A code keeps its meaning for ever.
+GL1xx: its dependencies. GL2xx: the code. GL3xx: its import. GL4xx: what
+happens when it runs. A code keeps its meaning for ever.
 """
 
 from greenline.deploy.findings import Level
@@ -140,6 +141,62 @@ SLOW_IMPORT = Code(
     "GL305", REMARK, "an import that takes long",
     "A worker serves nothing before its end, and a killed one is replaced that much later.",
     "python -X importtime names the modules.",
+)  # fmt: skip
+
+BLOCKS = Code(
+    "GL401", ERROR, "a wait that blocks the hub",
+    "It waits below Python, and no other request of its worker runs meanwhile.",
+    "Name it in GREENLINE_OFFLOAD, or take a library that waits in Python.",
+)  # fmt: skip
+COMPUTES = Code(
+    "GL402", REMARK, "computing that keeps the hub",
+    "The other requests of its worker wait meanwhile, as threads wait for the interpreter's lock.",
+    "Have a worker for each core; hand what takes seconds to a queue.",
+)  # fmt: skip
+OUTSIDE_OF_A_POOL = Code(
+    "GL403", WARNING, "a connection in a request, outside of a pool",
+    "Each request connects anew, and all of them together may exceed max_connections.",
+    "Set GREENLINE_POOL=1, which makes it a checkout from a pool.",
+)  # fmt: skip
+LEFT_OPEN = Code(
+    "GL404", WARNING, "a connection that is open after its request",
+    "It occupies a place at the server until the garbage collector finds it.",
+    "Close it in the request, by contextlib.closing() for instance.",
+)  # fmt: skip
+IDLE_IN_TRANSACTION = Code(
+    "GL405", WARNING, "a transaction that is open while no request is in progress",
+    "It keeps the locks of its rows, and a connection that others wait for.",
+    "Commit or roll back in the request: a with block of the connection does it.",
+)  # fmt: skip
+MANY_ROUND_TRIPS = Code(
+    "GL406", WARNING, "many round trips to databases in one request",
+    "Each waits for the server, with a connection that others wait for.",
+    "Read in one statement what a loop reads row by row.",
+)  # fmt: skip
+LEAVES_GREENLETS = Code(
+    "GL407", REMARK, "threads or greenlets that requests leave behind",
+    "Each keeps its memory, and what it holds.",
+    "Wait for their end in the request, or hand the work to a queue.",
+)  # fmt: skip
+GROWS = Code(
+    "GL408", WARNING, "memory that grows with each request",
+    "The worker is ended by the system at some time, with the requests in progress.",
+    "Find what is kept with tracemalloc; max_requests replaces a worker in time.",
+)  # fmt: skip
+NO_DEADLINE = Code(
+    "GL409", REMARK, "a long request without a deadline",
+    "gunicorn's timeout does not end it: that ends a worker whose hub is blocked.",
+    "Set REQUEST_TIMEOUT.",
+)  # fmt: skip
+FAILS = Code(
+    "GL410", ERROR, "what fails on a green worker alone",
+    "It succeeds without the patching, or on threads.",
+    "Read its error; the other findings may name the cause.",
+)  # fmt: skip
+NO_RUN = Code(
+    "GL411", ERROR, "the application could not be run",
+    "What happens when it runs is not known.",
+    "Start it by hand in this folder and with these variables, and mend what is named.",
 )  # fmt: skip
 
 CODES = tuple(each for each in list(globals().values()) if isinstance(each, Code))

@@ -3,8 +3,9 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -13,32 +14,52 @@ import click
 
 from greenline import settings
 from greenline.deploy.findings import Level
-from greenline.doctor.findings import Facts
+from greenline.doctor.codes import NO_RUN
+from greenline.doctor.findings import Facts, Finding
 from greenline.errors import ConfigError
 from greenline.lazy import needs_extra
 
 if TYPE_CHECKING:
     from greenline.doctor.examine import Examined
     from greenline.doctor.project import Project
+    from greenline.doctor.trial import Trial
 
+FILE = click.Path(exists=True, dir_okay=False)
 PROGRESS_S = 2.0
 PGBOUNCER_PORT = "6432"
 RECURSION = 10_000  # a chain of a thousand + signs is nested that deeply
 
 
 @click.command("doctor")
-@click.argument("target")
+@click.argument("target", default=".")
+@click.option("--run", "tests", metavar="COMMAND", help="Run the tests, as they are and patched.")
+@click.option("--serve", is_flag=True, help="Serve TARGET on a worker until Ctrl-C.")
+@click.option("--replay", metavar="LOG", type=FILE, help="Ask for what an access log has, on sync, "
+              "on gthread and on ours.")  # fmt: skip
+@click.option("--bind", default="127.0.0.1:8000", show_default=True, help="Where --serve listens.")
+@click.option("--seconds", type=click.FloatRange(1), default=10, show_default=True,
+              help="How long --replay asks each.")  # fmt: skip
+@click.option("--clients", type=click.IntRange(1), default=20, show_default=True,
+              help="How many ask at once.")  # fmt: skip
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--sarif", "form", flag_value="sarif", help="Print SARIF 2.1.0, for code scanning.")
 @click.option("--github", "form", flag_value="github", help="Print GitHub's annotations.")
 @click.pass_context
-def doctor(context: click.Context, /, target: str, form: str | None) -> None:
+def doctor(
+    context: click.Context,
+    /,
+    target: str,
+    form: str | None,
+    tests: str | None,
+    **served: Any,
+) -> None:
     """
     Report what in an application goes wrong on a green worker.
 
     TARGET is what gunicorn is given, such as shop.wsgi:app: its code in the current folder is read,
-    and it is imported once, in a process of its own. A folder is read and not imported. Exits with
-    0 when there is no error, 1 when there is one, 2 for wrong use.
+    and it is imported once, in a process of its own. A folder (the default is the current one) is
+    read and not imported. With --run, --serve or --replay the application runs as well, and a
+    verdict is given. Exits with 0 when there is no error, 1 when there is one, 2 for wrong use.
     """
     sys.setrecursionlimit(RECURSION)
     try:
@@ -46,7 +67,8 @@ def doctor(context: click.Context, /, target: str, form: str | None) -> None:
             from rich.console import Console
 
             from greenline.doctor import report
-        examined = _examine(target)
+        _check(target, tests, **served)
+        examined = _examine(target, partial(_trial, target, tests, **served))
     except (ConfigError, ModuleNotFoundError) as error:
         raise click.UsageError(str(error)) from error
     if form is None:
@@ -56,10 +78,41 @@ def doctor(context: click.Context, /, target: str, form: str | None) -> None:
     context.exit(int(any(each.level == Level.ERROR for each in examined.findings)))
 
 
-def _examine(target: str) -> "Examined":
-    from greenline.doctor import imports
+def _check(target: str, tests: str | None, *, serve: bool, replay: str | None, **_: Any) -> None:
+    if (tests is not None) + serve + (replay is not None) > 1:
+        raise ConfigError("there is one of --run, --serve and --replay")
+    if (serve or replay is not None) and Path(target).is_dir():
+        raise ConfigError(f"{target!r} is a folder: a server needs a module:name")
+
+
+def _trial(
+    target: str,
+    tests: str | None,
+    *,
+    serve: bool,
+    replay: str | None,
+    bind: str,
+    seconds: float,
+    clients: int,
+) -> "Trial | None":
+    """Run the application as the options say; None without one of them."""
+    from greenline.doctor import trial
+
+    folder = Path.cwd()
+    if tests is not None:
+        return trial.run(tests, folder)
+    if serve:
+        return trial.serve(target, folder, bind)
+    if replay is not None:
+        return trial.replay(Path(replay), target, folder, seconds, clients)
+    return None
+
+
+def _examine(target: str, run: "Callable[[], Trial | None]") -> "Examined":
+    from greenline.doctor import imports, verdict
     from greenline.doctor.examine import examine
     from greenline.doctor.project import load
+    from greenline.doctor.trial import TrialError
 
     is_folder = Path(target).is_dir()
     if not is_folder and not target.partition(":")[0].replace(".", "_").isidentifier():
@@ -70,6 +123,14 @@ def _examine(target: str) -> "Examined":
         if not is_folder:
             seen = imports.probe(project, target)
             examined.add(project, imports.findings(project, target, seen))
+    try:
+        tried = run()
+    except TrialError as error:
+        examined.add(project, [Finding(NO_RUN, "", 0, str(error))])
+        return examined
+    if tried is not None:
+        examined.add(project, verdict.findings(project, tried))
+        examined.verdict = verdict.verdict(project, tried, examined.findings)
     return examined
 
 

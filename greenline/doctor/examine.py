@@ -23,12 +23,14 @@ class Examined:
     :param ignored: what does not, and why.
     :param unreadable: the files that could not be read, and why.
     :param lines: the number of lines that were read, int.
+    :param verdict: what its run has shown, str; empty: it was not run.
     """
 
     findings: list[Finding] = field(default_factory=list)
     ignored: list[tuple[Finding, str]] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     lines: int = 0
+    verdict: str = ""
 
     def add(self, project: Project, findings: Iterable[Finding], codes: Iterable[str] = ()) -> None:
         """

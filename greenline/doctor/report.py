@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from greenline import __version__
@@ -44,14 +43,16 @@ def print_text(examined: Examined, console: Console) -> None:
         for each in found:
             if (each.level, each.code) == code:
                 place = Text(where(each), style="bold") if each.path else Text("")
-                line = Text.assemble(place, ": " if each.path else "", each.what)
-                console.print(Padding(line, (0, 0, 0, 2)), soft_wrap=True)
-        console.print(Padding(Text(f"why: {kind.why}", style="dim"), (0, 0, 0, 2)))
-        console.print(Padding(Text(f"do:  {kind.fix}", style="dim"), (0, 0, 0, 2)))
+                line = Text.assemble("  ", place, ": " if each.path else "", each.what)
+                console.print(line, soft_wrap=True)
+        for title, text in (("why: ", kind.why), ("do:  ", kind.fix)):
+            console.print(Text(f"  {title}{text}", style="dim"), soft_wrap=True)
         console.print()
     for path, reason in examined.unreadable:
         console.print(Text(f"{path} was not read: {reason}"), soft_wrap=True)
     console.print(summary(examined))
+    if examined.verdict:
+        console.print(Text(examined.verdict, style="bold"), soft_wrap=True)
 
 
 def summary(examined: Examined) -> str:
@@ -73,6 +74,7 @@ def as_json(examined: Examined) -> str:
         "ignored": [{**_document(each), "reason": reason} for each, reason in examined.ignored],
         "unreadable": [{"path": path, "reason": reason} for path, reason in examined.unreadable],
         "lines": examined.lines,
+        "verdict": examined.verdict,
     }
     return msgspec.json.format(msgspec.json.encode(document)).decode()
 

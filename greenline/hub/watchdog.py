@@ -287,7 +287,7 @@ def _records(notes: list[float], sections: list[str], beat_s: float) -> Iterator
     # Not strict: the thread may be in the middle of _forget(), and a dump may lack this thread.
     numbers = zip(*[iter(notes)] * NUMBERS, strict=False)
     for section, (noted_s, *values) in zip(sections, numbers, strict=False):
-        stack = _stack(section)
+        stack = stack_of(section)
         # The hub waits for events, or has just begun to run again.
         is_waiting = not stack or (stack[-1][0], stack[-1][2]) == HUB
         if noted_s == beat_s and not is_waiting:
@@ -295,7 +295,8 @@ def _records(notes: list[float], sections: list[str], beat_s: float) -> Iterator
             yield StackRecord(gap_s, begun, pending, callbacks, head, stack)
 
 
-def _stack(section: str) -> Stack:
+def stack_of(section: str) -> Stack:
+    """Return the frames in a section of one thread, as faulthandler writes it."""
     frames = [
         (_unescaped(file), int(number) if number.isdigit() else 0, _unescaped(function))
         for file, number, function in FRAME.findall(section)

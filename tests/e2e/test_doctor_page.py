@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -26,9 +28,30 @@ def test_the_example_is_what_the_command_prints(tmp_path: Path) -> None:
     write_example(PAGE, "shop.py", tmp_path)
     done = run(tmp_path)
     assert done.returncode == 1, done.stderr
-    (example,) = (each for each in blocks(read(PAGE), "") if each.startswith("$ greenline doctor"))
+    (example,) = (
+        each for each in blocks(read(PAGE), "") if each.startswith("$ greenline doctor shop")
+    )
     printed = "\n".join(line.rstrip() for line in done.stdout.splitlines())
     assert example.partition("\n")[2].strip() == printed.strip()
+
+
+def test_the_example_that_runs_prints_the_same_kinds_of_figures(tmp_path: Path) -> None:
+    """Line by line, with other figures."""
+    write_example(PAGE, "wait.py", tmp_path)
+    (log,) = (each for each in blocks(read(PAGE), "") if each.startswith("192.0.2.1"))
+    (tmp_path / "access.log").write_text(log)
+    (example,) = (each for each in blocks(read(PAGE), "") if "--replay" in each)
+    command, _, expected = example.partition("\n")
+    done = subprocess.run(
+        [BIN / "greenline", *shlex.split(command)[2:]],
+        cwd=tmp_path, env=environ({"COLUMNS": "100"}), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert without_figures(done.stdout) == without_figures(expected)
+
+
+def without_figures(text: str) -> list[str]:
+    return [re.sub(r"\d+(\.\d+)?", "0", line).rstrip() for line in text.strip().splitlines()]
 
 
 @pytest.mark.parametrize("form", ["json", "sarif", "github"])

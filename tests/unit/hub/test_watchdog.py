@@ -2,7 +2,7 @@
 
 import pytest
 
-from greenline.hub.watchdog import _sections, _stack
+from greenline.hub.watchdog import _sections, stack_of
 
 
 @pytest.mark.parametrize("name", ["", " [gunicorn]"], ids=["up to 3.13", "from 3.14 on"])
@@ -19,6 +19,6 @@ def test_finds_the_hubs_thread_among_others(name: str) -> None:
         "  ...\n\n"
     )
     sections = _sections((look * 2).encode(), 0x12AB)
-    assert [_stack(section) for section in sections] == [
+    assert [stack_of(section) for section in sections] == [
         [("", 0, "???"), ("inner.py", 4, "inner")]
     ] * 2

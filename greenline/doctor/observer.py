@@ -1,0 +1,222 @@
+"""
+Observe an application while it runs, and write one JSON document at the end.
+
+:class:`ObservedWorker` serves requests; :func:`start_in_script` observes a process without our
+worker, such as the application's tests. The document is an
+:class:`~greenline.doctor.observations.Observations`.
+"""
+
+import atexit
+import os
+import resource
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+import gevent
+import msgspec
+from gevent import getcurrent
+
+from greenline import settings
+from greenline.doctor.observations import FOLDER, Connections, Observations, Requests
+from greenline.doctor.sampler import Sampler
+from greenline.hub import request_end
+from greenline.offload.imports import after_import
+from greenline.patch import patch_all
+from greenline.worker import GreenWorker
+
+# Code below which a connection is made for a pool, or for the thread that keeps it.
+POOLS = ("sqlalchemy.pool", "psycopg2.pool", "django.db.backends")
+IN_TRANSACTION = 2  # psycopg2.extensions.STATUS_BEGIN
+WARM_UP = 50  # requests, after which memory is expected to stay the same
+
+
+@dataclass
+class _Request:
+    path: str
+    begun_s: float
+    trips: int = 0
+    made: list[tuple[Any, str]] = field(default_factory=list)
+
+
+class Observer:
+    """Observe this process, once its standard library is patched."""
+
+    def __init__(self) -> None:
+        self._sampler = Sampler()
+        self._requests = Requests()
+        self._connections = Connections(Counter(), Counter(), Counter())
+        self._in_progress: dict[Any, _Request] = {}
+        self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._open: dict[Any, str] = {}  # weak references to connections, with their places
+        self._reported: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._stable_kib = 0
+
+    def start(self) -> None:
+        """Begin to observe."""
+        gevent.Greenlet.add_spawn_callback(self._note_greenlet)
+        after_import("psycopg2", lambda _: self._observe_psycopg2())
+        after_import("pymongo", lambda _: self._observe_pymongo())
+        request_end.functions.append(self._end)
+        self._sampler.start()
+
+    def stop(self) -> Observations:
+        """Stop, and return what was seen."""
+        requests = self._requests
+        requests.timeout_s = settings.REQUEST_TIMEOUT.read()
+        requests.greenlets = sum(not each.dead for each in self._begun)
+        if requests.count > WARM_UP:
+            requests.grown_kib = max(0, _memory_kib() - self._stable_kib)
+        self._look_at_transactions()
+        return Observations(self._sampler.stop(), requests, self._connections)
+
+    def requests(self, application: Any) -> Any:
+        """Return *application*, with its requests observed."""
+
+        def observed(environ: dict[str, Any], start_response: Any) -> Any:
+            self._in_progress[getcurrent()] = _Request(environ.get("PATH_INFO", ""), monotonic())
+            return application(environ, start_response)
+
+        return observed
+
+    def _end(self) -> None:
+        request, total = self._in_progress.pop(getcurrent(), None), self._requests
+        if request is None:
+            return
+        path = request.path
+        total.count += 1
+        total.longest_s[path] = max(total.longest_s.get(path, 0.0), monotonic() - request.begun_s)
+        total.trips[path] = max(total.trips.get(path, 0), request.trips)
+        if total.count == WARM_UP:
+            self._stable_kib = _memory_kib()
+        for reference, place in request.made:
+            conn = reference()
+            self._connections.left_open[place] += conn is not None and not conn.closed
+        if not self._in_progress:
+            self._look_at_transactions()
+
+    def _look_at_transactions(self) -> None:
+        for reference, place in list(self._open.items()):
+            conn = reference()
+            if conn is None or conn.closed:
+                del self._open[reference]
+            elif conn not in self._reported and conn.status == IN_TRANSACTION:
+                self._reported.add(conn)
+                self._connections.in_transaction[place] += 1
+
+    def _note_greenlet(self, greenlet: Any) -> None:
+        if getcurrent() in self._in_progress:
+            self._begun.add(greenlet)
+
+    def _note_trip(self) -> None:
+        if (request := self._in_progress.get(getcurrent())) is not None:
+            request.trips += 1
+
+    def _observe_psycopg2(self) -> None:
+        import psycopg2
+        from psycopg2 import extensions
+
+        connect, wait = psycopg2._connect, extensions.get_wait_callback()  # type: ignore[attr-defined]
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            conn = connect(*args, **kwargs)
+            self._note_connection(conn, sys._getframe(2))  # past psycopg2.connect()
+            return conn
+
+        def waiting(conn: Any) -> None:
+            self._note_trip()
+            wait(conn)  # type: ignore[misc]
+
+        psycopg2._connect = observed  # type: ignore[attr-defined]
+        if wait is not None:
+            extensions.set_wait_callback(waiting)
+
+    def _note_connection(self, conn: Any, frame: FrameType | None) -> None:
+        place = _place(frame)
+        self._open[weakref.ref(conn)] = place
+        request = self._in_progress.get(getcurrent())
+        if request is not None and not settings.POOL.read() and not _is_pooled(frame):
+            self._connections.outside[place] += 1
+            request.made.append((weakref.ref(conn), place))
+
+    def _observe_pymongo(self) -> None:
+        from pymongo import monitoring
+
+        note = self._note_trip
+
+        class Listener(monitoring.CommandListener):
+            def started(self, event: Any) -> None:
+                note()
+
+            def succeeded(self, event: Any) -> None: ...
+
+            def failed(self, event: Any) -> None: ...
+
+        monitoring.register(Listener())
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_pooled(frame: FrameType | None) -> bool:
+    return any(each.f_globals.get("__name__", "").startswith(POOLS) for each in _frames(frame))
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return the innermost line of the application's own code, ``file:line``."""
+    for each in _frames(frame):
+        if is_own(each.f_code.co_filename):
+            return f"{each.f_code.co_filename}:{each.f_lineno}"
+    return ""
+
+
+def is_own(path: str) -> bool:
+    """Return whether the file *path* is the application's own: in its folder, not installed."""
+    return path.startswith(os.getcwd() + os.sep) and "site-packages" not in path
+
+
+def _memory_kib() -> int:
+    """Return how much memory this process has in use, in KiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() // 1024
+
+
+def _write(observer: Observer) -> None:
+    path = Path(os.environ[FOLDER]) / f"{os.getpid()}.json"
+    path.write_bytes(msgspec.json.encode(observer.stop()))
+
+
+class ObservedWorker(GreenWorker):
+    """The worker, with its requests observed."""
+
+    wsgi: Any
+
+    def prepare(self) -> None:
+        """Observe from now on: the application is loaded."""
+        super().prepare()
+        self._observer = Observer()
+        self._observer.start()
+        self.wsgi = self._observer.requests(self.wsgi)
+
+    def run(self) -> None:
+        """Serve, and write what was seen."""
+        super().run()
+        _write(self._observer)
+
+
+def start_in_script() -> None:
+    """Patch this process and observe it until its end."""
+    patch_all()
+    observer = Observer()
+    observer.start()
+    atexit.register(partial(_write, observer))

@@ -1,0 +1,170 @@
+"""
+Record what the main thread does while its event loop does not run.
+
+A native thread looks every ``PERIOD_S`` whether the loop has run since the last look. If it has
+not, the stack of the main thread and its scheduler statistics are written to a file, which is read
+at the end: what waits uses no processor and does not wait for one. The native thread makes no
+object that the garbage collector tracks, for the reason in :mod:`greenline.hub.watchdog`.
+"""
+
+import faulthandler
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any, NamedTuple
+
+import gevent
+from gevent.monkey import get_original
+
+from greenline.doctor.observations import Blocks, Site
+from greenline.hub.watchdog import HUB, Stack, stack_of, without_collection
+
+PERIOD_S = 0.01
+BLOCK_S = 0.02  # what is shorter is not counted
+WAITING_SHARE = 0.5  # of the time of a block, without the processor: it waits
+NS = 1e-9
+SCHEDSTAT = "/proc/self/task/{}/schedstat"  # of Linux: Documentation/scheduler/sched-stats.rst
+RECORD = re.compile(r"^@ (\S+) (\S+) (\d+) (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S)
+
+
+class Record(NamedTuple):
+    """
+    One look at the main thread.
+
+    :param now_s: the time, float seconds of the monotonic clock.
+    :param beat_s: when the loop has run last, float.
+    :param cpu_s: the CPU time of the main thread so far, float seconds.
+    :param queued_s: the time in which it has waited for a processor so far, float seconds.
+    :param stack: its frames, the outermost first.
+    """
+
+    now_s: float
+    beat_s: float
+    cpu_s: float
+    queued_s: float
+    stack: Stack
+
+
+class Sampler:
+    """Record the thread that calls :meth:`start`, which must be the main thread."""
+
+    def __init__(self) -> None:
+        self._thread = 0
+        self._beat_s = self._began_s = self._now_s = 0.0
+        self._statistics = -1
+        self._timer: Any = None
+        self._file: Any = None
+
+    def start(self) -> None:
+        """Begin to record."""
+        self._thread = get_original("_thread", "get_ident")()
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  until stop()
+        self._beat_s = self._began_s = monotonic()
+        self._timer = gevent.get_hub().loop.timer(PERIOD_S / 2, PERIOD_S / 2, ref=False)
+        self._timer.start(self._beat)
+        get_original("_thread", "start_new_thread")(self._record, (self._timer,))
+
+    def stop(self) -> Blocks:
+        """Stop, and return the blocks that were recorded."""
+        timer, self._timer = self._timer, None
+        timer.close()
+        get_original("time", "sleep")(2 * PERIOD_S)  # the native thread ends its last record
+        self._file.seek(0)
+        with self._file:
+            text = self._file.read().decode("ascii", "replace")
+        return blocks(records(text, self._thread), monotonic() - self._began_s)
+
+    def _beat(self) -> None:
+        self._beat_s = monotonic()
+
+    def _record(self, timer: Any) -> None:
+        """Run in the native thread until the sampler is stopped."""
+        sleep, write_head, fd = get_original("time", "sleep"), self._write_head, self._file.fileno()
+        statistics = self._statistics = os.open(SCHEDSTAT.format(os.getpid()), os.O_RDONLY)
+        while self._timer is timer:
+            sleep(PERIOD_S)
+            self._now_s = monotonic()
+            if self._now_s - self._beat_s >= PERIOD_S:
+                without_collection(write_head)
+                faulthandler.dump_traceback(fd, True)
+        os.close(statistics)
+
+    def _write_head(self) -> None:
+        os.write(self._file.fileno(), b"@ %.4f %.4f " % (self._now_s, self._beat_s))
+        os.write(self._file.fileno(), os.pread(self._statistics, 100, 0))
+
+
+def records(text: str, thread: int) -> Iterator[Record]:
+    """
+    Yield the records in *text*.
+
+    :param thread: the identity of the main thread, int.
+    """
+    section = re.compile(rf"^Thread 0x0*{thread:x}\b.*\n((?:  .*\n)*)", re.M)
+    for now_s, beat_s, cpu_ns, queued_ns, dump in RECORD.findall(text):
+        found = section.search(dump)
+        if found is not None:
+            yield Record(
+                float(now_s), float(beat_s), int(cpu_ns) * NS, int(queued_ns) * NS,
+                stack_of(found[1]),
+            )  # fmt: skip
+
+
+def blocks(found: Iterator[Record], seconds: float) -> Blocks:
+    """
+    Return the blocks in the records.
+
+    Records that follow each other belong to one block while the loop has not run in between and the
+    main thread does the same: wait, or compute.
+
+    :param seconds: the length of the run, float.
+    """
+    result, by_stack = Blocks(seconds), dict[Any, Site]()
+    block: list[Record] = []
+    is_waiting = False
+    last: Record | None = None
+    for record in found:
+        if last is None or last.beat_s != record.beat_s or _is_hub(record):
+            _close(block, is_waiting, result, by_stack)
+            block = [] if _is_hub(record) else [record]
+        else:
+            was_waiting, is_waiting = is_waiting, _waits(last, record)
+            if len(block) > 1 and was_waiting != is_waiting:
+                _close(block, was_waiting, result, by_stack)
+                block = [last]
+            block.append(record)
+        last = record
+    _close(block, is_waiting, result, by_stack)
+    result.sites = sorted(by_stack.values(), key=lambda site: -site.total_s)
+    return result
+
+
+def _is_hub(record: Record) -> bool:
+    return not record.stack or (record.stack[-1][0], record.stack[-1][2]) == HUB
+
+
+def _waits(last: Record, record: Record) -> bool:
+    # What waits for a processor is late because of other processes, and counts as computing.
+    busy_s = record.cpu_s - last.cpu_s + record.queued_s - last.queued_s
+    return busy_s < (1 - WAITING_SHARE) * (record.now_s - last.now_s)
+
+
+def _close(
+    block: list[Record], is_waiting: bool, result: Blocks, by_stack: dict[Any, Site]
+) -> None:
+    """Count a block that has ended."""
+    took_s = block[-1].now_s - block[0].now_s + PERIOD_S if len(block) > 1 else 0.0
+    if took_s < BLOCK_S:
+        return
+    if is_waiting:
+        result.waits_s += took_s
+    else:
+        result.computes_s += took_s
+    stack = block[len(block) // 2].stack
+    key = (is_waiting, tuple(stack) if is_waiting else stack[-1][:1] + stack[-1][2:])
+    site = by_stack.setdefault(key, Site(stack, is_waiting))
+    site.count += 1
+    site.total_s += took_s
+    site.longest_s = max(site.longest_s, took_s)

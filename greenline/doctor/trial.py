@@ -1,0 +1,234 @@
+"""
+Run an application's own tests, or serve it, and collect what happens.
+
+An access log is replayed from :data:`CLIENTS` clients, each over one connection, on gunicorn's sync
+and gthread workers and on ours, in turn: with one worker process, in a closed loop. Only what a log
+has of GET is asked, because it may be asked again.
+"""
+
+import http.client
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import msgspec
+
+from greenline.doctor.imports import ROOT
+from greenline.doctor.observations import FOLDER, Observations
+
+OURS, GTHREAD, SYNC = "greenline", "gthread, 8 threads", "sync"
+WORKERS = {
+    SYNC: ["-k", "sync"],
+    GTHREAD: ["-k", "gthread", "--threads", "8"],
+    OURS: ["-k", "greenline.doctor.observer.ObservedWorker"],
+}
+CLIENTS, SECONDS = 20, 10.0
+WARM_UP_S = 1.0
+START_LIMIT_S, STOP_LIMIT_S, ANSWER_LIMIT_S = 60.0, 40.0, 60.0
+GET = re.compile(r'"GET (/\S*) HTTP/[\d.]+"')
+# Python imports it at its start; one of the environment, which it shadows, is executed as well.
+SITECUSTOMIZE = """\
+import sys
+sys.path.append({root!r})
+from greenline.doctor import observer
+observer.start_in_script()
+sys.path.remove({folder!r})
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+if spec := PathFinder.find_spec("sitecustomize"):
+    spec.loader.exec_module(module_from_spec(spec))
+"""
+
+
+class TrialError(Exception):
+    """The application could not be run."""
+
+
+@dataclass
+class Load:
+    """
+    The answers to a load.
+
+    :param seconds: how long it took, float.
+    :param statuses: the number of answers by status; 0: no answer.
+    """
+
+    seconds: float
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def answers_s(self) -> float:
+        """The answers below 500, for each second."""
+        good = sum(count for status, count in self.statuses.items() if 0 < status < 500)
+        return good / self.seconds
+
+    @property
+    def failed(self) -> int:
+        """How many requests have failed."""
+        return self.statuses.total() - round(self.answers_s * self.seconds)
+
+
+@dataclass
+class Trial:
+    """
+    What happened.
+
+    :param observed: what was seen in each process on our worker, or in each process of the tests.
+    :param loads: the load of each worker, by its name.
+    :param tests: the exit status and the seconds of the tests, without patching and with it.
+    """
+
+    observed: list[Observations] = field(default_factory=list)
+    loads: dict[str, Load] = field(default_factory=dict)
+    tests: list[tuple[int, float]] = field(default_factory=list)
+
+
+def run(command: str, folder: Path) -> Trial:
+    """
+    Run *command* twice in *folder*: as it is, and with each Python that it starts patched.
+
+    :param command: such as ``pytest -x``, str.
+    :raises TrialError: there is no such program.
+    """
+    trial, words = Trial(), shlex.split(command)
+    with tempfile.TemporaryDirectory(prefix="greenline-doctor-") as name:
+        text = SITECUSTOMIZE.format(root=ROOT, folder=name)
+        (Path(name) / "sitecustomize.py").write_text(text)
+        path = os.pathsep.join(filter(None, [name, os.environ.get("PYTHONPATH")]))
+        for more in ({}, {FOLDER: name, "PYTHONPATH": path}):
+            begun_s = monotonic()
+            try:
+                # Its output goes to stderr: stdout is the doctor's.
+                done = subprocess.run(
+                    words, cwd=folder, env={**os.environ, **more}, stdout=sys.stderr, check=False
+                )
+            except OSError as error:
+                raise TrialError(f"{words[0]}: {error.strerror}") from error
+            trial.tests.append((done.returncode, monotonic() - begun_s))
+        trial.observed = _read(Path(name))
+    return trial
+
+
+def serve(target: str, folder: Path, bind: str) -> Trial:
+    """Serve *target* on our worker until Ctrl-C, and return what was seen."""
+    with tempfile.TemporaryDirectory(prefix="greenline-doctor-") as name:
+        with _server(OURS, target, folder, bind, Path(name)), suppress(KeyboardInterrupt):
+            print(f"serving on http://{bind}; Ctrl-C ends it", file=sys.stderr, flush=True)
+            signal.pause()
+        return Trial(_read(Path(name)))
+
+
+def replay(log: Path, target: str, folder: Path, seconds: float, clients: int) -> Trial:
+    """
+    Serve *target* on each worker in turn, and replay *log*.
+
+    :param log: an access log in the common or the combined format.
+    :param seconds: how long each worker is asked, float.
+    :param clients: how many ask at once, int.
+    :raises TrialError: the log has no GET, or the application does not answer.
+    """
+    paths = GET.findall(log.read_text(errors="replace"))
+    if not paths:
+        raise TrialError(f"{log}: no line has a GET, as the common log format has it")
+    trial = Trial()
+    with tempfile.TemporaryDirectory(prefix="greenline-doctor-") as name:
+        for worker in WORKERS:
+            bind = f"127.0.0.1:{_free_port()}"
+            with _server(worker, target, folder, bind, Path(name)):
+                ask(bind, paths, WARM_UP_S, clients)
+                trial.loads[worker] = ask(bind, paths, seconds, clients)
+        trial.observed = _read(Path(name))
+    return trial
+
+
+def ask(bind: str, paths: Sequence[str], seconds: float, clients: int) -> Load:
+    """Ask the server on *bind* for *paths* in turn, and return its answers."""
+    load, begun_s = Load(seconds), monotonic()
+    turns = iter(range(sys.maxsize))
+
+    def client() -> None:
+        host, _, port = bind.rpartition(":")
+        conn = http.client.HTTPConnection(host, int(port), timeout=ANSWER_LIMIT_S)
+        while monotonic() < begun_s + seconds:
+            try:
+                conn.request("GET", paths[next(turns) % len(paths)])
+                response = conn.getresponse()
+                response.read()
+                load.statuses[response.status] += 1
+            except (OSError, http.client.HTTPException):
+                load.statuses[0] += 1
+                conn.close()
+        conn.close()
+
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(clients)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    load.seconds = monotonic() - begun_s
+    return load
+
+
+@contextmanager
+def _server(worker: str, target: str, folder: Path, bind: str, reports: Path) -> Iterator[None]:
+    """Run gunicorn with one worker process for the length of the block."""
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ROOT]))
+    arguments = [*WORKERS[worker], "-w", "1", "-b", bind, "--graceful-timeout", "5", target]
+    with tempfile.TemporaryFile() as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "gunicorn", *arguments],
+            cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env={**os.environ, FOLDER: str(reports), "PYTHONPATH": path},
+        )  # fmt: skip
+        try:
+            _wait_until_ready(child, bind, log)
+            yield
+        finally:
+            child.terminate()
+            try:
+                child.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+
+
+def _wait_until_ready(child: "subprocess.Popen[bytes]", bind: str, log: Any) -> None:
+    host, _, port = bind.rpartition(":")
+    until_s = monotonic() + START_LIMIT_S
+    while child.poll() is None and monotonic() < until_s:
+        # A worker that has booted answers; the listener is there before.
+        with suppress(OSError), socket.create_connection((host, int(port)), 1.0) as sock:
+            sock.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            sock.settimeout(ANSWER_LIMIT_S)
+            if sock.recv(1):
+                return
+        sleep(0.1)
+    log.seek(0)
+    lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    raise TrialError(f"gunicorn does not serve: {lines[-1] if lines else 'it printed nothing'}")
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _read(folder: Path) -> list[Observations]:
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise TrialError("nothing was observed: no Python process has come to its orderly end")
+    return [msgspec.json.decode(path.read_bytes(), type=Observations) for path in paths]

@@ -1,0 +1,186 @@
+"""Turn what has happened into findings and a verdict."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from greenline.deploy.findings import Level
+from greenline.doctor.codes import (
+    BLOCKS,
+    COMPUTES,
+    FAILS,
+    GROWS,
+    IDLE_IN_TRANSACTION,
+    LEAVES_GREENLETS,
+    LEFT_OPEN,
+    MANY_ROUND_TRIPS,
+    NO_DEADLINE,
+    OUTSIDE_OF_A_POOL,
+)
+from greenline.doctor.findings import Finding
+from greenline.doctor.observations import Observations, Site, Stack
+from greenline.doctor.project import Project
+from greenline.doctor.trial import GTHREAD, OURS, SYNC, Trial
+
+MIN_BLOCKS, LONG_BLOCK_S = 2, 0.2  # a single short one may be the machine's
+MANY_TRIPS = 30
+LONG_S = 5.0
+MIN_GREENLETS = 5
+GROWTH_KIB, MIN_REQUESTS = 10, 200  # for each request, of at least so many
+MAX_BLOCKED = 0.2  # of the time: with more, the worker is slower than threads
+MAX_COMPUTING = 0.8  # of the time: with more there is nothing to gain
+INSTALLED = f"site-packages{os.sep}"
+
+
+def findings(project: Project, trial: Trial) -> Iterator[Finding]:
+    """Yield what *trial* has found in *project*."""
+    yield from _blocks(project, trial)
+    for code, name in (
+        (OUTSIDE_OF_A_POOL, "outside"),
+        (LEFT_OPEN, "left_open"),
+        (IDLE_IN_TRANSACTION, "in_transaction"),
+    ):
+        places: Counter[str] = sum(
+            (Counter(getattr(each.connections, name)) for each in trial.observed), Counter()
+        )
+        for place, count in places.most_common():
+            path, _, line = place.rpartition(":")
+            shown = project.shown(Path(path)) if path else ""
+            yield Finding(code, shown, int(line or 0), _counted(count, "time"))
+    for each in trial.observed:
+        yield from _requests(each)
+    yield from _failures(trial)
+
+
+def _blocks(project: Project, trial: Trial) -> Iterator[Finding]:
+    """Yield what has blocked the hub, by line and library."""
+    by_place: dict[tuple[str, int, str], dict[bool, Site]] = {}
+    for site in (each for seen in trial.observed for each in seen.blocks.sites):
+        place = *own_line(project, site.stack), library(project, site.stack)
+        kinds = by_place.setdefault(place, {each: Site(site.stack, each) for each in (True, False)})
+        found = kinds[site.waits]
+        found.count += site.count
+        found.total_s += site.total_s
+        found.longest_s = max(found.longest_s, site.longest_s)
+    # A machine that stops for a moment makes what computes look like a wait: the longer one counts.
+    longer = {place: max(kinds.values(), key=_total) for place, kinds in by_place.items()}
+    for (path, line, name), site in sorted(longer.items(), key=lambda item: -item[1].total_s):
+        # Tests compute a lot, and by themselves.
+        is_counted = site.waits or not trial.tests
+        if is_counted and (site.count >= MIN_BLOCKS or site.longest_s >= LONG_BLOCK_S):
+            file, at, function = site.stack[-1]
+            is_there = (project.shown(Path(file)), at) == (path, line)
+            what = (
+                f"{name}: {_counted(site.count, 'time')}, {site.total_s:.2f} s in all, "
+                f"{site.longest_s * 1000:.0f} ms at most, in {function}"
+                f"{'' if is_there else f' ({_short(file)}:{at})'}"
+            )
+            yield Finding(BLOCKS if site.waits else COMPUTES, path, line, what)
+
+
+def _total(site: Site) -> float:
+    return site.total_s
+
+
+def _requests(seen: Observations) -> Iterator[Finding]:
+    requests = seen.requests
+    for path, trips in requests.trips.items():
+        if trips >= MANY_TRIPS:
+            yield Finding(MANY_ROUND_TRIPS, "", 0, f"{path}: {trips} round trips")
+    if requests.greenlets >= max(MIN_GREENLETS, requests.count // 10):
+        what = f"{requests.greenlets} of {_counted(requests.count, 'request')}"
+        yield Finding(LEAVES_GREENLETS, "", 0, what)
+    if requests.count >= MIN_REQUESTS and requests.grown_kib >= GROWTH_KIB * requests.count:
+        each = requests.grown_kib / requests.count
+        yield Finding(GROWS, "", 0, f"{each:.0f} KiB for each of {requests.count} requests")
+    for path, longest_s in requests.longest_s.items():
+        if longest_s >= LONG_S and requests.timeout_s is None:
+            yield Finding(NO_DEADLINE, "", 0, f"{path}: {longest_s:.0f} s")
+
+
+def _failures(trial: Trial) -> Iterator[Finding]:
+    if trial.tests:
+        (plain, _), (patched, _) = trial.tests
+        if patched and not plain:
+            yield Finding(FAILS, "", 0, f"the tests end with {patched}, and with 0 unpatched")
+    if trial.loads:
+        ours, threads = trial.loads[OURS], trial.loads[GTHREAD]
+        if ours.failed > threads.failed:
+            what = f"{ours.failed} of {ours.statuses.total()} requests, {threads.failed} on threads"
+            yield Finding(FAILS, "", 0, what)
+
+
+def own_line(project: Project, stack: Stack) -> tuple[str, int]:
+    """Return the file and the line of the innermost frame of the project; "" without one."""
+    for path, line, _ in reversed(stack):
+        if INSTALLED not in path and Path(path).is_relative_to(project.folder):
+            return project.shown(Path(path)), line
+    return "", 0
+
+
+def library(project: Project, stack: Stack) -> str:
+    """Return the package that the innermost frame of *stack* belongs to."""
+    path = stack[-1][0]
+    if INSTALLED in path:
+        return path.rpartition(INSTALLED)[2].partition(os.sep)[0].removesuffix(".py")
+    if Path(path).is_relative_to(project.folder):
+        return "the application"
+    return Path(path).stem
+
+
+def _short(path: str) -> str:
+    return path.rpartition(INSTALLED)[2]
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"
+
+
+def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
+    """
+    Say whether the application is ready for a green worker, and what it gains.
+
+    :param found: all findings, also those of its code.
+    """
+    seconds = sum(each.blocks.seconds for each in trial.observed) or 1.0
+    waits = sum(each.blocks.waits_s for each in trial.observed) / seconds
+    computes = sum(each.blocks.computes_s for each in trial.observed) / seconds
+    gain = _gain(trial)
+    if waits > MAX_BLOCKED and not _is_faster(trial):
+        sites = [each for seen in trial.observed for each in seen.blocks.sites if each.waits]
+        name = library(project, max(sites, key=lambda site: site.total_s).stack)
+        return (
+            f"Not for green threads: {waits:.0%} of the time is spent in waits that block the hub, "
+            f"most of it in {name}; use gthread.{gain}"
+        )
+    changes = dict.fromkeys(each.code for each in found if each.level != Level.REMARK)
+    computing = ""
+    if computes > MAX_COMPUTING and not trial.tests:
+        computing = f" It computes {computes:.0%} of the time: have a worker for each core."
+    if not changes:
+        return f"Ready.{gain}{computing}"
+    codes = sorted(changes, key=lambda code: (code.level != Level.ERROR, code.code))
+    listed = " ".join(f"{code.code}: {code.fix}" for code in codes)
+    count = (
+        f"this {'change' * (len(codes) == 1)}" if len(codes) == 1 else f"these {len(codes)} changes"
+    )
+    return f"Ready after {count}. {listed}{gain}{computing}"
+
+
+def _is_faster(trial: Trial) -> bool:
+    return bool(trial.loads) and trial.loads[OURS].answers_s > trial.loads[GTHREAD].answers_s
+
+
+def _gain(trial: Trial) -> str:
+    if trial.loads:
+        ours, threads, sync = (trial.loads[each].answers_s for each in (OURS, GTHREAD, SYNC))
+        ratios = f"{ours / (threads or 1):.2f} x and {ours / (sync or 1):.2f} x"
+        return (
+            f" {ours:.0f} answers a second, which are {ratios} those of gthread with 8 threads "
+            f"({threads:.0f}) and of sync ({sync:.0f})."
+        )
+    if trial.tests:
+        (_, plain_s), (_, patched_s) = trial.tests
+        return f" Its tests take {patched_s:.1f} s patched and {plain_s:.1f} s as they are."
+    return ""

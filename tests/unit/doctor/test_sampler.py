@@ -1,0 +1,80 @@
+"""greenline.doctor.sampler: blocks of the hub in the records of the main thread."""
+
+import pytest
+
+from greenline.doctor.observations import Stack
+from greenline.doctor.sampler import Record, blocks, records
+from greenline.hub.watchdog import HUB
+
+WAIT: Stack = [("app.py", 1, "view"), ("driver.py", 7, "query")]
+COMPUTE: Stack = [("app.py", 2, "view"), ("app.py", 9, "total")]
+IDLE: Stack = [("hub.py", 1, "main"), (HUB[0], 5, HUB[1])]
+DUMP = """\
+@ 12.0000 11.5000 250000000 1000000 7
+Thread 0x00000000000012ab (most recent call first):
+  File "driver.py", line 7 in query
+  File "app.py", line 1 in view
+
+Thread 0x00000000000012ac (most recent call first):
+  File "other.py", line 3 in run
+@ 12.0100 11.5000 260000000 1000000 8
+Thread 0x00000000000012ab (most recent call first):
+  File "app.py", line 1 in view
+"""
+
+
+def look(ms: int, *, beat_ms: int = 0, cpu_ms: int = 0, queued_ms: int = 0, stack: Stack) -> Record:
+    return Record(ms / 1000, beat_ms / 1000, cpu_ms / 1000, queued_ms / 1000, stack)
+
+
+def test_records_are_read_from_what_faulthandler_writes() -> None:
+    """Of the main thread alone, with the scheduler's figures in seconds."""
+    first, second = records(DUMP, 0x12AB)
+    assert first == Record(12.0, 11.5, 0.25, 0.001, [("app.py", 1, "view"), WAIT[1]])
+    assert second.stack == [("app.py", 1, "view")]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "queued", "waits"),
+    [(0, 0, True), (10, 0, False), (0, 10, False)],
+    ids=["waits", "computes", "waits for a processor"],
+)
+def test_a_block_waits_or_computes(cpu: int, queued: int, waits: bool) -> None:
+    """A wait for a processor is the machine's, and no wait of the application."""
+    found = blocks(
+        iter([
+            look(10 * n, cpu_ms=cpu * n, queued_ms=queued * n, stack=WAIT) for n in range(1, 6)
+        ]),
+        1.0,
+    )  # fmt: skip
+    (site,) = found.sites
+    assert (site.waits, site.count, site.stack) == (waits, 1, WAIT)
+    assert site.total_s == site.longest_s == pytest.approx(0.05)
+    assert (found.waits_s, found.computes_s) == pytest.approx((0.05, 0) if waits else (0, 0.05))
+
+
+def test_a_loop_that_has_run_begins_another_block() -> None:
+    """Two blocks of one line are counted together, the longest first."""
+    looks = [look(10 * n, stack=WAIT) for n in range(1, 4)]
+    looks += [look(100 + 10 * n, beat_ms=100, stack=WAIT) for n in range(1, 6)]
+    looks += [look(200 + 10 * n, beat_ms=200, cpu_ms=10 * n, stack=COMPUTE) for n in range(1, 4)]
+    waits, computes = blocks(iter(looks), 1.0).sites
+    assert (waits.count, waits.longest_s) == (2, pytest.approx(0.05))
+    assert waits.total_s == pytest.approx(0.08)
+    assert (computes.waits, computes.count) == (False, 1)
+
+
+def test_what_waits_and_then_computes_is_two_blocks() -> None:
+    """Although the loop does not run in between."""
+    looks = [look(10 * n, stack=WAIT) for n in range(1, 6)]
+    looks += [look(50 + 10 * n, cpu_ms=10 * n, stack=COMPUTE) for n in range(1, 6)]
+    found = blocks(iter(looks), 1.0)
+    assert [(site.waits, site.stack) for site in found.sites] == [(False, COMPUTE), (True, WAIT)]
+    assert found.waits_s == pytest.approx(0.05)
+
+
+def test_a_hub_that_waits_for_events_and_a_short_block_do_not_count() -> None:
+    """One look is less than what a block is."""
+    looks = [look(10 * n, stack=IDLE) for n in range(1, 9)]
+    looks += [look(110, beat_ms=100, stack=WAIT), look(210, beat_ms=200, stack=WAIT)]
+    assert blocks(iter(looks), 1.0).sites == []

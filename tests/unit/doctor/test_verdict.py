@@ -1,0 +1,144 @@
+"""greenline.doctor.verdict: the findings and the verdict that follow from figures."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from greenline.doctor import verdict
+from greenline.doctor.codes import NO_TIMEOUT, SLOW_IMPORT
+from greenline.doctor.findings import Finding
+from greenline.doctor.observations import Blocks, Connections, Observations, Requests, Site
+from greenline.doctor.project import Project
+from greenline.doctor.trial import GTHREAD, OURS, SYNC, Load, Trial
+
+FOLDER = Path("/srv/shop")
+PROJECT = Project(FOLDER)
+DRIVER = "/venv/lib/python3.11/site-packages/driver/core.py"
+STACK = [(f"{FOLDER}/views.py", 12, "index"), (DRIVER, 5, "query")]
+
+
+def seen(*sites: Site, requests: Requests | None = None, **places: dict[str, int]) -> Observations:
+    waits = sum(site.total_s for site in sites if site.waits)
+    computes = sum(site.total_s for site in sites if not site.waits)
+    blocks = Blocks(10.0, waits, computes, list(sites))
+    return Observations(blocks, requests or Requests(), Connections(**places))
+
+
+def loads(ours: int, gthread: int, sync: int, failed: int = 0) -> dict[str, Load]:
+    counts = {OURS: ours, GTHREAD: gthread, SYNC: sync}
+    found = {name: Load(1.0, Counter({200: count})) for name, count in counts.items()}
+    found[OURS].statuses[500] += failed
+    return found
+
+
+def found(trial: Trial) -> list[tuple[str, str, int]]:
+    return [(each.code.code, each.path, each.line) for each in verdict.findings(PROJECT, trial)]
+
+
+def site(waits: bool = True, count: int = 5, total_s: float = 0.5, longest_s: float = 0.1) -> Site:
+    return Site(STACK, waits, count, total_s, longest_s)
+
+
+@pytest.mark.parametrize(
+    ("sites", "expected"),
+    [
+        ([site()], ["GL401"]),
+        ([site(waits=False)], ["GL402"]),
+        ([site(total_s=0.2), site(waits=False, total_s=0.9)], ["GL402"]),
+        ([site(count=1, longest_s=0.1)], []),
+        ([site(count=1, longest_s=0.5)], ["GL401"]),
+    ],
+    ids=["waits", "computes", "the longer one counts", "one short one", "one long one"],
+)
+def test_blocks_are_found_at_the_applications_line(sites: list[Site], expected: list[str]) -> None:
+    """A single short one may be the machine's."""
+    assert found(Trial([seen(*sites)])) == [(code, "views.py", 12) for code in expected]
+
+
+def test_a_block_names_the_library_and_the_figures() -> None:
+    """Of two processes together."""
+    (finding,) = verdict.findings(PROJECT, Trial([seen(site()), seen(site(longest_s=0.2))]))
+    assert finding.what == (
+        "driver: 10 times, 1.00 s in all, 200 ms at most, in query (driver/core.py:5)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        (Requests(9, trips={"/a": 29, "/b": 30}), ["GL406"]),
+        (Requests(40, greenlets=5), ["GL407"]),
+        (Requests(400, greenlets=5), []),
+        (Requests(400, grown_kib=4000), ["GL408"]),
+        (Requests(100, grown_kib=4000), []),
+        (Requests(9, longest_s={"/a": 6.0, "/b": 1.0}), ["GL409"]),
+        (Requests(9, longest_s={"/a": 6.0}, timeout_s=5.0), []),
+    ],
+    ids=["trips", "greenlets", "few greenlets", "grows", "too few to tell", "long", "a deadline"],
+)
+def test_requests(requests: Requests, expected: list[str]) -> None:
+    """Each limit, from both sides."""
+    assert [code for code, *_ in found(Trial([seen(requests=requests)]))] == expected
+
+
+def test_connections_are_found_where_they_are_made() -> None:
+    """Of all processes together."""
+    places: Any = {
+        "outside": {f"{FOLDER}/views.py:3": 7},
+        "left_open": {f"{FOLDER}/views.py:3": 2},
+        "in_transaction": {f"{FOLDER}/jobs.py:8": 1},
+    }
+    assert found(Trial([seen(**places)])) == [
+        ("GL403", "views.py", 3), ("GL404", "views.py", 3), ("GL405", "jobs.py", 8),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("trial", "is_found"),
+    [
+        (Trial(tests=[(0, 1.0), (1, 1.0)]), True),
+        (Trial(tests=[(1, 1.0), (1, 1.0)]), False),
+        (Trial(loads=loads(9, 9, 9, failed=1)), True),
+        (Trial(loads=loads(9, 9, 9)), False),
+    ],
+    ids=["tests", "tests that fail anyway", "requests", "nothing"],
+)
+def test_what_fails_here_alone(trial: Trial, is_found: bool) -> None:
+    """And not what fails in any case."""
+    assert ("GL410", "", 0) in found(trial) or not is_found
+    assert bool(found(trial)) == is_found
+
+
+def test_it_can_say_no() -> None:
+    """Where waits that block take a fifth of the time, and threads are as fast."""
+    trial = Trial([seen(site(total_s=6.1))], loads(40, 100, 10))
+    said = verdict.verdict(PROJECT, trial, verdict.findings(PROJECT, trial))
+    assert said.startswith("Not for green threads: 61% of the time is spent in waits")
+    assert "most of it in driver; use gthread." in said
+    assert "0.40 x and 4.00 x those of gthread with 8 threads (100) and of sync (10)" in said
+
+
+def test_blocks_that_cost_nothing_are_a_change_and_no_refusal() -> None:
+    """Where it is faster than threads all the same."""
+    trial = Trial([seen(site(total_s=6.1))], loads(200, 100, 10))
+    said = verdict.verdict(PROJECT, trial, verdict.findings(PROJECT, trial))
+    assert said.startswith("Ready after this change. GL401: Name it in GREENLINE_OFFLOAD")
+
+
+def test_ready_after_changes_names_each_kind_once() -> None:
+    """Errors and warnings, and no remark."""
+    changes = [Finding(NO_TIMEOUT, "a.py", 1, ""), Finding(NO_TIMEOUT, "a.py", 2, "")]
+    remark = Finding(SLOW_IMPORT, "", 0, "")
+    trial = Trial([seen()], loads(200, 100, 10))
+    said = verdict.verdict(PROJECT, trial, [*changes, remark])
+    assert said.startswith(f"Ready after this change. GL213: {NO_TIMEOUT.fix} 200 answers")
+    assert verdict.verdict(PROJECT, trial, [remark]).startswith("Ready. 200 answers a second")
+
+
+def test_what_computes_gains_by_workers() -> None:
+    """It is said beside the figures."""
+    trial = Trial([seen(site(waits=False, total_s=9.0))], loads(100, 100, 100))
+    said = verdict.verdict(PROJECT, trial, [])
+    assert said.endswith("It computes 90% of the time: have a worker for each core.")
