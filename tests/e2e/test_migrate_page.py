@@ -46,7 +46,7 @@ def server() -> Iterator[Postgres]:
 def terminal(tmp_path: Path, server: Postgres) -> Iterator[Terminal]:
     """A shell in the folder of the page's application, in an environment that has it."""
     wheel = build(tmp_path / "wheel")
-    wanted = ["greenline", "flask", "psycopg2-binary"]
+    wanted = ["greenline[doctor]", "flask", "psycopg2-binary"]
     environment = Environment(tmp_path / "venv", wheel, wanted)
     pip = environment.bin / "pip"
     pip.write_text(f'#!/bin/sh\nexec {BIN}/python -m pip --python {environment.bin}/python "$@"\n')
@@ -72,8 +72,9 @@ def test_the_steps_are_ten_and_each_says_how_to_go_back() -> None:
 
 def test_each_step_prints_what_the_page_says(terminal: Terminal, server: Postgres) -> None:
     """From the install to the end of the old server, in one shell."""
-    ((_, _program), (_, table)) = blocks_of(0)
+    (_, _program), (_, table), (_, ask), (_, printed) = blocks_of(0)
     assert terminal.type(table) == ""
+    assert terminal.type(ask) == printed
 
     (_, install), (_, printed) = blocks_of(1)
     assert install.startswith(INSTALL)

