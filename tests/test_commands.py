@@ -71,6 +71,7 @@ RUNNERS = {
         "test_the_command_reads_the_working_directory",
         "greenline doctor": f"{DOCTOR}::test_the_example_is_what_the_command_prints",
         "greenline doctor shop:app": f"{DOCTOR}::test_the_example_is_what_the_command_prints",
+        "greenline doctor examples/broken": f"{DOCTOR}::test_the_broken_examples",
         "greenline doctor wait:app --*": f"{DOCTOR}::{RUNS}",
         "greenline doctor shop:app --*": f"{DOCTOR}::test_the_forms_have_the_same_findings",
         "docker build --target dev .": "tests/deploy/test_image.py::"

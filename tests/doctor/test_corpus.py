@@ -14,6 +14,7 @@ from tests.helpers.support import CHECKOUT
 
 CORPUS = Path(__file__).parent / "corpus"
 APPLICATIONS = sorted(CORPUS.glob("*.py"))
+EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 EXPECT = re.compile(r"# expect: (GL\d+)")
 FACTS = {
     "": Facts(),
@@ -42,10 +43,20 @@ def test_each_has_its_findings_and_no_others(path: Path, tmp_path: Path) -> None
     assert not examined.unreadable
 
 
-@pytest.mark.parametrize("folder", ["examples", "app"])
-def test_our_own_programs_have_none(folder: str) -> None:
-    """The examples, and the service."""
-    examined = examine(Project(CHECKOUT / folder), Facts())
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_has_none_and_its_broken_twin_has_two(path: Path, tmp_path: Path) -> None:
+    """The twin says which, at the lines of its mistakes."""
+    for twin in (path, path.parent / "broken" / path.name):
+        (tmp_path / path.name).write_text(twin.read_text())
+        examined = examine(Project(tmp_path), Facts())
+        found = sorted((each.line, each.code.code) for each in examined.findings)
+        assert found == expected(twin.read_text())
+        assert len(found) == (0 if twin == path else 2)
+
+
+def test_the_service_has_none() -> None:
+    """None at all."""
+    examined = examine(Project(CHECKOUT / "app"), Facts())
     assert (examined.findings, examined.unreadable) == ([], [])
     assert examined.lines
 

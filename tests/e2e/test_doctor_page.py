@@ -11,7 +11,7 @@ import pytest
 
 from greenline.doctor.codes import CODES
 from tests.helpers.pages import blocks, read, write_example
-from tests.helpers.support import BIN, environ
+from tests.helpers.support import BIN, CHECKOUT, environ
 
 PAGE = "docs/doctor.md"
 
@@ -48,6 +48,16 @@ def test_the_example_that_runs_prints_the_same_kinds_of_figures(tmp_path: Path) 
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert without_figures(done.stdout) == without_figures(expected)
+
+
+def test_the_broken_examples() -> None:
+    """Two mistakes in each of the four."""
+    done = subprocess.run(
+        [BIN / "greenline", "doctor", "examples/broken"],
+        cwd=CHECKOUT, env=environ({}), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "\n2 errors, 6 warnings, in " in done.stdout
+    assert done.returncode == 1
 
 
 def without_figures(text: str) -> list[str]:

@@ -14,7 +14,7 @@ TRANSACTION = re.compile(
     django\.db\.transaction\.atomic (?:\(\))?
     | (?:psycopg2|psycopg|MySQLdb|pymysql)\.connect\(\) (?:\.transaction\(\))?
     | psycopg_pool\.ConnectionPool\(\)\.connection\(\)
-    | sqlalchemy\.create_engine\(\)\.(?:begin|connect)\(\)
+    | (?:greenline\.)?sqlalchemy\.create_engine\(\)\.(?:begin|connect)\(\)
     | sqlalchemy\.orm\.(?:Session|sessionmaker\(\)|scoped_session\(\))\(\) (?:\.begin\(\))?
     | flask_sqlalchemy\.SQLAlchemy\(\)\.(?:session|engine)\.(?:begin|begin_nested|connect)\(\)
     """,
