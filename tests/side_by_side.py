@@ -28,7 +28,7 @@ import pytest
 
 from embedded.process import Child
 
-PROCESSES = 3
+PROCESSES = 4
 MAX_LOAD_A_CORE = 4  # in the last minute
 FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
 POLL_S = 0.1
