@@ -774,6 +774,7 @@ LIBRARIES = (
         "mariadb", ask_mysql_connector, extension="_mysql_connector",
         instead="connect(use_pure=True)", needs="mysql.connector.connect(use_pure)",
         prepare=prepare_mysql_connector,
+        note="in pure Python: its C extension was not loaded, and is not tried",
     ),
     Library(
         "pyodbc", ("pyodbc",), "https://github.com/mkleehammer/pyodbc/wiki",
