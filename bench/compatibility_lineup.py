@@ -699,7 +699,6 @@ def ask_bcrypt(_: str, word: str) -> object:
 
 
 OFFLOAD = "GREENLINE_OFFLOAD"
-NO_CURE = "a process of its own, or GREENLINE_OFFLOAD with the function that waits"
 SHORT = "keep the calls short, or name them in GREENLINE_OFFLOAD"
 
 LIBRARIES = (

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from greenline.deploy.correction import Snippet, snippets
-from greenline.deploy.findings import Finding, Level
+from greenline.deploy.findings import Finding, Level, counted
 from greenline.errors import ConfigError
 from greenline.lazy import needs_extra
 
@@ -76,14 +76,10 @@ def _wrapped(title: str, text: str) -> str:
 
 def _summary(found: list[Finding], passed: int) -> str:
     counts = [(level, sum(one.level == level for one in found)) for level in LEVELS]
-    numbers = [_counted(count, level) for level, count in counts if count]
+    numbers = [counted(count, level) for level, count in counts if count]
     is_in_order = all(one.level == Level.REMARK for one in found)
-    numbers.append(f"{_counted(passed, 'check')} passed")
+    numbers.append(f"{counted(passed, 'check')} passed")
     return "nothing is out of order; " * is_in_order + ", ".join(numbers)
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}{'s' * (count != 1)}"
 
 
 def _corrections(found: list[Finding]) -> Iterator[str]:

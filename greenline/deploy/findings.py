@@ -21,6 +21,11 @@ class Level(StrEnum):
     REMARK = "remark"
 
 
+def counted(count: int, name: str) -> str:
+    """Return a number and what it counts, such as "1 error" or "2 errors"."""
+    return f"{count} {name}{'s' * (count != 1)}"
+
+
 class Action(StrEnum):
     """
     The way in which an edit changes its target.

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-FOLDER = "GREENLINE_DOCTOR"  # the variable that names the folder of the documents
+from greenline.hub.watchdog import Stack
 
-Stack = list[tuple[str, int, str]]  # file, line and function, the outermost first
+FOLDER = "GREENLINE_DOCTOR"  # the variable that names the folder of the documents
 
 
 @dataclass

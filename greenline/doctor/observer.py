@@ -43,7 +43,7 @@ class _Request:
     path: str
     begun_s: float
     trips: int = 0
-    made: list[tuple[Any, str]] = field(default_factory=list)
+    made: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
 
 
 class Observer:
@@ -55,7 +55,7 @@ class Observer:
         self._connections = Connections(Counter(), Counter(), Counter())
         self._in_progress: dict[Any, _Request] = {}
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._open: dict[Any, str] = {}  # weak references to connections, with their places
+        self._places: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._reported: weakref.WeakSet[Any] = weakref.WeakSet()
         self._stable_kib = 0
 
@@ -96,18 +96,15 @@ class Observer:
         total.trips[path] = max(total.trips.get(path, 0), request.trips)
         if total.count == WARM_UP:
             self._stable_kib = _memory_kib()
-        for reference, place in request.made:
-            conn = reference()
-            self._connections.left_open[place] += conn is not None and not conn.closed
+        for conn in request.made:
+            self._connections.left_open[self._places[conn]] += not conn.closed
         if not self._in_progress:
             self._look_at_transactions()
 
     def _look_at_transactions(self) -> None:
-        for reference, place in list(self._open.items()):
-            conn = reference()
-            if conn is None or conn.closed:
-                del self._open[reference]
-            elif conn not in self._reported and conn.status == IN_TRANSACTION:
+        for conn, place in list(self._places.items()):
+            is_in_transaction = not conn.closed and conn.status == IN_TRANSACTION
+            if is_in_transaction and conn not in self._reported:
                 self._reported.add(conn)
                 self._connections.in_transaction[place] += 1
 
@@ -139,12 +136,11 @@ class Observer:
             extensions.set_wait_callback(waiting)
 
     def _note_connection(self, conn: Any, frame: FrameType | None) -> None:
-        place = _place(frame)
-        self._open[weakref.ref(conn)] = place
+        place = self._places[conn] = _place(frame)
         request = self._in_progress.get(getcurrent())
         if request is not None and not settings.POOL.read() and not _is_pooled(frame):
             self._connections.outside[place] += 1
-            request.made.append((weakref.ref(conn), place))
+            request.made.add(conn)
 
     def _observe_pymongo(self) -> None:
         from pymongo import monitoring
@@ -175,12 +171,12 @@ def _is_pooled(frame: FrameType | None) -> bool:
 def _place(frame: FrameType | None) -> str:
     """Return the innermost line of the application's own code, ``file:line``."""
     for each in _frames(frame):
-        if is_own(each.f_code.co_filename):
+        if _is_own(each.f_code.co_filename):
             return f"{each.f_code.co_filename}:{each.f_lineno}"
     return ""
 
 
-def is_own(path: str) -> bool:
+def _is_own(path: str) -> bool:
     """Return whether the file *path* is the application's own: in its folder, not installed."""
     return path.startswith(os.getcwd() + os.sep) and "site-packages" not in path
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from greenline import __version__
-from greenline.deploy.findings import Level
+from greenline.deploy.findings import Level, counted
 from greenline.doctor.codes import CODES
 from greenline.doctor.examine import Examined
 from greenline.doctor.findings import Finding
@@ -58,7 +58,7 @@ def print_text(examined: Examined, console: Console) -> None:
 def summary(examined: Examined) -> str:
     """Return the numbers, in one line."""
     numbers = [
-        f"{count} {level}{'s' * (count != 1)}"
+        counted(count, level)
         for level in LEVELS
         if (count := sum(each.level == level for each in examined.findings))
     ]

@@ -3,9 +3,10 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 
-from greenline.deploy.findings import Level
+from greenline.deploy.findings import Level, counted
 from greenline.doctor.codes import (
     BLOCKS,
     COMPUTES,
@@ -19,9 +20,10 @@ from greenline.doctor.codes import (
     OUTSIDE_OF_A_POOL,
 )
 from greenline.doctor.findings import Finding
-from greenline.doctor.observations import Observations, Site, Stack
+from greenline.doctor.observations import Observations, Site
 from greenline.doctor.project import Project
 from greenline.doctor.trial import GTHREAD, OURS, SYNC, Trial
+from greenline.hub.watchdog import Stack
 
 MIN_BLOCKS, LONG_BLOCK_S = 2, 0.2  # a single short one may be the machine's
 MANY_TRIPS = 30
@@ -30,6 +32,7 @@ MIN_GREENLETS = 5
 GROWTH_KIB, MIN_REQUESTS = 10, 200  # for each request, of at least so many
 MAX_BLOCKED = 0.2  # of the time: with more, the worker is slower than threads
 MAX_COMPUTING = 0.8  # of the time: with more there is nothing to gain
+TOTAL = attrgetter("total_s")
 INSTALLED = f"site-packages{os.sep}"
 
 
@@ -47,7 +50,7 @@ def findings(project: Project, trial: Trial) -> Iterator[Finding]:
         for place, count in places.most_common():
             path, _, line = place.rpartition(":")
             shown = project.shown(Path(path)) if path else ""
-            yield Finding(code, shown, int(line or 0), _counted(count, "time"))
+            yield Finding(code, shown, int(line or 0), counted(count, "time"))
     for each in trial.observed:
         yield from _requests(each)
     yield from _failures(trial)
@@ -64,7 +67,7 @@ def _blocks(project: Project, trial: Trial) -> Iterator[Finding]:
         found.total_s += site.total_s
         found.longest_s = max(found.longest_s, site.longest_s)
     # A machine that stops for a moment makes what computes look like a wait: the longer one counts.
-    longer = {place: max(kinds.values(), key=_total) for place, kinds in by_place.items()}
+    longer = {place: max(kinds.values(), key=TOTAL) for place, kinds in by_place.items()}
     for (path, line, name), site in sorted(longer.items(), key=lambda item: -item[1].total_s):
         # Tests compute a lot, and by themselves.
         is_counted = site.waits or not trial.tests
@@ -72,15 +75,11 @@ def _blocks(project: Project, trial: Trial) -> Iterator[Finding]:
             file, at, function = site.stack[-1]
             is_there = (project.shown(Path(file)), at) == (path, line)
             what = (
-                f"{name}: {_counted(site.count, 'time')}, {site.total_s:.2f} s in all, "
+                f"{name}: {counted(site.count, 'time')}, {site.total_s:.2f} s in all, "
                 f"{site.longest_s * 1000:.0f} ms at most, in {function}"
                 f"{'' if is_there else f' ({_short(file)}:{at})'}"
             )
             yield Finding(BLOCKS if site.waits else COMPUTES, path, line, what)
-
-
-def _total(site: Site) -> float:
-    return site.total_s
 
 
 def _requests(seen: Observations) -> Iterator[Finding]:
@@ -89,7 +88,7 @@ def _requests(seen: Observations) -> Iterator[Finding]:
         if trips >= MANY_TRIPS:
             yield Finding(MANY_ROUND_TRIPS, "", 0, f"{path}: {trips} round trips")
     if requests.greenlets >= max(MIN_GREENLETS, requests.count // 10):
-        what = f"{requests.greenlets} of {_counted(requests.count, 'request')}"
+        what = f"{requests.greenlets} of {counted(requests.count, 'request')}"
         yield Finding(LEAVES_GREENLETS, "", 0, what)
     if requests.count >= MIN_REQUESTS and requests.grown_kib >= GROWTH_KIB * requests.count:
         each = requests.grown_kib / requests.count
@@ -133,10 +132,6 @@ def _short(path: str) -> str:
     return path.rpartition(INSTALLED)[2]
 
 
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}{'s' * (count != 1)}"
-
-
 def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
     """
     Say whether the application is ready for a green worker, and what it gains.
@@ -149,7 +144,7 @@ def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
     gain = _gain(trial)
     if waits > MAX_BLOCKED and not _is_faster(trial):
         sites = [each for seen in trial.observed for each in seen.blocks.sites if each.waits]
-        name = library(project, max(sites, key=lambda site: site.total_s).stack)
+        name = library(project, max(sites, key=TOTAL).stack)
         return (
             f"Not for green threads: {waits:.0%} of the time is spent in waits that block the hub, "
             f"most of it in {name}; use gthread.{gain}"
@@ -162,9 +157,7 @@ def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
         return f"Ready.{gain}{computing}"
     codes = sorted(changes, key=lambda code: (code.level != Level.ERROR, code.code))
     listed = " ".join(f"{code.code}: {code.fix}" for code in codes)
-    count = (
-        f"this {'change' * (len(codes) == 1)}" if len(codes) == 1 else f"these {len(codes)} changes"
-    )
+    count = "this change" if len(codes) == 1 else f"these {len(codes)} changes"
     return f"Ready after {count}. {listed}{gain}{computing}"
 
 

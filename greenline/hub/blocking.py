@@ -20,6 +20,8 @@ from greenline.hub.compatibility import records
 BLOCKING_DRIVERS = {
     each.extension: (each.name, each.instead) for each in records() if each.extension is not None
 }
+# Of oracledb, which has two records, the last one's: that of its thick mode.
+REMEDIES = {each.name: each.instead for each in records()}
 
 
 def found() -> list[tuple[str, str]]:
@@ -39,9 +41,7 @@ def _drivers() -> Iterator[tuple[str, str]]:
         loaded = sys.modules.get(module)
         # The module itself is asked, because each of these yields only after a call or a setting.
         if loaded is not None and not yields(loaded):
-            # The last one: that of oracledb's thick mode.
-            (*_, cure) = (each.instead for each in records() if each.name == name)
-            yield name, f"it waits in C and blocks the whole worker meanwhile; {cure}"
+            yield name, f"it waits in C and blocks the whole worker meanwhile; {REMEDIES[name]}"
 
 
 def _loops() -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from greenline.doctor import dependencies
 from greenline.doctor.examine import Examined, examine
 from greenline.doctor.findings import Facts
 from greenline.doctor.project import load
-from greenline.hub.compatibility import BREAKS, Record
+from greenline.hub.compatibility import BLOCKS, BREAKS, Record
 
 CONF = "gunicorn.conf.py"
 
@@ -115,6 +115,25 @@ def test_what_breaks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (finding,) = examined(tmp_path, app="from fragile import Client\n").findings
     assert finding[1:] == ("app.py", 1, "fragile: a place is lost")
     assert (finding.code.code, finding.level) == ("GL102", Level.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("call", "codes"),
+    [("slow.connect('h')", ["GL101"]), ("slow.connect('h', use_pure=True)", [])],
+    ids=["without", "with"],
+)
+def test_what_a_keyword_makes_yield(
+    call: str, codes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a table of the test's own: none in ours needs a keyword."""
+    record = Record(
+        name="slow", modules=("slow",), tried=True, version="1", date="2026-01-01",
+        against="a server", verdict=BLOCKS, why="it waits in C", source="https://x",
+        instead="connect(use_pure=True)", needs="slow.connect(use_pure)",
+    )  # fmt: skip
+    monkeypatch.setattr(dependencies, "records", lambda: (record,))
+    source = f"import slow\n\n\ndef view():\n    return {call}\n"
+    assert [code for code, *_ in found(tmp_path, app=source)] == codes
 
 
 def test_what_a_library_needs_is_found(tmp_path: Path, packages: Path) -> None:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from greenline.doctor.observations import Stack
 from greenline.doctor.sampler import Record, blocks, records
-from greenline.hub.watchdog import HUB
+from greenline.hub.watchdog import HUB, Stack
 
 WAIT: Stack = [("app.py", 1, "view"), ("driver.py", 7, "query")]
 COMPUTE: Stack = [("app.py", 2, "view"), ("app.py", 9, "total")]
