@@ -241,7 +241,9 @@ def test_an_upgrade_that_is_rolled_back_keeps_the_service_ready(releases: Releas
         new = set(children(successor))
         # gunicorn loses a SIGTERM for a worker that boots.
         wait_until(lambda: all(f"ready: {pid}\n" in running.log for pid in new), "both to boot")
-        wait_until(lambda: begun_by() & new, "one of them to have a request")
+        wait_until(
+            lambda: (begun := begun_by()) & new and begun & old, "a new and an old one to have one"
+        )
         os.kill(successor, signal.SIGTERM)
         wait_until(lambda: not lives(successor), "its end")
         running.process.send_signal(signal.SIGTERM)
