@@ -121,9 +121,10 @@ def ratio(copies: Sequence[Copied], way: str, file: str, who: str) -> float:
 def watched() -> Iterator[list[float]]:
     """Run the bystander in a ``with`` block; give how late it was each time, in ms."""
     late: list[float] = []
+    is_over = False
 
     def stand_by() -> None:
-        while True:
+        while not is_over:
             due_s = monotonic() + TICK_S
             gevent.sleep(TICK_S)
             late.append((monotonic() - due_s) * 1000)
@@ -132,9 +133,9 @@ def watched() -> Iterator[list[float]]:
     gevent.sleep(0)  # it has begun
     try:
         yield late
-        gevent.sleep(0.001)  # it may note that it was late
     finally:
-        bystander.kill()
+        is_over = True
+        bystander.join()  # it notes how late it is the last time
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from greenline.http.gunicorn_compat import VERSION
 from tests.e2e.hosting import NO_CONFIG, WORKER
 from tests.e2e.migrate_page import NEW, OLD, PAGE, TIMES, Terminal, blocks_of, warnings_of
 from tests.helpers.pages import write_example
-from tests.helpers.processes import children, lives
+from tests.helpers.processes import children, lives, pid_in
 from tests.helpers.support import (
     BIN,
     CHECKOUT,
@@ -187,7 +187,7 @@ def test_nginx_moves_a_tenth_of_the_traffic(
                 f'#!/bin/sh\nexec {command} -p {folder} -e {folder}/error.log -c nginx.conf "$@"\n'
             )
             script.chmod(0o755)
-            master = int((folder / "pid").read_text())
+            master = wait_until(lambda: pid_in(folder / "pid"), "nginx's pid")
             before = wait_until(lambda: children(master), "a worker of nginx")
             done = subprocess.run(
                 ["sh", "-ec", typed],
