@@ -65,6 +65,7 @@ def read(file: str) -> Nginx:
     """
     Return the facts in *file*.
 
+    :param file: its path, str; ``/dev/null``: there is no nginx.
     :raises ConfigError: it cannot be read, or proxies nothing; the text is one line.
     """
     top = tree(file)
@@ -82,7 +83,7 @@ def read(file: str) -> Nginx:
             routes.append(_route(one, found, top, parents, upstreams))
         else:
             unread.append(Sourced(one.args[0], one.where))
-    if not routes:
+    if not routes and file != os.devnull:
         raise ConfigError(f"{file}: no location has a proxy_pass with a fixed server")
     events = next((one for one in top if one.name == "events"), None)
     processes = _one(file, (top,), "worker_processes", "1").value

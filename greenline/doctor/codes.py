@@ -142,6 +142,17 @@ SLOW_IMPORT = Code(
     "A worker serves nothing before its end, and a killed one is replaced that much later.",
     "python -X importtime names the modules.",
 )  # fmt: skip
+# Its level, why and fix are those of check-deploy's finding.
+DEPLOYMENT = Code(
+    "GL306", ERROR, "a deployment that contradicts itself",
+    "nginx, gunicorn and the environment do not fit each other, and answers are lost.",
+    "greenline check-deploy prints the corrected lines.",
+)  # fmt: skip
+UNCHECKED_DEPLOYMENT = Code(
+    "GL307", REMARK, "a deployment that could not be checked",
+    "check-deploy reads gunicorn.conf.py, deploy/nginx.conf and the environment of the service.",
+    "Mend what is named, and run it with the environment of the service.",
+)  # fmt: skip
 
 BLOCKS = Code(
     "GL401", ERROR, "a wait that blocks the hub",

@@ -57,9 +57,10 @@ def doctor(
     Report what in an application goes wrong on a green worker.
 
     TARGET is what gunicorn is given, such as shop.wsgi:app: its code in the current folder is read,
-    and it is imported once, in a process of its own. A folder (the default is the current one) is
-    read and not imported. With --run, --serve or --replay the application runs as well, and a
-    verdict is given. Exits with 0 when there is no error, 1 when there is one, 2 for wrong use.
+    it is imported once, in a process of its own, and the checks of check-deploy run. A folder (the
+    default is the current one) or a file is read and not imported. With --run, --serve or --replay
+    the application runs as well, and a verdict is given. Exits with 0 when there is no error, 1
+    when there is one, 2 for wrong use.
     """
     sys.setrecursionlimit(RECURSION)
     try:
@@ -81,8 +82,8 @@ def doctor(
 def _check(target: str, tests: str | None, *, serve: bool, replay: str | None, **_: Any) -> None:
     if (tests is not None) + serve + (replay is not None) > 1:
         raise ConfigError("there is one of --run, --serve and --replay")
-    if (serve or replay is not None) and Path(target).is_dir():
-        raise ConfigError(f"{target!r} is a folder: a server needs a module:name")
+    if (serve or replay is not None) and Path(target).exists():
+        raise ConfigError(f"{target!r} is a path: a server needs a module:name")
 
 
 def _trial(
@@ -109,26 +110,29 @@ def _trial(
 
 
 def _examine(target: str, run: "Callable[[], Trial | None]") -> "Examined":
-    from greenline.doctor import imports, verdict
+    from greenline.doctor import deployment, imports, verdict
     from greenline.doctor.examine import examine
     from greenline.doctor.project import load
     from greenline.doctor.trial import TrialError
 
-    is_folder = Path(target).is_dir()
-    if not is_folder and not target.partition(":")[0].replace(".", "_").isidentifier():
-        raise ConfigError(f"{target!r} is neither a folder nor a module:name, as gunicorn takes it")
-    project = load(Path(target if is_folder else ".").resolve())
+    is_path = Path(target).exists()
+    if not is_path and not target.partition(":")[0].replace(".", "_").isidentifier():
+        raise ConfigError(f"{target!r} is neither a path nor a module:name, as gunicorn takes it")
+    project = load(Path(target if is_path else ".").resolve())
     with _progress() as on_file:
         examined = examine(project, _facts(project), on_file)
-        if not is_folder:
+        if not is_path:
             seen = imports.probe(project, target)
             examined.add(project, imports.findings(project, target, seen))
+            examined.add(project, deployment.findings(project))
     try:
         tried = run()
     except TrialError as error:
         examined.add(project, [Finding(NO_RUN, "", 0, str(error))])
         return examined
-    if tried is not None:
+    if tried is None:
+        examined.verdict = verdict.as_read(examined)
+    else:
         examined.add(project, verdict.findings(project, tried))
         examined.verdict = verdict.verdict(project, tried, examined.findings)
     return examined

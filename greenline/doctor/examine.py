@@ -23,7 +23,8 @@ class Examined:
     :param ignored: what does not, and why.
     :param unreadable: the files that could not be read, and why.
     :param lines: the number of lines that were read, int.
-    :param verdict: what its run has shown, str; empty: it was not run.
+    :param verdict: whether it is ready, one paragraph, str; empty: it was not run, and the
+        findings say why it is not.
     """
 
     findings: list[Finding] = field(default_factory=list)

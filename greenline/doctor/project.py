@@ -35,10 +35,14 @@ class Project:
 
     :param folder: the folder in which gunicorn is started.
     :param ignored: the reasons for which findings are ignored, by code and pattern of paths.
+    :param excluded: patterns of paths in it that are not read.
+    :param file: the only file of it that is read. Default: all.
     """
 
     folder: Path
     ignored: dict[tuple[str, str], str] = field(default_factory=dict)
+    excluded: tuple[str, ...] = ()
+    file: Path | None = None
 
     def reason(self, code: str, path: str) -> str | None:
         """Return why a finding is ignored, None if it is not."""
@@ -49,13 +53,18 @@ class Project:
 
     def files(self) -> Iterator[Path]:
         """Yield the first-party files in a stable order."""
+        if self.file is not None:
+            yield self.file
+            return
         for folder, folders, names in os.walk(self.folder):
             here = Path(folder)
             folders[:] = sorted(name for name in folders if _is_first_party(here / name))
             for name in sorted(names):
-                if name.endswith(".py") and not any(
-                    fnmatch.fnmatch(name, each) for each in FILES_LEFT_OUT
-                ):
+                left_out = [
+                    *(fnmatch.fnmatch(name, each) for each in FILES_LEFT_OUT),
+                    *(fnmatch.fnmatch(self.shown(here / name), each) for each in self.excluded),
+                ]
+                if name.endswith(".py") and not any(left_out):
                     yield here / name
 
     def preloads(self) -> bool:
@@ -92,26 +101,31 @@ def _is_first_party(folder: Path) -> bool:
     return not (folder / "pyvenv.cfg").exists()
 
 
-def load(folder: Path) -> Project:
+def load(path: Path) -> Project:
     """
-    Return the project in *folder*.
+    Return the project in the folder *path*, or of the file *path* alone.
 
     :raises ConfigError: its pyproject.toml cannot be read, or names an unknown code.
     """
+    folder, file = (path.parent, path) if path.is_file() else (path, None)
     path = folder / PYPROJECT
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Project(folder)
+        return Project(folder, file=file)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     section: Any = document
     for name in SECTION.split("."):
         section = section.get(name, {})
-    unknown = set(section) - {"ignore"}
+    unknown = set(section) - {"exclude", "ignore"}
     if unknown:
         raise ConfigError(f"{path}: [{SECTION}] has no {', '.join(sorted(unknown))}")
-    return Project(folder, dict(_ignored(path, section.get("ignore", []))))
+    excluded = section.get("exclude", [])
+    if not isinstance(excluded, list) or not all(isinstance(each, str) for each in excluded):
+        raise ConfigError(f'{path}: [{SECTION}] exclude is a list of patterns: ["scripts/*"]')
+    ignored = dict(_ignored(path, section.get("ignore", [])))
+    return Project(folder, ignored, tuple(excluded), file)
 
 
 def _ignored(path: Path, entries: Any) -> Iterator[tuple[tuple[str, str], str]]:

@@ -19,6 +19,7 @@ from greenline.doctor.codes import (
     NO_DEADLINE,
     OUTSIDE_OF_A_POOL,
 )
+from greenline.doctor.examine import Examined
 from greenline.doctor.findings import Finding
 from greenline.doctor.observations import Observations, Site
 from greenline.doctor.project import Project
@@ -159,6 +160,19 @@ def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
     listed = " ".join(f"{code.code}: {code.fix}" for code in codes)
     count = "this change" if len(codes) == 1 else f"these {len(codes)} changes"
     return f"Ready after {count}. {listed}{gain}{computing}"
+
+
+def as_read(examined: Examined) -> str:
+    """
+    Say that an application that has not run is ready.
+
+    :returns: one paragraph, str; empty where there is an error, a warning or an unread file.
+    """
+    if examined.unreadable or any(each.level != Level.REMARK for each in examined.findings):
+        return ""
+    return (
+        "Ready, as far as it was read. --run, --replay and --serve show what happens when it runs."
+    )
 
 
 def _is_faster(trial: Trial) -> bool:

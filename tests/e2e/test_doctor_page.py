@@ -14,6 +14,7 @@ from tests.helpers.pages import blocks, read, write_example
 from tests.helpers.support import BIN, CHECKOUT, environ
 
 PAGE = "docs/doctor.md"
+EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").glob("*.py"))
 
 
 def run(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
@@ -89,8 +90,8 @@ def test_the_table_has_all_codes() -> None:
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("no such folder", "neither a folder nor a module:name"),
-        ("../up:app", "neither a folder nor a module:name"),
+        ("no such folder", "neither a path nor a module:name"),
+        ("../up:app", "neither a path nor a module:name"),
     ],
 )
 def test_a_wrong_target_is_named(tmp_path: Path, target: str, reason: str) -> None:
@@ -113,4 +114,31 @@ def test_a_folder_is_read_and_not_imported(tmp_path: Path) -> None:
         [BIN / "greenline", "doctor", "my shop"],
         cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert (done.stdout, done.returncode) == ("nothing found, in 2 lines\n", 0)
+    numbers, said = done.stdout.splitlines()
+    assert (numbers, done.returncode) == ("nothing found, in 2 lines", 0)
+    assert said.startswith("Ready, as far as it was read.")
+
+
+@pytest.mark.parametrize("target", [*EXAMPLES, "."])
+def test_an_example_is_ready(target: str) -> None:
+    """Each alone, and the folder without the broken ones."""
+    done = subprocess.run(
+        [BIN / "greenline", "doctor", target],
+        cwd=CHECKOUT / "examples", env=environ({}), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("nothing found, in ")
+    assert "\nReady, as far as it was read." in done.stdout
+
+
+def test_the_deployment_is_checked_as_well(tmp_path: Path) -> None:
+    """As check-deploy does, where there is a gunicorn.conf.py."""
+    write_example(PAGE, "wait.py", tmp_path)
+    (tmp_path / "gunicorn.conf.py").write_text("")
+    done = subprocess.run(
+        [BIN / "greenline", "doctor", "wait:app"],
+        cwd=tmp_path, env=environ({}), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "GL306 warning a deployment that contradicts itself" in done.stdout
+    assert "REQUEST_TIMEOUT is not set [no-deadline]" in done.stdout
+    assert "Ready" not in done.stdout

@@ -9,6 +9,7 @@ from greenline.doctor.findings import Facts
 from greenline.doctor.project import load
 from greenline.errors import ConfigError
 from tests.helpers.pages import blocks, read
+from tests.helpers.support import CHECKOUT
 
 BAD = "import requests\n\n\ndef fetch(url):\n    return requests.get(url)\n"
 IGNORE = '[[tool.greenline.doctor.ignore]]\ncode = "GL213"\n'
@@ -42,12 +43,32 @@ def test_a_code_is_ignored_with_a_reason_and_in_some_files(tmp_path: Path) -> No
     assert [(each.path, reason) for each, reason in examined.ignored] == [("old.py", "on loopback")]
 
 
-def test_the_example_of_the_page_is_read(tmp_path: Path) -> None:
-    """The block about pyproject.toml."""
-    (text,) = blocks(read("docs/doctor.md"), "toml")
-    (tmp_path / "pyproject.toml").write_text(text)
+def test_the_examples_of_the_page_are_read(tmp_path: Path) -> None:
+    """The blocks about pyproject.toml."""
+    ignored, excluded = blocks(read("docs/doctor.md"), "toml")
+    (tmp_path / "pyproject.toml").write_text(ignored)
     assert load(tmp_path).reason("GL213", "shop/scripts/sync.py") == "started by hand"
     assert load(tmp_path).reason("GL213", "shop/views.py") is None
+    (tmp_path / "pyproject.toml").write_text(excluded)
+    assert load(tmp_path).excluded == load(CHECKOUT / "examples").excluded == ("broken/*",)
+
+
+def test_an_excluded_file_is_not_read(tmp_path: Path) -> None:
+    """By a pattern of its path; the others are."""
+    (tmp_path / "scripts").mkdir()
+    for name in ("scripts/a.py", "b.py"):
+        (tmp_path / name).write_text(BAD)
+    (tmp_path / "pyproject.toml").write_text('[tool.greenline.doctor]\nexclude = ["scripts/*"]\n')
+    assert found(tmp_path) == ["b.py"]
+
+
+def test_a_file_is_read_alone(tmp_path: Path) -> None:
+    """With the pyproject.toml beside it."""
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(BAD)
+    assert found(tmp_path / "b.py") == ["b.py"]
+    (tmp_path / "pyproject.toml").write_text(f'{IGNORE}reason = "on loopback"\n')
+    assert found(tmp_path / "b.py") == []
 
 
 @pytest.mark.parametrize(
@@ -59,9 +80,19 @@ def test_the_example_of_the_page_is_read(tmp_path: Path) -> None:
         (f'{IGNORE}reason = "x"\nfile = "a"', "is a code, a reason and maybe a path"),
         ("[tool.greenline.doctor]\nignore = 5", "is a code, a reason and maybe a path"),
         ("[tool.greenline.doctor]\nskip = []", "has no skip"),
+        ('[tool.greenline.doctor]\nexclude = "a"', "exclude is a list of patterns"),
         ("[tool", "pyproject.toml"),
     ],
-    ids=["no reason", "empty reason", "no such code", "no such key", "no list", "setting", "TOML"],
+    ids=[
+        "no reason",
+        "empty reason",
+        "no such code",
+        "no such key",
+        "no list",
+        "setting",
+        "no patterns",
+        "TOML",
+    ],
 )
 def test_a_wrong_pyproject_is_named(tmp_path: Path, text: str, reason: str) -> None:
     """In one line."""

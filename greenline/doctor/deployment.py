@@ -1,0 +1,74 @@
+"""Run the checks of ``greenline check-deploy`` on the files of an application's deployment."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from greenline.deploy.findings import Level
+from greenline.doctor.codes import DEPLOYMENT, UNCHECKED_DEPLOYMENT
+from greenline.doctor.findings import Finding
+from greenline.doctor.imports import ROOT
+from greenline.doctor.project import GUNICORN, Project
+
+NGINX = "deploy/nginx.conf"  # check-deploy's default
+START = "import sys; sys.path.append(sys.argv.pop(1)); from greenline.cli import main; main()"
+LIMIT_S = 60.0
+# An application that is examined may have another worker still, and GL206 finds preload_app.
+LEFT_OUT = {"worker-class", "preload"}
+
+
+def findings(project: Project) -> Iterator[Finding]:
+    """
+    Yield the errors and warnings of ``check-deploy``; none without a gunicorn.conf.py.
+
+    gunicorn.conf.py is executed, in a child. Without a deploy/nginx.conf the checks of gunicorn
+    and of the environment run alone.
+    """
+    if not (project.folder / GUNICORN).exists():
+        return
+    nginx = NGINX if (project.folder / NGINX).exists() else os.devnull
+    command = ["check-deploy", "--json", "--nginx", nginx, "--gunicorn", GUNICORN]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", START, ROOT, *command],
+            cwd=project.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"{GUNICORN} did not end in {LIMIT_S:.0f} s"
+        yield Finding(UNCHECKED_DEPLOYMENT, GUNICORN, 0, reason)
+        return
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        *_, last = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        reason = last.removeprefix("Error: ").removeprefix(f"{GUNICORN}: ")
+        yield Finding(UNCHECKED_DEPLOYMENT, GUNICORN, 0, reason)
+        return
+    for each in found:
+        if each["level"] != Level.REMARK and each["code"] not in LEFT_OUT:
+            yield _finding(project, each)
+
+
+def _finding(project: Project, found: dict[str, Any]) -> Finding:
+    code = DEPLOYMENT._replace(
+        level=Level(found["level"]), why=_sentence(found["why"]), fix=_sentence(found["fix"])
+    )
+    path, _, line = found["where"].rpartition(":")
+    what = f"{found['what']} [{found['code']}]"
+    if line.isdigit():
+        return Finding(code, project.shown(project.folder / path), int(line), what)
+    if (project.folder / found["where"]).exists():
+        return Finding(code, found["where"], 0, what)
+    return Finding(code, "", 0, f"{found['where']}: {what}")  # a variable of the environment
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,83 @@
+"""greenline.doctor.deployment: the checks of check-deploy, as findings of the doctor."""
+
+from pathlib import Path
+
+import pytest
+
+from greenline.deploy.findings import Level
+from greenline.doctor import deployment
+from greenline.doctor.project import Project
+
+GUNICORN = """
+worker_class = "gthread"
+worker_tmp_dir = "/dev/shm"
+raw_env = ["REQUEST_TIMEOUT=10"]
+keepalive = 5
+graceful_timeout = 30
+"""
+NGINX = """
+http {
+    upstream shop { server 127.0.0.1:8000; keepalive 8; }
+    server { location / { proxy_pass http://shop; } }
+}
+"""
+
+
+def found(folder: Path, gunicorn: str, nginx: str = "") -> list[deployment.Finding]:
+    (folder / "gunicorn.conf.py").write_text(gunicorn)
+    if nginx:
+        (folder / "deploy").mkdir()
+        (folder / "deploy/nginx.conf").write_text(nginx)
+    return list(deployment.findings(Project(folder)))
+
+
+def test_nothing_is_checked_without_a_configuration(tmp_path: Path) -> None:
+    """There is nothing to execute."""
+    assert list(deployment.findings(Project(tmp_path))) == []
+
+
+def test_a_good_one_has_none(tmp_path: Path) -> None:
+    """The worker class is not checked: an application may come from any."""
+    assert found(tmp_path, GUNICORN) == []
+
+
+def test_without_nginx_gunicorn_is_checked_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its line; what is about the environment has none."""
+    monkeypatch.delenv("REQUEST_TIMEOUT", raising=False)
+    (each,) = found(tmp_path, 'worker_tmp_dir = "/dev/shm"\n')
+    assert each[1:] == ("gunicorn.conf.py", 0, "REQUEST_TIMEOUT is not set [no-deadline]")
+    assert (each.code.code, each.level) == ("GL306", Level.WARNING)
+    assert each.code.why.startswith("Gunicorn's timeout is a heartbeat")
+    assert each.code.fix == "Set REQUEST_TIMEOUT=30 in the environment of the service."
+
+
+def test_nginx_and_gunicorn_are_checked_against_each_other(tmp_path: Path) -> None:
+    """In the file of nginx, with its line."""
+    everything = found(tmp_path, GUNICORN, NGINX)
+    assert {each.code.code for each in everything} == {"GL306"}
+    (each,) = (each for each in everything if "[keepalive-order]" in each.what)
+    assert (each.path, each.line, each.level) == ("deploy/nginx.conf", 3, Level.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("gunicorn", "reason"),
+    [
+        ("import os\nos.environ['NO_SUCH']", "KeyError: 'NO_SUCH'"),
+        ("import os\nos._exit(7)", "status 7"),
+        ("import sys\nsys.stdin.read(1) or exit('no input')", "no input"),
+    ],
+    ids=["variable", "exit", "stdin"],
+)
+def test_one_that_cannot_be_checked(tmp_path: Path, gunicorn: str, reason: str) -> None:
+    """One line says why."""
+    (each,) = found(tmp_path, gunicorn)
+    assert (each.code.code, each.path, each.what) == ("GL307", "gunicorn.conf.py", reason)
+
+
+def test_one_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended at the limit."""
+    monkeypatch.setattr(deployment, "LIMIT_S", 2.0)
+    (each,) = found(tmp_path, "import time\ntime.sleep(1000)")
+    assert (each.code.code, each.what) == ("GL307", "gunicorn.conf.py did not end in 2 s")
