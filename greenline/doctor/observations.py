@@ -67,11 +67,12 @@ class Requests:
 @dataclass
 class Connections:
     """
-    What became of psycopg2's connections: how many, by the file and line that made them.
+    What became of connections: how many, by the file and line that made them.
 
-    :param outside: made in a request, and not by a pool.
-    :param left_open: the same, and open when the request had ended.
-    :param in_transaction: with an open transaction while no request was in progress.
+    :param outside: psycopg2's connections and MongoClients that were made in a request, and not by
+        a pool.
+    :param left_open: psycopg2's of these that were open when the request had ended.
+    :param in_transaction: psycopg2's with an open transaction while no request was in progress.
     """
 
     outside: dict[str, int] = field(default_factory=dict)

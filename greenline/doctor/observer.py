@@ -14,7 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -136,16 +136,31 @@ class Observer:
             extensions.set_wait_callback(waiting)
 
     def _note_connection(self, conn: Any, frame: FrameType | None) -> None:
-        place = self._places[conn] = _place(frame)
-        request = self._in_progress.get(getcurrent())
-        if request is not None and not settings.POOL.read() and not _is_pooled(frame):
-            self._connections.outside[place] += 1
+        self._places[conn] = _place(frame)
+        request = self._note_outside(frame)
+        if request is not None:
             request.made.add(conn)
 
-    def _observe_pymongo(self) -> None:
-        from pymongo import monitoring
+    def _note_outside(self, frame: FrameType | None) -> _Request | None:
+        """Count what the code of *frame* opens, and return its request; None if it need not."""
+        request = self._in_progress.get(getcurrent())
+        if request is None or settings.POOL.read() or _is_pooled(frame):
+            return None
+        self._connections.outside[_place(frame)] += 1
+        return request
 
-        note = self._note_trip
+    def _observe_pymongo(self) -> None:
+        from pymongo import MongoClient, monitoring
+
+        owner: Any = MongoClient
+        note, note_outside, init = self._note_trip, self._note_outside, owner.__init__
+
+        @wraps(init)
+        def observed(client: Any, *args: Any, **kwargs: Any) -> None:
+            note_outside(sys._getframe(1))
+            init(client, *args, **kwargs)
+
+        owner.__init__ = observed
 
         class Listener(monitoring.CommandListener):
             def started(self, event: Any) -> None:
