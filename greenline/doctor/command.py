@@ -32,6 +32,8 @@ RECURSION = 10_000  # a chain of a thousand + signs is nested that deeply
 
 @click.command("doctor")
 @click.argument("target", default=".")
+@click.option("--package", "packages", metavar="NAME", multiple=True, help="Read the code of this "
+              "library as well; may be repeated.")  # fmt: skip
 @click.option("--run", "tests", metavar="COMMAND", help="Run the tests, as they are and patched.")
 @click.option("--serve", is_flag=True, help="Serve TARGET on a worker until Ctrl-C.")
 @click.option("--replay", metavar="LOG", type=FILE, help="Ask for what an access log has, on sync, "
@@ -49,6 +51,7 @@ def doctor(
     context: click.Context,
     /,
     target: str,
+    packages: tuple[str, ...],
     form: str | None,
     tests: str | None,
     **served: Any,
@@ -69,7 +72,7 @@ def doctor(
 
             from greenline.doctor import report
         _check(target, tests, **served)
-        examined = _examine(target, partial(_trial, target, tests, **served))
+        examined = _examine(target, packages, partial(_trial, target, tests, **served))
     except (ConfigError, ModuleNotFoundError) as error:
         raise click.UsageError(str(error)) from error
     if form is None:
@@ -109,7 +112,9 @@ def _trial(
     return None
 
 
-def _examine(target: str, run: "Callable[[], Trial | None]") -> "Examined":
+def _examine(
+    target: str, packages: tuple[str, ...], run: "Callable[[], Trial | None]"
+) -> "Examined":
     from greenline.doctor import deployment, imports, verdict
     from greenline.doctor.examine import examine
     from greenline.doctor.project import load
@@ -118,7 +123,7 @@ def _examine(target: str, run: "Callable[[], Trial | None]") -> "Examined":
     is_path = Path(target).exists()
     if not is_path and not target.partition(":")[0].replace(".", "_").isidentifier():
         raise ConfigError(f"{target!r} is neither a path nor a module:name, as gunicorn takes it")
-    project = load(Path(target if is_path else ".").resolve())
+    project = load(Path(target if is_path else ".").resolve(), packages)
     with _progress() as on_file:
         examined = examine(project, _facts(project), on_file)
         if not is_path:

@@ -9,8 +9,9 @@ import ast
 import fnmatch
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,14 @@ class Project:
     :param ignored: the reasons for which findings are ignored, by code and pattern of paths.
     :param excluded: patterns of paths in it that are not read.
     :param file: the only file of it that is read. Default: all.
+    :param packages: folders and files of libraries that are read as well.
     """
 
     folder: Path
     ignored: dict[tuple[str, str], str] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()
     file: Path | None = None
+    packages: tuple[Path, ...] = ()
 
     def reason(self, code: str, path: str) -> str | None:
         """Return why a finding is ignored, None if it is not."""
@@ -52,11 +55,12 @@ class Project:
         return None
 
     def files(self) -> Iterator[Path]:
-        """Yield the first-party files in a stable order."""
-        if self.file is not None:
-            yield self.file
-            return
-        for folder, folders, names in os.walk(self.folder):
+        """Yield the files to read in a stable order, the first-party ones first."""
+        for root in (self.file or self.folder, *self.packages):
+            yield from self._below(root) if root.is_dir() else [root]
+
+    def _below(self, root: Path) -> Iterator[Path]:
+        for folder, folders, names in os.walk(root):
             here = Path(folder)
             folders[:] = sorted(name for name in folders if _is_first_party(here / name))
             for name in sorted(names):
@@ -76,11 +80,11 @@ class Project:
         return preload_app(tree) is not None
 
     def shown(self, path: Path) -> str:
-        """Return *path* as findings show it: relative to the folder."""
-        try:
-            return path.relative_to(self.folder).as_posix()
-        except ValueError:
-            return str(path)
+        """Return *path* as findings show it: relative to the folder, or to where a library is."""
+        for root in (self.folder, *(each.parent for each in self.packages)):
+            if path.is_relative_to(root):
+                return path.relative_to(root).as_posix()
+        return str(path)
 
 
 def preload_app(tree: ast.Module) -> ast.stmt | None:
@@ -101,18 +105,21 @@ def _is_first_party(folder: Path) -> bool:
     return not (folder / "pyvenv.cfg").exists()
 
 
-def load(path: Path) -> Project:
+def load(path: Path, packages: Iterable[str] = ()) -> Project:
     """
     Return the project in the folder *path*, or of the file *path* alone.
 
-    :raises ConfigError: its pyproject.toml cannot be read, or names an unknown code.
+    :param packages: names of installed libraries to read as well. Default: none.
+    :raises ConfigError: its pyproject.toml cannot be read, or names an unknown code; a library is
+        not installed.
     """
     folder, file = (path.parent, path) if path.is_file() else (path, None)
+    more = tuple(map(_installed, packages))
     path = folder / PYPROJECT
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Project(folder, file=file)
+        return Project(folder, file=file, packages=more)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     section: Any = document
@@ -125,7 +132,17 @@ def load(path: Path) -> Project:
     if not isinstance(excluded, list) or not all(isinstance(each, str) for each in excluded):
         raise ConfigError(f'{path}: [{SECTION}] exclude is a list of patterns: ["scripts/*"]')
     ignored = dict(_ignored(path, section.get("ignore", [])))
-    return Project(folder, ignored, tuple(excluded), file)
+    return Project(folder, ignored, tuple(excluded), file, more)
+
+
+def _installed(name: str) -> Path:
+    """Return the folder or the file of the library that is imported as *name*."""
+    spec = find_spec(name) if name.isidentifier() else None
+    if spec is not None and spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise ConfigError(f"--package {name}: there is no Python source to import by this name")
+    return Path(spec.origin)
 
 
 def _ignored(path: Path, entries: Any) -> Iterator[tuple[tuple[str, str], str]]:

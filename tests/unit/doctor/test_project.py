@@ -15,8 +15,8 @@ BAD = "import requests\n\n\ndef fetch(url):\n    return requests.get(url)\n"
 IGNORE = '[[tool.greenline.doctor.ignore]]\ncode = "GL213"\n'
 
 
-def found(folder: Path) -> list[str]:
-    return [each.path for each in examine(load(folder), Facts()).findings]
+def found(folder: Path, *packages: str) -> list[str]:
+    return [each.path for each in examine(load(folder, packages), Facts()).findings]
 
 
 def test_first_party_is_what_a_server_runs(tmp_path: Path) -> None:
@@ -69,6 +69,28 @@ def test_a_file_is_read_alone(tmp_path: Path) -> None:
     assert found(tmp_path / "b.py") == ["b.py"]
     (tmp_path / "pyproject.toml").write_text(f'{IGNORE}reason = "on loopback"\n')
     assert found(tmp_path / "b.py") == []
+
+
+@pytest.mark.parametrize("layout", ["shop_library/client.py", "shop_library.py"])
+def test_a_library_is_read_where_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """A package or a single file; shown as it is imported."""
+    library = tmp_path / "site-packages" / layout
+    library.parent.mkdir(parents=True)
+    library.write_text(BAD)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "app.py").write_text(BAD)
+    assert found(tmp_path / "shop") == ["app.py"]
+    assert found(tmp_path / "shop", "shop_library") == ["app.py", layout]
+
+
+@pytest.mark.parametrize("name", ["no_such_package", "math", "a.b", "-x"])
+def test_a_library_without_source_is_named(tmp_path: Path, name: str) -> None:
+    """It is not installed, is written in C, or is no name."""
+    with pytest.raises(ConfigError, match=f"--package {name}: there is no Python source"):
+        load(tmp_path, [name])
 
 
 @pytest.mark.parametrize(
