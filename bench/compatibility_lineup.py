@@ -266,6 +266,31 @@ def _mysqlclient_system() -> dict[str, str]:
     }
 
 
+def _pyodbc_system() -> dict[str, str]:
+    from embedded import debian
+
+    folders = [debian.unpacked(name) for name in ("odbc-postgresql", "libodbc2")]
+    (driver,) = folders[0].rglob("psqlodbcw.so")
+    libraries = [debian.environment(each)["LD_LIBRARY_PATH"] for each in folders]
+    return {"LD_LIBRARY_PATH": ":".join(libraries), "PSQLODBC": str(driver)}
+
+
+def ask_pyodbc(address: str, word: str) -> object:
+    import os
+
+    import pyodbc
+
+    host, port = _host_port(address)
+    conn = pyodbc.connect(
+        f"Driver={os.environ['PSQLODBC']};Server={host};Port={port};Database=greenline;"
+        "Uid=greenline;SSLmode=disable"
+    )
+    try:
+        return conn.execute("select ?", word).fetchone()[0]
+    finally:
+        conn.close()
+
+
 def open_redis(address: str) -> Any:
     import redis
 
@@ -309,6 +334,18 @@ def ask_pylibmc(pool: Any, word: str) -> object:
         key = word.rpartition("-")[2]
         client.set(key, word)
         return client.get(key)
+
+
+def open_memcache(address: str) -> Any:
+    import memcache
+
+    return memcache.Client([address], socket_timeout=30)
+
+
+def ask_memcache(client: Any, word: str) -> object:
+    key = word.rpartition("-")[2]
+    client.set(key, word)
+    return client.get(key)
 
 
 # ---- HTTP
@@ -586,6 +623,53 @@ def ask_ldap3(address: str, word: str) -> object:
     return word
 
 
+def _ldap_system() -> dict[str, str]:
+    from embedded import debian
+
+    folders = [debian.unpacked(name) for name in ("libldap-dev", "libsasl2-dev")]
+    libraries = [each for folder in folders for each in _library_folders(folder)]
+    return {
+        "CFLAGS": " ".join(f"-I{folder}/usr/include" for folder in folders),
+        "LDFLAGS": " ".join(f"-L{each}" for each in libraries),
+    }
+
+
+def ask_ldap(address: str, word: str) -> object:
+    import ldap
+
+    conn = ldap.initialize(f"ldap://{address}")
+    try:
+        conn.simple_bind_s()
+        return word if conn.search_s("", ldap.SCOPE_BASE, f"(|(objectClass=*)(cn={word}))") else ""
+    finally:
+        conn.unbind_s()
+
+
+def ask_zmq(address: str, word: str) -> object:
+    import sys
+    from typing import Any
+
+    zmq: Any
+    if "zmq.green" in sys.modules:
+        import zmq.green as zmq
+    else:
+        import zmq
+    client = zmq.Context.instance().socket(zmq.REQ)
+    client.linger = 0
+    try:
+        client.connect(f"tcp://{address}")
+        client.send_string(word)
+        return client.poll(int(_limit(word) * 1000))  # zmq.green has no RCVTIMEO
+    finally:
+        client.close()
+
+
+def prepare_zmq() -> object:
+    import zmq.green
+
+    return zmq.green
+
+
 def _library_folders(folder: Any) -> list[str]:
     return sorted({str(each.parent) for each in folder.rglob("lib*.so*")})
 
@@ -644,6 +728,25 @@ def ask_sentry(address: str, word: str) -> object:
     sentry_sdk.init(f"http://key@{address}/1", auto_enabling_integrations=False)
     sentry_sdk.capture_message(word)
     sentry_sdk.flush(timeout=_limit(word))
+    return word
+
+
+def open_ddtrace(address: str) -> Any:
+    import os
+
+    os.environ["DD_TRACE_AGENT_URL"] = f"http://{address}"
+    os.environ["DD_TRACE_WRITER_INTERVAL_SECONDS"] = "0.1"
+    from ddtrace.trace import tracer
+
+    return tracer
+
+
+def ask_ddtrace(tracer: Any, word: str) -> object:
+    import time
+
+    with tracer.trace(word):
+        pass
+    time.sleep(_limit(word))  # a thread of its own sends meanwhile
     return word
 
 
@@ -758,6 +861,11 @@ LIBRARIES = (
         "memcached", ask_pylibmc, open_pylibmc, extension="_pylibmc", instead="pymemcache",
     ),
     Library(
+        "python-memcached", ("memcache",), "https://github.com/linsomniac/python-memcached",
+        "memcached", ask_memcache, open_memcache, instead="pymemcache",
+        note="it holds the server to be dead for dead_retry seconds after a timeout",
+    ),
+    Library(
         "PyMySQL", ("pymysql",), "https://pymysql.readthedocs.io/en/latest/",
         "mariadb", ask_pymysql,
     ),
@@ -777,8 +885,8 @@ LIBRARIES = (
     ),
     Library(
         "pyodbc", ("pyodbc",), "https://github.com/mkleehammer/pyodbc/wiki",
-        verdict="blocks the hub", extension="pyodbc",
-        instead="a process or gevent's thread pool", note="no ODBC driver can be loaded here",
+        "postgres", ask_pyodbc, extension="pyodbc", system=_pyodbc_system,
+        instead="a process or gevent's thread pool", note="with psqlODBC",
     ),
     Library(
         "pymssql", ("pymssql",), "https://pymssql.readthedocs.io/en/latest/ref/pymssql.html",
@@ -881,15 +989,14 @@ LIBRARIES = (
     Library("ldap3", ("ldap3",), "https://ldap3.readthedocs.io/en/latest/", "slapd", ask_ldap3),
     Library(
         "python-ldap", ("ldap",), "https://www.python-ldap.org/en/latest/",
-        verdict="blocks the hub", extension="_ldap", instead="ldap3",
-        note="it cannot be built here",
+        "slapd", ask_ldap, extension="_ldap", system=_ldap_system, instead="ldap3",
     ),
     Library("paramiko", ("paramiko",), "https://docs.paramiko.org/en/stable/api/client.html",
             "deaf", ask_paramiko),
     Library(
         "pyzmq", ("zmq",), "https://pyzmq.readthedocs.io/en/latest/api/zmq.green.html",
-        verdict="needs an import order", needs="zmq.green", instead="import zmq.green as zmq",
-        note="it waits in C, unless it is zmq.green",
+        "deaf", ask_zmq, extension="zmq.backend.cython._zmq", needs="zmq.green",
+        prepare=prepare_zmq, instead="import zmq.green as zmq",
     ),
     Library(
         "sentry-sdk", ("sentry_sdk",), "https://docs.sentry.io/platforms/python/",
@@ -901,6 +1008,13 @@ LIBRARIES = (
         "http", ask_opentelemetry,
         requires=("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
         note="with the exporter over HTTP",
+    ),
+    Library(
+        "ddtrace", ("ddtrace",),
+        "https://docs.datadoghq.com/tracing/trace_collection/compatibility/python/",
+        "deaf", ask_ddtrace, open_ddtrace,
+        note="a thread of its own sends; tracer.flush() blocks the hub, for 23 s where no agent "
+        "answers",
     ),
     Library(
         "newrelic", ("newrelic",), "https://docs.newrelic.com/docs/apm/agents/python-agent/",

@@ -89,11 +89,22 @@ def _unpack(package: str, target: Path) -> None:
             archive = _downloaded(name)
             _run(["dpkg-deb", "--extract", archive, new])
             wanted += [each for each in _libraries(archive) if each not in fetched]
+        _link_installed(new)
         os.replace(new, target)
     finally:
         shutil.rmtree(new, ignore_errors=True)
         for archive in FOLDER.glob("*.deb"):
             archive.unlink()
+
+
+def _link_installed(folder: Path) -> None:
+    """Let links in *folder* to libraries that are installed, and so not unpacked, lead to them."""
+    for link in folder.rglob("lib*.so"):
+        if link.is_symlink() and not link.exists():
+            installed = Path("/", link.relative_to(folder).parent, os.readlink(link))
+            if installed.exists():
+                link.unlink()
+                link.symlink_to(installed)
 
 
 def _downloaded(package: str) -> Path:

@@ -78,3 +78,15 @@ def test_without_the_tools_it_is_said(folder: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match="there is no apt-get to fetch it"):
         unpacked(PACKAGE)
     assert not folder.exists()
+
+
+def test_a_link_leads_to_a_library_that_is_installed(tmp_path: Path) -> None:
+    """What is installed is not unpacked; other links that lead nowhere stay."""
+    (installed, *_) = sorted(Path("/usr/lib").glob("*-linux-gnu*/libc.so.6"))
+    folder = tmp_path / installed.parent.relative_to("/")
+    folder.mkdir(parents=True)
+    (folder / "libc.so").symlink_to(installed.name)
+    (folder / "libnone.so").symlink_to("libnone.so.1")
+    debian._link_installed(tmp_path)
+    assert (folder / "libc.so").resolve() == installed.resolve()
+    assert os.readlink(folder / "libnone.so") == "libnone.so.1"
