@@ -4,7 +4,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -124,12 +123,11 @@ def _examine(
     if not is_path and not target.partition(":")[0].replace(".", "_").isidentifier():
         raise ConfigError(f"{target!r} is neither a path nor a module:name, as gunicorn takes it")
     project = load(Path(target if is_path else ".").resolve(), packages)
-    with _progress() as on_file:
-        examined = examine(project, _facts(project), on_file)
-        if not is_path:
-            seen = imports.probe(project, target)
-            examined.add(project, imports.findings(project, target, seen))
-            examined.add(project, deployment.findings(project))
+    examined = examine(project, _facts(project), _tracked)
+    if not is_path:
+        seen = imports.probe(project, target)
+        examined.add(project, imports.findings(project, target, seen))
+        examined.add(project, deployment.findings(project))
     try:
         tried = run()
     except TrialError as error:
@@ -153,20 +151,19 @@ def _facts(project: "Project") -> Facts:
     )
 
 
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """Yield a function to call for each file; what takes longer than a moment is shown."""
+def _tracked(files: list[Path]) -> Iterator[Path]:
+    """Yield *files*; what takes longer than a moment has a progress bar, on a terminal."""
     from rich.console import Console
-    from rich.status import Status
+    from rich.progress import Progress
 
-    begun_s, status = monotonic(), Status("", console=Console(stderr=True))
-
-    def on_file(path: Path) -> None:
-        if monotonic() - begun_s > PROGRESS_S:
-            status.update(f"reading {path}")
-            status.start()
-
+    console = Console(stderr=True)
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    reading, begun_s = bar.add_task("reading", total=len(files)), monotonic()
     try:
-        yield on_file
+        for path in files:
+            if monotonic() - begun_s > PROGRESS_S:
+                bar.start()
+            yield path
+            bar.advance(reading)
     finally:
-        status.stop()
+        bar.stop()

@@ -49,15 +49,17 @@ class Examined:
                 self.ignored.append((each, reason))
 
 
-def examine(project: Project, facts: Facts, on_file: Callable[[Path], object] = bool) -> Examined:
+def examine(
+    project: Project, facts: Facts, track: Callable[[list[Path]], Iterable[Path]] = iter
+) -> Examined:
     """
     Examine the files of *project*.
 
     :param facts: what is known of the deployment.
-    :param on_file: called with each file. Default: does nothing.
+    :param track: yields the files that it gets, and may show how far it is. Default: shows nothing.
     """
     examined = Examined()
-    modules = list(_modules(project, examined, on_file))
+    modules = list(_modules(project, examined, track))
     is_limited = any(call.name == SOCKET_TIMEOUT for each in modules for call in each.calls)
     facts = facts._replace(has_socket_timeout=facts.has_socket_timeout or is_limited)
     for module in modules:
@@ -70,10 +72,9 @@ def examine(project: Project, facts: Facts, on_file: Callable[[Path], object] = 
 
 
 def _modules(
-    project: Project, examined: Examined, on_file: Callable[[Path], object]
+    project: Project, examined: Examined, track: Callable[[list[Path]], Iterable[Path]]
 ) -> Iterator[Module]:
-    for path in project.files():
-        on_file(path)
+    for path in track(list(project.files())):
         shown = project.shown(path)
         try:
             module = read(path, shown)
