@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 FILE = click.Path(exists=True, dir_okay=False)
 PROGRESS_S = 2.0
+REDIS_WITH_TIMEOUT = 8  # its socket_timeout is 5 s by default
 PGBOUNCER_PORT = "6432"
 RECURSION = 10_000  # a chain of a thousand + signs is nested that deeply
 
@@ -148,7 +150,15 @@ def _facts(project: "Project") -> Facts:
     return Facts(
         is_preloaded="--preload" in options or project.preloads(),
         is_pooled_by_transaction=is_pooled,
+        has_redis_timeout=_has_redis_timeout(),
     )
+
+
+def _has_redis_timeout() -> bool:
+    try:
+        return int(metadata.version("redis").partition(".")[0]) >= REDIS_WITH_TIMEOUT
+    except metadata.PackageNotFoundError:  # the newest one will be installed
+        return True
 
 
 def _tracked(files: list[Path]) -> Iterator[Path]:

@@ -6,6 +6,7 @@ declare, and what these need, as far as they are installed where the doctor runs
 those of :mod:`greenline.hub.compatibility`.
 """
 
+import ast
 import re
 import sys
 import tomllib
@@ -30,7 +31,7 @@ from greenline.doctor.codes import (
     UNPREPARED_DEPENDENCY,
 )
 from greenline.doctor.findings import Code, Finding
-from greenline.doctor.module import Call, Module
+from greenline.doctor.module import Call, Module, Site
 from greenline.doctor.project import GUNICORN, PYPROJECT, Project
 from greenline.hub.compatibility import (
     BLOCKS,
@@ -61,11 +62,13 @@ class Use(NamedTuple):
     :param module: the file.
     :param line: the line, from 1 on, int.
     :param name: the dotted name that is imported, str.
+    :param is_optional: the file can do without it, since a function or a ``try`` imports it, bool.
     """
 
     module: Module
     line: int
     name: str
+    is_optional: bool
 
 
 def findings(
@@ -77,7 +80,7 @@ def findings(
     :param modules: the first-party files.
     """
     uses = [
-        Use(module, node.lineno, name)
+        Use(module, node.lineno, name, _is_optional(module, node, site))
         for module in modules
         for node, name, site in module.imports
         if not site.is_script
@@ -99,6 +102,12 @@ def findings(
         yield Finding(UNKNOWN_DEPENDENCY, "", 0, ", ".join(unknown)), None
 
 
+def _is_optional(module: Module, node: ast.stmt, site: Site) -> bool:
+    return site.scope.function is not None or any(
+        node in tried.body for tried, _ in module.tries if tried.handlers
+    )
+
+
 def _of_record(
     record: Record,
     uses: Sequence[Use],
@@ -114,7 +123,9 @@ def _of_record(
     if record.verdict in (PATCHED_FIRST, NEEDS_ORDER) and early:
         yield _finding(UNPREPARED_DEPENDENCY, record, early[0])
     elif record.verdict == NEEDS_ORDER and is_used and not _does(record.needs, uses, calls):
-        yield _finding(UNPREPARED_DEPENDENCY, record, own[0])
+        # What is not installed may be imported by a file that nothing imports.
+        level = UNPREPARED_DEPENDENCY.level if _installed(record.name) else Level.WARNING
+        yield _finding(UNPREPARED_DEPENDENCY._replace(level=level), record, own[0])
     if record.verdict not in (BLOCKS, BREAKS) or _is_offloaded(record):
         return
     if record.needs is not None and _does(record.needs, uses, calls):
@@ -123,6 +134,9 @@ def _of_record(
     if is_used:
         # A call that computes ends by itself, so it only makes the others late.
         level = Level.REMARK if record.computes else code.level
+        is_optional = all(each.is_optional for each in own)
+        if level == Level.ERROR and is_optional and _installed(record.name) is None:
+            level = Level.WARNING  # it counts where somebody installs it
         yield _finding(code._replace(level=level), record, own[0])
     elif canonicalize_name(record.name) in installed and not record.computes:
         # Another library needs it: whether a request uses it is not known.

@@ -61,11 +61,13 @@ class Facts(NamedTuple):
         worker is patched, bool.
     :param is_pooled_by_transaction: the connections of Postgres go through a pgbouncer, bool.
     :param has_socket_timeout: the project calls ``socket.setdefaulttimeout``, bool.
+    :param has_redis_timeout: redis-py has a timeout by default, as from its version 8 on, bool.
     """
 
     is_preloaded: bool = False
     is_pooled_by_transaction: bool = False
     has_socket_timeout: bool = False
+    has_redis_timeout: bool = False
 
 
 Found = Iterator[tuple[Code, ast.AST, str]]

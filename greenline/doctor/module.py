@@ -16,6 +16,8 @@ from io import BytesIO
 from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+# A function under one of these decorators runs in a process of its own.
+COMMANDS = ("command", "group", "task", "job", "actor", "on_starting")
 IGNORE = re.compile(r"#\s*greenline:\s*ignore\[([A-Z0-9, ]+)\]")
 
 
@@ -92,6 +94,14 @@ class Site:
     scope: Scope
     blocks: tuple[str, ...] = ()
     is_script: bool = False
+
+    @property
+    def is_command(self) -> bool:
+        """Whether no request runs it: a script, a command, or a task of a queue."""
+        names = (each.removesuffix("()").rpartition(".")[2] for each in self.blocks)
+        return self.is_script or any(
+            name in COMMANDS or name.endswith(("_task", "_command")) for name in names
+        )
 
     @property
     def is_at_import(self) -> bool:

@@ -24,9 +24,12 @@ GUNICORN = "gunicorn.conf.py"
 # Folders with code that no server runs.
 LEFT_OUT = {
     "__pycache__", "node_modules", "site-packages", "build", "dist", "docs", "doc", "test", "tests",
-    "testing", "migrations", "alembic", "examples", "benchmarks",
+    "testing", "migrations", "alembic", "examples", "benchmarks", "cli", "scripts",
 }  # fmt: skip
-FILES_LEFT_OUT = ("test_*.py", "*_test.py", "conftest.py", "setup.py", "noxfile.py", "fabfile.py")
+FILES_LEFT_OUT = (
+    "test_*.py", "*_test.py", "conftest.py", "setup.py", "noxfile.py", "fabfile.py", "manage.py",
+    "cli.py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ def preload_app(tree: ast.Module) -> ast.stmt | None:
 def _is_first_party(folder: Path) -> bool:
     name = folder.name
     if name.startswith(".") or name in LEFT_OUT or name.endswith(".egg-info"):
+        return False
+    if folder.parts[-2:] == ("management", "commands"):  # of Django
         return False
     return not (folder / "pyvenv.cfg").exists()
 

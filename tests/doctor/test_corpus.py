@@ -20,6 +20,7 @@ FACTS = {
     "": Facts(),
     "preload": Facts(is_preloaded=True),
     "pgbouncer": Facts(is_pooled_by_transaction=True),
+    "redis 8": Facts(has_redis_timeout=True),
 }
 
 

@@ -1,23 +1,34 @@
 """Except clauses that keep an interrupted request running."""
 
 import ast
+import re
 
 from greenline.doctor.codes import SWALLOWS
 from greenline.doctor.findings import Facts, Found
 from greenline.doctor.module import Module, Scope, walked
+from greenline.doctor.rules.transactions import SERVICES
 
 EVERYTHING = ("BaseException", "builtins.BaseException")
 # What ends the process anyway, keeps the exception for later, or raises it at the end of a block.
 LETS_GO = ("sys.exit", "os._exit", "os.abort", "exit", "quit", "sys.exc_info")
+# Words in the names of what waits: for another service, a database, a lock or a queue. A request is
+# interrupted while it waits, and not while it computes.
+WAITS = {
+    "acquire", "aggregate", "call", "commit", "communicate", "connect", "download", "execute",
+    "executemany", "fetch", "fetchall", "fetchone", "invoke", "login", "many", "one", "ping",
+    "publish", "pull", "push", "query", "read", "receive", "recv", "request", "resolve", "retrieve",
+    "rollback", "send", "sendall", "sendmail", "sleep", "upload", "urlopen", "wait",
+}  # fmt: skip
 RAISES = ("safe_reraise", "save_and_reraise_exception")
 
 
 def swallowing(module: Module, facts: Facts) -> Found:
-    """Find clauses that catch all exceptions, around calls, and go on."""
+    """Find clauses that catch all exceptions, around calls that may wait, and go on."""
     for node, site in module.tries:
-        if site.scope.function is None or site.is_script:
+        if site.scope.function is None or site.is_command:
             continue
-        if not any(isinstance(each, ast.Call) for each in walked(node.body)):
+        calls = (each for each in walked(node.body) if isinstance(each, ast.Call))
+        if not any(_may_wait(module, each, site.scope) for each in calls):
             continue
         for clause in node.handlers:
             kind = "" if clause.type is None else module.name_of(clause.type, site.scope)
@@ -26,6 +37,16 @@ def swallowing(module: Module, facts: Facts) -> Found:
             if not _goes_away(module, clause, site.scope):
                 what = "except:" if clause.type is None else "except BaseException:"
                 yield SWALLOWS, clause, what
+
+
+def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
+    if SERVICES.fullmatch(module.name_of(call.func, scope)):
+        return True
+    names = [each for each in ast.walk(call.func) if isinstance(each, ast.Attribute)]
+    if any(each.attr == "objects" for each in names):  # a query of Django's
+        return True
+    name = getattr(call.func, "attr", "") or getattr(call.func, "id", "")
+    return bool(WAITS.intersection(re.split("_+", name.lower())))
 
 
 def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:

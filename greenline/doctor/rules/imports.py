@@ -15,8 +15,10 @@ HARMLESS = {"gevent", "eventlet", "greenline", "os", "sys", "warnings", "__futur
 
 def patched_late(module: Module, facts: Facts) -> Found:
     """Find patch_all() behind imports."""
+    # Under a condition it is for another server than gunicorn.
+    unconditional = {each.value for each in module.tree.body if isinstance(each, ast.Expr)}
     for call in module.calls:
-        if call.name not in PATCHES or not call.site.is_at_import:
+        if call.name not in PATCHES or call.node not in unconditional:
             continue
         before = [
             name

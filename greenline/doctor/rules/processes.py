@@ -7,19 +7,22 @@ from greenline.doctor.findings import Facts, Found
 from greenline.doctor.module import Call, Module
 
 ALARMS = ("signal.alarm", "signal.setitimer")
+GUARDS = ("signal.signal", "threading.main_thread", "threading._MainThread")
 FORKING = (
     "os.fork", "os.forkpty", "multiprocessing.Process", "multiprocessing.Pool",
     "multiprocessing.pool.Pool", "concurrent.futures.ProcessPoolExecutor",
     "concurrent.futures.process.ProcessPoolExecutor",
 )  # fmt: skip
-# A function under one of these runs in a process of its own.
-COMMANDS = ("command", "group", "task", "shared_task", "job", "actor", "on_starting")
 
 
 def alarms(module: Module, facts: Facts) -> Found:
     """Find alarms in functions; alarm(0) alone ends one."""
+    # Outside of the main thread, where requests run, signal.signal() raises and no alarm is set.
+    guarded = {call.site.scope.function for call in module.calls if call.name in GUARDS}
     for call in module.calls:
         if call.name in ALARMS and _may_be_in_a_request(call):
+            if call.site.scope.function in guarded:
+                continue
             seconds = call.given("seconds", 0 if call.name == "signal.alarm" else 1)
             if not (isinstance(seconds, ast.Constant) and seconds.value == 0):
                 yield ALARM, call.node, f"{call.name}()"
@@ -40,10 +43,7 @@ def forks(module: Module, facts: Facts) -> Found:
 
 
 def _may_be_in_a_request(call: Call) -> bool:
-    site = call.site
-    if site.scope.function is None or site.is_script:
-        return False
-    return not any(each.removesuffix("()").rpartition(".")[2] in COMMANDS for each in site.blocks)
+    return call.site.scope.function is not None and not call.site.is_command
 
 
 def _is_in_a_view(call: Call) -> bool:

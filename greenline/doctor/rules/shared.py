@@ -63,7 +63,12 @@ def by_thread_id(module: Module, facts: Facts) -> Found:
         for call in module.calls
         if call.node.args and getattr(call.node.func, "attr", "") in KEYED
     ]
+    # Where the entry is deleted it is no cache.
+    deleted = {
+        ast.dump(node.value) for node, _ in module.subscripts if isinstance(node.ctx, ast.Del)
+    }
     for node, key, site in keys:
         name = module.name_of(key, site.scope).removesuffix("()")
-        if name in IDS:
+        mapping = node.func if isinstance(node, ast.Call) else node
+        if name in IDS and ast.dump(getattr(mapping, "value", mapping)) not in deleted:
             yield BY_THREAD_ID, node, f"{name} as a key"

@@ -48,7 +48,9 @@ BY_URL = re.compile(r"(?:timeoutMS|socketTimeoutMS|socket_timeout)=", re.IGNOREC
 def without(module: Module, facts: Facts) -> Found:
     """Find calls without a timeout."""
     for call in module.calls:
-        if not call.name or call.site.is_script or call.is_open_ended:
+        if not call.name or call.site.is_command or call.is_open_ended:
+            continue
+        if call.name.startswith("redis.") and facts.has_redis_timeout:
             continue
         for limited in LIMITED:
             if not limited.names.fullmatch(call.name):

@@ -47,6 +47,8 @@ KEPT_BY_SESSION = re.compile(
 def held_across(module: Module, facts: Facts) -> Found:
     """Find calls to other services, and sleeps, inside of a transaction."""
     for call in module.calls:
+        if call.site.is_command:
+            continue
         if not any(TRANSACTION.fullmatch(each) for each in call.site.blocks):
             continue
         if SERVICES.fullmatch(call.name):

@@ -79,6 +79,20 @@ def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path) -> None:
     assert "PyMySQL" in finding.what
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["try:\n    import cx_Oracle\nexcept ImportError:\n    cx_Oracle = None\n",
+     "def connect():\n    import cx_Oracle\n"],
+    ids=["try", "function"],
+)  # fmt: skip
+def test_what_is_optional_and_not_installed_is_a_warning(tmp_path: Path, source: str) -> None:
+    """Where it is imported in any case the application needs it: that is an error."""
+    (finding,) = examined(tmp_path, app=source).findings
+    assert (finding.code.code, finding.level) == ("GL101", Level.WARNING)
+    (finding,) = examined(tmp_path, app=f"{source}\nimport cx_Oracle\n").findings
+    assert (finding.code.code, finding.level) == ("GL101", Level.ERROR)
+
+
 def test_what_only_computes_is_a_remark(tmp_path: Path) -> None:
     """It ends by itself."""
     (finding,) = examined(tmp_path, app="import numpy\n").findings

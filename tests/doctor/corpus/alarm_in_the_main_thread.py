@@ -1,0 +1,15 @@
+import signal
+import threading
+
+
+def limited(seconds):
+    if threading.current_thread() is threading.main_thread():
+        signal.alarm(seconds)
+
+
+def handled(seconds, stop):
+    try:
+        signal.signal(signal.SIGALRM, stop)
+    except ValueError:
+        return
+    signal.alarm(seconds)

@@ -1,0 +1,13 @@
+from decimal import Decimal
+
+
+def amount(text, connection):
+    try:
+        return Decimal(text.split(",")[0])
+    except:
+        return None
+    finally:
+        try:
+            connection.close()
+        except:
+            pass
