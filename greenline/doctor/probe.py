@@ -172,8 +172,10 @@ def _described(error: BaseException, module: str) -> str:
         return f"it ends the process (sys.exit({error.code!r}))"
     if isinstance(error, EOFError):
         return "it reads from stdin"
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}{f': {text[0]}' if text else ''}"[:300]
+    text, *more = [*filter(None, map(str.strip, str(error).splitlines())), ""]
+    if text.endswith(":"):  # the reason follows
+        text = f"{text} {more[0]}".rstrip()
+    return f"{type(error).__name__}{f': {text}' if text else ''}"[:300]
 
 
 def _place(error: BaseException, folder: str) -> tuple[str, int]:

@@ -36,9 +36,10 @@ def probed(folder: Path, source: str, target: str = "app:application", **more: s
         ),
         ("import sys\nsys.stdin.readline() or input()", 2, "it reads from stdin"),
         ("raise ValueError('no\\nkey')", 1, "ValueError: no"),
+        ("raise ValueError('because:\\n\\n no key')", 1, "ValueError: because: no key"),
         ("import os\nos.environ['NO_SUCH_VARIABLE']", 2, "KeyError: 'NO_SUCH_VARIABLE'"),
     ],
-    ids=["package", "syntax", "exit", "_exit", "reason", "stdin", "error", "variable"],
+    ids=["package", "syntax", "exit", "_exit", "reason", "stdin", "error", "lines", "variable"],
 )
 def test_one_that_cannot_be_imported(tmp_path: Path, source: str, line: int, reason: str) -> None:
     """One line says why, and where."""
