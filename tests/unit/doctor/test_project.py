@@ -48,7 +48,7 @@ def test_the_examples_of_the_page_are_read(tmp_path: Path) -> None:
     """The blocks about pyproject.toml."""
     ignored, excluded = blocks(read("docs/doctor.md"), "toml")
     (tmp_path / "pyproject.toml").write_text(ignored)
-    assert load(tmp_path).reason("GL213", "shop/scripts/sync.py") == "started by hand"
+    assert load(tmp_path).reason("GL213", "shop/jobs/sync.py") == "started by hand"
     assert load(tmp_path).reason("GL213", "shop/views.py") is None
     (tmp_path / "pyproject.toml").write_text(excluded)
     assert load(tmp_path).excluded == load(CHECKOUT / "examples").excluded == ("broken/*",)
