@@ -14,7 +14,7 @@ import click
 
 from greenline import settings
 from greenline.deploy.findings import Level
-from greenline.doctor.codes import NO_RUN
+from greenline.doctor.codes import NO_RUN, PRELOADED
 from greenline.doctor.findings import Facts, Finding
 from greenline.errors import ConfigError
 from greenline.lazy import needs_extra
@@ -126,6 +126,9 @@ def _examine(
         raise ConfigError(f"{target!r} is neither a path nor a module:name, as gunicorn takes it")
     project = load(Path(target if is_path else ".").resolve(), packages)
     examined = examine(project, _facts(project), _tracked)
+    if _preloads_by_option():
+        what = "--preload in GUNICORN_CMD_ARGS"
+        examined.add(project, [Finding(PRELOADED, "", 0, what)])
     if not is_path:
         seen = imports.probe(project, target)
         examined.add(project, imports.findings(project, target, seen))
@@ -146,12 +149,15 @@ def _examine(
 def _facts(project: "Project") -> Facts:
     url = settings.DATABASE_URL.read() or ""
     is_pooled = settings.PGBOUNCER_POOL_SIZE.read() is not None or f":{PGBOUNCER_PORT}/" in url
-    options = shlex.split(os.environ.get("GUNICORN_CMD_ARGS", ""))
     return Facts(
-        is_preloaded="--preload" in options or project.preloads(),
+        is_preloaded=_preloads_by_option() or project.preloads(),
         is_pooled_by_transaction=is_pooled,
         has_redis_timeout=_has_redis_timeout(),
     )
+
+
+def _preloads_by_option() -> bool:
+    return "--preload" in shlex.split(os.environ.get("GUNICORN_CMD_ARGS", ""))
 
 
 def _has_redis_timeout() -> bool:

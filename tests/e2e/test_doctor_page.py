@@ -131,6 +131,18 @@ def test_an_example_is_ready(target: str) -> None:
     assert "\nReady, as far as it was read." in done.stdout
 
 
+def test_preload_as_an_option_is_found(tmp_path: Path) -> None:
+    """In the environment, as gunicorn reads it."""
+    write_example(PAGE, "wait.py", tmp_path)
+    done = subprocess.run(
+        [BIN / "greenline", "doctor", "wait.py"],
+        cwd=tmp_path, env=environ({"GUNICORN_CMD_ARGS": "--workers 2 --preload"}),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "GL206 error preload_app\n  --preload in GUNICORN_CMD_ARGS" in done.stdout
+    assert done.returncode == 1
+
+
 def test_the_deployment_is_checked_as_well(tmp_path: Path) -> None:
     """As check-deploy does, where there is a gunicorn.conf.py."""
     write_example(PAGE, "wait.py", tmp_path)

@@ -8,7 +8,7 @@ from greenline.doctor.findings import Facts, Found
 from greenline.doctor.module import Module, Scope, walked
 from greenline.doctor.rules.transactions import SERVICES
 
-EVERYTHING = ("BaseException", "builtins.BaseException")
+EVERYTHING = (None, "BaseException", "builtins.BaseException")  # None: a bare except
 # What ends the process anyway, keeps the exception for later, or raises it at the end of a block.
 LETS_GO = ("sys.exit", "os._exit", "os.abort", "exit", "quit", "sys.exc_info")
 # Words in the names of what waits: for another service, a database, a lock or a queue. A request is
@@ -31,8 +31,9 @@ def swallowing(module: Module, facts: Facts) -> Found:
         if not any(_may_wait(module, each, site.scope) for each in calls):
             continue
         for clause in node.handlers:
-            kind = "" if clause.type is None else module.name_of(clause.type, site.scope)
-            if clause.type is not None and kind not in EVERYTHING:
+            kinds = clause.type.elts if isinstance(clause.type, ast.Tuple) else [clause.type]
+            names = {each and module.name_of(each, site.scope) for each in kinds}
+            if names.isdisjoint(EVERYTHING):
                 continue
             if not _goes_away(module, clause, site.scope):
                 what = "except:" if clause.type is None else "except BaseException:"
