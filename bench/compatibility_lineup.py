@@ -331,9 +331,7 @@ def open_pylibmc(address: str) -> Any:
 
 def ask_pylibmc(pool: Any, word: str) -> object:
     with pool.reserve(block=True) as client:
-        key = word.rpartition("-")[2]
-        client.set(key, word)
-        return client.get(key)
+        return ask_memcache(client, word)
 
 
 def open_memcache(address: str) -> Any:

@@ -6,7 +6,6 @@ declare, and what these need, as far as they are installed where the doctor runs
 those of :mod:`greenline.hub.compatibility`.
 """
 
-import ast
 import re
 import sys
 import tomllib
@@ -31,7 +30,7 @@ from greenline.doctor.codes import (
     UNPREPARED_DEPENDENCY,
 )
 from greenline.doctor.findings import Code, Finding
-from greenline.doctor.module import Call, Module, Site
+from greenline.doctor.module import Call, Module
 from greenline.doctor.project import GUNICORN, PYPROJECT, Project
 from greenline.hub.compatibility import (
     BLOCKS,
@@ -80,7 +79,7 @@ def findings(
     :param modules: the first-party files.
     """
     uses = [
-        Use(module, node.lineno, name, _is_optional(module, node, site))
+        Use(module, node.lineno, name, site.scope.function is not None or node in module.attempts)
         for module in modules
         for node, name, site in module.imports
         if not site.is_script
@@ -100,12 +99,6 @@ def findings(
     )
     if unknown:
         yield Finding(UNKNOWN_DEPENDENCY, "", 0, ", ".join(unknown)), None
-
-
-def _is_optional(module: Module, node: ast.stmt, site: Site) -> bool:
-    return site.scope.function is not None or any(
-        node in tried.body for tried, _ in module.tries if tried.handlers
-    )
 
 
 def _of_record(

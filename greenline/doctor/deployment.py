@@ -3,18 +3,16 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from greenline.deploy.findings import Level
 from greenline.doctor.codes import DEPLOYMENT, UNCHECKED_DEPLOYMENT
 from greenline.doctor.findings import Finding
-from greenline.doctor.imports import ROOT
+from greenline.doctor.imports import command
 from greenline.doctor.project import GUNICORN, Project
 
 NGINX = "deploy/nginx.conf"  # check-deploy's default
-START = "import sys; sys.path.append(sys.argv.pop(1)); from greenline.cli import main; main()"
 LIMIT_S = 60.0
 # An application that is examined may have another worker still, and GL206 finds preload_app.
 LEFT_OUT = {"worker-class", "preload"}
@@ -30,10 +28,10 @@ def findings(project: Project) -> Iterator[Finding]:
     if not (project.folder / GUNICORN).exists():
         return
     nginx = NGINX if (project.folder / NGINX).exists() else os.devnull
-    command = ["check-deploy", "--json", "--nginx", nginx, "--gunicorn", GUNICORN]
+    options = ["--json", "--nginx", nginx, "--gunicorn", GUNICORN]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", START, ROOT, *command],
+            command("from greenline.cli import main; main()", "check-deploy", *options),
             cwd=project.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

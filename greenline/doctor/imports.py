@@ -22,10 +22,6 @@ from greenline.doctor.codes import (
 from greenline.doctor.findings import Finding
 from greenline.doctor.project import GUNICORN, Project
 
-# Last on the path, where a checkout of greenline is not installed: the application's comes first.
-START = (
-    "import sys; sys.path.append(sys.argv.pop(1)); from greenline.doctor import probe; probe.main()"
-)
 ROOT = str(Path(greenline.__file__).parents[1])
 LIMIT_S = 60.0
 SLOW_S = 5.0
@@ -44,7 +40,7 @@ def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, 
     with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as printed:
         fd = document.fileno()
         child = subprocess.Popen(
-            [sys.executable, "-c", START, ROOT, str(fd), target, folder],
+            command("from greenline.doctor import probe; probe.main()", str(fd), target, folder),
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,
@@ -66,6 +62,13 @@ def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, 
             last = next((f": {line}" for line in reversed(lines) if line.strip()), "")
             return {"error": f"it ended the process, with status {status}{last}"}
     return dict(json.loads(text))
+
+
+def command(code: str, *arguments: str) -> list[str]:
+    """Return the command of a child that runs *code*, where greenline need not be installed."""
+    # Last on the path: what the application has installed comes first.
+    start = f"import sys; sys.path.append(sys.argv.pop(1)); {code}"
+    return [sys.executable, "-c", start, ROOT, *arguments]
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

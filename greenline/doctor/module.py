@@ -124,8 +124,12 @@ class Call:
     site: Site
 
     def has(self, *keywords: str) -> bool:
-        """Return whether one of *keywords* is given, or may be in ``**``."""
-        return any(each.arg is None or each.arg in keywords for each in self.node.keywords)
+        """Return whether one of *keywords* is given and not None, or may be in ``**``."""
+        return any(
+            each.arg is None
+            or (each.arg in keywords and getattr(each.value, "value", each) is not None)
+            for each in self.node.keywords
+        )
 
     def given(self, keyword: str, position: int | None = None) -> ast.expr | None:
         """Return an argument, None if it is not given."""
@@ -168,6 +172,11 @@ class Module:
     def imported(self) -> frozenset[str]:
         """The packages that it imports."""
         return frozenset(name.partition(".")[0] for _, name, _ in self.imports)
+
+    @cached_property
+    def attempts(self) -> frozenset[ast.stmt]:
+        """The statements that it tries, with a clause for their errors."""
+        return frozenset(each for node, _ in self.tries if node.handlers for each in node.body)
 
     def name_of(self, node: ast.expr, scope: Scope) -> str:
         """Return the dotted name of an expression, empty if it is unknown."""

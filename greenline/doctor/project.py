@@ -67,11 +67,10 @@ class Project:
             here = Path(folder)
             folders[:] = sorted(name for name in folders if _is_first_party(here / name))
             for name in sorted(names):
-                left_out = [
-                    *(fnmatch.fnmatch(name, each) for each in FILES_LEFT_OUT),
-                    *(fnmatch.fnmatch(self.shown(here / name), each) for each in self.excluded),
-                ]
-                if name.endswith(".py") and not any(left_out):
+                if name.endswith(".py") and not (
+                    any(fnmatch.fnmatch(name, each) for each in FILES_LEFT_OUT)
+                    or any(fnmatch.fnmatch(self.shown(here / name), each) for each in self.excluded)
+                ):
                     yield here / name
 
     def preloads(self) -> bool:
@@ -135,7 +134,7 @@ def load(path: Path, packages: Iterable[str] = ()) -> Project:
         raise ConfigError(f"{path}: [{SECTION}] has no {', '.join(sorted(unknown))}")
     excluded = section.get("exclude", [])
     if not isinstance(excluded, list) or not all(isinstance(each, str) for each in excluded):
-        raise ConfigError(f'{path}: [{SECTION}] exclude is a list of patterns: ["scripts/*"]')
+        raise ConfigError(f'{path}: [{SECTION}] exclude is a list of patterns: ["jobs/*"]')
     ignored = dict(_ignored(path, section.get("ignore", [])))
     return Project(folder, ignored, tuple(excluded), file, more)
 

@@ -11,6 +11,7 @@ from greenline.doctor.rules.transactions import SERVICES
 EVERYTHING = (None, "BaseException", "builtins.BaseException")  # None: a bare except
 # What ends the process anyway, keeps the exception for later, or raises it at the end of a block.
 LETS_GO = ("sys.exit", "os._exit", "os.abort", "exit", "quit", "sys.exc_info")
+RAISES = ("safe_reraise", "save_and_reraise_exception")
 # Words in the names of what waits: for another service, a database, a lock or a queue. A request is
 # interrupted while it waits, and not while it computes.
 WAITS = {
@@ -19,7 +20,6 @@ WAITS = {
     "publish", "pull", "push", "query", "read", "receive", "recv", "request", "resolve", "retrieve",
     "rollback", "send", "sendall", "sendmail", "sleep", "upload", "urlopen", "wait",
 }  # fmt: skip
-RAISES = ("safe_reraise", "save_and_reraise_exception")
 
 
 def swallowing(module: Module, facts: Facts) -> Found:

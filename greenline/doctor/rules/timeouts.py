@@ -1,6 +1,5 @@
 """Calls to other services that wait for ever."""
 
-import ast
 import re
 from typing import NamedTuple
 
@@ -56,8 +55,7 @@ def without(module: Module, facts: Facts) -> Found:
         for limited in LIMITED:
             if not limited.names.fullmatch(call.name):
                 continue
-            is_none = any(_is_none(call.given(each)) for each in limited.keywords)
-            is_given = (call.has(*limited.keywords) and not is_none) or (
+            is_given = call.has(*limited.keywords) or (
                 limited.position is not None and len(call.node.args) > limited.position
             )
             if is_given or (limited.is_by_socket and facts.has_socket_timeout):
@@ -65,7 +63,3 @@ def without(module: Module, facts: Facts) -> Found:
             if any(BY_URL.search(str(getattr(each, "value", ""))) for each in call.node.args):
                 continue
             yield NO_TIMEOUT, call.node, f"{call.name}() without {limited.keywords[0]}"
-
-
-def _is_none(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None

@@ -56,10 +56,10 @@ def test_the_examples_of_the_page_are_read(tmp_path: Path) -> None:
 
 def test_an_excluded_file_is_not_read(tmp_path: Path) -> None:
     """By a pattern of its path; the others are."""
-    (tmp_path / "scripts").mkdir()
-    for name in ("scripts/a.py", "b.py"):
+    (tmp_path / "jobs").mkdir()
+    for name in ("jobs/a.py", "b.py"):
         (tmp_path / name).write_text(BAD)
-    (tmp_path / "pyproject.toml").write_text('[tool.greenline.doctor]\nexclude = ["scripts/*"]\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.greenline.doctor]\nexclude = ["jobs/*"]\n')
     assert found(tmp_path) == ["b.py"]
 
 
