@@ -41,6 +41,8 @@ from tests.helpers.support import free_port, wait_until
 
 LIMIT_S = 30.0
 SIZE = 3
+# So many that an even share is one connection less than a pool may have.
+WORKERS = 8
 
 
 @pytest.fixture(scope="module")
@@ -753,6 +755,54 @@ def test_a_deadlock_through_a_row_is_found(
     assert first.get(timeout=LIMIT_S / 3) == code
     assert [each.get(timeout=LIMIT_S / 3) for each in others] == [None] * len(held)
     del kept
+
+
+def test_a_deadlock_is_found_beside_a_request_that_waits_for_another_process(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That request is admitted and has no connection: no other one can wait for its end."""
+    monkeypatch.setenv("WEB_CONCURRENCY", str(WORKERS))
+    go_on = Event()
+    with closing(psycopg2.connect(url)) as conn:
+        ask(conn, "create table if not exists locked as select 1 as number; select 1")
+        conn.commit()
+    pool = transparent._pools[url]
+    plan, nesting, acquiring = pool._share.plan, pool._nesting, pool._share.acquiring
+    assert plan is not None
+    assert (plan.worker, plan.max_pool_size) == (SIZE - 1, SIZE)
+    for _ in range(20 * SIZE):  # afterwards none is reserved
+        request(lambda: used(url).close()).get(timeout=LIMIT_S)
+
+    def lock(conn: Any) -> None:
+        ask(conn, "select number from locked for update")
+
+    def lock_and_need_another() -> str | None:
+        with closing(psycopg2.connect(url)) as conn:
+            lock(conn)
+            go_on.wait(LIMIT_S)
+            with pytest.raises(psycopg2.OperationalError) as caught:
+                used(url)
+        return caught.value.pgcode
+
+    def wait_for_it() -> None:
+        with closing(psycopg2.connect(url)) as conn:
+            lock(conn)
+
+    first = request(lock_and_need_another)
+    wait_until(lambda: nesting._taken == 1, "it to lock the row")
+    blocked = request(wait_for_it)
+    wait_until(lambda: nesting._taken == SIZE - 1 and not acquiring, "another one to need the row")
+    with closing(SlotTable(slot_table_path(server_of(url)))) as other_process:
+        other_process.resize(pool._share.slot_table.capacity, pool._share.slot_table.reserved)
+        while other_process.take():
+            pass
+        admitted = request(lambda: used(url).close())
+        wait_until(lambda: len(acquiring) == 1, "the last one to wait")
+        go_on.set()
+        assert first.get(timeout=LIMIT_S / 3) == "53300"
+        gevent.joinall([blocked, admitted], timeout=LIMIT_S / 3, raise_error=True)
+    assert blocked.ready()
+    assert admitted.ready()
 
 
 def note_nesting(url: str) -> Any:
