@@ -25,7 +25,7 @@ select
     or exists (select from pg_catalog.pg_proc where pronamespace = pg_catalog.pg_my_temp_schema())
     or exists (select from pg_catalog.pg_type where typnamespace = pg_catalog.pg_my_temp_schema())
   )
-  or exists (select from pg_catalog.pg_prepared_statements)
+  or exists (select from pg_catalog.pg_prepared_statements where name !~ '^PGBOUNCER_')
   or exists (select from pg_catalog.pg_cursors)
   or exists (select from pg_catalog.pg_listening_channels())
   or exists (select from pg_catalog.pg_locks

@@ -222,9 +222,7 @@ class DsnPool:
         self._looking: gevent.Greenlet[[], None] | None = None
         self._watching: gevent.Greenlet[[], None] | None = None
         self._collects_s = {YOUNG: 0.0, ALL: 0.0}  # when garbage may be collected again
-        # Through a pgbouncer each transaction may have another session.
-        is_direct = settings.PGBOUNCER_POOL_SIZE.read() is None
-        self._takes_over = is_direct and settings.POOL_TAKE_OVER.read()
+        self._takes_over = settings.POOL_TAKE_OVER.read()
         self.used_s = monotonic()
         self._is_closed = False
         self.is_parents = False  # this process was forked, and has its parent's connections
@@ -235,7 +233,8 @@ class DsnPool:
             on_wait=self._look,
         )  # fmt: skip
         self._share, self._nesting = share, share.nesting
-        self._finds_deadlocks = is_direct  # the process ids of a pgbouncer are its own
+        # The process ids of a pgbouncer are its own.
+        self._finds_deadlocks = settings.PGBOUNCER_POOL_SIZE.read() is None
         close_at_exit(self.close)
 
     def close(self) -> None:

@@ -13,8 +13,10 @@ import psycopg2
 import pytest
 import sqlalchemy.exc
 
-from embedded.postgres import Postgres
+from embedded.pgbouncer import Pgbouncer
+from embedded.postgres import Postgres, temporary
 from greenline.budget.plan import COMMANDS
+from greenline.errors import ConfigError
 from greenline.sqlalchemy import create_engine
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.load import Load
@@ -127,6 +129,39 @@ def test_django_goes_on_after_an_integrity_error(url: str) -> None:
     kept = {f"inside {number}{again}" for number in inside for again in ("", " again")}
     kept |= {f"outside {number}" for number in outside}
     assert {key for (key,) in rows(url, "select key from pooled_once")} == kept
+
+
+@pytest.fixture
+def pgbouncer() -> Iterator[Pgbouncer]:
+    """One that pools transactions in four connections, before a server of its own."""
+    with temporary() as server:
+        try:
+            with Pgbouncer(server, 4) as running:
+                yield running
+        except ConfigError as error:
+            pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["Django's", "ours"])
+def test_django_goes_through_a_pgbouncer(engine: str, pgbouncer: Pgbouncer) -> None:
+    """Each transaction may have another session; more are kept open than it has connections."""
+    four = {"PGBOUNCER_POOL_SIZE": "4", "POSTGRES_POOL_SIZE": "4"}
+    url = pgbouncer.url
+    with django(url, engine, "--workers", "2", **four) as (running, _), ExitStack() as stack:
+        address = "127.0.0.1", running.port
+        loads = [Load(address, clients=8, path=path) for path in ("/transfer", "/visit")]
+        for load in loads:
+            stack.callback(load.stop)
+        wait_until(lambda: all(len(load.answered) > 100 for load in loads), "answers", 60)
+        zones = [running.get("/session").json["zone"] for _ in range(10)]
+        stack.close()
+    assert zones == ["Europe/Berlin"] * 10
+    for load in loads:
+        assert load.statuses == {200: len(load.answered)}, load.errors
+        assert load.failures == {}
+    numbers = rows(url, "select number from pooled_transfer")
+    assert sorted(number for (number,) in numbers) == sorted(loads[0].answered)
+    assert rows(url, "select sum(balance) = 1000 * count(*) from pooled_account") == [(True,)]
 
 
 def test_our_django_engine_begins_with_its_settings(url: str) -> None:

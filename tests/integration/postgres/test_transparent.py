@@ -461,6 +461,18 @@ def test_psycopgs_state_moves_along(url: str) -> None:
     assert pid
 
 
+def test_what_a_pgbouncer_has_prepared_does_not_bind_a_session(url: str) -> None:
+    """It has done so for other clients, whose turns the sessions of its server have had."""
+    conn = psycopg2.connect(url)
+    with conn.cursor() as cursor:
+        cursor.execute('prepare "PGBOUNCER_7" as select 1')
+    conn.commit()
+    others = [psycopg2.connect(url) for _ in range(SIZE)]
+    for other in others:
+        assert ask(other, "select 7") == 7
+    assert conn._backend is None
+
+
 @pytest.mark.parametrize(
     "leave", [each for each in KEPT if each is not leave_a_setting], ids=lambda each: each.__name__
 )
