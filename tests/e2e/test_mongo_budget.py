@@ -60,7 +60,9 @@ def running(server: Mongo, databases: Databases, connections: Connections) -> It
         "REQUEST_TIMEOUT": str(LIMIT_S),
         "LOG_LEVEL": "debug",  # the sizes of the pools
     }
-    with service(more, "--graceful-timeout", f"{LIMIT_S:.0f}") as running:
+    limit = f"{LIMIT_S:.0f}"
+    # The arbiter must not take a stopped worker for one that hangs.
+    with service(more, "--graceful-timeout", limit, "--timeout", limit) as running:
         wait_until(lambda: full(running), "two full pools", LIMIT_S)
         yield running
 
