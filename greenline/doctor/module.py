@@ -178,6 +178,21 @@ class Module:
         """The statements that it tries, with a clause for their errors."""
         return frozenset(each for node, _ in self.tries if node.handlers for each in node.body)
 
+    def subclasses(self, base: str) -> Iterator[str]:
+        """Yield the names of its classes that are made of *base*, a dotted name."""
+        for node in self.tree.body:
+            if isinstance(node, ast.ClassDef):
+                bases = (self.name_of(each, self.scopes[self.tree]) for each in node.bases)
+                if base in bases:
+                    yield node.name
+
+    def callers(self, site: Site) -> list[Site]:
+        """Return where the file calls the function that *site* is in, by its name."""
+        function = site.scope.function
+        if function not in self.tree.body or site.is_command:  # a method, or none
+            return []
+        return [each.site for each in self.calls if each.name == f".{function.name}"]
+
     def name_of(self, node: ast.expr, scope: Scope) -> str:
         """Return the dotted name of an expression, empty if it is unknown."""
         return _name_of(node, scope, set())

@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     loops.current_loops,
     loops.spinning,
     shared.connections,
+    shared.made_before_fork,
     shared.by_thread_id,
     imports.patched_late,
     processes.alarms,

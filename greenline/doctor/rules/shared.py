@@ -1,10 +1,12 @@
 """What requests share: connections that are made at import, and entries by the id of a thread."""
 
 import ast
+import re
 
 from greenline.doctor.codes import BY_THREAD_ID, MADE_BEFORE_FORK, SHARED_CONNECTION
 from greenline.doctor.findings import Facts, Found
 from greenline.doctor.module import Call, Module, Site
+from greenline.doctor.rules.timeouts import SESSION, VERBS
 
 # One connection, which one request uses at a time.
 CONNECTIONS = {
@@ -14,15 +16,19 @@ CONNECTIONS = {
     "imaplib.IMAP4_SSL", "ftplib.FTP", "ldap.initialize", "paramiko.SSHClient",
     "socket.create_connection", "http.client.HTTPConnection", "http.client.HTTPSConnection",
 }  # fmt: skip
-# What has a socket, a thread or a lock that a fork does not copy, or copies in a wrong state.
+# What has a socket, a thread or a lock that a fork does not copy, or copies in a wrong state. The
+# queue of an executor and the selector of an event loop are made with it, and stay unpatched.
 UNFORKABLE = CONNECTIONS | {
     "pymongo.MongoClient", "pymongo.mongo_client.MongoClient", "threading.Thread().start",
-    "threading.Timer().start", "concurrent.futures.ThreadPoolExecutor().submit",
-    "concurrent.futures.ProcessPoolExecutor().submit", "multiprocessing.Pool",
-    "multiprocessing.pool.ThreadPool", "grpc.insecure_channel", "grpc.secure_channel",
-    "kafka.KafkaProducer", "kafka.KafkaConsumer", "confluent_kafka.Producer",
+    "threading.Timer().start", "concurrent.futures.ThreadPoolExecutor",
+    "concurrent.futures.thread.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor",
+    "concurrent.futures.process.ProcessPoolExecutor", "multiprocessing.Pool",
+    "multiprocessing.pool.ThreadPool", "asyncio.new_event_loop", "grpc.insecure_channel",
+    "grpc.secure_channel", "kafka.KafkaProducer", "kafka.KafkaConsumer", "confluent_kafka.Producer",
     "apscheduler.schedulers.background.BackgroundScheduler().start", "pika.BlockingConnection",
 }  # fmt: skip
+STARTS = ("threading.Thread().start", "threading.Timer().start")
+SESSION_CALL = re.compile(rf"{SESSION}\.(?:{VERBS}|send)")
 IDS = {
     "threading.get_ident", "threading.current_thread().ident", "_thread.get_ident",
     "threading.get_native_id", "threading.current_thread().name",
@@ -32,14 +38,36 @@ KEYED = ("get", "setdefault", "pop", "__getitem__")
 
 
 def connections(module: Module, facts: Facts) -> Found:
-    """Find connections that are made at import; before the fork, clients and threads as well."""
+    """Find connections that are made at import."""
     for call in module.calls:
-        if not call.site.is_at_import:
+        if not call.site.is_at_import or (facts.is_preloaded and call.name in UNFORKABLE):
             continue
-        if facts.is_preloaded and call.name in UNFORKABLE:
-            yield MADE_BEFORE_FORK, call.node, f"{call.name}() at import"
-        elif call.name in CONNECTIONS and not _is_in_with(module, call):
+        if call.name in CONNECTIONS and not _is_in_with(module, call):
             yield SHARED_CONNECTION, call.node, f"{call.name}() at import"
+
+
+def made_before_fork(module: Module, facts: Facts) -> Found:
+    """Find connections, clients, threads, executors and loops that are made before the fork."""
+    if not facts.is_preloaded:
+        return
+    threads = {f".{each}().start" for each in module.subclasses("threading.Thread")}
+    for call in module.calls:
+        name = "threading.Thread().start" if call.name in threads else call.name
+        is_early = call.site.is_at_import or (
+            name in STARTS and any(each.is_at_import for each in module.callers(call.site))
+        )
+        if not is_early or _is_in_with(module, call):
+            continue
+        connect = call.given("connect")  # of a MongoClient, which then begins at its first use
+        is_lazy = isinstance(connect, ast.Constant) and not connect.value
+        if (name in UNFORKABLE and not is_lazy) or _is_used_session(call):
+            yield MADE_BEFORE_FORK, call.node, f"{name}() at import"
+
+
+def _is_used_session(call: Call) -> bool:
+    """Return whether it is a request of a session that is kept, and keeps its connection."""
+    is_kept = isinstance(getattr(call.node.func, "value", None), ast.Name)
+    return bool(SESSION_CALL.fullmatch(call.name)) and is_kept and not call.site.blocks
 
 
 def _is_in_with(module: Module, call: Call) -> bool:
