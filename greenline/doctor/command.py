@@ -125,14 +125,20 @@ def _examine(
     if not is_path and not target.partition(":")[0].replace(".", "_").isidentifier():
         raise ConfigError(f"{target!r} is neither a path nor a module:name, as gunicorn takes it")
     project = load(Path(target if is_path else ".").resolve(), packages)
-    examined = examine(project, _facts(project), _tracked)
+    deployed = [] if is_path else list(deployment.findings(project))
+    facts = _facts(project)
+    if any(each.code == PRELOADED for each in deployed):
+        facts = facts._replace(is_preloaded=True)
+    examined = examine(project, facts, _tracked)
     if _preloads_by_option():
         what = "--preload in GUNICORN_CMD_ARGS"
         examined.add(project, [Finding(PRELOADED, "", 0, what)])
     if not is_path:
         seen = imports.probe(project, target)
         examined.add(project, imports.findings(project, target, seen))
-        examined.add(project, deployment.findings(project))
+        known = [*examined.findings, *(each for each, _ in examined.ignored)]
+        is_known = any(each.code == PRELOADED for each in known)  # it is written in the file
+        examined.add(project, (each for each in deployed if not is_known or each.code != PRELOADED))
     try:
         tried = run()
     except TrialError as error:

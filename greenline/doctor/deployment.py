@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from greenline.deploy.findings import Level
-from greenline.doctor.codes import DEPLOYMENT, UNCHECKED_DEPLOYMENT
+from greenline.doctor.codes import DEPLOYMENT, PRELOADED, UNCHECKED_DEPLOYMENT
 from greenline.doctor.findings import Finding
 from greenline.doctor.imports import command
 from greenline.doctor.project import GUNICORN, Project
 
 NGINX = "deploy/nginx.conf"  # check-deploy's default
 LIMIT_S = 60.0
-# An application that is examined may have another worker still, and GL206 finds preload_app.
-LEFT_OUT = {"worker-class", "preload"}
+LEFT_OUT = {"worker-class"}  # an application that is examined may have another worker still
 
 
 def findings(project: Project) -> Iterator[Finding]:
@@ -23,7 +22,7 @@ def findings(project: Project) -> Iterator[Finding]:
     Yield the errors and warnings of ``check-deploy``; none without a gunicorn.conf.py.
 
     gunicorn.conf.py is executed, in a child. Without a deploy/nginx.conf the checks of gunicorn
-    and of the environment run alone.
+    and of the environment run alone. preload_app is found by its value, whatever the expression.
     """
     if not (project.folder / GUNICORN).exists():
         return
@@ -59,6 +58,8 @@ def _finding(project: Project, found: dict[str, Any]) -> Finding:
     code = DEPLOYMENT._replace(
         level=Level(found["level"]), why=_sentence(found["why"]), fix=_sentence(found["fix"])
     )
+    if found["code"] == "preload":
+        code = PRELOADED
     path, _, line = found["where"].rpartition(":")
     what = f"{found['what']} [{found['code']}]"
     if line.isdigit():

@@ -143,6 +143,22 @@ def test_preload_as_an_option_is_found(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize("value", ["True", "bool(int('1'))"], ids=["constant", "expression"])
+def test_preload_app_is_found_once_and_seen_by_the_rules(tmp_path: Path, value: str) -> None:
+    """Whether it is a constant or an expression: what is made before the fork is found as well."""
+    write_example(PAGE, "wait.py", tmp_path)
+    with (tmp_path / "wait.py").open("a") as file:
+        file.write("from concurrent.futures import ThreadPoolExecutor\n")
+        file.write("executor = ThreadPoolExecutor()\n")
+    (tmp_path / "gunicorn.conf.py").write_text(f"preload_app = {value}\n")
+    done = subprocess.run(
+        [BIN / "greenline", "doctor", "wait:app", "--json"],
+        cwd=tmp_path, env=environ({}), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    found = [each["code"] for each in json.loads(done.stdout)["findings"]]
+    assert (found.count("GL206"), found.count("GL204")) == (1, 1)
+
+
 def test_the_deployment_is_checked_as_well(tmp_path: Path) -> None:
     """As check-deploy does, where there is a gunicorn.conf.py."""
     write_example(PAGE, "wait.py", tmp_path)

@@ -61,6 +61,12 @@ def test_nginx_and_gunicorn_are_checked_against_each_other(tmp_path: Path) -> No
     assert (each.path, each.line, each.level) == ("deploy/nginx.conf", 3, Level.ERROR)
 
 
+def test_preload_app_is_found_by_its_value(tmp_path: Path) -> None:
+    """At its line, with the code that the constant has."""
+    (each,) = found(tmp_path, f"{GUNICORN}preload_app = bool(keepalive)\n")
+    assert (each.code.code, each.path, each.line) == ("GL206", "gunicorn.conf.py", 7)
+
+
 @pytest.mark.parametrize(
     ("gunicorn", "reason"),
     [
