@@ -12,6 +12,16 @@ PATCHES = ("gevent.monkey.patch_all", "eventlet.monkey_patch", "greenline.patch.
 # What may come before: it imports nothing that is patched.
 HARMLESS = {"gevent", "eventlet", "greenline", "os", "sys", "warnings", "__future__", "typing"}
 
+# What blocks as well, by module: gevent and greenline.offload replace it.
+# Not subprocess.run() and its like: they look Popen up in their module when they are called.
+REPLACED = {
+    "fcntl": ("flock", "lockf"),
+    "os": ("system", "wait", "wait3", "wait4", "waitid", "waitpid"),
+    "select": ("epoll",),
+    "selectors": ("DefaultSelector", "EpollSelector"),
+    "socket": ("gethostbyaddr", "gethostbyname_ex", "getnameinfo"),
+}
+
 
 def patched_late(module: Module, facts: Facts) -> Found:
     """Find patch_all() behind imports."""
@@ -34,8 +44,8 @@ def before_patching(module: Module) -> Found:
     """Find the unpatched names that a file of gunicorn's configuration binds."""
     for node, name, site in module.imports:
         package, _, attribute = name.rpartition(".")
-        is_name = isinstance(node, ast.ImportFrom) and attribute in BLOCKING.get(package, ())
-        if is_name and site.is_at_import:
+        names = (*BLOCKING.get(package, ()), *REPLACED.get(package, ()))
+        if isinstance(node, ast.ImportFrom) and attribute in names and site.is_at_import:
             yield BOUND_BEFORE_PATCHING, node, f"from {package} import {attribute}"
 
 

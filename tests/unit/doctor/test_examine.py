@@ -41,10 +41,12 @@ def test_a_file_that_is_no_python_is_named(
 def test_unpatched_names_of_gunicorns_configuration(tmp_path: Path) -> None:
     """A module is patched in its place; a name that was bound before is not."""
     source = "import time\nfrom socket import socket\nfrom time import monotonic, sleep\n"
+    source += "from os import environ, system\nfrom subprocess import run\n"
     found = examined(tmp_path, gunicorn_conf=source).findings
     assert [(each.code.code, each.line, each.what) for each in found] == [
         ("GL205", 2, "from socket import socket"),
         ("GL205", 3, "from time import sleep"),
+        ("GL205", 4, "from os import system"),
     ]
 
 
