@@ -4,14 +4,15 @@ import ast
 
 from greenline.doctor.codes import ALARM, FORKS, SIGNAL_IN_REQUEST
 from greenline.doctor.findings import Facts, Found
-from greenline.doctor.module import Call, Module
+from greenline.doctor.module import Call, Module, Site
 
 ALARMS = ("signal.alarm", "signal.setitimer")
 GUARDS = ("signal.signal", "threading.main_thread", "threading._MainThread")
 FORKING = (
     "os.fork", "os.forkpty", "multiprocessing.Process", "multiprocessing.Pool",
     "multiprocessing.pool.Pool", "concurrent.futures.ProcessPoolExecutor",
-    "concurrent.futures.process.ProcessPoolExecutor",
+    "concurrent.futures.process.ProcessPoolExecutor", "multiprocessing.get_context().Process",
+    "multiprocessing.get_context().Pool",
 )  # fmt: skip
 
 
@@ -31,14 +32,14 @@ def alarms(module: Module, facts: Facts) -> Found:
 def handlers(module: Module, facts: Facts) -> Found:
     """Find signal.signal() in the functions that a web framework calls."""
     for call in module.calls:
-        if call.name == "signal.signal" and _is_in_a_view(call):
+        if call.name == "signal.signal" and is_view(call.site):
             yield SIGNAL_IN_REQUEST, call.node, "signal.signal()"
 
 
 def forks(module: Module, facts: Facts) -> Found:
-    """Find processes that the functions start that a web framework calls."""
+    """Find processes that are started by what a web framework calls, or by a function it calls."""
     for call in module.calls:
-        if call.name in FORKING and _is_in_a_view(call):
+        if call.name in FORKING and any(map(is_view, [call.site, *module.callers(call.site)])):
             yield FORKS, call.node, f"{call.name}()"
 
 
@@ -46,19 +47,22 @@ def _may_be_in_a_request(call: Call) -> bool:
     return call.site.scope.function is not None and not call.site.is_command
 
 
-def _is_in_a_view(call: Call) -> bool:
-    function = call.site.scope.function
-    return _may_be_in_a_request(call) and function is not None and is_view(function, call)
+METHODS = ("get", "post", "put", "patch", "delete")
+ROUTES = ("route", *METHODS, "view_config", "before_request", "after_request",
+          "errorhandler")  # fmt: skip
+# How the names of classes end whose methods a framework calls.
+CLASSES = ("View", "ViewSet", "Resource")
 
 
-ROUTES = ("route", "get", "post", "put", "patch", "delete", "view_config", "before_request",
-          "after_request", "errorhandler")  # fmt: skip
-
-
-def is_view(function: ast.FunctionDef | ast.AsyncFunctionDef, call: Call) -> bool:
-    """Return whether a framework calls *function* for a request: by a route, or with one."""
-    names = [each.removesuffix("()").rpartition(".")[2] for each in call.site.blocks]
-    if any(name in ROUTES for name in names):
+def is_view(site: Site) -> bool:
+    """Return whether a framework calls the function around *site* for a request."""
+    function = site.scope.function
+    if function is None or site.is_command:
+        return False
+    if any(each.removesuffix("()").rpartition(".")[2] in ROUTES for each in site.blocks):
+        return True
+    bases = getattr(site.scope.owner.node, "bases", ()) if site.scope.owner else ()
+    if function.name in METHODS and any(ast.unparse(each).endswith(CLASSES) for each in bases):
         return True
     arguments = [each.arg for each in function.args.args if each.arg not in ("self", "cls")]
     return arguments[:1] == ["request"] or arguments[:2] == ["environ", "start_response"]
