@@ -178,6 +178,12 @@ class Module:
         """The statements that it tries, with a clause for their errors."""
         return frozenset(each for node, _ in self.tries if node.handlers for each in node.body)
 
+    @cached_property
+    def blocks(self) -> dict[ast.expr, ast.With]:
+        """Its ``with`` blocks, by each of their expressions."""
+        found = (each for each in ast.walk(self.tree) if isinstance(each, ast.With))
+        return {item.context_expr: each for each in found for item in each.items}
+
     def subclasses(self, base: str) -> Iterator[str]:
         """Yield the names of its classes that are made of *base*, a dotted name."""
         for node in self.tree.body:

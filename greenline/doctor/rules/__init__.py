@@ -27,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     processes.handlers,
     processes.forks,
     exceptions.swallowing,
+    exceptions.suppressing,
     timeouts.without,
     transactions.held_across,
     transactions.session_state,

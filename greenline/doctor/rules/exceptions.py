@@ -12,6 +12,7 @@ EVERYTHING = (None, "BaseException", "builtins.BaseException")  # None: a bare e
 # What ends the process anyway, keeps the exception for later, or raises it at the end of a block.
 LETS_GO = ("sys.exit", "os._exit", "os.abort", "exit", "quit", "sys.exc_info")
 RAISES = ("safe_reraise", "save_and_reraise_exception")
+LOGS = re.compile(r"print|traceback\.\w+|(?:.*\.)?_?log(?:ger|ging)?\.\w+", re.IGNORECASE)
 # Words in the names of what waits: for another service, a database, a lock or a queue. A request is
 # interrupted while it waits, and not while it computes.
 WAITS = {
@@ -27,8 +28,7 @@ def swallowing(module: Module, facts: Facts) -> Found:
     for node, site in module.tries:
         if site.scope.function is None or site.is_command:
             continue
-        calls = (each for each in walked(node.body) if isinstance(each, ast.Call))
-        if not any(_may_wait(module, each, site.scope) for each in calls):
+        if not _waits(module, node.body, site.scope):
             continue
         for clause in node.handlers:
             kinds = clause.type.elts if isinstance(clause.type, ast.Tuple) else [clause.type]
@@ -38,6 +38,24 @@ def swallowing(module: Module, facts: Facts) -> Found:
             if not _goes_away(module, clause, site.scope):
                 what = "except:" if clause.type is None else "except BaseException:"
                 yield SWALLOWS, clause, what
+
+
+def suppressing(module: Module, facts: Facts) -> Found:
+    """Find contextlib.suppress(BaseException) around calls that may wait."""
+    for call in module.calls:
+        block, scope = module.blocks.get(call.node), call.site.scope
+        if call.name != "contextlib.suppress" or block is None or scope.function is None:
+            continue
+        names = {module.name_of(each, scope) for each in call.node.args}
+        if names.isdisjoint(EVERYTHING) or call.site.is_command:
+            continue
+        if _waits(module, block.body, scope):
+            yield SWALLOWS, call.node, "suppress(BaseException)"
+
+
+def _waits(module: Module, body: list[ast.stmt], scope: Scope) -> bool:
+    calls = (each for each in walked(body) if isinstance(each, ast.Call))
+    return any(_may_wait(module, each, scope) for each in calls)
 
 
 def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
@@ -52,6 +70,13 @@ def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
 
 def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:
     """Return whether it raises, ends the process, or keeps the exception for later."""
+    # An exception that is logged or printed, and nothing else, is not kept.
+    logged = {
+        name
+        for each in walked(clause.body)
+        if isinstance(each, ast.Call) and LOGS.fullmatch(ast.unparse(each.func))
+        for name in ast.walk(each)
+    }
     for each in walked(clause.body):
         if isinstance(each, ast.Raise):
             return True
@@ -59,6 +84,6 @@ def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:
             name = module.name_of(each.func, scope)
             if name in LETS_GO or name.rpartition(".")[2] in RAISES:
                 return True
-        if clause.name and isinstance(each, ast.Name) and each.id == clause.name:
+        if isinstance(each, ast.Name) and each.id == clause.name and each not in logged:
             return True
     return False

@@ -42,7 +42,7 @@ def connections(module: Module, facts: Facts) -> Found:
     for call in module.calls:
         if not call.site.is_at_import or (facts.is_preloaded and call.name in UNFORKABLE):
             continue
-        if call.name in CONNECTIONS and not _is_in_with(module, call):
+        if call.name in CONNECTIONS and call.node not in module.blocks:
             yield SHARED_CONNECTION, call.node, f"{call.name}() at import"
 
 
@@ -56,7 +56,7 @@ def made_before_fork(module: Module, facts: Facts) -> Found:
         is_early = call.site.is_at_import or (
             name in STARTS and any(each.is_at_import for each in module.callers(call.site))
         )
-        if not is_early or _is_in_with(module, call):
+        if not is_early or call.node in module.blocks:
             continue
         connect = call.given("connect")  # of a MongoClient, which then begins at its first use
         is_lazy = isinstance(connect, ast.Constant) and not connect.value
@@ -68,15 +68,6 @@ def _is_used_session(call: Call) -> bool:
     """Return whether it is a request of a session that is kept, and keeps its connection."""
     is_kept = isinstance(getattr(call.node.func, "value", None), ast.Name)
     return bool(SESSION_CALL.fullmatch(call.name)) and is_kept and not call.site.blocks
-
-
-def _is_in_with(module: Module, call: Call) -> bool:
-    """Return whether a block ends the connection at import, too."""
-    return any(
-        call.node in [item.context_expr for item in each.items]
-        for each in ast.walk(module.tree)
-        if isinstance(each, ast.With)
-    )
 
 
 def by_thread_id(module: Module, facts: Facts) -> Found:
