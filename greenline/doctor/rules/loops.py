@@ -14,6 +14,8 @@ NEW_LOOPS = (
 )
 RUN = ("run_until_complete", "run_forever")
 CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now")
+# Methods of queues, events, threads and locks that only look.
+LOOKS = ("empty", "full", "is_set", "isSet", "is_alive", "locked")
 # What ends a loop, or lets something else run in between.
 WAYS_OUT = (
     ast.Return, ast.Break, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await,
@@ -70,7 +72,11 @@ def spinning(module: Module, facts: Facts) -> Found:
             continue
         nodes = list(walked([*loop.body, ast.Expr(loop.test)]))
         calls = [each for each in nodes if isinstance(each, ast.Call)]
-        waits = any(module.name_of(each.func, site.scope) not in CLOCKS for each in calls)
+        waits = any(
+            module.name_of(each.func, site.scope) not in CLOCKS
+            and getattr(each.func, "attr", "") not in LOOKS
+            for each in calls
+        )
         if waits or any(isinstance(each, WAYS_OUT) for each in nodes):
             continue
         yield SPINS, loop, "while without a wait"
