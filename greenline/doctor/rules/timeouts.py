@@ -26,6 +26,10 @@ class Limited(NamedTuple):
 
 VERBS = "get|post|put|patch|delete|head|options|request"
 SESSION = r"requests\.(?:sessions\.)?[Ss]ession\(\)"
+URLLIB3 = (
+    r"urllib3\.(?:(?:poolmanager\.)?(?:PoolManager|ProxyManager)|"
+    r"(?:connectionpool\.)?HTTPS?ConnectionPool)\(\)"
+)
 LIMITED = tuple(
     Limited(re.compile(pattern), *more)
     for pattern, *more in (
@@ -33,8 +37,13 @@ LIMITED = tuple(
         (rf"{SESSION}\.(?:{VERBS}|send)",),
         (r"urllib\.request\.urlopen", ("timeout",), 2, True),
         (r"smtplib\.SMTP(?:_SSL)?", ("timeout",), None, True),
-        (r"ftplib\.FTP(?:_TLS)?", ("timeout",), None, True),
-        (r"imaplib\.IMAP4(?:_SSL)?", ("timeout",), None, True),
+        (r"ftplib\.FTP", ("timeout",), 4, True),
+        (r"ftplib\.FTP_TLS", ("timeout",), None, True),
+        (r"imaplib\.IMAP4|poplib\.POP3|telnetlib\.Telnet", ("timeout",), 2, True),
+        (r"imaplib\.IMAP4_SSL|poplib\.POP3_SSL", ("timeout",), None, True),
+        # It has no timeout of its own; a transport may have one.
+        (r"xmlrpc\.client\.ServerProxy", ("timeout", "transport"), 1, True),
+        (rf"{URLLIB3}\.(?:request|urlopen)", ("timeout",), None, True),
         (r"http\.client\.HTTPS?Connection", ("timeout",), 2, True),
         (r"socket\.create_connection", ("timeout",), 1, True),
         (r"redis\.(?:client\.)?(?:Strict)?Redis", ("socket_timeout", "connection_pool")),
@@ -47,6 +56,7 @@ BY_URL = re.compile(r"(?:timeoutMS|socketTimeoutMS|socket_timeout)=", re.IGNOREC
 
 def without(module: Module, facts: Facts) -> Found:
     """Find calls without a timeout."""
+    made_with = {f"{each.name}()" for each in module.calls if each.has("timeout")}
     for call in module.calls:
         if not call.name or call.site.is_command or call.is_open_ended:
             continue
@@ -59,6 +69,8 @@ def without(module: Module, facts: Facts) -> Found:
                 limited.position is not None and len(call.node.args) > limited.position
             )
             if is_given or (limited.is_by_socket and facts.has_socket_timeout):
+                continue
+            if call.name.rpartition(".")[0] in made_with:  # PoolManager(timeout=3).request()
                 continue
             if any(BY_URL.search(str(getattr(each, "value", ""))) for each in call.node.args):
                 continue
