@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 
 from greenline.doctor.codes import HELD_ACROSS_CALL, SESSION_STATE, SLEEPS_IN_TRANSACTION
 from greenline.doctor.findings import Facts, Found
@@ -31,6 +32,10 @@ SERVICES = re.compile(
     """,
     re.VERBOSE,
 )
+# A transaction without a block: from the first statement of a connection to its end.
+OWN = r"(?:(?:psycopg2|psycopg|MySQLdb|pymysql)\.connect|psycopg2\.pool\.\w+\(\)\.getconn)\(\)"
+BEGINS = re.compile(rf"{OWN}(?:\.cursor\(\))?\.(?:execute|executemany)")
+ENDS = re.compile(rf"{OWN}\.(?:commit|rollback|close)")
 SLEEPS = ("time.sleep", "gevent.sleep")
 # In the text of a statement.
 KEPT_BY_SESSION = re.compile(
@@ -46,15 +51,36 @@ KEPT_BY_SESSION = re.compile(
 
 def held_across(module: Module, facts: Facts) -> Found:
     """Find calls to other services, and sleeps, inside of a transaction."""
+    without_block = set(_between(module))
     for call in module.calls:
         if call.site.is_command:
             continue
-        if not any(TRANSACTION.fullmatch(each) for each in call.site.blocks):
+        if call not in without_block and not any(map(TRANSACTION.fullmatch, call.site.blocks)):
             continue
         if SERVICES.fullmatch(call.name):
             yield HELD_ACROSS_CALL, call.node, f"{call.name}() in a transaction"
         elif call.name in SLEEPS:
             yield SLEEPS_IN_TRANSACTION, call.node, f"{call.name}() in a transaction"
+
+
+def _between(module: Module) -> Iterator[Call]:
+    """Yield the calls between a statement and the commit() after it, in one function."""
+    if not any(BEGINS.fullmatch(call.name) for call in module.calls):
+        return
+    if "autocommit" in ast.dump(module.tree).lower():  # each statement may stand alone
+        return
+    begun: dict[ast.AST, list[Call]] = {}
+    for call in module.calls:
+        function = call.site.scope.function
+        if function is None:
+            continue
+        if BEGINS.fullmatch(call.name):
+            begun.setdefault(function, [])
+        elif ENDS.fullmatch(call.name):
+            between = begun.pop(function, [])
+            yield from between if call.name.endswith(".commit") else []
+        elif function in begun:
+            begun[function].append(call)
 
 
 def session_state(module: Module, facts: Facts) -> Found:
