@@ -1,6 +1,7 @@
 """Define the command ``greenline doctor``."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 FILE = click.Path(exists=True, dir_okay=False)
 PROGRESS_S = 2.0
 REDIS_WITH_TIMEOUT = 8  # its socket_timeout is 5 s by default
-PGBOUNCER_PORT = "6432"
+# In a URL, or in libpq's form: by the name of the host, the port or Prisma's option.
+PGBOUNCER = re.compile(
+    r"@[^/?]*pgbouncer | //(?![^/?]*@)[^/?]*pgbouncer | :6432(?=[/?,]|$) | [?&]pgbouncer=true"
+    r"| \bhost=\S*pgbouncer | \bport=6432\b",
+    re.VERBOSE | re.IGNORECASE,
+)
 RECURSION = 10_000  # a chain of a thousand + signs is nested that deeply
 
 
@@ -154,12 +160,17 @@ def _examine(
 
 def _facts(project: "Project") -> Facts:
     url = settings.DATABASE_URL.read() or ""
-    is_pooled = settings.PGBOUNCER_POOL_SIZE.read() is not None or f":{PGBOUNCER_PORT}/" in url
+    is_pooled = settings.PGBOUNCER_POOL_SIZE.read() is not None or leads_to_pgbouncer(url)
     return Facts(
         is_preloaded=_preloads_by_option() or project.preloads(),
         is_pooled_by_transaction=is_pooled,
         has_redis_timeout=_has_redis_timeout(),
     )
+
+
+def leads_to_pgbouncer(url: str) -> bool:
+    """Return whether a ``DATABASE_URL`` shows that a pgbouncer is in between."""
+    return PGBOUNCER.search(url) is not None
 
 
 def _preloads_by_option() -> bool:

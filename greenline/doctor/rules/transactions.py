@@ -41,9 +41,10 @@ SLEEPS = ("time.sleep", "gevent.sleep")
 KEPT_BY_SESSION = re.compile(
     r"""
     ^\s* (?: set \s+ (?!local\b|transaction\b|constraints\b) \w
-           | listen \s | prepare \s+ (?!transaction\b) | create \s+ temp
+           | reset \s | listen \s | prepare \s+ (?!transaction\b) | create \s+ temp
            | declare \b .* \b with \s+ hold )
     | \b pg_(?:try_)?advisory_lock (?:_shared)? \s* \(
+    | \b set_config \s* \( [^()]* , \s* false \s* \)
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
@@ -88,11 +89,21 @@ def session_state(module: Module, facts: Facts) -> Found:
     if not facts.is_pooled_by_transaction:
         return
     for call in module.calls:
-        if getattr(call.node.func, "attr", "") not in ("execute", "exec_driver_sql"):
+        method = getattr(call.node.func, "attr", "")
+        if method == "set_session" and _sets_defaults(call):
+            yield SESSION_STATE, call.node, "set_session() with autocommit"
+        if method not in ("execute", "exec_driver_sql"):
             continue
         statement = _text(call)
         if match := KEPT_BY_SESSION.search(statement):
             yield SESSION_STATE, call.node, " ".join(match[0].split())
+
+
+def _sets_defaults(call: Call) -> bool:
+    """Return whether psycopg2 sets the session's defaults; else it names them in each BEGIN."""
+    autocommit = call.given("autocommit", 3)
+    given = len(call.node.args) + len(call.node.keywords)
+    return isinstance(autocommit, ast.Constant) and bool(autocommit.value) and given > 1
 
 
 def _text(call: Call) -> str:
