@@ -165,6 +165,7 @@ class Module:
     tries: list[tuple[ast.Try, Site]] = field(default_factory=list)
     whiles: list[tuple[ast.While, Site]] = field(default_factory=list)
     subscripts: list[tuple[ast.Subscript, Site]] = field(default_factory=list)
+    compares: list[tuple[ast.Compare, Site]] = field(default_factory=list)
     imports: list[tuple[ast.stmt, str, Site]] = field(default_factory=list)  # dotted names
     scopes: dict[ast.AST, Scope] = field(default_factory=dict)
 
@@ -391,6 +392,8 @@ class _Reader:
                 module.calls.append(Call(node, module.name_of(function, site.scope), site))
             case ast.Subscript():
                 module.subscripts.append((node, site))
+            case ast.Compare():
+                module.compares.append((node, site))
             case ast.Try():
                 module.tries.append((node, site))
             case ast.While():

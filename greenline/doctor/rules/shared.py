@@ -30,11 +30,12 @@ UNFORKABLE = CONNECTIONS | {
 STARTS = ("threading.Thread().start", "threading.Timer().start")
 SESSION_CALL = re.compile(rf"{SESSION}\.(?:{VERBS}|send)")
 IDS = {
-    "threading.get_ident", "threading.current_thread().ident", "_thread.get_ident",
-    "threading.get_native_id", "threading.current_thread().name",
+    "threading.get_ident", "threading.current_thread", "threading.current_thread().ident",
+    "_thread.get_ident", "threading.get_native_id", "threading.current_thread().name",
     "threading.current_thread().getName",
 }  # fmt: skip
-KEYED = ("get", "setdefault", "pop", "__getitem__")
+KEYED = ("get", "setdefault", "__getitem__")
+DELETES = ("pop", "discard", "remove")
 
 
 def connections(module: Module, facts: Facts) -> Found:
@@ -74,20 +75,25 @@ def by_thread_id(module: Module, facts: Facts) -> Found:
     """Find mappings whose key is the id of the current thread."""
     if not {"threading", "_thread"} & module.imported:
         return
-    keys: list[tuple[ast.expr, ast.expr, Site]] = [
-        (node, node.slice, site) for node, site in module.subscripts
+    # Where an entry is deleted it is no cache.
+    ended = [node.value for node, _ in module.subscripts if isinstance(node.ctx, ast.Del)]
+    keys: list[tuple[ast.expr, ast.expr, ast.expr, Site]] = [
+        (node, node.value, node.slice, site) for node, site in module.subscripts
     ]
-    keys += [
-        (call.node, call.node.args[0], call.site)
-        for call in module.calls
-        if call.node.args and getattr(call.node.func, "attr", "") in KEYED
-    ]
-    # Where the entry is deleted it is no cache.
-    deleted = {
-        ast.dump(node.value) for node, _ in module.subscripts if isinstance(node.ctx, ast.Del)
-    }
-    for node, key, site in keys:
+    for call in module.calls:
+        match call.node:
+            case ast.Call(func=ast.Attribute(value=mapping, attr=attr), args=[key, *_]):
+                if attr in KEYED:
+                    keys.append((call.node, mapping, key, call.site))
+                elif attr in DELETES:
+                    ended.append(mapping)
+    for test, site in module.compares:
+        match test:
+            case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[mapping]):
+                keys.append((test, mapping, key, site))
+    known = set(map(ast.dump, ended))
+    for node, mapping, key, site in keys:
         name = module.name_of(key, site.scope).removesuffix("()")
-        mapping = node.func if isinstance(node, ast.Call) else node
-        if name in IDS and ast.dump(getattr(mapping, "value", mapping)) not in deleted:
+        is_weak = module.name_of(mapping, site.scope) == "weakref.WeakKeyDictionary()"
+        if name in IDS and not is_weak and ast.dump(mapping) not in known:
             yield BY_THREAD_ID, node, f"{name} as a key"

@@ -1,0 +1,19 @@
+import threading
+from threading import get_ident
+from weakref import WeakKeyDictionary
+
+active, names = set(), {}
+locals_ = WeakKeyDictionary()
+
+
+def handle():
+    if get_ident() in active:
+        raise RuntimeError("it is called by itself")
+    active.add(get_ident())
+    names[get_ident()] = "handler"
+    locals_[threading.current_thread()] = "handler"
+    try:
+        return names[get_ident()]
+    finally:
+        active.discard(get_ident())
+        names.pop(get_ident())
