@@ -88,7 +88,8 @@ class Site:
     :param scope: the names.
     :param blocks: the expressions of the ``with`` blocks around it in the same function, the
         outermost first, and the names of the function's decorators.
-    :param is_script: it is under ``if __name__ == "__main__"``, which a server does not run.
+    :param is_script: it is under ``if __name__ == "__main__"`` or a switch for debugging, which a
+        server does not run.
     """
 
     scope: Scope
@@ -381,7 +382,9 @@ class _Reader:
                     blocks.append(module.name_of(item.context_expr, site.scope))
                 self._visit_all(body, Site(site.scope, tuple(blocks), site.is_script))
                 return
-            case ast.If(test=test, body=body, orelse=otherwise) if _asks_for_main(test):
+            case ast.If(test=test, body=body, orelse=otherwise) if _asks_for_main(
+                test
+            ) or _asks_for_debugging(test):
                 self._visit_all(body, Site(site.scope, site.blocks, is_script=True))
                 self._visit_all(otherwise, site)
                 return
@@ -422,6 +425,17 @@ def _asks_for_main(test: ast.expr) -> bool:
     return any(
         isinstance(each, ast.Constant) and each.value == "__main__" for each in ast.walk(test)
     )
+
+
+def _asks_for_debugging(test: ast.expr) -> bool:
+    match test:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return "debug" in name.lower()
+        case ast.Compare(ops=[ast.In()], comparators=[flags]):
+            return "debug" in ast.unparse(flags).lower()
+        case ast.BoolOp(op=ast.And(), values=values):
+            return any(map(_asks_for_debugging, values))
+    return False
 
 
 def _is_for_types(test: ast.expr) -> bool:

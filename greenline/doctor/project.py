@@ -24,11 +24,12 @@ GUNICORN = "gunicorn.conf.py"
 # Folders with code that no server runs.
 LEFT_OUT = {
     "__pycache__", "node_modules", "site-packages", "build", "dist", "docs", "doc", "test", "tests",
-    "testing", "migrations", "alembic", "examples", "benchmarks", "cli", "scripts",
+    "testing", "test_utils", "testutils", "migrations", "alembic", "examples", "benchmarks", "cli",
+    "scripts",
 }  # fmt: skip
 FILES_LEFT_OUT = (
-    "test_*.py", "*_test.py", "conftest.py", "setup.py", "noxfile.py", "fabfile.py", "manage.py",
-    "cli.py",
+    "test_*.py", "*_test.py", "test.py", "tests.py", "testing.py", "testutils.py", "conftest.py",
+    "setup.py", "noxfile.py", "fabfile.py", "manage.py", "cli.py",
 )  # fmt: skip
 
 

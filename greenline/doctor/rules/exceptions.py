@@ -12,6 +12,8 @@ EVERYTHING = (None, "BaseException", "builtins.BaseException")  # None: a bare e
 # What ends the process anyway, keeps the exception for later, or raises it at the end of a block.
 LETS_GO = ("sys.exit", "os._exit", "os.abort", "exit", "quit", "sys.exc_info")
 RAISES = ("safe_reraise", "save_and_reraise_exception")
+# What reads memory, or a file of the disk, which blocks and is not interrupted.
+LOCAL = ("io.", "zipfile.", "tarfile.", "open()")
 LOGS = re.compile(r"print|traceback\.\w+|(?:.*\.)?_?log(?:ger|ging)?\.\w+", re.IGNORECASE)
 # Words in the names of what waits: for another service, a database, a lock or a queue. A request is
 # interrupted while it waits, and not while it computes.
@@ -59,8 +61,11 @@ def _waits(module: Module, body: list[ast.stmt], scope: Scope) -> bool:
 
 
 def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
-    if SERVICES.fullmatch(module.name_of(call.func, scope)):
+    function = module.name_of(call.func, scope)
+    if SERVICES.fullmatch(function):
         return True
+    if function.startswith(LOCAL):
+        return False
     names = [each for each in ast.walk(call.func) if isinstance(each, ast.Attribute)]
     if any(each.attr == "objects" for each in names):  # a query of Django's
         return True

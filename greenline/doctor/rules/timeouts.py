@@ -1,5 +1,6 @@
 """Calls to other services that wait for ever."""
 
+import ast
 import re
 from typing import NamedTuple
 
@@ -51,6 +52,8 @@ LIMITED = tuple(
         (r"pymongo\.(?:mongo_client\.)?MongoClient", ("timeoutMS", "socketTimeoutMS")),
     )
 )  # fmt: skip
+# The beginning of an argument whose URL needs no service.
+LOCAL = re.compile(r"""f?['"](?:data|file):""")
 BY_URL = re.compile(r"(?:timeoutMS|socketTimeoutMS|socket_timeout)=", re.IGNORECASE)
 
 
@@ -71,6 +74,8 @@ def without(module: Module, facts: Facts) -> Found:
             if is_given or (limited.is_by_socket and facts.has_socket_timeout):
                 continue
             if call.name.rpartition(".")[0] in made_with:  # PoolManager(timeout=3).request()
+                continue
+            if any(LOCAL.match(ast.unparse(each)) for each in call.node.args):
                 continue
             if any(BY_URL.search(str(getattr(each, "value", ""))) for each in call.node.args):
                 continue

@@ -26,7 +26,8 @@ def test_first_party_is_what_a_server_runs(tmp_path: Path) -> None:
     for name in (
         "shop/views.py", "env with a blank/lib.py", "tests/client.py", "shop/migrations/0001.py",
         "setup.py", "shop/test_views.py", "manage.py", "shop/cli.py", "shop/cli/run.py",
-        "shop/management/commands/load.py", ".hidden/a.py", "shop.egg-info/a.py", "shop/notes.txt",
+        "shop/management/commands/load.py", "shop/test_utils/client.py", "shop/testing.py",
+        "shop/tests.py", ".hidden/a.py", "shop.egg-info/a.py", "shop/notes.txt",
     ):  # fmt: skip
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
