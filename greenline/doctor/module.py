@@ -197,7 +197,7 @@ class Module:
     def callers(self, site: Site) -> list[Site]:
         """Return where the file calls the function that *site* is in, by its name."""
         function = site.scope.function
-        if function not in self.tree.body or site.is_command:  # a method, or none
+        if function not in self.tree.body:  # a method, or none
             return []
         return [each.site for each in self.calls if each.name == f".{function.name}"]
 

@@ -21,4 +21,6 @@ def read(url, number):
         cursor = connection.cursor()
         cursor.execute("select 1")
         return cursor.fetchone()
-    return requests.get("http://localhost", timeout=5)
+    price = requests.get("http://localhost", timeout=5)
+    connection.close()
+    return price

@@ -13,6 +13,7 @@ def pay(url, number):
     time.sleep(0.1)  # expect: GL215
     connection.commit()
     requests.post("http://localhost", timeout=5)
+    connection.commit()
     connection.close()
 
 

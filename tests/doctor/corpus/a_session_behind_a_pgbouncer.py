@@ -13,7 +13,7 @@ def tenant(url, name):
 
 def transactions(url, name):
     connection = psycopg2.connect(url)
-    connection.set_session(readonly=True)
+    connection.set_session(readonly=True, autocommit=False)
     connection.set_session(autocommit=True)
     connection.cursor().execute("select set_config('app.tenant', %s, true)", (name,))
     connection.close()

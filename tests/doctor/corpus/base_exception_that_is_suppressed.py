@@ -9,5 +9,7 @@ def application(environ, start_response):
         body += environ["wsgi.input"].read()
     with suppress(BaseException):
         body = body.decode().upper().encode()
+    with environ["errors"].collected(BaseException):
+        body = environ["wsgi.input"].read()
     start_response("200 OK", [])
     return [body]

@@ -16,4 +16,5 @@ def fetch(url):
     ftplib.FTP("localhost")  # expect: GL213
     telnetlib.Telnet("localhost", 23)  # expect: GL213
     ServerProxy(url).price()  # expect: GL213
+    urllib3.HTTPSConnectionPool("localhost").request("GET", "/")  # expect: GL213
     return http.request("GET", url).data  # expect: GL213

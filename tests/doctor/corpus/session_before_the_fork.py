@@ -3,6 +3,7 @@ import requests
 
 session = requests.Session()
 session.get("http://localhost/settings", timeout=1)  # expect: GL204
+requests.Session().get("http://localhost/settings", timeout=1)
 with requests.Session() as short:
     short.get("http://localhost/settings", timeout=1)
 
