@@ -133,9 +133,9 @@ CONNECTS_AT_IMPORT = Code(
     "Connect at the first use.",
 )  # fmt: skip
 STARTS_AT_IMPORT = Code(
-    "GL304", REMARK, "a thread, a process or a listener that the import starts",
+    "GL304", REMARK, "a thread, a process, a listener or an open file that the import leaves",
     "Each worker has one of its own, and each new one begins again.",
-    "Start it in one process of its own if it is meant to exist once.",
+    "Start or open it in one process of its own if it is meant to exist once.",
 )  # fmt: skip
 SLOW_IMPORT = Code(
     "GL305", REMARK, "an import that takes long",

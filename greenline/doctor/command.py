@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -174,7 +173,9 @@ def leads_to_pgbouncer(url: str) -> bool:
 
 
 def _preloads_by_option() -> bool:
-    return "--preload" in shlex.split(os.environ.get("GUNICORN_CMD_ARGS", ""))
+    from greenline.doctor.project import gunicorn_options
+
+    return bool(gunicorn_options().preload_app)
 
 
 def _has_redis_timeout() -> bool:

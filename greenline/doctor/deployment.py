@@ -19,15 +19,16 @@ LEFT_OUT = {"worker-class"}  # an application that is examined may have another 
 
 def findings(project: Project) -> Iterator[Finding]:
     """
-    Yield the errors and warnings of ``check-deploy``; none without a gunicorn.conf.py.
+    Yield the errors and warnings of ``check-deploy``; none without gunicorn's configuration.
 
-    gunicorn.conf.py is executed, in a child. Without a deploy/nginx.conf the checks of gunicorn
+    The configuration is executed, in a child. Without a deploy/nginx.conf the checks of gunicorn
     and of the environment run alone. preload_app is found by its value, whatever the expression.
     """
-    if not (project.folder / GUNICORN).exists():
+    gunicorn = project.configuration
+    if gunicorn == GUNICORN and not (project.folder / gunicorn).exists():
         return
     nginx = NGINX if (project.folder / NGINX).exists() else os.devnull
-    options = ["--json", "--nginx", nginx, "--gunicorn", GUNICORN]
+    options = ["--json", "--nginx", nginx, "--gunicorn", gunicorn]
     try:
         done = subprocess.run(
             command("from greenline.cli import main; main()", "check-deploy", *options),
@@ -39,15 +40,15 @@ def findings(project: Project) -> Iterator[Finding]:
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
     except subprocess.TimeoutExpired:
-        reason = f"{GUNICORN} did not end in {LIMIT_S:.0f} s"
-        yield Finding(UNCHECKED_DEPLOYMENT, GUNICORN, 0, reason)
+        reason = f"{gunicorn} did not end in {LIMIT_S:.0f} s"
+        yield Finding(UNCHECKED_DEPLOYMENT, gunicorn, 0, reason)
         return
     try:
         found = json.loads(done.stdout)
     except ValueError:
         *_, last = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        reason = last.removeprefix("Error: ").removeprefix(f"{GUNICORN}: ")
-        yield Finding(UNCHECKED_DEPLOYMENT, GUNICORN, 0, reason)
+        reason = last.removeprefix("Error: ").removeprefix(f"{gunicorn}: ")
+        yield Finding(UNCHECKED_DEPLOYMENT, gunicorn, 0, reason)
         return
     for each in found:
         if each["level"] != Level.REMARK and each["code"] not in LEFT_OUT:

@@ -7,7 +7,7 @@ from pathlib import Path
 from greenline.doctor import dependencies
 from greenline.doctor.findings import Code, Facts, Finding, Found
 from greenline.doctor.module import Module, read
-from greenline.doctor.project import GUNICORN, Project
+from greenline.doctor.project import Project
 from greenline.doctor.rules import RULES
 from greenline.doctor.rules.imports import before_patching, preloading
 
@@ -63,7 +63,8 @@ def examine(
     is_limited = any(call.name == SOCKET_TIMEOUT for each in modules for call in each.calls)
     facts = facts._replace(has_socket_timeout=facts.has_socket_timeout or is_limited)
     for module in modules:
-        for finding in _found(module, facts):
+        is_configuration = module.path == project.configuration
+        for finding in _found(module, facts, is_configuration=is_configuration):
             examined.add(project, [finding], module.ignored.get(finding.line, ()))
     for finding, place in dependencies.findings(project, modules):
         codes = place.ignored.get(finding.line, ()) if place else ()
@@ -87,8 +88,7 @@ def _modules(
         yield module
 
 
-def _found(module: Module, facts: Facts) -> Iterator[Finding]:
-    is_configuration = module.path == GUNICORN
+def _found(module: Module, facts: Facts, *, is_configuration: bool) -> Iterator[Finding]:
     results: list[Found] = (
         [before_patching(module), preloading(module)]
         if is_configuration

@@ -20,11 +20,12 @@ from greenline.doctor.codes import (
     STARTS_AT_IMPORT,
 )
 from greenline.doctor.findings import Finding
-from greenline.doctor.project import GUNICORN, Project
+from greenline.doctor.project import Project
 
 ROOT = str(Path(greenline.__file__).parents[1])
 LIMIT_S = 60.0
 SLOW_S = 5.0
+MAX_CHAIN = 5  # modules, the innermost of an import
 LAST_BYTES = 2000  # of what a child has printed
 
 
@@ -35,12 +36,13 @@ def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, 
     :param target: ``module:name``.
     :param limit_s: seconds after which the child is ended, float. Default 60.
     """
-    folder = str(project.folder)
+    arguments = (target, str(project.folder), project.configuration)
     # A file and not a pipe: what the application prints must not fill it up.
     with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as printed:
         fd = document.fileno()
         child = subprocess.Popen(
-            command("from greenline.doctor import probe; probe.main()", str(fd), target, folder),
+            command("from greenline.doctor import probe; probe.main()", str(fd), *arguments),
+            cwd=project.folder,
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,
@@ -86,22 +88,28 @@ def findings(project: Project, target: str, seen: dict[str, Any]) -> Iterator[Fi
     :param seen: what :func:`probe` has returned.
     """
 
-    def place(of: dict[str, Any]) -> tuple[str, int]:
+    def place(of: dict[str, Any], default: str = "") -> tuple[str, int]:
         path = of.get("path", "")
-        return (project.shown(Path(path)) if path else ""), of.get("line", 0)
+        return (project.shown(Path(path)) if path else default), of.get("line", 0)
 
-    if seen.get("configuration"):
-        yield Finding(NO_IMPORT, GUNICORN, 0, f"{GUNICORN}: {seen['configuration']}")
+    def by(of: dict[str, Any]) -> str:
+        chain = " -> ".join(of.get("chain", ())[-MAX_CHAIN:])
+        return f" (imported: {chain})" if chain else ""
+
+    configuration = project.configuration
+    if failed := seen.get("configuration"):
+        what = f"{configuration}: {failed['error']}"
+        yield Finding(NO_IMPORT, *place(failed, configuration), what)
     if seen.get("error"):
         yield Finding(NO_IMPORT, *place(seen), f"{target}: {seen['error']}")
     for each in seen.get("early", ()):
-        yield Finding(IMPORTED_EARLY, GUNICORN, 0, each)
-    for event in seen.get("events", ()):
-        by = " <- ".join(event["chain"][:5])
-        what = f"{event['does']} {event['what']} (imported: {by})"
+        module = each["what"].partition(" ")[0]
+        chain = [*each.get("chain", ()), module]
+        what = f"{each['what']}{by({'chain': chain})}"
+        yield Finding(IMPORTED_EARLY, *place(each, configuration), what)
+    for event in (*seen.get("events", ()), *seen.get("left", ())):
+        what = f"{event['does']} {event['what']}{by(event)}"
         code = CONNECTS_AT_IMPORT if event["does"] == "connects to" else STARTS_AT_IMPORT
         yield Finding(code, *place(event), what)
-    for name in seen.get("threads", ()):
-        yield Finding(STARTS_AT_IMPORT, "", 0, f"starts the thread {name!r}")
     if seen.get("seconds", 0) > SLOW_S:
         yield Finding(SLOW_IMPORT, "", 0, f"{target} takes {seen['seconds']:.1f} s")

@@ -1,9 +1,9 @@
 """
 Import an application in a process of its own, as a worker does, and report what happens.
 
-It executes gunicorn.conf.py, patches, imports the application, and writes one JSON document to a
-file descriptor, whatever else the application prints. :func:`greenline.doctor.imports.probe` starts
-it, with the descriptor, the target and the folder as arguments.
+It executes gunicorn's configuration, patches, imports the application, and writes one JSON document
+to a file descriptor, whatever else the application prints. :func:`greenline.doctor.imports.probe`
+starts it, with the descriptor, the target, the folder and the configuration as arguments.
 """
 
 import importlib
@@ -12,14 +12,17 @@ import os
 import runpy
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
-CONFIGURATION = "gunicorn.conf.py"
 MAX_EVENTS = 200
+WRITING = os.O_WRONLY | os.O_RDWR
+DESCRIPTORS = Path("/proc/self/fd")  # of Linux
 # What an import may do that others notice.
 WATCHED = {
     "socket.connect": "connects to",
@@ -36,11 +39,17 @@ class Watcher:
     """
     Notes what the imports do, with the modules that are being imported then.
 
+    It is first in ``sys.meta_path``, which is asked for each module that is imported, and finds
+    none: an audit event is raised for ``import a.b``, but neither for ``a`` nor by importlib.
+
     :param folder: where the application's own files are.
     """
 
     def __init__(self, folder: str) -> None:
         self.events: list[Event] = []
+        self.modules: dict[str, Event] = {}
+        self._opened: dict[str, Event] = {}
+        self._threads: WeakKeyDictionary[threading.Thread, Event] = WeakKeyDictionary()
         self._folder = folder
         self._is_on = False
 
@@ -48,32 +57,73 @@ class Watcher:
         """Note from now on; an audit hook cannot be removed again."""
         self._is_on = True
         sys.addaudithook(self._hear)
+        sys.meta_path.insert(0, self)
+        start = threading.Thread.start
+
+        def noting(thread: threading.Thread) -> None:
+            self._threads[thread] = self._place(sys._getframe(1))
+            start(thread)
+
+        threading.Thread.start = noting  # type: ignore[assignment,method-assign]
 
     def stop(self) -> None:
         """Note nothing more."""
         self._is_on = False
 
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """Note where the module *fullname* is imported."""
+        self.modules[fullname] = self._place(sys._getframe(1))
+
+    def left(self) -> Iterator[Event]:
+        """Yield the threads that run, and the files that are open for writing."""
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread():
+                what = {"does": "starts the thread", "what": repr(thread.name)}
+                yield what | self._threads.get(thread, {})
+        for path in sorted(self._opened.keys() & set(_written())):
+            what = {"does": "keeps open", "what": path.removeprefix(self._folder + os.sep)}
+            yield what | self._opened[path]
+
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._is_on or event not in WATCHED or len(self.events) >= MAX_EVENTS:
+        if not self._is_on:
+            return
+        if event == "open" and arguments[2] & WRITING and not isinstance(arguments[0], int):
+            path = os.path.realpath(os.fsdecode(arguments[0]))
+            self._opened[path] = self._place(sys._getframe(1))
+        if event not in WATCHED or len(self.events) >= MAX_EVENTS:
             return
         what = arguments[1] if event.startswith("socket.") else arguments[:1]
         if event == "socket.bind" and isinstance(what, tuple) and what[1] == 0:
             return  # a test whether there is IPv6, for instance
-        chain = list(_chain(sys._getframe(1)))
-        if chain:
-            path, line = self._own_line(sys._getframe(1))
-            self.events.append({
-                "does": WATCHED[event], "what": _shown(what), "chain": chain,
-                "path": path, "line": line,
-            })  # fmt: skip
+        place = self._place(sys._getframe(1))
+        if place["chain"]:
+            self.events.append({"does": WATCHED[event], "what": _shown(what)} | place)
 
-    def _own_line(self, frame: FrameType | None) -> tuple[str, int]:
-        """Return the innermost line of the application's own files."""
+    def _place(self, frame: FrameType | None) -> Event:
+        """Return the innermost line of the application's own files, and the imports in progress."""
+        chain = [*_chain(frame)][::-1]
         while frame is not None:
-            if frame.f_code.co_filename.startswith(self._folder):
-                return frame.f_code.co_filename, frame.f_lineno
+            if _is_own(frame.f_code.co_filename, self._folder):
+                return {"path": frame.f_code.co_filename, "line": frame.f_lineno, "chain": chain}
             frame = frame.f_back
-        return "", 0
+        return {"path": "", "line": 0, "chain": chain}
+
+
+def _is_own(path: str, folder: str) -> bool:
+    return path.startswith(folder + os.sep) and "site-packages" not in path
+
+
+def _written() -> Iterator[str]:
+    """Yield the files that this process has open for writing."""
+    with suppress(OSError):
+        for descriptor in DESCRIPTORS.iterdir():
+            with suppress(OSError):  # it is closed by now
+                path = os.readlink(descriptor)
+                flags = (DESCRIPTORS.parent / "fdinfo" / descriptor.name).read_text().split()[3]
+                if int(flags, 8) & WRITING and os.path.isfile(path):
+                    yield path
 
 
 def _chain(frame: FrameType | None) -> Iterator[str]:
@@ -93,22 +143,23 @@ def _shown(what: Any) -> str:
     return what.decode(errors="replace") if isinstance(what, bytes) else str(what)
 
 
-def run(target: str, folder: str) -> dict[str, Any]:
+def run(target: str, folder: str, configuration: str) -> dict[str, Any]:
     """
     Import *target* and return what happened.
 
     :param target: ``module:name``, as gunicorn takes it.
     :param folder: the folder in which gunicorn is started.
+    :param configuration: the path of gunicorn's configuration in it, which need not be there.
     """
     watcher = Watcher(folder)
     watcher.start()
     module, _, name = target.partition(":")
-    found: dict[str, Any] = {"early": [], "threads": [], "error": None, "seconds": 0.0}
+    found: dict[str, Any] = {"early": [], "left": [], "error": None, "seconds": 0.0}
     sys.path.insert(0, folder)
     try:
-        is_preloaded = _configure(Path(folder) / CONFIGURATION, found)
+        is_preloaded = _configure(folder, configuration, found)
         if not is_preloaded:
-            found["early"] = _patched()
+            found["early"] = _patched(watcher)
         begun = monotonic()
         try:
             loaded = importlib.import_module(module)
@@ -116,10 +167,8 @@ def run(target: str, folder: str) -> dict[str, Any]:
         finally:
             found["seconds"] = round(monotonic() - begun, 3)
         if is_preloaded:
-            found["early"] = _patched()
-        found["threads"] = [
-            each.name for each in threading.enumerate() if each is not threading.main_thread()
-        ]
+            found["early"] = _patched(watcher)
+        found["left"] = list(watcher.left())
     except BaseException as error:  # sys.exit() of the application, too
         found["error"] = _described(error, module)
         found["path"], found["line"] = _place(error, folder)
@@ -127,25 +176,30 @@ def run(target: str, folder: str) -> dict[str, Any]:
     return found | {"events": watcher.events}
 
 
-def _configure(path: Path, found: dict[str, Any]) -> bool:
+def _configure(folder: str, name: str, found: dict[str, Any]) -> bool:
     """Execute gunicorn's configuration; return whether it preloads the application."""
+    path = Path(folder) / name
     if not path.exists():
         return False
     try:
-        names = runpy.run_path(str(path), run_name=CONFIGURATION)
-    except Exception as error:
-        found["configuration"] = _described(error, CONFIGURATION)
+        names = runpy.run_path(str(path), run_name=name)
+    except BaseException as error:  # sys.exit(), too
+        where, line = _place(error, folder)
+        found["configuration"] = {"error": _described(error, name), "path": where, "line": line}
         return False
     return bool(names.get("preload_app"))
 
 
-def _patched() -> list[str]:
-    """Patch as the worker does; return what was imported too early."""
+def _patched(watcher: Watcher) -> list[Event]:
+    """Patch as the worker does; return what was imported too early, and where."""
     from greenline.hub import patching
     from greenline.patch import patch_all
 
     patch_all()
-    return sorted(set(patching.imported_early()))
+    return [
+        {"what": each} | watcher.modules.get(each.partition(" ")[0], {})
+        for each in sorted(set(patching.imported_early()))
+    ]
 
 
 def _look_up(module: Any, expression: str) -> None:
@@ -185,7 +239,7 @@ def _place(error: BaseException, folder: str) -> tuple[str, int]:
     place, traceback = ("", 0), error.__traceback__
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
-        if path.startswith(folder):
+        if _is_own(path, folder):
             place = path, traceback.tb_lineno
         traceback = traceback.tb_next
     return place
@@ -193,8 +247,8 @@ def _place(error: BaseException, folder: str) -> tuple[str, int]:
 
 def main() -> None:
     """Write what happened to the descriptor, and end: threads of the application may go on."""
-    fd, target, folder = sys.argv[1:]
-    document = json.dumps(run(target, folder))
+    fd, *arguments = sys.argv[1:]
+    document = json.dumps(run(*arguments))
     with open(int(fd), "w") as pipe:
         pipe.write(document)
     sys.stdout.flush()

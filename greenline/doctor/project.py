@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gunicorn.config import Config
+
 from greenline.doctor.codes import BY_CODE
 from greenline.errors import ConfigError
 
@@ -43,6 +45,7 @@ class Project:
     :param excluded: patterns of paths in it that are not read.
     :param file: the only file of it that is read. Default: all.
     :param packages: folders and files of libraries that are read as well.
+    :param configuration: the path of gunicorn's configuration, as it is shown; it may be missing.
     """
 
     folder: Path
@@ -50,6 +53,7 @@ class Project:
     excluded: tuple[str, ...] = ()
     file: Path | None = None
     packages: tuple[Path, ...] = ()
+    configuration: str = GUNICORN
 
     def reason(self, code: str, path: str) -> str | None:
         """Return why a finding is ignored, None if it is not."""
@@ -60,8 +64,16 @@ class Project:
 
     def files(self) -> Iterator[Path]:
         """Yield the files to read in a stable order, the first-party ones first."""
+        found = set()
         for root in (self.file or self.folder, *self.packages):
-            yield from self._below(root) if root.is_dir() else [root]
+            for path in self._below(root) if root.is_dir() else [root]:
+                found.add(path)
+                yield path
+        # One that is named may be outside of the folder, or where no code is looked for.
+        configuration = self.folder / self.configuration
+        is_named = self.file is None and self.configuration != GUNICORN
+        if is_named and configuration not in found and configuration.is_file():
+            yield configuration
 
     def _below(self, root: Path) -> Iterator[Path]:
         for folder, folders, names in os.walk(root):
@@ -75,9 +87,9 @@ class Project:
                     yield here / name
 
     def preloads(self) -> bool:
-        """Return whether its gunicorn.conf.py sets preload_app."""
+        """Return whether gunicorn's configuration sets preload_app."""
         try:
-            tree = ast.parse((self.folder / GUNICORN).read_bytes())
+            tree = ast.parse((self.folder / self.configuration).read_bytes())
         except (OSError, SyntaxError):
             return False
         return preload_app(tree) is not None
@@ -120,11 +132,12 @@ def load(path: Path, packages: Iterable[str] = ()) -> Project:
     """
     folder, file = (path.parent, path) if path.is_file() else (path, None)
     more = tuple(map(_installed, packages))
+    configuration = Project(folder).shown(folder / _configuration())
     path = folder / PYPROJECT
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Project(folder, file=file, packages=more)
+        return Project(folder, file=file, packages=more, configuration=configuration)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     section: Any = document
@@ -137,7 +150,21 @@ def load(path: Path, packages: Iterable[str] = ()) -> Project:
     if not isinstance(excluded, list) or not all(isinstance(each, str) for each in excluded):
         raise ConfigError(f'{path}: [{SECTION}] exclude is a list of patterns: ["jobs/*"]')
     ignored = dict(_ignored(path, section.get("ignore", [])))
-    return Project(folder, ignored, tuple(excluded), file, more)
+    return Project(folder, ignored, tuple(excluded), file, more, configuration)
+
+
+def gunicorn_options() -> Any:
+    """Return gunicorn's options in GUNICORN_CMD_ARGS, by its own parser; None: not given."""
+    config = Config()
+    return config.parser().parse_known_args(config.get_cmd_args_from_env())[0]
+
+
+def _configuration() -> str:
+    """Return the path that ``-c`` gives: of a file, ``file:`` and a file, or ``python:module``."""
+    given: str = gunicorn_options().config or GUNICORN
+    if given.startswith("python:"):
+        return given.removeprefix("python:").replace(".", "/") + ".py"
+    return given.removeprefix("file:")
 
 
 def _installed(name: str) -> Path:

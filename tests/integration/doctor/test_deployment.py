@@ -36,6 +36,18 @@ def test_nothing_is_checked_without_a_configuration(tmp_path: Path) -> None:
     assert list(deployment.findings(Project(tmp_path))) == []
 
 
+def test_a_configuration_that_an_option_names(tmp_path: Path) -> None:
+    """It is checked in place of gunicorn.conf.py; a missing one is named."""
+    (tmp_path / "shop.py").write_text("workers = 0\nbind = 1 / 0\n")
+    project = Project(tmp_path, configuration="shop.py")
+    assert [each[1:4] for each in deployment.findings(project)] == [
+        ("shop.py", 0, "ZeroDivisionError: division by zero")
+    ]
+    (each,) = deployment.findings(Project(tmp_path, configuration="absent.py"))
+    assert (each.code.code, each.path) == ("GL307", "absent.py")
+    assert "'absent.py' does not exist" in each.what
+
+
 def test_a_good_one_has_none(tmp_path: Path) -> None:
     """The worker class is not checked: an application may come from any."""
     assert found(tmp_path, GUNICORN) == []

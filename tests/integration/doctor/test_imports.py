@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from greenline.doctor import imports
-from greenline.doctor.project import Project
+from greenline.doctor.project import Project, load
 
 APP = "def application(environ, start_response):\n    return []\n"
 
@@ -17,7 +17,7 @@ def probed(folder: Path, source: str, target: str = "app:application", **more: s
     (folder / "app.py").write_text(f"{source}\n{APP}")
     for name, text in more.items():
         (folder / f"{name.replace('_conf', '.conf')}.py").write_text(text)
-    project = Project(folder)
+    project = load(folder)
     found = imports.findings(project, target, imports.probe(project, target, limit_s=20))
     return [(each.code.code, each.path, each.line, each.what) for each in found]
 
@@ -87,7 +87,7 @@ def test_a_factory_in_a_folder_with_a_blank(tmp_path: Path) -> None:
 
 
 def test_what_an_import_does(tmp_path: Path) -> None:
-    """A connection, a program and a thread, each with its line and the imports on the way there."""
+    """A connection, a program, a thread: each with its line and the imports on the way there."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = ":".join(map(str, server.getsockname()))
         work = (
@@ -97,16 +97,71 @@ def test_what_an_import_does(tmp_path: Path) -> None:
             "threading.Thread(target=time.sleep, args=(9,), name='tick', daemon=True).start()\n"
         )
         found = probed(tmp_path, "import work", work=work)
-    assert ("GL304", "", 0, "starts the thread 'tick'") in found
-    does = {(code, path, line) for code, path, line, _ in found}
-    assert does >= {("GL303", "work.py", 2), ("GL304", "work.py", 3)}
-    assert any(f"{address} (imported: work <- app)" in each[3] for each in found)
+    by = "(imported: app -> work)"
+    assert ("GL303", "work.py", 2, f"connects to {address} {by}") in found
+    assert ("GL304", "work.py", 4, f"starts the thread 'tick' {by}") in found
+    assert ("GL304", "work.py", 3) in {each[:3] for each in found}
+
+
+def test_a_file_that_the_import_leaves_open_for_writing(tmp_path: Path) -> None:
+    """By its line; none that is closed, that is only read, or that has no name."""
+    work = (
+        "import logging, tempfile\n"
+        "logging.basicConfig(filename='shop.log')\n"
+        "read = open(__file__)\n"
+        "open('closed.txt', 'w').close()\n"
+        "unnamed = tempfile.TemporaryFile()\n"
+    )
+    (each,) = probed(tmp_path, "import work", work=work)
+    assert each == ("GL304", "work.py", 2, "keeps open shop.log (imported: app -> work)")
+
+
+def test_an_environment_in_the_folder_is_not_the_applications_code(tmp_path: Path) -> None:
+    """The line is that of the application which imports the library."""
+    library = tmp_path / ".venv/lib/site-packages"
+    library.mkdir(parents=True)
+    (library / "library.py").write_text("import subprocess\n\nsubprocess.run(['true'])\n")
+    source = f"import sys\nsys.path.append({str(library)!r})\nimport library"
+    assert probed(tmp_path, source)[0][:3] == ("GL304", "app.py", 3)
 
 
 def test_what_gunicorns_configuration_imports(tmp_path: Path) -> None:
     """Unpatched names in its modules; its errors are named."""
+    early, client = "from time import sleep\n", "import os\n\nimport early\n"
+    configuration = "import importlib\nimportlib.import_module('client')\n"
+    found = probed(tmp_path, "", early=early, client=client, gunicorn_conf=configuration)
+    by = "(imported: gunicorn.conf.py -> client -> early)"
+    assert found == [("GL302", "client.py", 3, f"early (sleep from time) {by}")]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("bind = 1 / 0", "ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit('no key')", "it ends the process (sys.exit('no key'))"),
+    ],
+    ids=["error", "exit"],
+)
+def test_gunicorns_configuration_fails(tmp_path: Path, source: str, reason: str) -> None:
+    """It is named, with its line, and the application is imported all the same."""
+    found = probed(
+        tmp_path, "import subprocess\nsubprocess.run(['true'])", gunicorn_conf=f"\n{source}"
+    )
+    assert found[0] == ("GL301", "gunicorn.conf.py", 2, f"gunicorn.conf.py: {reason}")
+    assert [each[:3] for each in found[1:]] == [("GL304", "app.py", 2)]
+
+
+@pytest.mark.parametrize(
+    "option", ["-c deploy/shop.py", "--config=file:deploy/shop.py", "-c python:deploy.shop"]
+)
+def test_the_configuration_that_an_option_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """In GUNICORN_CMD_ARGS, as gunicorn reads it; then gunicorn.conf.py is not executed."""
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", f"--workers 2 {option}")
+    (tmp_path / "deploy").mkdir()
+    (tmp_path / "deploy/shop.py").write_text("import early\n")
     early = "from time import sleep\n"
-    found = probed(tmp_path, "", early=early, gunicorn_conf="import early\n")
-    assert found == [("GL302", "gunicorn.conf.py", 0, "early (sleep from time)")]
-    ((code, _, _, what),) = probed(tmp_path, "", gunicorn_conf="bind = 1 / 0\n")
-    assert (code, what) == ("GL301", "gunicorn.conf.py: ZeroDivisionError: division by zero")
+    (found,) = probed(tmp_path, "", early=early, gunicorn_conf="bind = 1 / 0\n")
+    by = "(imported: deploy/shop.py -> early)"
+    assert found == ("GL302", "deploy/shop.py", 1, f"early (sleep from time) {by}")

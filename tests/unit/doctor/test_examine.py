@@ -6,7 +6,7 @@ import pytest
 
 from greenline.doctor.examine import Examined, examine
 from greenline.doctor.findings import Facts
-from greenline.doctor.project import Project
+from greenline.doctor.project import Project, load
 
 
 def examined(folder: Path, **files: bytes | str) -> Examined:
@@ -56,3 +56,19 @@ def test_preload_app(tmp_path: Path, value: str, codes: list[str]) -> None:
     text = f"preload_app = {value}\n"
     found = examined(tmp_path, gunicorn_conf=text, other="preload_app = True\n").findings
     assert [each.code.code for each in found] == codes
+
+
+def test_the_configuration_that_an_option_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In GUNICORN_CMD_ARGS, outside of the folder as well; the application's rules are not its."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (tmp_path / "server.py").write_text("from time import sleep\n\npreload_app = True\n")
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", "--config ../server.py")
+    project = load(folder)
+    found = examine(project, Facts()).findings
+    assert [(each.code.code, each.path, each.line) for each in found] == [
+        ("GL205", "../server.py", 1), ("GL206", "../server.py", 3),
+    ]  # fmt: skip
+    assert project.preloads()
