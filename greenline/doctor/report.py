@@ -101,13 +101,21 @@ def as_sarif(examined: Examined) -> str:
             "id": kind.code,
             "shortDescription": {"text": kind.title},
             "fullDescription": {"text": kind.why},
-            "help": {"text": kind.fix},
+            # No helpUri: it has to be an absolute address, and the pages have none.
+            "help": {"text": f"{kind.fix} Greenline's {kind.page} says more."},
             "defaultConfiguration": {"level": OF_SARIF[kind.level]},
         }
         for kind in kinds.values()
     ]
     driver = {"name": "greenline doctor", "version": __version__, "rules": rules}
-    run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
+    invocation = {
+        "executionSuccessful": True,
+        "toolExecutionNotifications": list(_notifications(examined)),
+    }
+    run = {
+        "tool": {"driver": driver}, "invocations": [invocation], "results": results,
+        "columnKind": "unicodeCodePoints",
+    }  # fmt: skip
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return msgspec.json.format(msgspec.json.encode(document)).decode()
 
@@ -119,11 +127,31 @@ def _result(finding: Finding) -> dict[str, Any]:
         "message": {"text": f"{finding.what}. {finding.code.why} {finding.code.fix}"},
     }
     if finding.path:
-        place: dict[str, Any] = {"artifactLocation": {"uri": _uri(finding.path)}}
-        if finding.line:
-            place["region"] = {"startLine": finding.line}
-        result["locations"] = [{"physicalLocation": place}]
+        result["locations"] = [_location(finding.path, finding.line)]
     return result
+
+
+def _notifications(examined: Examined) -> Iterator[dict[str, Any]]:
+    """Yield what is no result: the files that were not read, and the verdict."""
+    for path, reason in examined.unreadable:
+        name, line = _split(path)
+        text = f"{path} was not read: {reason}"
+        yield {"level": "warning", "message": {"text": text}, "locations": [_location(name, line)]}
+    if examined.verdict:
+        yield {"level": "note", "message": {"text": examined.verdict}}
+
+
+def _location(path: str, line: int) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(path)}}
+    if line:
+        place["region"] = {"startLine": line}
+    return {"physicalLocation": place}
+
+
+def _split(place: str) -> tuple[str, int]:
+    """Return the file and the line of a place, which may have no line."""
+    path, _, line = place.rpartition(":")
+    return (path, int(line)) if line.isdigit() else (place, 0)
 
 
 def _uri(path: str) -> str:
@@ -134,15 +162,23 @@ def _uri(path: str) -> str:
 
 def as_github(examined: Examined) -> str:
     """Return the commands that make GitHub annotate the lines of a pull request."""
-    return "\n".join(_annotations(ordered(examined.findings)))
+    return "\n".join(_annotations(examined))
 
 
-def _annotations(findings: Sequence[Finding]) -> Iterator[str]:
-    for each in findings:
-        given = {"file": each.path, "line": str(each.line or ""), "title": each.code.code}
-        properties = ",".join(f"{key}={_escaped(value)}" for key, value in given.items() if value)
+def _annotations(examined: Examined) -> Iterator[str]:
+    for each in ordered(examined.findings):
         text = f"{each.what}. {each.code.why} {each.code.fix}"
-        yield f"::{OF_GITHUB[each.level]} {properties}::{_escaped(text, in_property=False)}"
+        yield _annotation(OF_GITHUB[each.level], text, each.path, each.line, each.code.code)
+    for path, reason in examined.unreadable:
+        yield _annotation("warning", reason, *_split(path), "not read")
+    if examined.verdict:
+        yield _annotation("notice", examined.verdict, title="verdict")
+
+
+def _annotation(level: str, text: str, path: str = "", line: int = 0, title: str = "") -> str:
+    given = {"file": path, "line": str(line or ""), "title": title}
+    properties = ",".join(f"{key}={_escaped(value)}" for key, value in given.items() if value)
+    return f"::{level} {properties}::{_escaped(text, in_property=False)}"
 
 
 def _escaped(text: str, *, in_property: bool = True) -> str:

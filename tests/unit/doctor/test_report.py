@@ -32,6 +32,7 @@ def examined() -> Examined:
         ignored=[(Finding(NO_TIMEOUT, "old.py", 1, "requests.get()"), "on loopback")],
         unreadable=[("broken.py:1", "invalid syntax")],
         lines=1234,
+        verdict="Ready after these 2 changes.",
     )
 
 
@@ -64,7 +65,8 @@ def test_for_people(examined: Examined) -> None:
     assert NO_TIMEOUT.why in text
     assert NO_TIMEOUT.fix in text
     assert "broken.py:1 was not read: invalid syntax" in text
-    assert text.endswith("1 error, 1 warning, 1 remark, 1 ignored, in 1,234 lines\n")
+    numbers = "1 error, 1 warning, 1 remark, 1 ignored, in 1,234 lines\n"
+    assert text.endswith(f"{numbers}Ready after these 2 changes.\n")
 
 
 def test_for_programs(examined: Examined) -> None:
@@ -90,16 +92,32 @@ def test_for_code_scanning(examined: Examined) -> None:
     assert place == {"artifactLocation": {"uri": "shop/a%20b.py"}, "region": {"startLine": 3}}
     assert "locations" not in results[2]
     assert results[3]["suppressions"][0]["justification"] == "on loopback"
-    rules = {each["id"] for each in document["runs"][0]["tool"]["driver"]["rules"]}
-    assert {each["ruleId"] for each in results} <= rules
+    rules = {each["id"]: each for each in document["runs"][0]["tool"]["driver"]["rules"]}
+    assert {each["ruleId"] for each in results} <= set(rules)
+    assert "docs/doctor/GL213.md" in rules["GL213"]["help"]["text"]
+
+
+def test_code_scanning_knows_what_is_no_finding(examined: Examined) -> None:
+    """A file that was not read, with its line, and the verdict."""
+    (invocation,) = json.loads(report.as_sarif(examined))["runs"][0]["invocations"]
+    unread, verdict = invocation["toolExecutionNotifications"]
+    assert (unread["level"], verdict["level"]) == ("warning", "note")
+    assert unread["message"]["text"] == "broken.py:1 was not read: invalid syntax"
+    (place,) = (each["physicalLocation"] for each in unread["locations"])
+    assert place == {"artifactLocation": {"uri": "broken.py"}, "region": {"startLine": 1}}
+    assert verdict["message"]["text"] == "Ready after these 2 changes."
 
 
 def test_for_github(examined: Examined) -> None:
     """Commands, one a line, whose special characters are escaped."""
-    first, second, third = report.as_github(examined).splitlines()
+    first, second, third, *others = report.as_github(examined).splitlines()
     assert first.startswith("::error file=shop/loops.py,line=7,title=GL201::50 %25 of it: run,")
     assert second.startswith("::warning file=shop/a b.py,line=3,title=GL213::requests.get()")
     assert third.startswith("::notice title=GL304::starts the thread 'tick'")
+    assert others == [
+        "::warning file=broken.py,line=1,title=not read::invalid syntax",
+        "::notice title=verdict::Ready after these 2 changes.",
+    ]
 
 
 def test_nothing_found() -> None:
