@@ -40,12 +40,15 @@ class Finding(NamedTuple):
     :param path: the file, empty if it is in none, str.
     :param line: the line, from 1 on; 0 if it is in none, int.
     :param what: what was found there, str.
+    :param stack: the file, the line and the function of the calls that led there, the outermost
+        first. Default: none, since only what has run has a stack.
     """
 
     code: Code
     path: str
     line: int
     what: str
+    stack: tuple[tuple[str, int, str], ...] = ()
 
     @property
     def level(self) -> Level:

@@ -14,6 +14,7 @@ from greenline.doctor.examine import Examined
 from greenline.doctor.findings import Finding
 
 LEVELS = list(Level)
+MAX_SHOWN = 3  # frames of a stack, for people
 STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.REMARK: "cyan"}
 OF_SARIF = {Level.ERROR: "error", Level.WARNING: "warning", Level.REMARK: "note"}
 OF_GITHUB = {Level.ERROR: "error", Level.WARNING: "warning", Level.REMARK: "notice"}
@@ -45,6 +46,10 @@ def print_text(examined: Examined, console: Console) -> None:
                 place = Text(where(each), style="bold") if each.path else Text("")
                 line = Text.assemble("  ", place, ": " if each.path else "", each.what)
                 console.print(line, soft_wrap=True)
+                # A finding itself names the first and the last of two.
+                for path, number, function in each.stack[-MAX_SHOWN:] if each.stack[2:] else ():
+                    text = f"    {path}:{number} in {function}"
+                    console.print(Text(text, style="dim"), soft_wrap=True)
         for title, text in (("why: ", kind.why), ("do:  ", kind.fix)):
             console.print(Text(f"  {title}{text}", style="dim"), soft_wrap=True)
         console.print()
@@ -81,9 +86,12 @@ def as_json(examined: Examined) -> str:
 
 def _document(finding: Finding) -> dict[str, Any]:
     kind = finding.code
+    frames = [
+        {"path": path, "line": line, "function": function} for path, line, function in finding.stack
+    ]
     return {
         "code": kind.code, "level": finding.level, "path": finding.path, "line": finding.line,
-        "what": finding.what, "why": kind.why, "fix": kind.fix, "page": kind.page,
+        "what": finding.what, "why": kind.why, "fix": kind.fix, "page": kind.page, "stack": frames,
     }  # fmt: skip
 
 
@@ -128,6 +136,12 @@ def _result(finding: Finding) -> dict[str, Any]:
     }
     if finding.path:
         result["locations"] = [_location(finding.path, finding.line)]
+    if finding.stack:
+        frames = [
+            {"location": {**_location(path, line), "logicalLocations": [{"name": function}]}}
+            for path, line, function in reversed(finding.stack)  # the innermost first
+        ]
+        result["stacks"] = [{"message": {"text": "The calls that led there"}, "frames": frames}]
     return result
 
 

@@ -35,6 +35,7 @@ MAX_BLOCKED = 0.2  # of the time: with more, the worker is slower than threads
 MAX_COMPUTING = 0.8  # of the time: with more there is nothing to gain
 TOTAL = attrgetter("total_s")
 INSTALLED = f"site-packages{os.sep}"
+MAX_FRAMES = 4  # of a stack: so many of the application, and of what it calls
 
 
 def findings(project: Project, trial: Trial) -> Iterator[Finding]:
@@ -80,7 +81,8 @@ def _blocks(project: Project, trial: Trial) -> Iterator[Finding]:
                 f"{site.longest_s * 1000:.0f} ms at most, in {function}"
                 f"{'' if is_there else f' ({_short(file)}:{at})'}"
             )
-            yield Finding(BLOCKS if site.waits else COMPUTES, path, line, what)
+            stack = shortened(project, site.stack)
+            yield Finding(BLOCKS if site.waits else COMPUTES, path, line, what, stack)
 
 
 def _requests(seen: Observations) -> Iterator[Finding]:
@@ -114,9 +116,24 @@ def _failures(trial: Trial) -> Iterator[Finding]:
 def own_line(project: Project, stack: Stack) -> tuple[str, int]:
     """Return the file and the line of the innermost frame of the project; "" without one."""
     for path, line, _ in reversed(stack):
-        if INSTALLED not in path and Path(path).is_relative_to(project.folder):
+        if _is_own(project, path):
             return project.shown(Path(path)), line
     return "", 0
+
+
+def shortened(project: Project, stack: Stack) -> tuple[tuple[str, int, str], ...]:
+    """Return the innermost frames of the project and of what it calls, as findings show them."""
+    own = [number for number, (path, *_) in enumerate(stack) if _is_own(project, path)]
+    called = range(own[-1] + 1 if own else 0, len(stack))
+    kept = (stack[number] for number in (*own[-MAX_FRAMES:], *called[-MAX_FRAMES:]))
+    return tuple(
+        (project.shown(Path(path)) if _is_own(project, path) else _short(path), line, function)
+        for path, line, function in kept
+    )
+
+
+def _is_own(project: Project, path: str) -> bool:
+    return INSTALLED not in path and Path(path).is_relative_to(project.folder)
 
 
 def library(project: Project, stack: Stack) -> str:
@@ -124,7 +141,7 @@ def library(project: Project, stack: Stack) -> str:
     path = stack[-1][0]
     if INSTALLED in path:
         return path.rpartition(INSTALLED)[2].partition(os.sep)[0].removesuffix(".py")
-    if Path(path).is_relative_to(project.folder):
+    if _is_own(project, path):
         return "the application"
     return Path(path).stem
 

@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator
 from rich.console import Console
 
 from greenline.doctor import report
-from greenline.doctor.codes import NO_TIMEOUT, SHARED_LOOP, STARTS_AT_IMPORT
+from greenline.doctor.codes import BLOCKS, NO_TIMEOUT, SHARED_LOOP, STARTS_AT_IMPORT
 from greenline.doctor.examine import Examined
 from greenline.doctor.findings import Finding
 from tests.helpers.support import CHECKOUT
@@ -76,7 +76,7 @@ def test_for_programs(examined: Examined) -> None:
     assert document["findings"][1] == {
         "code": "GL213", "level": "warning", "path": "shop/a b.py", "line": 3,
         "what": "requests.get() without timeout", "why": NO_TIMEOUT.why, "fix": NO_TIMEOUT.fix,
-        "page": "docs/doctor/GL213.md",
+        "page": "docs/doctor/GL213.md", "stack": [],
     }  # fmt: skip
     assert document["ignored"][0]["reason"] == "on loopback"
     assert document["unreadable"] == [{"path": "broken.py:1", "reason": "invalid syntax"}]
@@ -118,6 +118,25 @@ def test_for_github(examined: Examined) -> None:
         "::warning file=broken.py,line=1,title=not read::invalid syntax",
         "::notice title=verdict::Ready after these 2 changes.",
     ]
+
+
+def test_a_stack_is_in_each_form_that_has_a_place_for_it() -> None:
+    """For people its innermost three calls, below the finding; for code scanning it is valid."""
+    stack = tuple((f"{name}.py", number, name) for number, name in enumerate("abcd", 1))
+    examined = Examined([Finding(BLOCKS, "b.py", 2, "c: 9 times", stack)])
+    written = io.StringIO()
+    report.print_text(examined, Console(file=written, width=100))
+    shown = "  b.py:2: c: 9 times\n    b.py:2 in b\n    c.py:3 in c\n    d.py:4 in d\n  why: "
+    assert shown in written.getvalue()
+    (finding,) = json.loads(report.as_json(examined))["findings"]
+    assert finding["stack"][0] == {"path": "a.py", "line": 1, "function": "a"}
+    assert len(finding["stack"]) == 4
+    document = json.loads(report.as_sarif(examined))
+    validator = Draft7Validator(schema("https://json.schemastore.org/sarif-2.1.0.json"))
+    assert validator.is_valid(document)
+    (frames,) = (each["frames"] for each in document["runs"][0]["results"][0]["stacks"])
+    names = [each["location"]["logicalLocations"][0]["name"] for each in frames]
+    assert names == ["d", "c", "b", "a"]
 
 
 def test_nothing_found() -> None:

@@ -65,6 +65,20 @@ def test_a_block_names_the_library_and_the_figures() -> None:
     )
 
 
+def test_a_block_has_its_stack() -> None:
+    """The innermost calls of the application and of what it calls, as findings show them."""
+    own = [(f"{FOLDER}/{name}.py", 1, name) for name in "abcde"]
+    library = [(DRIVER, number, "read") for number in range(1, 7)]
+    stack = [("/usr/lib/gunicorn.py", 1, "run"), *own, *library]
+    (finding,) = verdict.findings(PROJECT, Trial([seen(Site(stack, True, 5, 0.5, 0.1))]))
+    assert finding.stack == (
+        ("b.py", 1, "b"), ("c.py", 1, "c"), ("d.py", 1, "d"), ("e.py", 1, "e"),
+        *(("driver/core.py", number, "read") for number in range(3, 7)),
+    )  # fmt: skip
+    (finding,) = verdict.findings(PROJECT, Trial([seen(Site(library, True, 5, 0.5, 0.1))]))
+    assert [line for _, line, _ in finding.stack] == [3, 4, 5, 6]
+
+
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
