@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
 from time import monotonic
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import gevent
@@ -35,6 +35,13 @@ from greenline.worker import GreenWorker
 # Code below which a connection is made for a pool, or for the thread that keeps it.
 POOLS = ("sqlalchemy.pool", "psycopg2.pool", "django.db.backends")
 IN_TRANSACTION = 2  # psycopg2.extensions.STATUS_BEGIN
+# What a test client calls for each request, with the environ or a request that has it as the second
+# argument: the module, the class and the function. Flask's client is Werkzeug's.
+TEST_CLIENTS = (
+    ("werkzeug.test", None, "run_wsgi_app"),
+    ("django.test.client", "ClientHandler", "__call__"),
+    ("webtest.app", "TestApp", "do_request"),
+)
 WARM_UP = 50  # requests, after which memory is expected to stay the same
 
 
@@ -57,6 +64,7 @@ class Observer:
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
         self._places: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._reported: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._left: weakref.WeakSet[Any] | None = None  # of the requests of test clients
         self._stable_kib = 0
 
     def start(self) -> None:
@@ -67,9 +75,17 @@ class Observer:
         request_end.functions.append(self._end)
         self._sampler.start()
 
+    def start_test_clients(self) -> None:
+        """Observe the requests of test clients: no worker says when they begin and end."""
+        self._left = weakref.WeakSet()
+        for module, owner, name in TEST_CLIENTS:
+            after_import(module, partial(self._observe_client, owner, name))
+
     def stop(self) -> Observations:
         """Stop, and return what was seen."""
         requests = self._requests
+        for conn in self._left or ():
+            self._connections.left_open[self._places[conn]] += not conn.closed
         requests.timeout_s = settings.REQUEST_TIMEOUT.read()
         requests.greenlets = sum(not each.dead for each in self._begun)
         if requests.count > WARM_UP:
@@ -81,10 +97,29 @@ class Observer:
         """Return *application*, with its requests observed."""
 
         def observed(environ: dict[str, Any], start_response: Any) -> Any:
-            self._in_progress[getcurrent()] = _Request(environ.get("PATH_INFO", ""), monotonic())
+            self._begin(environ)
             return application(environ, start_response)
 
         return observed
+
+    def _observe_client(self, owner: str | None, name: str, module: ModuleType) -> None:
+        holder = module if owner is None else getattr(module, owner)
+        ask = getattr(holder, name)
+
+        @wraps(ask)
+        def observed(client: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            if getcurrent() in self._in_progress:  # a client within a client, or in a request
+                return ask(client, request, *args, **kwargs)
+            self._begin(getattr(request, "environ", request))
+            try:
+                return ask(client, request, *args, **kwargs)
+            finally:
+                self._end()
+
+        setattr(holder, name, observed)
+
+    def _begin(self, environ: dict[str, Any]) -> None:
+        self._in_progress[getcurrent()] = _Request(environ.get("PATH_INFO", ""), monotonic())
 
     def _end(self) -> None:
         request, total = self._in_progress.pop(getcurrent(), None), self._requests
@@ -96,6 +131,11 @@ class Observer:
         total.trips[path] = max(total.trips.get(path, 0), request.trips)
         if total.count == WARM_UP:
             self._stable_kib = _memory_kib()
+        if self._left is not None:
+            # A test may hold its request's context, which closes them later, and it may have begun
+            # a transaction that it rolls back itself.
+            self._left.update(request.made)
+            return
         for conn in request.made:
             self._connections.left_open[self._places[conn]] += not conn.closed
         if not self._in_progress:
@@ -230,4 +270,5 @@ def start_in_script() -> None:
     patch_all()
     observer = Observer()
     observer.start()
+    observer.start_test_clients()
     atexit.register(partial(_write, observer))

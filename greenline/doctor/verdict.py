@@ -54,7 +54,8 @@ def findings(project: Project, trial: Trial) -> Iterator[Finding]:
             shown = project.shown(Path(path)) if path else ""
             yield Finding(code, shown, int(line or 0), counted(count, "time"))
     for each in trial.observed:
-        yield from _requests(each)
+        # The memory of tests grows by what they import and keep themselves.
+        yield from _requests(each, has_memory=not trial.tests)
     yield from _failures(trial)
 
 
@@ -85,7 +86,7 @@ def _blocks(project: Project, trial: Trial) -> Iterator[Finding]:
             yield Finding(BLOCKS if site.waits else COMPUTES, path, line, what, stack)
 
 
-def _requests(seen: Observations) -> Iterator[Finding]:
+def _requests(seen: Observations, *, has_memory: bool) -> Iterator[Finding]:
     requests = seen.requests
     for path, trips in requests.trips.items():
         if trips >= MANY_TRIPS:
@@ -93,8 +94,9 @@ def _requests(seen: Observations) -> Iterator[Finding]:
     if requests.greenlets >= max(MIN_GREENLETS, requests.count // 10):
         what = f"{requests.greenlets} of {counted(requests.count, 'request')}"
         yield Finding(LEAVES_GREENLETS, "", 0, what)
-    if requests.count >= MIN_REQUESTS and requests.grown_kib >= GROWTH_KIB * requests.count:
-        each = requests.grown_kib / requests.count
+    grown_kib = requests.grown_kib if has_memory else 0
+    if requests.count >= MIN_REQUESTS and grown_kib >= GROWTH_KIB * requests.count:
+        each = grown_kib / requests.count
         yield Finding(GROWS, "", 0, f"{each:.0f} KiB for each of {requests.count} requests")
     for path, longest_s in requests.longest_s.items():
         if longest_s >= LONG_S and requests.timeout_s is None:

@@ -54,6 +54,26 @@ def app(environ, start_response):
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [b"done"]
 """
+CLIENTS = {
+    "werkzeug": "from werkzeug.test import Client\nask = Client(shop.app).get\n",
+    "webtest": "from webtest import TestApp\nask = TestApp(shop.app).get\n",
+    "django.test": """\
+import django
+from django.conf import settings
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import re_path
+
+def view(request):
+    shop.work(request.path)
+    return HttpResponse("done")
+
+urlpatterns = [re_path("", view)]
+settings.configure(ROOT_URLCONF="__main__", ALLOWED_HOSTS=["*"])
+django.setup()
+ask = Client().get
+""",
+}
 LINE = '192.0.2.1 - - [25/Nov/2026:10:00:00 +0000] "{} HTTP/1.1" 200 4\n'
 
 
@@ -108,7 +128,7 @@ def test_waits_that_yield_are_ready(shop: Path) -> None:
     options = ("shop:app", "--replay", asked, "--seconds", "2")
     found = result(doctor(shop, *options))
     assert [code for code, _ in codes(found) if code in ("GL401", "GL410")] == []
-    assert found["verdict"].startswith("Ready.")
+    assert found["verdict"].startswith("Ready."), found["findings"]
     ratio = float(found["verdict"].partition("which are ")[2].partition(" x")[0])
     assert ratio > 1.5
 
@@ -125,6 +145,32 @@ def test_tests_run_twice(shop: Path) -> None:
     (shop / "checks.py").write_text("import sys; sys.exit('gevent' in sys.modules)\n")
     found = result(doctor(shop, "--run", f"{sys.executable} checks.py"))
     assert ("GL410", 0) in codes(found)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_requests_of_test_clients_are_observed(
+    shop: Path, empty_database: str, client: str
+) -> None:
+    """As those of a worker; what a test does itself belongs to none of them."""
+    pytest.importorskip(client)
+    (shop / "checks.py").write_text(
+        f"import shop\n{CLIENTS[client]}"
+        "shop.work('/many')\n"
+        "for path in ('/many', '/open', '/client', *['/thread'] * 5):\n"
+        "    ask(path)\n"
+    )
+    command = f"{sys.executable} checks.py"
+    found = result(doctor(shop, "--run", command, DATABASE_URL=empty_database))
+    observed = {
+        (each["code"], each["line"], each["what"])
+        for each in found["findings"]
+        if each["code"].startswith("GL4")
+    }
+    assert observed == {
+        ("GL403", 15, "2 times"), ("GL403", 30, "1 time"), ("GL404", 15, "1 time"),
+        ("GL405", 15, "1 time"), ("GL406", 0, "/many: 42 round trips"),
+        ("GL407", 0, "5 of 8 requests"),
+    }  # fmt: skip
 
 
 def test_traffic_of_ones_own(shop: Path) -> None:

@@ -97,6 +97,12 @@ def test_requests(requests: Requests, expected: list[str]) -> None:
     assert [code for code, *_ in found(Trial([seen(requests=requests)]))] == expected
 
 
+def test_memory_that_tests_keep_is_not_the_applications() -> None:
+    """They import and remember things themselves."""
+    grown = seen(requests=Requests(400, grown_kib=4000))
+    assert found(Trial([grown], tests=[(0, 1.0), (0, 1.0)])) == []
+
+
 def test_connections_are_found_where_they_are_made() -> None:
     """Of all processes together."""
     places: Any = {
