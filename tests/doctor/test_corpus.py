@@ -1,7 +1,7 @@
 """Small applications: each has the findings that its comments expect, and no others."""
 
+import ast
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,69 @@ CORPUS = Path(__file__).parent / "corpus"
 APPLICATIONS = sorted(CORPUS.glob("*.py"))
 EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 EXPECT = re.compile(r"# expect: (GL\d+)")
+REFUSE = re.compile(r"# not: (GL\d+)")  # at the line of a counterexample
+DEPENDENCIES = "unit/doctor/test_dependencies.py"
+EXAMINE = "unit/doctor/test_examine.py"
+IMPORTS = "integration/doctor/test_imports.py"
+DEPLOYMENT = "integration/doctor/test_deployment.py"
+TRIAL = "integration/doctor/test_trial.py"
+VERDICT = "unit/doctor/test_verdict.py"
+RIGHT = f"{TRIAL}::test_requests_that_do_nothing_wrong"
+# What the corpus cannot have, because it is not in one file of code: the tests that find it, and
+# that do not.
+TESTS = {
+    "GL101": (f"{DEPENDENCIES}::test_an_import_is_found_unless_it_yields",) * 2,
+    "GL102": (
+        f"{DEPENDENCIES}::test_what_breaks_is_a_warning",
+        f"{DEPENDENCIES}::test_what_runs_in_threads_does_not_break",
+    ),
+    "GL103": (f"{DEPENDENCIES}::test_an_import_is_found_unless_it_yields",) * 2,
+    "GL104": (f"{DEPENDENCIES}::test_extensions_without_a_verdict_are_named_in_one_finding",) * 2,
+    "GL205": (f"{EXAMINE}::test_unpatched_names_of_gunicorns_configuration",) * 2,
+    "GL206": (f"{EXAMINE}::test_preload_app",) * 2,
+    "GL301": (
+        f"{IMPORTS}::test_one_that_cannot_be_imported",
+        f"{IMPORTS}::test_a_factory_in_a_folder_with_a_blank",
+    ),
+    "GL302": (
+        f"{IMPORTS}::test_what_gunicorns_configuration_imports",
+        f"{IMPORTS}::test_what_is_no_finding_of_an_import",
+    ),
+    "GL303": (
+        f"{IMPORTS}::test_what_an_import_does",
+        f"{IMPORTS}::test_what_is_no_finding_of_an_import",
+    ),
+    "GL304": (
+        f"{IMPORTS}::test_a_file_that_the_import_leaves_open_for_writing",
+        f"{IMPORTS}::test_what_is_no_finding_of_an_import",
+    ),
+    "GL305": (f"{IMPORTS}::test_an_import_that_takes_long",) * 2,
+    "GL306": (
+        f"{DEPLOYMENT}::test_nginx_and_gunicorn_are_checked_against_each_other",
+        f"{DEPLOYMENT}::test_a_good_one_has_none",
+    ),
+    "GL307": (
+        f"{DEPLOYMENT}::test_one_that_cannot_be_checked",
+        f"{DEPLOYMENT}::test_a_good_one_has_none",
+    ),
+    "GL401": (
+        f"{TRIAL}::test_a_replay_finds_what_happens",
+        f"{TRIAL}::test_waits_that_yield_are_ready",
+    ),
+    "GL402": (
+        f"{VERDICT}::test_blocks_are_found_at_the_applications_line",
+        f"{VERDICT}::test_what_tests_compute_is_not_the_applications",
+    ),
+    "GL403": (f"{TRIAL}::test_a_replay_finds_what_happens", RIGHT),
+    "GL404": (f"{TRIAL}::test_a_replay_finds_what_happens", RIGHT),
+    "GL405": (f"{TRIAL}::test_the_requests_of_test_clients_are_observed", RIGHT),
+    "GL406": (f"{TRIAL}::test_a_replay_finds_what_happens", RIGHT),
+    "GL407": (f"{TRIAL}::test_a_replay_finds_what_happens", RIGHT),
+    "GL408": (f"{VERDICT}::test_requests",) * 2,
+    "GL409": (f"{VERDICT}::test_requests",) * 2,
+    "GL410": (f"{TRIAL}::test_tests_run_twice", RIGHT),
+    "GL411": (f"{TRIAL}::test_what_cannot_run_is_one_finding", RIGHT),
+}
 FACTS = {
     "": Facts(),
     "preload": Facts(is_preloaded=True),
@@ -62,10 +125,28 @@ def test_the_service_has_none() -> None:
     assert examined.lines
 
 
-def test_each_code_is_expected_somewhere() -> None:
-    """Of those that are found in the code; and most applications have none of them."""
-    found = Counter(code for path in APPLICATIONS for _, code in expected(path.read_text()))
-    of_files = {"GL205", "GL206"}  # of gunicorn's configuration
-    of_code = {each.code for each in CODES if each.code.startswith("GL2")}
-    assert set(found) >= of_code - of_files
+def test_each_code_has_an_example_and_a_counterexample() -> None:
+    """In the corpus, or in the tests of TESTS: something that it must find, and must not."""
+    sources = [path.read_text() for path in APPLICATIONS]
+    finds = {code for source in sources for _, code in expected(source)}
+    does_not = {code for source in sources for code in REFUSE.findall(source)}
+    for code, (found, not_found) in TESTS.items():
+        assert code in source_of(found), f"{found} does not name {code}"
+        finds.add(code)
+        does_not |= {code} if source_of(not_found) else set()
+    assert sorted(finds) == [each.code for each in CODES]
+    assert sorted(does_not) == [each.code for each in CODES]
     assert len(APPLICATIONS) >= 60
+
+
+def source_of(test: str) -> str:
+    """Return the source of a test, with its parameters."""
+    path, name = test.split("::")
+    source = (CHECKOUT / "tests" / path).read_text()
+    (found,) = (
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    )
+    first = min(node.lineno for node in (found, *found.decorator_list))
+    return "\n".join(source.splitlines()[first - 1 : found.end_lineno])

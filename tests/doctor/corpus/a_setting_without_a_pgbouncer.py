@@ -5,4 +5,4 @@ import psycopg2
 
 def tenant(name):
     with psycopg2.connect(os.environ["DATABASE_URL"]) as conn, conn.cursor() as cursor:
-        cursor.execute("set search_path to shop")
+        cursor.execute("set search_path to shop")  # not: GL216

@@ -9,4 +9,4 @@ def retry():
     for _ in range(3):
         with engine.begin() as conn:
             conn.execute(text("select 1"))
-        time.sleep(1)
+        time.sleep(1)  # not: GL215

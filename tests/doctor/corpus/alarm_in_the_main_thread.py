@@ -4,7 +4,7 @@ import threading
 
 def limited(seconds):
     if threading.current_thread() is threading.main_thread():
-        signal.alarm(seconds)
+        signal.alarm(seconds)  # not: GL208
 
 
 def handled(seconds, stop):

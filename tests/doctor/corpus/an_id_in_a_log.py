@@ -3,4 +3,4 @@ import threading
 
 
 def note(text):
-    logging.info("%s in thread %d", text, threading.get_ident())
+    logging.info("%s in thread %d", text, threading.get_ident())  # not: GL217

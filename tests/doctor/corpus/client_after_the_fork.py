@@ -6,7 +6,7 @@ from pymongo import MongoClient
 
 @cache
 def client():
-    return MongoClient("mongodb://localhost", timeoutMS=1000)
+    return MongoClient("mongodb://localhost", timeoutMS=1000)  # not: GL204
 
 
 def application(environ, start_response):

@@ -2,7 +2,7 @@ import asyncio
 
 
 async def soon(function):
-    asyncio.get_event_loop().call_soon(function)
+    asyncio.get_event_loop().call_soon(function)  # not: GL202
 
 
 def application(environ, start_response):

@@ -9,6 +9,6 @@ app = Flask(__name__)
 def index():
     loop = asyncio.new_event_loop()
     try:
-        return loop.run_until_complete(asyncio.sleep(0, "fetched"))
+        return loop.run_until_complete(asyncio.sleep(0, "fetched"))  # not: GL201
     finally:
         loop.close()

@@ -1,6 +1,6 @@
 from gevent import monkey
 
-monkey.patch_all()
+monkey.patch_all()  # not: GL207
 
 import requests
 

@@ -11,4 +11,4 @@ client = MongoClient("mongodb://localhost/?timeoutMS=5000")
 
 def fetch(url):
     with smtplib.SMTP("localhost", timeout=3):
-        return urlopen(url, None, 5).read(), requests.get(url, timeout=(1, 5)).text
+        return urlopen(url, None, 5).read(), requests.get(url, timeout=(1, 5)).text  # not: GL213

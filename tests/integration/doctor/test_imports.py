@@ -116,6 +116,30 @@ def test_a_file_that_the_import_leaves_open_for_writing(tmp_path: Path) -> None:
     assert each == ("GL304", "work.py", 2, "keeps open shop.log (imported: app -> work)")
 
 
+def test_what_is_no_finding_of_an_import(tmp_path: Path) -> None:
+    """A module that is patched in its place, and what ends with the import or begins later."""
+    source = (
+        "import socket, threading\n"
+        "thread = threading.Thread(target=len, args=('',))\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "open('closed.txt', 'w').close()\n"
+        "socket.socket().close()\n"
+        "def use():\n"
+        "    threading.Timer(600, len).start()\n"
+        "    return open('used.txt', 'w'), socket.create_connection(('127.0.0.1', 9))\n"
+    )
+    configuration = "import socket, threading, time\n\n\ndef wait():\n    time.sleep(1)\n"
+    assert probed(tmp_path, source, gunicorn_conf=configuration) == []
+
+
+@pytest.mark.parametrize(("seconds", "codes"), [(5.1, ["GL305"]), (4.9, [])])
+def test_an_import_that_takes_long(tmp_path: Path, seconds: float, codes: list[str]) -> None:
+    """The limit, from both sides."""
+    found = imports.findings(Project(tmp_path), "app", {"seconds": seconds})
+    assert [each.code.code for each in found] == codes
+
+
 def test_an_environment_in_the_folder_is_not_the_applications_code(tmp_path: Path) -> None:
     """The line is that of the application which imports the library."""
     library = tmp_path / ".venv/lib/site-packages"

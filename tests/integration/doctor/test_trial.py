@@ -173,6 +173,33 @@ def test_the_requests_of_test_clients_are_observed(
     }  # fmt: skip
 
 
+def test_requests_that_do_nothing_wrong(shop: Path, empty_database: str) -> None:
+    """A connection of a pool, a committed transaction, a thread that ends; and the tests pass."""
+    (shop / "good.py").write_text(
+        "import os, threading, time\n"
+        "from psycopg2.pool import SimpleConnectionPool\n"
+        "pool = SimpleConnectionPool(1, 1, os.environ['DATABASE_URL'])\n"
+        "def app(environ, start_response):\n"
+        "    conn = pool.getconn()\n"
+        "    with conn, conn.cursor() as cursor:\n"
+        "        cursor.execute('select 1')\n"
+        "    pool.putconn(conn)\n"
+        "    thread = threading.Thread(target=time.sleep, args=(0.01,))\n"
+        "    thread.start()\n"
+        "    thread.join()\n"
+        "    start_response('200 OK', [])\n"
+        "    return [b'done']\n"
+    )
+    (shop / "checks.py").write_text(
+        "import good\nfrom werkzeug.test import Client\n"
+        "for _ in range(10):\n    Client(good.app).get('/')\n"
+    )
+    command = f"{sys.executable} checks.py"
+    found = result(doctor(shop, "--run", command, DATABASE_URL=empty_database))
+    wrong = {f"GL{number}" for number in (403, 404, 405, 406, 407, 410, 411)}
+    assert [each for each in found["findings"] if each["code"] in wrong] == []
+
+
 def test_traffic_of_ones_own(shop: Path) -> None:
     """Until Ctrl-C; then it says what was seen."""
     port = free_port()

@@ -131,6 +131,20 @@ def test_what_breaks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (finding.code.code, finding.level) == ("GL102", Level.WARNING)
 
 
+def test_what_runs_in_threads_does_not_break(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls are not interrupted; by a table of the test's own."""
+    record = Record(
+        name="fragile", modules=("fragile",), tried=True, version="1", date="2026-01-01",
+        against="a server", verdict=BREAKS, why="a place is lost", source="https://x", instead="",
+    )  # fmt: skip
+    monkeypatch.setattr(dependencies, "records", lambda: (record,))
+    assert found(tmp_path, app="import fragile\n") == [("GL102", "app.py", 1)]
+    monkeypatch.setenv("GREENLINE_OFFLOAD", "fragile:Client.get")
+    assert found(tmp_path, app="import fragile\n") == []
+
+
 @pytest.mark.parametrize(
     ("call", "codes"),
     [("slow.connect('h')", ["GL101"]), ("slow.connect('h', use_pure=True)", [])],

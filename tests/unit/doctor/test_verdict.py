@@ -97,6 +97,11 @@ def test_requests(requests: Requests, expected: list[str]) -> None:
     assert [code for code, *_ in found(Trial([seen(requests=requests)]))] == expected
 
 
+def test_what_tests_compute_is_not_the_applications() -> None:
+    """They compute a lot, and by themselves."""
+    assert found(Trial([seen(site(waits=False))], tests=[(0, 1.0), (0, 1.0)])) == []
+
+
 def test_memory_that_tests_keep_is_not_the_applications() -> None:
     """They import and remember things themselves."""
     grown = seen(requests=Requests(400, grown_kib=4000))
