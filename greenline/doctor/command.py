@@ -121,7 +121,7 @@ def _trial(
 def _examine(
     target: str, packages: tuple[str, ...], run: "Callable[[], Trial | None]"
 ) -> "Examined":
-    from greenline.doctor import deployment, imports, verdict
+    from greenline.doctor import deployment, environment, imports, verdict
     from greenline.doctor.examine import examine
     from greenline.doctor.project import load
     from greenline.doctor.trial import TrialError
@@ -135,6 +135,7 @@ def _examine(
     if any(each.code == PRELOADED for each in deployed):
         facts = facts._replace(is_preloaded=True)
     examined = examine(project, facts, _tracked)
+    examined.note = environment.note(project)
     if _preloads_by_option():
         what = "--preload in GUNICORN_CMD_ARGS"
         examined.add(project, [Finding(PRELOADED, "", 0, what)])

@@ -25,6 +25,8 @@ class Examined:
     :param lines: the number of lines that were read, int.
     :param verdict: whether it is ready, one paragraph, str; empty: it was not run, and the
         findings say why it is not.
+    :param note: what is to be known of the environment that the doctor runs in, one line, str.
+        Default: nothing.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -32,6 +34,7 @@ class Examined:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     lines: int = 0
     verdict: str = ""
+    note: str = ""
 
     def add(self, project: Project, findings: Iterable[Finding], codes: Iterable[str] = ()) -> None:
         """

@@ -55,6 +55,8 @@ def print_text(examined: Examined, console: Console) -> None:
         console.print()
     for path, reason in examined.unreadable:
         console.print(Text(f"{path} was not read: {reason}"), soft_wrap=True)
+    if examined.note:
+        console.print(Text(examined.note), soft_wrap=True)
     console.print(summary(examined))
     if examined.verdict:
         console.print(Text(examined.verdict, style="bold"), soft_wrap=True)
@@ -78,6 +80,7 @@ def as_json(examined: Examined) -> str:
         "findings": [_document(each) for each in ordered(examined.findings)],
         "ignored": [{**_document(each), "reason": reason} for each, reason in examined.ignored],
         "unreadable": [{"path": path, "reason": reason} for path, reason in examined.unreadable],
+        "note": examined.note,
         "lines": examined.lines,
         "verdict": examined.verdict,
     }
@@ -146,13 +149,13 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 
 def _notifications(examined: Examined) -> Iterator[dict[str, Any]]:
-    """Yield what is no result: the files that were not read, and the verdict."""
+    """Yield what is no result: the files that were not read, the note and the verdict."""
     for path, reason in examined.unreadable:
         name, line = _split(path)
         text = f"{path} was not read: {reason}"
         yield {"level": "warning", "message": {"text": text}, "locations": [_location(name, line)]}
-    if examined.verdict:
-        yield {"level": "note", "message": {"text": examined.verdict}}
+    for text in filter(None, (examined.note, examined.verdict)):
+        yield {"level": "note", "message": {"text": text}}
 
 
 def _location(path: str, line: int) -> dict[str, Any]:
@@ -185,8 +188,9 @@ def _annotations(examined: Examined) -> Iterator[str]:
         yield _annotation(OF_GITHUB[each.level], text, each.path, each.line, each.code.code)
     for path, reason in examined.unreadable:
         yield _annotation("warning", reason, *_split(path), "not read")
-    if examined.verdict:
-        yield _annotation("notice", examined.verdict, title="verdict")
+    for title in ("note", "verdict"):
+        if text := getattr(examined, title):
+            yield _annotation("notice", text, title=title)
 
 
 def _annotation(level: str, text: str, path: str = "", line: int = 0, title: str = "") -> str:

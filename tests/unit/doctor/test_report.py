@@ -33,6 +33,7 @@ def examined() -> Examined:
         unreadable=[("broken.py:1", "invalid syntax")],
         lines=1234,
         verdict="Ready after these 2 changes.",
+        note="not installed: flask",
     )
 
 
@@ -66,7 +67,7 @@ def test_for_people(examined: Examined) -> None:
     assert NO_TIMEOUT.fix in text
     assert "broken.py:1 was not read: invalid syntax" in text
     numbers = "1 error, 1 warning, 1 remark, 1 ignored, in 1,234 lines\n"
-    assert text.endswith(f"{numbers}Ready after these 2 changes.\n")
+    assert text.endswith(f"not installed: flask\n{numbers}Ready after these 2 changes.\n")
 
 
 def test_for_programs(examined: Examined) -> None:
@@ -80,6 +81,7 @@ def test_for_programs(examined: Examined) -> None:
     }  # fmt: skip
     assert document["ignored"][0]["reason"] == "on loopback"
     assert document["unreadable"] == [{"path": "broken.py:1", "reason": "invalid syntax"}]
+    assert document["note"] == "not installed: flask"
 
 
 def test_for_code_scanning(examined: Examined) -> None:
@@ -98,13 +100,14 @@ def test_for_code_scanning(examined: Examined) -> None:
 
 
 def test_code_scanning_knows_what_is_no_finding(examined: Examined) -> None:
-    """A file that was not read, with its line, and the verdict."""
+    """A file that was not read, with its line, the note and the verdict."""
     (invocation,) = json.loads(report.as_sarif(examined))["runs"][0]["invocations"]
-    unread, verdict = invocation["toolExecutionNotifications"]
+    unread, note, verdict = invocation["toolExecutionNotifications"]
     assert (unread["level"], verdict["level"]) == ("warning", "note")
     assert unread["message"]["text"] == "broken.py:1 was not read: invalid syntax"
     (place,) = (each["physicalLocation"] for each in unread["locations"])
     assert place == {"artifactLocation": {"uri": "broken.py"}, "region": {"startLine": 1}}
+    assert note["message"]["text"] == "not installed: flask"
     assert verdict["message"]["text"] == "Ready after these 2 changes."
 
 
@@ -116,6 +119,7 @@ def test_for_github(examined: Examined) -> None:
     assert third.startswith("::notice title=GL304::starts the thread 'tick'")
     assert others == [
         "::warning file=broken.py,line=1,title=not read::invalid syntax",
+        "::notice title=note::not installed: flask",
         "::notice title=verdict::Ready after these 2 changes.",
     ]
 
