@@ -62,7 +62,8 @@ def terminal(tmp_path: Path, server: Postgres) -> Iterator[Terminal]:
 
 
 def test_the_steps_are_ten_and_each_says_how_to_go_back() -> None:
-    """Each has a command, what it prints, and a way back."""
+    """After the doctor, each has a command, what it prints, and a way back."""
+    assert blocks_of(0)[0] == ("sh", "greenline doctor orders:app\n")
     steps = re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]
     assert [step.partition(".")[0] for step in steps] == [str(number) for number in range(1, 11)]
     assert [step.partition("\n")[0] for step in steps if "\n*Back:* " not in step] == []
@@ -72,9 +73,9 @@ def test_the_steps_are_ten_and_each_says_how_to_go_back() -> None:
 
 def test_each_step_prints_what_the_page_says(terminal: Terminal, server: Postgres) -> None:
     """From the install to the end of the old server, in one shell."""
-    (_, _program), (_, table), (_, ask), (_, printed) = blocks_of(0)
-    assert terminal.type(table) == ""
+    (_, ask), (_, printed), (_, _program), (_, table) = blocks_of(0)
     assert terminal.type(ask) == printed
+    assert terminal.type(table) == ""
 
     (_, install), (_, printed) = blocks_of(1)
     assert install.startswith(INSTALL)
