@@ -200,6 +200,28 @@ def test_requests_that_do_nothing_wrong(shop: Path, empty_database: str) -> None
     assert [each for each in found["findings"] if each["code"] in wrong] == []
 
 
+def test_what_a_test_holds_itself_is_not_the_applications(shop: Path, empty_database: str) -> None:
+    """The context of a request, which closes its connection later, and a transaction."""
+    (shop / "checks.py").write_text(
+        "import shop\n"
+        "from flask import Flask, g\n"
+        "app = Flask(__name__)\n"
+        "app.teardown_appcontext(lambda error: g.conn.close())\n"
+        "@app.get('/')\n"
+        "def index():\n"
+        "    g.conn = shop.connect()\n"
+        "    return ''\n"
+        "own = shop.connect()\n"
+        "own.cursor().execute('select 1')\n"
+        "with app.test_client() as client:\n"
+        "    client.get('/')\n"
+        "own.close()\n"
+    )
+    command = f"{sys.executable} checks.py"
+    found = result(doctor(shop, "--run", command, DATABASE_URL=empty_database))
+    assert {code for code, _ in codes(found)} & {"GL403", "GL404", "GL405"} == {"GL403"}
+
+
 def test_traffic_of_ones_own(shop: Path) -> None:
     """Until Ctrl-C; then it says what was seen."""
     port = free_port()
