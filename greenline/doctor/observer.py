@@ -108,8 +108,6 @@ class Observer:
 
         @wraps(ask)
         def observed(client: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            if getcurrent() in self._in_progress:  # a client within a client, or in a request
-                return ask(client, request, *args, **kwargs)
             self._begin(getattr(request, "environ", request))
             try:
                 return ask(client, request, *args, **kwargs)
