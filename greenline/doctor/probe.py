@@ -94,6 +94,8 @@ class Watcher:
             self._opened[path] = self._place(sys._getframe(1))
         if event not in WATCHED or len(self.events) >= MAX_EVENTS:
             return
+        if event == "subprocess.Popen" and _is_by_platform(sys._getframe(1)):
+            return  # uname, which has ended when the import goes on
         what = arguments[1] if event.startswith("socket.") else arguments[:1]
         if event == "socket.bind" and isinstance(what, tuple) and what[1] == 0:
             return  # a test whether there is IPv6, for instance
@@ -124,6 +126,15 @@ def _written() -> Iterator[str]:
                 flags = (DESCRIPTORS.parent / "fdinfo" / descriptor.name).read_text().split()[3]
                 if int(flags, 8) & WRITING and os.path.isfile(path):
                     yield path
+
+
+def _is_by_platform(frame: FrameType | None) -> bool:
+    """Return whether the standard library's platform module, for its facts, is in the stack."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "platform":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _chain(frame: FrameType | None) -> Iterator[str]:

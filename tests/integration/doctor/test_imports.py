@@ -149,6 +149,14 @@ def test_an_environment_in_the_folder_is_not_the_applications_code(tmp_path: Pat
     assert probed(tmp_path, source)[0][:3] == ("GL304", "app.py", 3)
 
 
+def test_what_the_platform_module_starts_is_no_finding(tmp_path: Path) -> None:
+    """Its uname has ended when the import goes on; a program of the application's own is one."""
+    source = "import platform, subprocess\nplatform.uname().processor\n"
+    assert probed(tmp_path, source) == []
+    found = probed(tmp_path, source + "subprocess.run(['uname'])\n")
+    assert [(code, line) for code, _, line, _ in found] == [("GL304", 3)]
+
+
 def test_what_gunicorns_configuration_imports(tmp_path: Path) -> None:
     """Unpatched names in its modules; its errors are named."""
     early, client = "from time import sleep\n", "import os\n\nimport early\n"
