@@ -44,11 +44,16 @@ from greenline.hub.compatibility import (
 REQUIREMENTS = "requirements.txt"
 # C extensions that parse, encode or compute for a moment, and wait for nothing.
 NEVER_WAIT = {
-    "aiohttp", "argon2-cffi-bindings", "backports-zstd", "brotli", "cffi", "charset-normalizer",
-    "coverage", "cryptography", "frozenlist", "greenlet", "httptools", "jiter", "lxml",
-    "markupsafe", "msgpack", "msgspec", "multidict", "mypy", "orjson", "propcache", "pydantic-core",
-    "pyyaml", "regex", "rpds-py", "ruamel-yaml-clib", "simplejson", "tornado", "ujson",
-    "websockets", "wrapt", "yarl", "zope-interface", "zstandard",
+    "accesscontrol", "acquisition", "aiohttp", "argon2-cffi-bindings", "backports-zstd", "brotli",
+    "brotlicffi", "btrees", "cbor2", "cffi", "chardet", "charset-normalizer", "contourpy",
+    "coverage", "cryptography", "extensionclass", "fonttools", "frozenlist", "greenlet",
+    "httptools", "jiter", "kiwisolver", "lazy-object-proxy", "libcst", "libsass", "lxml",
+    "markupsafe", "msgpack", "msgspec", "multidict", "multimapping", "mypy", "nh3", "orjson",
+    "pendulum", "persistence", "persistent", "propcache", "protobuf", "pydantic-core",
+    "python-rapidjson", "pyyaml", "rapidfuzz", "rcssmin", "regex", "rjsmin", "rpds-py",
+    "ruamel-yaml-clib", "simplejson", "tornado", "ujson", "websockets", "wrapt", "yarl",
+    "zodbpickle", "zope-container", "zope-hookable", "zope-i18nmessageid", "zope-interface",
+    "zope-proxy", "zope-security", "zstandard",
 }  # fmt: skip
 # What the worker itself runs on.
 OURS = {"gevent", "greenline", "gunicorn", "gunicorn-h1c"}

@@ -185,11 +185,12 @@ def test_extensions_without_a_verdict_are_named_in_one_finding(
 ) -> None:
     """Only those that the application uses or needs, and none that never waits."""
     suffix = EXTENSION_SUFFIXES[0]
-    install(packages, "outer-two", "fast-one", "orjson", "pure-one")
+    install(packages, "outer-two", "fast-one", "orjson", "pure-one", "RapidFuzz")
     install(packages, "fast-one", files=(f"fast{suffix}",))
     install(packages, "fast-two", files=(f"fast2{suffix}",))
     install(packages, "fast-three", files=(f"fast3{suffix}",))
     install(packages, "pure-one")
+    install(packages, "RapidFuzz", files=(f"rapidfuzz{suffix}",))
     (finding,) = examined(tmp_path, app="import outer_two, fast_two, os\n").findings
     assert (finding.code.code, finding.level) == ("GL104", Level.REMARK)
     assert finding.what == "fast-one, fast-two"
