@@ -1,22 +1,18 @@
 """
 Find the libraries of an application that block the hub, or break, under a green worker.
 
-They are those that first-party code imports, those that pyproject.toml and requirements.txt
-declare, and what these need, as far as they are installed where the doctor runs. The verdicts are
-those of :mod:`greenline.hub.compatibility`.
+They are those that first-party code imports, those that the project declares, and what these
+need, as far as they are installed where the doctor runs. The verdicts are those of
+:mod:`greenline.hub.compatibility`.
 """
 
-import re
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.metadata import packages_distributions as installed_packages
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -31,7 +27,8 @@ from greenline.doctor.codes import (
 )
 from greenline.doctor.findings import Code, Finding
 from greenline.doctor.module import Call, Module
-from greenline.doctor.project import GUNICORN, PYPROJECT, Project
+from greenline.doctor.project import GUNICORN, Project
+from greenline.doctor.requirements import declared
 from greenline.hub.compatibility import (
     BLOCKS,
     BREAKS,
@@ -41,7 +38,6 @@ from greenline.hub.compatibility import (
     records,
 )
 
-REQUIREMENTS = "requirements.txt"
 # C extensions that parse, encode or compute for a moment, and wait for nothing.
 NEVER_WAIT = {
     "accesscontrol", "acquisition", "aiohttp", "argon2-cffi-bindings", "backports-zstd", "brotli",
@@ -89,18 +85,18 @@ def findings(
         for node, name, site in module.imports
         if not site.is_script
     ]
-    installed = _closure({*_imported(uses), *_declared(project.folder)})
+    required = _closure({*_imported(uses), *declared(project.folder)})
     reported = set()
     for record in records():
-        for finding, module in _of_record(record, uses, modules, installed):
+        for finding, module in _of_record(record, uses, modules, required):
             reported.add(finding.code)
             yield finding, module
     known = {canonicalize_name(each.name) for each in records()} | NEVER_WAIT | OURS
     # psycopg2-binary and psycopg-binary are the same drivers under other names.
     unknown = sorted(
         each.name
-        for name, each in installed.items()
-        if name.removesuffix("-binary") not in known and _has_extension(each)
+        for name, each in required.items()
+        if each is not None and name.removesuffix("-binary") not in known and _has_extension(each)
     )
     if unknown:
         yield Finding(UNKNOWN_DEPENDENCY, "", 0, ", ".join(unknown)), None
@@ -110,7 +106,7 @@ def _of_record(
     record: Record,
     uses: Sequence[Use],
     modules: Sequence[Module],
-    installed: dict[str, Distribution],
+    required: dict[str, Distribution | None],
 ) -> Iterator[tuple[Finding, Module | None]]:
     own = [each for each in uses if any(_is_in(each.name, one) for one in record.modules)]
     is_used = bool(own)
@@ -136,19 +132,25 @@ def _of_record(
         if level == Level.ERROR and is_optional and _installed(record.name) is None:
             level = Level.WARNING  # it counts where somebody installs it
         yield _finding(code._replace(level=level), record, own[0])
-    elif canonicalize_name(record.name) in installed and not record.computes:
-        # Another library needs it: whether a request uses it is not known.
-        what = f"{record.name} is required, and not imported here: {record.why}"
+    elif canonicalize_name(record.name) in required and not record.computes:
+        # Another library may need it: whether a request uses it is not known.
+        what = f"{record.name} is required, and not imported here: {_reason(record)}"
+        if required[canonicalize_name(record.name)] is None:
+            tried = f", and version {record.version} was tried" if record.tried else ""
+            what = f"{record.name} is required; it is not installed here{tried}: {_reason(record)}"
         lower = Level.WARNING if code.level == Level.ERROR else Level.REMARK
         yield Finding(code._replace(level=lower), "", 0, what), None
 
 
 def _finding(code: Code, record: Record, use: Use) -> tuple[Finding, Module]:
-    reason = record.why if record.tried else f"not tried; {record.source} says so"
-    what = f"{record.name}: {reason}"
+    what = f"{record.name}: {_reason(record)}"
     if record.instead:
         what += f"; instead: {record.instead}"
     return Finding(code, use.module.path, use.line, what), use.module
+
+
+def _reason(record: Record) -> str:
+    return record.why if record.tried else f"not tried; {record.source} says so"
 
 
 def _is_in(name: str, module: str) -> bool:
@@ -197,21 +199,9 @@ def _imported(uses: Iterable[Use]) -> Iterator[str]:
         yield from packages.get(name, ())
 
 
-def _declared(folder: Path) -> Iterator[str]:
-    """Yield the requirements that pyproject.toml and requirements.txt declare."""
-    with suppress(OSError, ValueError):
-        document: Any = tomllib.loads((folder / PYPROJECT).read_text(encoding="utf-8"))
-        yield from document.get("project", {}).get("dependencies", ())
-    with suppress(OSError, ValueError):
-        for line in (folder / REQUIREMENTS).read_text(encoding="utf-8").splitlines():
-            # Without options, comments and hashes.
-            if text := re.split(r"\s#|\s--|\s*\\$", line)[0].strip():
-                yield text
-
-
-def _closure(wanted: Iterable[str]) -> dict[str, Distribution]:
-    """Return the installed distributions of *wanted* and of what they need, by their names."""
-    found: dict[str, Distribution] = {}
+def _closure(wanted: Iterable[str]) -> dict[str, Distribution | None]:
+    """Return *wanted* and what they need by name, and the distribution of each that is there."""
+    found: dict[str, Distribution | None] = {}
     left, seen = list(wanted), set[str]()
     while left:
         text = left.pop()
@@ -225,10 +215,8 @@ def _closure(wanted: Iterable[str]) -> dict[str, Distribution]:
         if requirement.marker is not None and not _holds(requirement, ()):
             continue
         installed = _installed(requirement.name)
-        if installed is None:
-            continue
         found[canonicalize_name(requirement.name)] = installed
-        for line in installed.requires or ():
+        for line in (installed.requires or ()) if installed else ():
             needed = Requirement(line)
             if _holds(needed, requirement.extras):
                 needed.marker = None

@@ -180,6 +180,26 @@ def test_what_a_library_needs_is_found(tmp_path: Path, packages: Path) -> None:
     assert found(tmp_path) == [("GL101", "", 0)]
 
 
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("pylibmc", "pylibmc is required; it is not installed here, and version "),
+        ("cx-Oracle[x]>=1", "cx_Oracle is required; it is not installed here: not tried; https://"),
+        ("pylibmc; python_version < '3'", None),
+        ("redis\nnumpy", None),
+    ],
+    ids=["tried", "not tried", "another Python", "harmless"],
+)
+def test_what_is_declared_and_not_installed_is_looked_up(
+    tmp_path: Path, packages: Path, line: str, what: str | None
+) -> None:
+    """By its name: whether it is the version of the table is not known."""
+    (tmp_path / "requirements.txt").write_text(line)
+    found = examined(tmp_path).findings
+    assert [each.level for each in found] == ([Level.WARNING] if what else [])
+    assert all(each.what.startswith(what or "") for each in found)
+
+
 def test_extensions_without_a_verdict_are_named_in_one_finding(
     tmp_path: Path, packages: Path
 ) -> None:

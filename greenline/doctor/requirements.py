@@ -1,0 +1,90 @@
+"""
+Find what a project declares that it needs, in the files that pip, uv and Poetry read.
+
+All groups and optional dependencies count, since which of them are installed is not known. A file
+that cannot be read declares nothing: the tools that install from it say what is wrong with it.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from greenline.doctor.project import PYPROJECT
+
+REQUIREMENTS = "requirements.txt"
+SETUP = "setup.cfg"
+# Comments, options such as --hash, and the backslash of a continued line.
+NOT_THE_REQUIREMENT = re.compile(r"(?:^|\s)#|\s--|\s*\\$")
+INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(\S.*)")
+
+
+def declared(folder: Path) -> Iterator[str]:
+    """
+    Yield the requirements of a project, as PEP 508 writes them, and maybe lines that are none.
+
+    :param folder: where its pyproject.toml, setup.cfg and requirements.txt are.
+    """
+    with suppress(OSError, ValueError):
+        document = tomllib.loads((folder / PYPROJECT).read_text(encoding="utf-8"))
+        yield from _of_project(document)
+        yield from _of_poetry(document)
+    with suppress(OSError, ValueError, ConfigParserError):
+        parser = ConfigParser(interpolation=None)
+        parser.read_string((folder / SETUP).read_text(encoding="utf-8"))
+        yield from parser.get("options", "install_requires", fallback="").splitlines()
+    yield from _of_file(folder / REQUIREMENTS, set())
+
+
+def _of_project(document: Any) -> Iterator[str]:
+    project = _table(document, "project")
+    groups = [
+        project.get("dependencies", []),
+        *_table(project, "optional-dependencies").values(),
+        *_table(document, "dependency-groups").values(),
+    ]
+    for group in (each for each in groups if isinstance(each, list)):
+        # A group that another one includes is a table here, and is read by itself.
+        yield from (each for each in group if isinstance(each, str))
+
+
+def _of_poetry(document: Any) -> Iterator[str]:
+    poetry = _table(document, "tool", "poetry")
+    groups = _table(poetry, "group").values()
+    for group in (poetry, *groups):
+        for name, given in _table(group, "dependencies").items():
+            if name == "python":
+                continue
+            # Poetry's versions, such as ^1.2, are not those of PEP 508, and do not matter here.
+            extras = ",".join(given.get("extras", ())) if isinstance(given, dict) else ""
+            markers = given.get("markers") if isinstance(given, dict) else None
+            yield f"{name}[{extras}]" + (f"; {markers}" if markers else "")
+
+
+def _of_file(path: Path, read: set[Path]) -> Iterator[str]:
+    """Yield the requirements of a file of pip, and of those that it includes."""
+    path = path.resolve()
+    if path in read:
+        return
+    read.add(path)
+    with suppress(OSError, ValueError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            text = NOT_THE_REQUIREMENT.split(line)[0].strip()
+            if found := INCLUDE.fullmatch(text):
+                yield from _of_file(path.parent / found[1], read)
+            # A constraint (-c) says which version to install if something else requires it.
+            elif text and not text.startswith("-"):
+                yield text
+
+
+def _table(document: Any, *names: str) -> dict[str, Any]:
+    """Return the table of these names, an empty one if there is none."""
+    for name in names:
+        document = document.get(name)
+        if not isinstance(document, dict):
+            return {}
+    return dict(document)
