@@ -10,8 +10,10 @@ Try libraries under our worker, one after the other, and write what they do into
    the pool has places. Afterwards as many calls as there are places wait at the same time, and
    each gets its own answer; otherwise it breaks when interrupted.
 4. In another worker it is imported by gunicorn.conf.py, before the worker is patched. If it blocks
-   only there it yields when patched first.
-5. One that blocks is tried again after the call, or with the variable, that makes it yield.
+   only there it yields when patched first. An agent is started there as well, and two first calls
+   are made at once: where they are not answered it needs an order.
+5. One that blocks is tried again after the call, or with the variable, that makes it yield; an
+   agent, started by gunicorn.conf.py.
 6. A library that cannot be installed or fails is named, keeps its record if it has one, and does
    not end the run; the exit status is then 1.
 
@@ -72,6 +74,7 @@ REQUEST_TIMEOUT_S = 1.0
 BLOCKED = 0.5
 ATTEMPTS = 4  # to have all places: a busy machine may be late, a lost place stays lost
 INSTALL_S, CALL_S, LIBRARY_S = 240, 30, 60
+FIRST_CALLS, FIRST_CALLS_S = 2, 10
 
 
 class Failure(Exception):
@@ -107,7 +110,8 @@ class Trial:
     :param wait: its call, imported in the application.
     :param early: its call, imported before the worker is patched; None: not tried.
     :param early_error: why that has failed, str; empty: it has not.
-    :param prepared: its call after what makes it yield; None: nothing is known that does.
+    :param prepared: its call after what makes it yield, or of an agent that is started before the
+        worker is patched; None: nothing is known that does.
     :param interruptions: the number of calls that were interrupted, int.
     :param damage: what was wrong afterwards, str; empty: nothing.
     """
@@ -126,11 +130,13 @@ def verdict(library: Library, trial: Trial) -> str:
     if trial.wait.blocks:
         is_cured = trial.prepared is not None and not trial.prepared.blocks
         is_call = library.needs is not None and not library.needs.endswith(")")
-        return NEEDS_ORDER if is_call and is_cured else BLOCKS
+        return NEEDS_ORDER if (is_call or library.start) and is_cured else BLOCKS
     if trial.damage:
         return BREAKS
     is_late = trial.early is not None and trial.early.blocks
-    return PATCHED_FIRST if is_late or trial.early_error else YIELDS
+    if not is_late and not trial.early_error:
+        return YIELDS
+    return NEEDS_ORDER if library.start else PATCHED_FIRST
 
 
 def why(library: Library, trial: Trial) -> str:
@@ -138,17 +144,21 @@ def why(library: Library, trial: Trial) -> str:
     said = [f"a call of {trial.wait.took_s:.1f} s makes the hub late by {_shown(trial.wait)}"]
     if trial.prepared is not None:
         name = library.needs or " ".join(f"{key}={one}" for key, one in library.env.items())
-        said.append(f"with {name} by {_shown(trial.prepared)}")
+        how = "started before patching" if library.start else f"with {name}"
+        said.append(f"{how} by {_shown(trial.prepared)}")
+    done = "started" if library.start else "imported"
     if trial.early is not None and trial.early.blocks:
-        said.append(f"imported before patching by {_shown(trial.early)}")
+        said.append(f"{done} before patching by {_shown(trial.early)}")
     if trial.early_error:
-        said.append(f"imported before patching it fails: {trial.early_error}")
+        said.append(f"{done} before patching it fails: {trial.early_error}")
     if trial.damage:
         said.append(f"after {trial.interruptions} interruptions {trial.damage}")
     elif trial.interruptions:
         ends = "the next call waits as before"
         if library.server != "deaf":
-            ends = f"{library.places} calls at once are answered"
+            ends = "the next call is answered"
+            if library.places > 1:
+                ends = f"{library.places} calls at once are answered"
         said.append(f"after {trial.interruptions} interruptions {ends}")
     if library.note:
         said.append(library.note)
@@ -225,10 +235,18 @@ class Worker(Gunicorn):
         self.command[0] = str(environment.bin / "gunicorn")
         self.env = without_settings(self.env, variables)
 
-    def call(self, seconds: float, number: int) -> tuple[int, dict[str, object]]:
-        """Make one call of the library; return the status and what it said."""
+    def call(
+        self, seconds: float, number: int, timeout_s: float = CALL_S
+    ) -> tuple[int, dict[str, object]]:
+        """
+        Make one call of the library; return the status and what it said.
+
+        :param seconds: how long it is to wait, float.
+        :param number: makes the call's word unique, int.
+        :param timeout_s: seconds to wait for the answer, float. Default 30.
+        """
         word = f"wait-{seconds:g}-{number}"
-        status, _, body = self.ask("GET", f"/ask?{quote(word)}", timeout_s=CALL_S)
+        status, _, body = self.ask("GET", f"/ask?{quote(word)}", timeout_s=timeout_s)
         said = dict(json.loads(body)) if status in (200, 500) else {}
         return status, said | {"word": word}
 
@@ -249,13 +267,17 @@ def working(
     """
     Run a worker.
 
-    :param is_early: gunicorn.conf.py imports the library, bool. Default False.
+    :param is_early: gunicorn.conf.py imports the library and starts an agent, bool. Default False.
     """
     with tempfile.TemporaryDirectory(prefix="greenline-compatibility-") as name:
         folder = Path(name)
         if is_early:
-            imports = [f"import {module}\n" for module in library.modules]
-            (folder / "gunicorn.conf.py").write_text("".join(imports))
+            lines = [f"import {module}\n" for module in library.modules]
+            if library.start:
+                lines.append("from bench.compatibility_lineup import BY_NAME\n")
+                lines.append(f"BY_NAME[{library.name!r}].start({address!r})\n")
+                env = {**env, "COMPATIBILITY_STARTED": "1"}
+            (folder / "gunicorn.conf.py").write_text("".join(lines))
         variables = {"COMPATIBILITY_ADDRESS": address, **env}
         with Worker(environment, library, variables, folder) as worker:
             yield worker
@@ -283,6 +305,22 @@ def wait(worker: Worker, library: Library) -> Wait:
     if took_s < BLOCKED * WAIT_S:
         raise Failure(f"it did not wait: {took_s:.2f} s, {said.get('error', said)}")
     return Wait(took_s, worker.late_s(), max(others))
+
+
+def first_calls(worker: Worker) -> None:
+    """Make the first calls of a worker, at once; raise Failure if one is not answered."""
+    with ThreadPoolExecutor(FIRST_CALLS) as clients:
+        asked = [
+            clients.submit(worker.call, WAIT_S, number, FIRST_CALLS_S)
+            for number in range(FIRST_CALLS)
+        ]
+        try:
+            for each in asked:
+                each.result()
+        except OSError as error:
+            raise Failure(
+                f"{FIRST_CALLS} first calls at once are not answered in {FIRST_CALLS_S} s"
+            ) from error
 
 
 def interrupt(worker: Worker, library: Library) -> tuple[int, str]:
@@ -362,17 +400,29 @@ def try_out(library: Library, environment: Environment, *, installs: bool = True
             worker.stop()
             if first.blocks:
                 prepared = None
-                if library.prepare or library.env:
+                if library.prepare or library.env or library.start:
                     env = {"COMPATIBILITY_PREPARED": "1", **library.env}
-                    prepared = wait(working_(env), library)
+                    worker = working_(env, is_early=library.start is not None)
+                    prepared = wait(worker, library)
                 return Trial(version, first, prepared=prepared)
-            early_worker = working_({}, is_early=True)
             early, early_error = None, ""
-            try:
-                early = wait(early_worker, library)
-            except Failure as error:
-                early_error = str(error).removeprefix("it does not answer: ")
-            early_worker.stop()
+            if library.start:
+                worker = working_({})
+                first_calls(worker)
+                worker.stop()
+                worker = working_({}, is_early=True)
+                try:
+                    first_calls(worker)
+                except Failure as error:
+                    early_error = str(error)
+                worker.stop(grace_s=1)
+            if not early_error:
+                worker = working_({}, is_early=True)
+                try:
+                    early = wait(worker, library)
+                except Failure as error:
+                    early_error = str(error).removeprefix("it does not answer: ")
+                worker.stop()
             if library.server == "computing":
                 return Trial(version, first, early, early_error=early_error)
             limited = working_({"REQUEST_TIMEOUT": f"{REQUEST_TIMEOUT_S:g}"})
@@ -400,6 +450,7 @@ def record(library: Library, trial: Trial | None) -> Record:
         needs=library.needs,
         when=library.when,
         computes=library.computes,
+        before_patching=bool(library.start and trial and trial.wait.blocks),
     )
 
 
@@ -418,12 +469,12 @@ def write(found: Sequence[Record], path: Path = PATH, page: Path = PAGE) -> None
 
 def table(found: Sequence[Record]) -> Iterator[str]:
     """Yield the lines of the Markdown table."""
-    yield "| library | version | verdict | measured | against | what to do |"
-    yield "|---|---|---|---|---|---|"
+    yield "| library | version | tried on | verdict | measured | against | what to do |"
+    yield "|---|---|---|---|---|---|---|"
     for each in sorted(found, key=lambda one: one.name.lower()):
         tried = each.version if each.tried else "not tried"
-        cells = (f"[{each.name}]({each.source})", tried, each.verdict, each.why, each.against,
-                 each.instead)  # fmt: skip
+        cells = (f"[{each.name}]({each.source})", tried, each.date, each.verdict, each.why,
+                 each.against, each.instead)  # fmt: skip
         yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 

@@ -34,6 +34,8 @@ class Library:
     :param server: a name of ``bench.compatibility_servers.SERVERS``; empty: it is not tried here.
     :param ask: one call of it.
     :param open: makes a client. Default: the address itself.
+    :param start: imports an agent and starts it, once in a process; takes the address. Default
+        None: it is no agent.
     :param requires: what pip installs. Default: *name*.
     :param at_once: calls at once while they are interrupted; fewer where a pool without a free
         place raises. Default 20.
@@ -57,6 +59,7 @@ class Library:
     server: str = ""
     ask: Ask | None = None
     open: Callable[[str], Any] = _itself
+    start: Callable[[str], object] | None = field(default=None, kw_only=True)
     requires: tuple[str, ...] = ()
     at_once: int = AT_ONCE
     places: int = PLACES
@@ -233,7 +236,7 @@ def ask_mysqlclient(address: str, word: str) -> object:
         conn.close()
 
 
-MYSQL_CONNECTOR: dict[str, bool] = {}
+MYSQL_CONNECTOR = {"use_pure": False}
 
 
 def ask_mysql_connector(address: str, word: str) -> object:
@@ -248,6 +251,18 @@ def ask_mysql_connector(address: str, word: str) -> object:
         return cursor.fetchone()[0]
     finally:
         conn.close()
+
+
+def _mysql_connector_system() -> dict[str, str]:
+    from sys import version_info
+
+    from bench.hey_build import VAR
+
+    # The C extension needs the OpenSSL of its wheel: where Python's ssl has loaded an older one
+    # of the system before, it cannot be imported.
+    folder = VAR / "compatibility" / "mysql-connector-python" / "lib"
+    python = f"python{version_info.major}.{version_info.minor}"
+    return {"LD_LIBRARY_PATH": str(folder / python / "site-packages" / "mysql" / "vendor")}
 
 
 def prepare_mysql_connector() -> None:
@@ -504,18 +519,6 @@ def ask_twilio(client: Any, word: str) -> object:
     return json.loads(twilio.request("GET", _url(address, word)).text)["word"]
 
 
-def ask_opentelemetry(address: str, word: str) -> object:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-
-    provider = TracerProvider()
-    exporter = OTLPSpanExporter(endpoint=_url(address, word), timeout=30)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    provider.get_tracer("compatibility").start_span("call").end()
-    return word
-
-
 # ---- Queues
 
 
@@ -584,6 +587,21 @@ def ask_confluent(address: str, word: str) -> object:
 
     producer = confluent_kafka.Producer({"bootstrap.servers": address})
     return producer.list_topics(timeout=_limit(word))
+
+
+def ask_kafka(address: str, word: str) -> object:
+    from kafka import KafkaProducer
+
+    limit_ms = int(_limit(word) * 1000)
+    # With a version it does not ask the broker for one, so that the constructor does not wait.
+    producer = KafkaProducer(
+        bootstrap_servers=address, api_version=(2, 5), max_block_ms=limit_ms,
+        request_timeout_ms=limit_ms,
+    )  # fmt: skip
+    try:
+        return producer.send("words", word.encode())
+    finally:
+        producer.close(timeout=0)
 
 
 # ---- Others
@@ -720,27 +738,58 @@ def ask_cassandra(address: str, word: str) -> object:
 # ---- Agents
 
 
-def ask_sentry(address: str, word: str) -> object:
+def start_sentry(address: str) -> None:
     import sentry_sdk
 
     sentry_sdk.init(f"http://key@{address}/1", auto_enabling_integrations=False)
+
+
+def ask_sentry(_: str, word: str) -> object:
+    import sentry_sdk
+
     sentry_sdk.capture_message(word)
     sentry_sdk.flush(timeout=_limit(word))
     return word
 
 
-def open_ddtrace(address: str) -> Any:
+def start_opentelemetry(address: str) -> None:
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider()
+    exporter = OTLPSpanExporter(endpoint=f"http://{address}/v1/traces", timeout=30)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+
+
+def ask_opentelemetry(_: str, word: str) -> object:
+    from opentelemetry import trace
+
+    trace.get_tracer("compatibility").start_span(word).end()
+    provider: Any = trace.get_tracer_provider()
+    provider.force_flush()
+    return word
+
+
+def start_ddtrace(address: str) -> None:
     import os
 
     os.environ["DD_TRACE_AGENT_URL"] = f"http://{address}"
     os.environ["DD_TRACE_WRITER_INTERVAL_SECONDS"] = "0.1"
-    from ddtrace.trace import tracer
-
-    return tracer
+    import ddtrace.trace  # noqa: F401 - it starts the tracer
 
 
-def ask_ddtrace(tracer: Any, word: str) -> object:
+def start_ddtrace_auto(address: str) -> None:
+    start_ddtrace(address)
+    import ddtrace.auto  # noqa: F401 - it instruments the libraries
+
+
+def ask_ddtrace(_: str, word: str) -> object:
     import time
+
+    from ddtrace.trace import tracer
 
     with tracer.trace(word):
         pass
@@ -748,7 +797,7 @@ def ask_ddtrace(tracer: Any, word: str) -> object:
     return word
 
 
-def ask_newrelic(address: str, word: str) -> object:
+def start_newrelic(address: str) -> None:
     import os
 
     host, port = _host_port(address)
@@ -759,7 +808,13 @@ def ask_newrelic(address: str, word: str) -> object:
     import newrelic.agent
 
     newrelic.agent.initialize()
-    newrelic.agent.register_application(timeout=_limit(word))
+
+
+def ask_newrelic(_: str, word: str) -> object:
+    import newrelic.agent
+
+    # By a name of its own: it waits for the first registration of each name alone.
+    newrelic.agent.register_application(word, timeout=_limit(word))
     return word
 
 
@@ -784,6 +839,24 @@ def ask_numpy(_: str, word: str) -> object:
     return word
 
 
+def ask_pandas(_: str, word: str) -> object:
+    import numpy
+    import pandas
+
+    numbers = numpy.random.default_rng(1).random(int(1 + 1_000_000 * seconds(word)))
+    pandas.Series(numbers).sort_values()
+    return word
+
+
+def ask_duckdb(_: str, word: str) -> object:
+    import duckdb
+
+    limit = int(1 + 15_000_000 * seconds(word))
+    with duckdb.connect(config={"threads": 1}) as conn:
+        conn.execute(f"select sum(sqrt(i) * sin(i)) from range({limit}) n(i)").fetchone()
+    return word
+
+
 def ask_pillow(_: str, word: str) -> object:
     from PIL import Image
 
@@ -801,6 +874,8 @@ def ask_bcrypt(_: str, word: str) -> object:
 
 OFFLOAD = "GREENLINE_OFFLOAD"
 SHORT = "keep the calls short, or name them in GREENLINE_OFFLOAD"
+
+AFTER_PATCHING = "import and start it in the application, or in post_fork"
 
 LIBRARIES = (
     Library(
@@ -878,8 +953,9 @@ LIBRARIES = (
         "https://dev.mysql.com/doc/connector-python/en/connector-python-cext.html",
         "mariadb", ask_mysql_connector, extension="_mysql_connector",
         instead="connect(use_pure=True)", needs="mysql.connector.connect(use_pure)",
-        prepare=prepare_mysql_connector,
-        note="in pure Python: its C extension was not loaded, and is not tried",
+        prepare=prepare_mysql_connector, system=_mysql_connector_system,
+        note="its C extension is not loaded, and it yields, where Python's ssl has an OpenSSL "
+        "older than that of the wheel",
     ),
     Library(
         "pyodbc", ("pyodbc",), "https://github.com/mkleehammer/pyodbc/wiki",
@@ -890,6 +966,7 @@ LIBRARIES = (
         "pymssql", ("pymssql",), "https://pymssql.readthedocs.io/en/latest/ref/pymssql.html",
         "deaf", ask_pymssql, instead="call pymssql.set_wait_callback() with one that waits in "
         "gevent; the login blocks all the same",
+        note="only its login was tried",
     ),
     Library(
         "oracledb", ("oracledb",),
@@ -978,6 +1055,11 @@ LIBRARIES = (
         "deaf", ask_confluent, extension="confluent_kafka.cimpl",
         instead="a process of its own",
     ),
+    Library(
+        "kafka-python", ("kafka",),
+        "https://kafka-python.readthedocs.io/en/master/apidoc/KafkaProducer.html",
+        "deaf", ask_kafka,
+    ),
     Library("nats-py", ("nats",), "https://nats-io.github.io/nats.py/", "nats", ask_nats,
             note="by asyncio.run()"),
     Library("smtplib", ("smtplib",), "https://docs.python.org/3/library/smtplib.html",
@@ -998,30 +1080,45 @@ LIBRARIES = (
     ),
     Library(
         "sentry-sdk", ("sentry_sdk",), "https://docs.sentry.io/platforms/python/",
-        "deaf", ask_sentry,
+        "deaf", ask_sentry, start=start_sentry, instead=AFTER_PATCHING,
+        note="imported before patching it sends nothing over HTTPS: a RecursionError in ssl, which "
+        "it logs in debug mode alone",
     ),
     Library(
-        "opentelemetry-sdk", ("opentelemetry",),
-        "https://opentelemetry-python.readthedocs.io/en/latest/exporter/otlp/otlp.html",
-        "http", ask_opentelemetry,
+        "opentelemetry-sdk", ("opentelemetry.sdk", "opentelemetry.exporter"),
+        "https://opentelemetry-python.readthedocs.io/en/latest/examples/fork-process-model/README.html",
+        "http", ask_opentelemetry, start=start_opentelemetry, instead=AFTER_PATCHING, places=1,
         requires=("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
-        note="with the exporter over HTTP",
+        note="force_flush() of a BatchSpanProcessor, with the exporter over HTTP",
     ),
     Library(
         "ddtrace", ("ddtrace",),
         "https://docs.datadoghq.com/tracing/trace_collection/compatibility/python/",
-        "deaf", ask_ddtrace, open_ddtrace,
+        "deaf", ask_ddtrace, start=start_ddtrace,
         note="a thread of its own sends; tracer.flush() blocks the hub, for 23 s where no agent "
         "answers",
     ),
     Library(
+        "ddtrace.auto", ("ddtrace.auto",),
+        "https://ddtrace.readthedocs.io/en/stable/advanced_usage.html",
+        "deaf", ask_ddtrace, requires=("ddtrace",), start=start_ddtrace_auto,
+        instead="import it on the first line of gunicorn.conf.py, or start by ddtrace-run",
+        note="it unloads time and threading, and what imports them afterwards is not patched",
+    ),
+    Library(
         "newrelic", ("newrelic",), "https://docs.newrelic.com/docs/apm/agents/python-agent/",
-        "deaf", ask_newrelic,
+        "deaf", ask_newrelic, start=start_newrelic,
+        note="initialize() in gunicorn.conf.py is the same; what register_application() registers "
+        "there sends nothing from the workers, which it logs",
     ),
     Library("sqlite3", ("sqlite3",), "https://docs.python.org/3/library/sqlite3.html",
             "computing", ask_sqlite3, note="the worker runs it in threads"),
     Library("numpy", ("numpy",), "https://numpy.org/doc/stable/reference/thread_safety.html",
             "computing", ask_numpy, computes=True, instead=SHORT),
+    Library("pandas", ("pandas",), "https://pandas.pydata.org/docs/user_guide/gotchas.html",
+            "computing", ask_pandas, computes=True, instead=SHORT),
+    Library("duckdb", ("duckdb",), "https://duckdb.org/docs/stable/clients/python/overview",
+            "computing", ask_duckdb, computes=True, instead=SHORT),
     Library("pillow", ("PIL",), "https://pillow.readthedocs.io/en/stable/",
             "computing", ask_pillow, computes=True, instead=SHORT),
     Library("bcrypt", ("bcrypt",), "https://github.com/pyca/bcrypt",

@@ -24,6 +24,8 @@ if os.environ.get("COMPATIBILITY_PREPARED") and LIBRARY.prepare:
     LIBRARY.prepare()
 for module in LIBRARY.modules:  # the lag is that of a call, not of an import
     importlib.import_module(module)
+if LIBRARY.start and not os.environ.get("COMPATIBILITY_STARTED"):
+    LIBRARY.start(ADDRESS)
 
 
 class State:

@@ -39,6 +39,10 @@ GOOD, BAD = Wait(1.0, 0.01, 0.02), Wait(1.0, 0.99, 1.0)
         ("mysql-connector-python", Trial("1", BAD, prepared=GOOD), BLOCKS),
         ("grpcio", Trial("1", BAD, prepared=GOOD), NEEDS_ORDER),
         ("grpcio", Trial("1", BAD, prepared=BAD), BLOCKS),
+        ("sentry-sdk", Trial("1", GOOD, GOOD, None, 100), YIELDS),
+        ("sentry-sdk", Trial("1", GOOD, None, None, 100, "", "it fails"), NEEDS_ORDER),
+        ("ddtrace.auto", Trial("1", BAD, prepared=GOOD), NEEDS_ORDER),
+        ("ddtrace.auto", Trial("1", BAD, prepared=BAD), BLOCKS),
     ],
 )
 def test_the_verdict_follows_from_the_figures(name: str, trial: Trial, expected: str) -> None:
@@ -54,6 +58,18 @@ def test_the_words_have_the_figures() -> None:
     said = why(BY_NAME["redis"], Trial("1", GOOD, BAD, None, 100, "a call fails"))
     assert "imported before patching by 1.0 s" in said
     assert "after 100 interruptions a call fails" in said
+    said = why(BY_NAME["sentry-sdk"], Trial("1", GOOD, None, None, 100, "", "no answer"))
+    assert "started before patching it fails: no answer" in said
+    said = why(BY_NAME["ddtrace.auto"], Trial("1", BAD, prepared=GOOD))
+    assert "started before patching by 10 ms" in said
+
+
+def test_what_yields_only_when_it_starts_before_the_patching() -> None:
+    """The doctor is told so, of an agent that blocks in the application."""
+    name = "ddtrace.auto"
+    assert record(BY_NAME[name], Trial("1", BAD, prepared=GOOD)).before_patching
+    assert not record(BY_NAME[name], Trial("1", GOOD)).before_patching
+    assert not record(BY_NAME["grpcio"], Trial("1", BAD, prepared=GOOD)).before_patching
 
 
 def test_each_library_is_tried_or_has_a_verdict() -> None:
@@ -78,7 +94,7 @@ def test_the_page_is_what_the_table_says(tmp_path: Path) -> None:
     write([new], table, page)
     assert [each for each in records(table) if each.name == "redis"] == [new]
     assert len(records(table)) == len(records())
-    assert "99.9" in page.read_text()
+    assert f"| 99.9 | {new.date} | yields |" in page.read_text()
 
 
 @pytest.mark.parametrize("name", ["psycopg2", "pymongo", "redis"])

@@ -63,12 +63,14 @@ class Use(NamedTuple):
     :param line: the line, from 1 on, int.
     :param name: the dotted name that is imported, str.
     :param is_optional: the file can do without it, since a function or a ``try`` imports it, bool.
+    :param is_at_import: it happens when the file is imported, bool.
     """
 
     module: Module
     line: int
     name: str
     is_optional: bool
+    is_at_import: bool
 
 
 def findings(
@@ -80,7 +82,13 @@ def findings(
     :param modules: the first-party files.
     """
     uses = [
-        Use(module, node.lineno, name, site.scope.function is not None or node in module.attempts)
+        Use(
+            module,
+            node.lineno,
+            name,
+            is_optional=site.scope.function is not None or node in module.attempts,
+            is_at_import=site.is_at_import,
+        )
         for module in modules
         for node, name, site in module.imports
         if not site.is_script
@@ -113,10 +121,20 @@ def _of_record(
     calls = [call for module in modules for call in module.calls]
     if record.when is not None and not _does(record.when, uses, calls):
         return
-    early = [each for each in own if each.module.path in _before_patching(modules)]
-    if record.verdict in (PATCHED_FIRST, NEEDS_ORDER) and early:
+    # A hook of gunicorn.conf.py that imports it, such as post_fork, runs after the patching.
+    paths = _before_patching(modules)
+    early = [each for each in own if each.is_at_import and each.module.path in paths]
+    if record.before_patching:
+        if is_used and not early:
+            yield _finding(UNPREPARED_DEPENDENCY, record, own[0])
+    elif record.verdict in (PATCHED_FIRST, NEEDS_ORDER) and early:
         yield _finding(UNPREPARED_DEPENDENCY, record, early[0])
-    elif record.verdict == NEEDS_ORDER and is_used and not _does(record.needs, uses, calls):
+    elif (
+        record.needs
+        and record.verdict == NEEDS_ORDER
+        and is_used
+        and not _does(record.needs, uses, calls)
+    ):
         # What is not installed may be imported by a file that nothing imports.
         level = UNPREPARED_DEPENDENCY.level if _installed(record.name) else Level.WARNING
         yield _finding(UNPREPARED_DEPENDENCY._replace(level=level), record, own[0])

@@ -24,7 +24,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
     What is known of one library.
 
-    :param name: its distribution, or the module where it is part of Python, str.
+    :param name: its distribution, or the module where it is part of Python or counts alone, str.
     :param modules: the modules that are imported of it.
     :param tried: whether it was tried under the worker, bool; if not, *source* says the verdict.
     :param version: the version that was tried, str; empty where *tried* is false.
@@ -38,6 +38,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     :param needs: the dotted name that makes it yield, called or imported. Default None.
     :param when: the dotted name without whose use the record does not count. Default None.
     :param computes: whether it keeps the processor and does not wait, bool. Default False.
+    :param before_patching: whether it needs to be imported before the worker is patched, by
+        gunicorn.conf.py, bool. Default False.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     needs: str | None = None
     when: str | None = None
     computes: bool = False
+    before_patching: bool = False
 
 
 @cache

@@ -64,6 +64,11 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("import zmq\n", ["GL103"]),
         ("import zmq.green as zmq\n", []),
         ("import psycopg\n", []),
+        ("import sentry_sdk\nsentry_sdk.init('https://key@h/1')\n", []),
+        ("from opentelemetry.sdk.trace import TracerProvider\n", []),
+        ("import newrelic.agent\nfrom ddtrace.trace import tracer\n", []),
+        ("import ddtrace.auto\n", ["GL103"]),
+        ("from ddtrace import auto\n", ["GL103"]),
     ],
 )
 def test_an_import_is_found_unless_it_yields(tmp_path: Path, source: str, codes: list[str]) -> None:
@@ -117,6 +122,30 @@ def test_what_gunicorns_configuration_imports_is_too_early(tmp_path: Path) -> No
     assert found(tmp_path, **files) == [("GL103", "early.py", 1)]
     files = {"gunicorn_conf": "", "early": "import psycopg\n"}
     assert found(tmp_path, **files) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("import sentry_sdk\n", [1]),
+        ("from opentelemetry import trace\nfrom opentelemetry.sdk.trace import export\n", [2]),
+        ("def post_fork(server, worker):\n    import sentry_sdk, psycopg\n", []),
+        ("import newrelic.agent\nnewrelic.agent.initialize()\n", []),
+        ("import ddtrace.auto\n", []),
+    ],
+    ids=["sentry", "opentelemetry", "post_fork", "newrelic", "ddtrace"],
+)
+def test_an_agent_in_gunicorns_configuration(tmp_path: Path, source: str, lines: list[int]) -> None:
+    """Before the patching, where one deadlocks and another has to be imported."""
+    assert found(tmp_path, gunicorn_conf=source) == [("GL103", CONF, each) for each in lines]
+
+
+def test_what_has_to_come_before_the_patching_may_come_again(tmp_path: Path) -> None:
+    """The second import does nothing; in a hook, which runs after the patching, it is too late."""
+    source = "import ddtrace.auto\n"
+    assert found(tmp_path, gunicorn_conf=source, app=source) == []
+    hook = "def post_fork(server, worker):\n    import ddtrace.auto\n"
+    assert found(tmp_path, gunicorn_conf=hook, app="") == [("GL103", CONF, 2)]
 
 
 def test_what_breaks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
