@@ -1100,7 +1100,7 @@ LIBRARIES = (
     ),
     Library(
         "ddtrace.auto", ("ddtrace.auto",),
-        "https://ddtrace.readthedocs.io/en/stable/advanced_usage.html",
+        "https://github.com/DataDog/dd-trace-py/releases/tag/v1.9.3",
         "deaf", ask_ddtrace, requires=("ddtrace",), start=start_ddtrace_auto,
         instead="import it on the first line of gunicorn.conf.py, or start by ddtrace-run",
         note="it unloads time and threading, and what imports them afterwards is not patched",
