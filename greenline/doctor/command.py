@@ -1,6 +1,5 @@
 """Define the command ``greenline doctor``."""
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from greenline.doctor.dependencies import _declared
 from greenline.doctor.project import Project
+from greenline.doctor.requirements import declared
 
 ENVIRONMENTS = (".venv", "venv", "env")  # where tools make one, beside the code
 MAX_NAMES = 5
@@ -40,7 +40,7 @@ def note(project: Project) -> str:
 
 
 def _missing(folder: Path) -> Iterator[str]:
-    for text in _declared(folder):
+    for text in declared(folder, with_groups=False):
         try:
             requirement = Requirement(text)
         except InvalidRequirement:  # a path, or an option of pip

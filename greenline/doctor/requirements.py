@@ -1,7 +1,7 @@
 """
 Find what a project declares that it needs, in the files that pip, uv and Poetry read.
 
-All groups and optional dependencies count, since which of them are installed is not known. A file
+Groups and optional dependencies count, since which of them are installed is not known. A file
 that cannot be read declares nothing: the tools that install from it say what is wrong with it.
 """
 
@@ -23,16 +23,17 @@ NOT_THE_REQUIREMENT = re.compile(r"(?:^|\s)#|\s--|\s*\\$")
 INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(\S.*)")
 
 
-def declared(folder: Path) -> Iterator[str]:
+def declared(folder: Path, *, with_groups: bool = True) -> Iterator[str]:
     """
     Yield the requirements of a project, as PEP 508 writes them, and maybe lines that are none.
 
     :param folder: where its pyproject.toml, setup.cfg and requirements.txt are.
+    :param with_groups: those of groups and optional dependencies, too, bool. Default True.
     """
     with suppress(OSError, ValueError):
         document = tomllib.loads((folder / PYPROJECT).read_text(encoding="utf-8"))
-        yield from _of_project(document)
-        yield from _of_poetry(document)
+        yield from _of_project(document, with_groups)
+        yield from _of_poetry(document, with_groups)
     with suppress(OSError, ValueError, ConfigParserError):
         parser = ConfigParser(interpolation=None)
         parser.read_string((folder / SETUP).read_text(encoding="utf-8"))
@@ -40,21 +41,20 @@ def declared(folder: Path) -> Iterator[str]:
     yield from _of_file(folder / REQUIREMENTS, set())
 
 
-def _of_project(document: Any) -> Iterator[str]:
+def _of_project(document: Any, with_groups: bool) -> Iterator[str]:
     project = _table(document, "project")
-    groups = [
-        project.get("dependencies", []),
-        *_table(project, "optional-dependencies").values(),
-        *_table(document, "dependency-groups").values(),
-    ]
+    groups = [project.get("dependencies", [])]
+    if with_groups:
+        groups += _table(project, "optional-dependencies").values()
+        groups += _table(document, "dependency-groups").values()
     for group in (each for each in groups if isinstance(each, list)):
         # A group that another one includes is a table here, and is read by itself.
         yield from (each for each in group if isinstance(each, str))
 
 
-def _of_poetry(document: Any) -> Iterator[str]:
+def _of_poetry(document: Any, with_groups: bool) -> Iterator[str]:
     poetry = _table(document, "tool", "poetry")
-    groups = _table(poetry, "group").values()
+    groups = _table(poetry, "group").values() if with_groups else ()
     for group in (poetry, *groups):
         for name, given in _table(group, "dependencies").items():
             if name == "python":
