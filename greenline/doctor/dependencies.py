@@ -27,7 +27,7 @@ from greenline.doctor.codes import (
 )
 from greenline.doctor.findings import Code, Finding
 from greenline.doctor.module import Call, Module
-from greenline.doctor.project import GUNICORN, Project
+from greenline.doctor.project import Project
 from greenline.doctor.requirements import declared
 from greenline.hub.compatibility import (
     BLOCKS,
@@ -62,14 +62,12 @@ class Use(NamedTuple):
     :param module: the file.
     :param line: the line, from 1 on, int.
     :param name: the dotted name that is imported, str.
-    :param is_optional: the file can do without it, since a function or a ``try`` imports it, bool.
     :param is_at_import: it happens when the file is imported, bool.
     """
 
     module: Module
     line: int
     name: str
-    is_optional: bool
     is_at_import: bool
 
 
@@ -86,7 +84,6 @@ def findings(
             module,
             node.lineno,
             name,
-            is_optional=site.scope.function is not None or node in module.attempts,
             is_at_import=site.is_at_import,
         )
         for module in modules
@@ -94,9 +91,10 @@ def findings(
         if not site.is_script
     ]
     required = _closure({*_imported(uses), *declared(project.folder)})
+    unpatched = _before_patching(modules, project.configuration)
     reported = set()
     for record in records():
-        for finding, module in _of_record(record, uses, modules, required):
+        for finding, module in _of_record(record, uses, modules, required, unpatched):
             reported.add(finding.code)
             yield finding, module
     known = {canonicalize_name(each.name) for each in records()} | NEVER_WAIT | OURS
@@ -115,6 +113,7 @@ def _of_record(
     uses: Sequence[Use],
     modules: Sequence[Module],
     required: dict[str, Distribution | None],
+    unpatched: set[str],
 ) -> Iterator[tuple[Finding, Module | None]]:
     own = [each for each in uses if any(_is_in(each.name, one) for one in record.modules)]
     is_used = bool(own)
@@ -122,8 +121,7 @@ def _of_record(
     if record.when is not None and not _does(record.when, uses, calls):
         return
     # A hook of gunicorn.conf.py that imports it, such as post_fork, runs after the patching.
-    paths = _before_patching(modules)
-    early = [each for each in own if each.is_at_import and each.module.path in paths]
+    early = [each for each in own if each.is_at_import and each.module.path in unpatched]
     if record.before_patching:
         if is_used and not early:
             yield _finding(UNPREPARED_DEPENDENCY, record, own[0])
@@ -146,8 +144,7 @@ def _of_record(
     if is_used:
         # A call that computes ends by itself, so it only makes the others late.
         level = Level.REMARK if record.computes else code.level
-        is_optional = all(each.is_optional for each in own)
-        if level == Level.ERROR and is_optional and _installed(record.name) is None:
+        if level == Level.ERROR and _installed(record.name) is None:
             level = Level.WARNING  # it counts where somebody installs it
         yield _finding(code._replace(level=level), record, own[0])
     elif canonicalize_name(record.name) in required and not record.computes:
@@ -192,10 +189,10 @@ def _is_offloaded(record: Record) -> bool:
     )
 
 
-def _before_patching(modules: Sequence[Module]) -> set[str]:
-    """Return the paths of gunicorn.conf.py, and of the first-party files that it imports."""
+def _before_patching(modules: Sequence[Module], configuration: str) -> set[str]:
+    """Return the paths of gunicorn's configuration, and of the first-party files it imports."""
     by_path = {each.path: each for each in modules}
-    left, found = [GUNICORN], set[str]()
+    left, found = [configuration], set[str]()
     while left:
         path = left.pop()
         if path in found or path not in by_path:
@@ -235,7 +232,10 @@ def _closure(wanted: Iterable[str]) -> dict[str, Distribution | None]:
         installed = _installed(requirement.name)
         found[canonicalize_name(requirement.name)] = installed
         for line in (installed.requires or ()) if installed else ():
-            needed = Requirement(line)
+            try:
+                needed = Requirement(line)
+            except InvalidRequirement:  # pip has installed it nevertheless
+                continue
             if _holds(needed, requirement.extras):
                 needed.marker = None
                 left.append(str(needed))

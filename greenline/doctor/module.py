@@ -18,6 +18,11 @@ from pathlib import Path
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # A function under one of these decorators runs in a process of its own.
 COMMANDS = ("command", "group", "task", "job", "actor", "on_starting")
+# Folders and files with what runs in a process of its own: jobs of a queue, daemons and commands.
+JOBS = re.compile(
+    r"tasks?|jobs?|harvesters?|daemons?|(?:\w+_)?drivers?|cmd|bin|(?:\w+_)?commands?"
+    r"|celery(?:_\w+)?|pytest_plugin|\w+_integrationtests"
+)
 IGNORE = re.compile(r"#\s*greenline:\s*ignore\[([A-Z0-9, ]+)\]")
 
 
@@ -32,6 +37,7 @@ class Scope:
     def __init__(self, parent: "Scope | None", node: ast.AST) -> None:
         self.parent = parent
         self.node = node
+        self.is_job: bool = parent is not None and parent.is_job  # no request runs it
         self._names: dict[str, ast.expr | str | None] = {}
 
     def bind(self, name: str, value: ast.expr | str | None) -> None:
@@ -59,15 +65,18 @@ class Scope:
         """Return whether *name* is bound here, and not around it."""
         return name in self._names
 
-    @property
-    def function(self) -> Function | None:
-        """The innermost function around it, None at import."""
+    def functions(self) -> Iterator[Function]:
+        """Yield the functions around it, the innermost first."""
         scope: Scope | None = self
         while scope is not None:
             if isinstance(scope.node, Function):
-                return scope.node
+                yield scope.node
             scope = scope.parent
-        return None
+
+    @property
+    def function(self) -> Function | None:
+        """The innermost function around it, None at import."""
+        return next(self.functions(), None)
 
     @property
     def owner(self) -> "Scope | None":
@@ -100,8 +109,10 @@ class Site:
     def is_command(self) -> bool:
         """Whether no request runs it: a script, a command, or a task of a queue."""
         names = (each.removesuffix("()").rpartition(".")[2] for each in self.blocks)
-        return self.is_script or any(
-            name in COMMANDS or name.endswith(("_task", "_command")) for name in names
+        return (
+            self.is_script
+            or self.scope.is_job
+            or any(name in COMMANDS or name.endswith(("_task", "_command")) for name in names)
         )
 
     @property
@@ -174,11 +185,6 @@ class Module:
     def imported(self) -> frozenset[str]:
         """The packages that it imports."""
         return frozenset(name.partition(".")[0] for _, name, _ in self.imports)
-
-    @cached_property
-    def attempts(self) -> frozenset[ast.stmt]:
-        """The statements that it tries, with a clause for their errors."""
-        return frozenset(each for node, _ in self.tries if node.handlers for each in node.body)
 
     @cached_property
     def blocks(self) -> dict[ast.expr, ast.With]:
@@ -277,6 +283,7 @@ class _Reader:
     def read(self) -> None:
         module = self._module
         top = module.scopes[module.tree] = Scope(None, module.tree)
+        top.is_job = any(map(JOBS.fullmatch, Path(module.path).with_suffix("").parts))
         for node in module.tree.body:
             self._bind(node, top)
         self._visit_all(module.tree.body, Site(top))

@@ -20,7 +20,7 @@ LOGS = re.compile(r"print|traceback\.\w+|(?:.*\.)?_?log(?:ger|ging)?\.\w+", re.I
 WAITS = {
     "acquire", "aggregate", "call", "commit", "communicate", "connect", "download", "execute",
     "executemany", "fetch", "fetchall", "fetchone", "invoke", "login", "many", "one", "ping",
-    "publish", "pull", "push", "query", "read", "receive", "recv", "request", "resolve", "retrieve",
+    "publish", "pull", "push", "query", "read", "receive", "recv", "request", "retrieve",
     "rollback", "send", "sendall", "sendmail", "sleep", "upload", "urlopen", "wait",
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ def shared_loops(module: Module, facts: Facts) -> Found:
         base, _, method = call.name.rpartition(".")
         if base not in NEW_LOOPS or method not in RUN or call.site.scope.function is None:
             continue
-        if call.site.is_script or not isinstance(call.node.func, ast.Attribute):
+        if call.site.is_command or not isinstance(call.node.func, ast.Attribute):
             continue
         if _is_made_at_import(call.node.func.value, call.site.scope):
             yield SHARED_LOOP, call.node, f"{method}() of a loop that is made at import"
@@ -54,13 +54,13 @@ def current_loops(module: Module, facts: Facts) -> Found:
         for node, site in module.tries
         for clause in node.handlers
         if clause.type is not None and module.name_of(clause.type, site.scope) == "RuntimeError"
-        for each in walked(clause.body)
+        for each in walked([*node.body, *clause.body])
     }
     for call in module.calls:
         if call.node in expected:
             continue
         function = call.site.scope.function
-        is_plain = isinstance(function, ast.FunctionDef) and not call.site.is_script
+        is_plain = isinstance(function, ast.FunctionDef) and not call.site.is_command
         if is_plain and call.name == "asyncio.get_event_loop":
             yield CURRENT_LOOP, call.node, "asyncio.get_event_loop()"
 

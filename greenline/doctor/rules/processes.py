@@ -22,7 +22,7 @@ def alarms(module: Module, facts: Facts) -> Found:
     guarded = {call.site.scope.function for call in module.calls if call.name in GUARDS}
     for call in module.calls:
         if call.name in ALARMS and _may_be_in_a_request(call):
-            if call.site.scope.function in guarded:
+            if not guarded.isdisjoint(call.site.scope.functions()):
                 continue
             seconds = call.given("seconds", 0 if call.name == "signal.alarm" else 1)
             if not (isinstance(seconds, ast.Constant) and seconds.value == 0):

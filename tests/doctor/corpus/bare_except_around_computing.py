@@ -11,3 +11,10 @@ def amount(text, connection):
             connection.close()
         except:
             pass
+
+
+def named(variable, context):
+    try:
+        return variable.resolve(context)
+    except:
+        return ""

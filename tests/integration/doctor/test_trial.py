@@ -152,7 +152,6 @@ def test_the_requests_of_test_clients_are_observed(
     shop: Path, empty_database: str, client: str
 ) -> None:
     """As those of a worker; what a test does itself belongs to none of them."""
-    pytest.importorskip(client)
     (shop / "checks.py").write_text(
         f"import shop\n{CLIENTS[client]}"
         "shop.work('/many')\n"

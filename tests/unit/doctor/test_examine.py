@@ -72,3 +72,21 @@ def test_the_configuration_that_an_option_names(
         ("GL205", "../server.py", 1), ("GL206", "../server.py", 3),
     ]  # fmt: skip
     assert project.preloads()
+
+
+@pytest.mark.parametrize(
+    ("path", "count"),
+    [("shop/tasks.py", 0), ("shop/jobs/mail.py", 0), ("bin/sync.py", 0), ("db_drivers/x.py", 0),
+     ("shop/multitasks.py", 1), ("shop/mail.py", 1)],
+)  # fmt: skip
+def test_no_request_runs_a_job(tmp_path: Path, path: str, count: int) -> None:
+    """By the names of its folder and its file; what its import does counts in any case."""
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        "import psycopg2, requests\nconn = psycopg2.connect('')\n\n\n"
+        "def send(url):\n    requests.post(url)\n\n\ndef use():\n    conn.cursor()\n"
+    )
+    codes = [each.code.code for each in examine(load(tmp_path), Facts()).findings]
+    assert codes.count("GL213") == count
+    assert codes.count("GL203") == 1
