@@ -1013,7 +1013,7 @@ LIBRARIES = (
         "http", ask_urllib3, open_urllib3,
     ),
     Library("httpx", ("httpx",), "https://www.python-httpx.org/advanced/resource-limits/",
-            "http", ask_httpx, open_httpx),
+            "http", ask_httpx, open_httpx, when="httpx.Client"),
     Library("httplib2", ("httplib2",), "https://httplib2.readthedocs.io/en/latest/",
             "http", ask_httplib2),
     Library("aiohttp", ("aiohttp",), "https://docs.aiohttp.org/en/stable/client.html",

@@ -64,6 +64,8 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("import zmq\n", ["GL103"]),
         ("import zmq.green as zmq\n", []),
         ("import psycopg\n", []),
+        ("import httpx\nclient = httpx.Client()\n", ["GL102"]),
+        ("import httpx\nclient = httpx.AsyncClient()\n", []),
         ("import sentry_sdk\nsentry_sdk.init('https://key@h/1')\n", []),
         ("from opentelemetry.sdk.trace import TracerProvider\n", []),
         ("import newrelic.agent\nfrom ddtrace.trace import tracer\n", []),
