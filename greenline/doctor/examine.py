@@ -1,10 +1,11 @@
 """Look for findings in the files of a project, and in what they depend on."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from greenline.doctor import dependencies
+from greenline.doctor import dependencies, jobs
 from greenline.doctor.findings import Code, Facts, Finding, Found
 from greenline.doctor.module import Module, read
 from greenline.doctor.project import Project
@@ -63,6 +64,7 @@ def examine(
     """
     examined = Examined()
     modules = list(_modules(project, examined, track))
+    jobs.mark(modules, _commands(project))
     is_limited = any(call.name == SOCKET_TIMEOUT for each in modules for call in each.calls)
     facts = facts._replace(has_socket_timeout=facts.has_socket_timeout or is_limited)
     for module in modules:
@@ -89,6 +91,12 @@ def _modules(
             continue
         examined.lines += module.lines
         yield module
+
+
+def _commands(project: Project) -> Iterator[Module]:
+    for path in project.commands():
+        with suppress(SyntaxError, OSError, RecursionError):
+            yield read(path, project.shown(path))
 
 
 def _found(module: Module, facts: Facts, *, is_configuration: bool) -> Iterator[Finding]:

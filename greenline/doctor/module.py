@@ -13,16 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # A function under one of these decorators runs in a process of its own.
 COMMANDS = ("command", "group", "task", "job", "actor", "on_starting")
-# Folders and files with what runs in a process of its own: jobs of a queue, daemons and commands.
-JOBS = re.compile(
-    r"tasks?|jobs?|harvesters?|daemons?|(?:\w+_)?drivers?|cmd|bin|(?:\w+_)?commands?"
-    r"|celery(?:_\w+)?|pytest_plugin|\w+_integrationtests"
-)
 IGNORE = re.compile(r"#\s*greenline:\s*ignore\[([A-Z0-9, ]+)\]")
 
 
@@ -37,7 +32,8 @@ class Scope:
     def __init__(self, parent: "Scope | None", node: ast.AST) -> None:
         self.parent = parent
         self.node = node
-        self.is_job: bool = parent is not None and parent.is_job  # no request runs it
+        self.top: Scope = self if parent is None else parent.top
+        self.is_job = False  # of a module that no request runs
         self._names: dict[str, ast.expr | str | None] = {}
 
     def bind(self, name: str, value: ast.expr | str | None) -> None:
@@ -111,7 +107,7 @@ class Site:
         names = (each.removesuffix("()").rpartition(".")[2] for each in self.blocks)
         return (
             self.is_script
-            or self.scope.is_job
+            or self.scope.top.is_job
             or any(name in COMMANDS or name.endswith(("_task", "_command")) for name in names)
         )
 
@@ -179,6 +175,7 @@ class Module:
     subscripts: list[tuple[ast.Subscript, Site]] = field(default_factory=list)
     compares: list[tuple[ast.Compare, Site]] = field(default_factory=list)
     imports: list[tuple[ast.stmt, str, Site]] = field(default_factory=list)  # dotted names
+    relative_imports: list[str] = field(default_factory=list)  # from the project's folder on
     scopes: dict[ast.AST, Scope] = field(default_factory=dict)
 
     @cached_property
@@ -283,7 +280,6 @@ class _Reader:
     def read(self) -> None:
         module = self._module
         top = module.scopes[module.tree] = Scope(None, module.tree)
-        top.is_job = any(map(JOBS.fullmatch, Path(module.path).with_suffix("").parts))
         for node in module.tree.body:
             self._bind(node, top)
         self._visit_all(module.tree.body, Site(top))
@@ -412,6 +408,9 @@ class _Reader:
                 module.imports += [(node, each.name, site) for each in names]
             case ast.ImportFrom(module=package, names=names, level=0):
                 module.imports += [(node, f"{package}.{each.name}", site) for each in names]
+            case ast.ImportFrom(module=package, names=names, level=level):
+                base = [*PurePosixPath(module.path).parts[:-level], *filter(None, [package])]
+                module.relative_imports += [".".join([*base, each.name]) for each in names]
         for child in ast.iter_child_nodes(node):
             self._visit(child, site)
 

@@ -9,7 +9,7 @@ import ast
 import fnmatch
 import os
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +29,9 @@ LEFT_OUT = {
     "testing", "test_utils", "testutils", "migrations", "alembic", "examples", "benchmarks", "cli",
     "scripts",
 }  # fmt: skip
+# Those of them with commands, and files; what only these import no request runs either.
+COMMANDS = {"cli", "scripts", "manage"}
+DJANGOS_COMMANDS = "management", "commands"
 FILES_LEFT_OUT = (
     "test_*.py", "*_test.py", "test.py", "tests.py", "testing.py", "testutils.py", "conftest.py",
     "setup.py", "noxfile.py", "fabfile.py", "manage.py", "cli.py",
@@ -75,16 +78,37 @@ class Project:
         if is_named and configuration not in found and configuration.is_file():
             yield configuration
 
+    def commands(self) -> Iterator[Path]:
+        """Yield the files of commands, which are not among those to read."""
+        if self.file is None:
+            left_out = LEFT_OUT - COMMANDS
+            for path in self._python_files(self.folder, left_out):
+                parts = path.relative_to(self.folder).with_suffix("").parts
+                if COMMANDS.intersection(parts) or parts[-3:-1] == DJANGOS_COMMANDS:
+                    yield path
+
     def _below(self, root: Path) -> Iterator[Path]:
+        for path in self._python_files(root, LEFT_OUT, DJANGOS_COMMANDS):
+            if not any(fnmatch.fnmatch(path.name, each) for each in FILES_LEFT_OUT):
+                yield path
+
+    def _python_files(
+        self, root: Path, left_out: Set[str], path_left_out: tuple[str, ...] = ()
+    ) -> Iterator[Path]:
         for folder, folders, names in os.walk(root):
             here = Path(folder)
-            folders[:] = sorted(name for name in folders if _is_first_party(here / name))
+            folders[:] = sorted(
+                name
+                for name in folders
+                if name not in left_out
+                and _is_first_party(here / name)
+                and (here / name).parts[-2:] != path_left_out
+            )
             for name in sorted(names):
-                if name.endswith(".py") and not (
-                    any(fnmatch.fnmatch(name, each) for each in FILES_LEFT_OUT)
-                    or any(fnmatch.fnmatch(self.shown(here / name), each) for each in self.excluded)
-                ):
-                    yield here / name
+                path = here / name
+                is_excluded = any(fnmatch.fnmatch(self.shown(path), each) for each in self.excluded)
+                if name.endswith(".py") and not is_excluded:
+                    yield path
 
     def preloads(self) -> bool:
         """Return whether gunicorn's configuration sets preload_app."""
@@ -114,10 +138,7 @@ def preload_app(tree: ast.Module) -> ast.stmt | None:
 
 
 def _is_first_party(folder: Path) -> bool:
-    name = folder.name
-    if name.startswith(".") or name in LEFT_OUT or name.endswith(".egg-info"):
-        return False
-    if folder.parts[-2:] == ("management", "commands"):  # of Django
+    if folder.name.startswith(".") or folder.name.endswith(".egg-info"):
         return False
     return not (folder / "pyvenv.cfg").exists()
 

@@ -90,3 +90,32 @@ def test_no_request_runs_a_job(tmp_path: Path, path: str, count: int) -> None:
     codes = [each.code.code for each in examine(load(tmp_path), Facts()).findings]
     assert codes.count("GL213") == count
     assert codes.count("GL203") == 1
+
+
+CALL = "import requests\n\n\ndef send(url):\n    requests.post(url)\n"
+VIEW = "import flask\nfrom . import mail\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [({"shop/views.py": "import flask\n", "shop/tasks.py": "from shop.mail import send\n"}, 0),
+     ({"shop/views.py": "import flask\n",
+       "shop/management/commands/x.py": "from ... import mail\n"}, 0),
+     ({"other/views.py": VIEW, "shop/tasks.py": "from .mail import send\n"}, 0),
+     ({"shop/views.py": VIEW, "shop/tasks.py": "from shop.mail import send\n"}, 1),
+     ({"shop/views.py": "import flask\n"}, 1),
+     ({"shop/tasks.py": "from shop.mail import send\n"}, 1),
+     ({"shop/serve.py": "from shop import mail\ndef app(environ, start_response): mail.send('x')\n",
+       "shop/cli.py": "from shop import mail\n"}, 1)],
+    ids=["a job", "a command", "another package's view", "a view too", "none", "no view", "WSGI"],
+)  # fmt: skip
+def test_what_only_a_job_imports_is_of_the_job(
+    tmp_path: Path, files: dict[str, str], count: int
+) -> None:
+    """Unless nothing is known to serve requests, as in a library."""
+    for path, text in {**files, "shop/mail.py": CALL}.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    codes = [each.code.code for each in examine(load(tmp_path), Facts()).findings]
+    assert codes.count("GL213") == count

@@ -1,0 +1,71 @@
+"""
+Find the files that no request runs: of jobs, daemons and commands, and what only these import.
+
+The names of files and folders say which these are, and imports of web frameworks which files serve
+requests. Where no file does, as in a library, the names alone count.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from greenline.doctor.module import Module
+
+# Of folders and files.
+JOBS = re.compile(
+    r"tasks?|jobs?|harvesters?|daemons?|(?:\w+_)?drivers?|cmd|bin|(?:\w+_)?commands?"
+    r"|celery(?:_\w+)?|pytest_plugin|\w+_integrationtests|(?:\w+_)?cli|scripts|manage|__main__"
+)
+# What files import that serve requests, as far as a view needs it.
+FRAMEWORKS = re.compile(
+    r"(?:flask|flask_\w+|werkzeug|rest_framework|ninja|tastypie|pyramid|cornice|bottle|falcon|webob"
+    r"|pecan|wsme|cherrypy|connexion|tg|py4web|morepath|starlette|fastapi|graphene_django"
+    r"|django\.(?:http|views|urls|shortcuts|middleware|template\.response|contrib\.admin"
+    r"|contrib\.auth\.views|conf\.urls|utils\.deprecation)|zope\.publisher|plone\.rest|plone\.restapi"
+    r"|Products\.Five)(?:\..*)?"
+)
+
+
+def mark(modules: Sequence[Module], commands: Iterable[Module]) -> None:
+    """
+    Mark the files that no request runs.
+
+    :param modules: the first-party files.
+    :param commands: files of commands that are not examined themselves.
+    """
+    files = {_name(each): each for each in (*commands, *modules)}
+    jobs = {name for name in files if any(map(JOBS.fullmatch, name.split(".")))}
+    serving = {name for name, each in files.items() if name not in jobs and _serves(each)}
+    if serving:
+        jobs |= _reached(jobs, files) - _reached(serving, files)
+    for name in jobs:
+        module = files[name]
+        module.scopes[module.tree].is_job = True
+
+
+def _name(module: Module) -> str:
+    """Return the name that other files import it by."""
+    name = ".".join(PurePosixPath(module.path).with_suffix("").parts)
+    return name.removeprefix("src.").removesuffix(".__init__")
+
+
+def _serves(module: Module) -> bool:
+    return any(FRAMEWORKS.fullmatch(name) for _, name, _ in module.imports) or any(
+        scope.has("start_response") for scope in module.scopes.values()
+    )
+
+
+def _reached(names: Collection[str], files: Mapping[str, Module]) -> set[str]:
+    """Return *names*, and those of the files that they import, directly or not."""
+    found, left = set(names), list(names)
+    while left:
+        module = files[left.pop()]
+        imported = [name for _, name, _ in module.imports]
+        imported += [name.removeprefix("src.") for name in module.relative_imports]
+        for each in imported:
+            # from package import name: a module of that name, or a name in the package.
+            name = each if each in files else each.rpartition(".")[0]
+            if name in files and name not in found:
+                found.add(name)
+                left.append(name)
+    return found
