@@ -158,18 +158,20 @@ def test_the_requests_of_test_clients_are_observed(
         "for path in ('/many', '/open', '/client', *['/thread'] * 5):\n"
         "    ask(path)\n"
     )
+    expected = {
+        ("GL403", 15, "2 times"), ("GL403", 30, "1 time"), ("GL404", 15, "1 time"),
+        ("GL405", 15, "1 time"), ("GL406", 0, "/many: 42 round trips"),
+        ("GL407", 0, "5 of 8 requests"),
+    }  # fmt: skip
     command = f"{sys.executable} checks.py"
     found = result(doctor(shop, "--run", command, DATABASE_URL=empty_database))
     observed = {
         (each["code"], each["line"], each["what"])
         for each in found["findings"]
-        if each["code"].startswith("GL4")
+        # The others are about time, of which a busy machine takes more.
+        if each["code"] in {code for code, *_ in expected}
     }
-    assert observed == {
-        ("GL403", 15, "2 times"), ("GL403", 30, "1 time"), ("GL404", 15, "1 time"),
-        ("GL405", 15, "1 time"), ("GL406", 0, "/many: 42 round trips"),
-        ("GL407", 0, "5 of 8 requests"),
-    }  # fmt: skip
+    assert observed == expected
 
 
 def test_requests_that_do_nothing_wrong(shop: Path, empty_database: str) -> None:
