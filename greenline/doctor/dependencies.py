@@ -8,13 +8,11 @@ need, as far as they are installed where the doctor runs. The verdicts are those
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution
 from importlib.metadata import packages_distributions as installed_packages
 from typing import NamedTuple
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from greenline import settings
@@ -28,7 +26,7 @@ from greenline.doctor.codes import (
 from greenline.doctor.findings import Code, Finding
 from greenline.doctor.module import Call, Module
 from greenline.doctor.project import Project
-from greenline.doctor.requirements import declared
+from greenline.doctor.requirements import declared, installed, parsed
 from greenline.hub.compatibility import (
     BLOCKS,
     BREAKS,
@@ -80,12 +78,7 @@ def findings(
     :param modules: the first-party files.
     """
     uses = [
-        Use(
-            module,
-            node.lineno,
-            name,
-            is_at_import=site.is_at_import,
-        )
+        Use(module, node.lineno, name, site.is_at_import)
         for module in modules
         for node, name, site in module.imports
         if not site.is_script
@@ -134,7 +127,7 @@ def _of_record(
         and not _does(record.needs, uses, calls)
     ):
         # What is not installed may be imported by a file that nothing imports.
-        level = UNPREPARED_DEPENDENCY.level if _installed(record.name) else Level.WARNING
+        level = UNPREPARED_DEPENDENCY.level if installed(record.name) else Level.WARNING
         yield _finding(UNPREPARED_DEPENDENCY._replace(level=level), record, own[0])
     if record.verdict not in (BLOCKS, BREAKS) or _is_offloaded(record):
         return
@@ -144,7 +137,7 @@ def _of_record(
     if is_used:
         # A call that computes ends by itself, so it only makes the others late.
         level = Level.REMARK if record.computes else code.level
-        if level == Level.ERROR and _installed(record.name) is None:
+        if level == Level.ERROR and installed(record.name) is None:
             level = Level.WARNING  # it counts where somebody installs it
         yield _finding(code._replace(level=level), record, own[0])
     elif canonicalize_name(record.name) in required and not record.computes:
@@ -223,37 +216,17 @@ def _closure(wanted: Iterable[str]) -> dict[str, Distribution | None]:
         if text in seen:
             continue
         seen.add(text)
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:  # a path, or an option of pip
+        requirement = parsed(text)
+        if requirement is None:
             continue
-        if requirement.marker is not None and not _holds(requirement, ()):
-            continue
-        installed = _installed(requirement.name)
-        found[canonicalize_name(requirement.name)] = installed
-        for line in (installed.requires or ()) if installed else ():
-            try:
-                needed = Requirement(line)
-            except InvalidRequirement:  # pip has installed it nevertheless
-                continue
-            if _holds(needed, requirement.extras):
+        there = found[canonicalize_name(requirement.name)] = installed(requirement.name)
+        for line in (there.requires or ()) if there else ():
+            needed = parsed(line, requirement.extras)
+            if needed is not None:
                 needed.marker = None
                 left.append(str(needed))
     return found
 
 
-def _holds(requirement: Requirement, extras: Iterable[str]) -> bool:
-    marker = requirement.marker
-    return marker is None or any(marker.evaluate({"extra": each}) for each in ("", *extras))
-
-
-@cache
-def _installed(name: str) -> Distribution | None:
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _has_extension(installed: Distribution) -> bool:
-    return any(str(each).endswith(tuple(EXTENSION_SUFFIXES)) for each in installed.files or ())
+def _has_extension(there: Distribution) -> bool:
+    return any(str(each).endswith(tuple(EXTENSION_SUFFIXES)) for each in there.files or ())

@@ -2,13 +2,10 @@
 
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 from greenline.doctor.project import Project
-from greenline.doctor.requirements import declared
+from greenline.doctor.requirements import declared, installed, parsed
 
 ENVIRONMENTS = (".venv", "venv", "env")  # where tools make one, beside the code
 MAX_NAMES = 5
@@ -40,13 +37,6 @@ def note(project: Project) -> str:
 
 
 def _missing(folder: Path) -> Iterator[str]:
-    for text in declared(folder, with_groups=False):
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:  # a path, or an option of pip
-            continue
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            try:
-                distribution(requirement.name)
-            except PackageNotFoundError:
-                yield requirement.name
+    for requirement in map(parsed, declared(folder, with_groups=False)):
+        if requirement is not None and installed(requirement.name) is None:
+            yield requirement.name

@@ -1,5 +1,6 @@
 """
-Find what a project declares that it needs, in the files that pip, uv and Poetry read.
+Find what a project declares that it needs, in the files that pip, uv and Poetry read, and what of
+it is installed where the doctor runs.
 
 Groups and optional dependencies count, since which of them are installed is not known. A file
 that cannot be read declares nothing: the tools that install from it say what is wrong with it.
@@ -7,12 +8,16 @@ that cannot be read declares nothing: the tools that install from it say what is
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigParserError
 from contextlib import suppress
+from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 from greenline.doctor.project import PYPROJECT
 
@@ -39,6 +44,30 @@ def declared(folder: Path, *, with_groups: bool = True) -> Iterator[str]:
         parser.read_string((folder / SETUP).read_text(encoding="utf-8"))
         yield from parser.get("options", "install_requires", fallback="").splitlines()
     yield from _of_file(folder / REQUIREMENTS, set())
+
+
+def parsed(text: str, extras: Iterable[str] = ()) -> Requirement | None:
+    """
+    Return the requirement that *text* is; None for a path, an option of pip or another platform's.
+
+    :param extras: those of the library that requires it. Default: none.
+    """
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return None
+    marker = requirement.marker
+    is_needed = marker is None or any(marker.evaluate({"extra": each}) for each in ("", *extras))
+    return requirement if is_needed else None
+
+
+@cache
+def installed(name: str) -> Distribution | None:
+    """Return the installed distribution of this name, None if there is none."""
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _of_project(document: Any, with_groups: bool) -> Iterator[str]:

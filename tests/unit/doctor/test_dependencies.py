@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from greenline.deploy.findings import Level
-from greenline.doctor import dependencies
+from greenline.doctor import dependencies, requirements
 from greenline.doctor.examine import Examined, examine
 from greenline.doctor.findings import Facts
 from greenline.doctor.project import load
@@ -44,7 +44,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "pyvenv.cfg").touch()
     monkeypatch.syspath_prepend(str(folder))
-    dependencies._installed.cache_clear()
+    requirements.installed.cache_clear()
     return folder
 
 
@@ -86,7 +86,7 @@ def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -
     assert finding.what.startswith("mysqlclient: a call of ")
     assert "PyMySQL" in finding.what
     install(packages, "mysqlclient")
-    dependencies._installed.cache_clear()
+    requirements.installed.cache_clear()
     (finding,) = examined(tmp_path, app=source).findings
     assert (finding.code.code, finding.level) == ("GL101", Level.ERROR)
 
