@@ -9,9 +9,11 @@ import ast
 import fnmatch
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,15 @@ GUNICORN = "gunicorn.conf.py"
 # Folders with code that no server runs.
 LEFT_OUT = {
     "__pycache__", "node_modules", "site-packages", "build", "dist", "docs", "doc", "test", "tests",
-    "testing", "test_utils", "testutils", "migrations", "alembic", "examples", "benchmarks", "cli",
-    "scripts",
+    "testing", "test_utils", "testutils", "migrations", "alembic", "examples", "benchmarks",
 }  # fmt: skip
-# Those of them with commands, and files; what only these import no request runs either.
-COMMANDS = {"cli", "scripts", "manage"}
+# With commands: what only these import no request runs either.
+COMMAND_FOLDERS = {"cli", "scripts"}
+COMMAND_FILES = ("cli.py", "manage.py")
 DJANGOS_COMMANDS = "management", "commands"
 FILES_LEFT_OUT = (
     "test_*.py", "*_test.py", "test.py", "tests.py", "testing.py", "testutils.py", "conftest.py",
-    "setup.py", "noxfile.py", "fabfile.py", "manage.py", "cli.py",
+    "setup.py", "noxfile.py", "fabfile.py",
 )  # fmt: skip
 
 
@@ -81,33 +83,21 @@ class Project:
     def commands(self) -> Iterator[Path]:
         """Yield the files of commands, which are not among those to read."""
         if self.file is None:
-            left_out = LEFT_OUT - COMMANDS
-            for path in self._python_files(self.folder, left_out):
-                parts = path.relative_to(self.folder).with_suffix("").parts
-                if COMMANDS.intersection(parts) or parts[-3:-1] == DJANGOS_COMMANDS:
-                    yield path
+            yield from filter(partial(_is_command, self.folder), self._walk(self.folder))
 
     def _below(self, root: Path) -> Iterator[Path]:
-        for path in self._python_files(root, LEFT_OUT, DJANGOS_COMMANDS):
-            if not any(fnmatch.fnmatch(path.name, each) for each in FILES_LEFT_OUT):
+        for path in self._walk(root):
+            is_left_out = any(fnmatch.fnmatch(path.name, each) for each in FILES_LEFT_OUT)
+            if not is_left_out and not _is_command(root, path):
                 yield path
 
-    def _python_files(
-        self, root: Path, left_out: Set[str], path_left_out: tuple[str, ...] = ()
-    ) -> Iterator[Path]:
+    def _walk(self, root: Path) -> Iterator[Path]:
+        """Yield the first-party files below *root*, and those of commands."""
         for folder, folders, names in os.walk(root):
             here = Path(folder)
-            folders[:] = sorted(
-                name
-                for name in folders
-                if name not in left_out
-                and _is_first_party(here / name)
-                and (here / name).parts[-2:] != path_left_out
-            )
-            for name in sorted(names):
-                path = here / name
-                is_excluded = any(fnmatch.fnmatch(self.shown(path), each) for each in self.excluded)
-                if name.endswith(".py") and not is_excluded:
+            folders[:] = sorted(name for name in folders if _is_first_party(here / name))
+            for path in (here / name for name in sorted(names) if name.endswith(".py")):
+                if not any(fnmatch.fnmatch(self.shown(path), each) for each in self.excluded):
                     yield path
 
     def preloads(self) -> bool:
@@ -138,9 +128,16 @@ def preload_app(tree: ast.Module) -> ast.stmt | None:
 
 
 def _is_first_party(folder: Path) -> bool:
-    if folder.name.startswith(".") or folder.name.endswith(".egg-info"):
+    name = folder.name
+    if name.startswith(".") or name in LEFT_OUT or name.endswith(".egg-info"):
         return False
     return not (folder / "pyvenv.cfg").exists()
+
+
+def _is_command(root: Path, path: Path) -> bool:
+    *folders, name = path.relative_to(root).parts
+    is_djangos = DJANGOS_COMMANDS in pairwise(folders)
+    return is_djangos or name in COMMAND_FILES or not COMMAND_FOLDERS.isdisjoint(folders)
 
 
 def load(path: Path, packages: Iterable[str] = ()) -> Project:
