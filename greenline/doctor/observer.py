@@ -26,6 +26,7 @@ from gevent import getcurrent
 
 from greenline import settings
 from greenline.doctor.observations import FOLDER, Connections, Observations, Requests
+from greenline.doctor.probe import is_own
 from greenline.doctor.sampler import Sampler
 from greenline.hub import request_end
 from greenline.offload.imports import after_import
@@ -224,14 +225,9 @@ def _is_pooled(frame: FrameType | None) -> bool:
 def _place(frame: FrameType | None) -> str:
     """Return the innermost line of the application's own code, ``file:line``."""
     for each in _frames(frame):
-        if _is_own(each.f_code.co_filename):
+        if is_own(each.f_code.co_filename, os.getcwd()):
             return f"{each.f_code.co_filename}:{each.f_lineno}"
     return ""
-
-
-def _is_own(path: str) -> bool:
-    """Return whether the file *path* is the application's own: in its folder, not installed."""
-    return path.startswith(os.getcwd() + os.sep) and "site-packages" not in path
 
 
 def _memory_kib() -> int:

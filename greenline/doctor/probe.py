@@ -21,6 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 MAX_EVENTS = 200
+INSTALLED = f"site-packages{os.sep}"
 WRITING = os.O_WRONLY | os.O_RDWR
 DESCRIPTORS = Path("/proc/self/fd")  # of Linux
 # What an import may do that others notice.
@@ -107,14 +108,15 @@ class Watcher:
         """Return the innermost line of the application's own files, and the imports in progress."""
         chain = [*_chain(frame)][::-1]
         while frame is not None:
-            if _is_own(frame.f_code.co_filename, self._folder):
+            if is_own(frame.f_code.co_filename, self._folder):
                 return {"path": frame.f_code.co_filename, "line": frame.f_lineno, "chain": chain}
             frame = frame.f_back
         return {"path": "", "line": 0, "chain": chain}
 
 
-def _is_own(path: str, folder: str) -> bool:
-    return path.startswith(folder + os.sep) and "site-packages" not in path
+def is_own(path: str, folder: str) -> bool:
+    """Return whether the file *path* is the application's own: in its folder, not installed."""
+    return path.startswith(folder + os.sep) and INSTALLED not in path
 
 
 def _written() -> Iterator[str]:
@@ -250,7 +252,7 @@ def _place(error: BaseException, folder: str) -> tuple[str, int]:
     place, traceback = ("", 0), error.__traceback__
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
-        if _is_own(path, folder):
+        if is_own(path, folder):
             place = path, traceback.tb_lineno
         traceback = traceback.tb_next
     return place

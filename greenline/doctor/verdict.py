@@ -22,6 +22,7 @@ from greenline.doctor.codes import (
 from greenline.doctor.examine import Examined
 from greenline.doctor.findings import Finding
 from greenline.doctor.observations import Observations, Site
+from greenline.doctor.probe import INSTALLED, is_own
 from greenline.doctor.project import Project
 from greenline.doctor.trial import GTHREAD, OURS, SYNC, Trial
 from greenline.hub.watchdog import Stack
@@ -34,7 +35,6 @@ GROWTH_KIB, MIN_REQUESTS = 10, 200  # for each request, of at least so many
 MAX_BLOCKED = 0.2  # of the time: with more, the worker is slower than threads
 MAX_COMPUTING = 0.8  # of the time: with more there is nothing to gain
 TOTAL = attrgetter("total_s")
-INSTALLED = f"site-packages{os.sep}"
 MAX_FRAMES = 4  # of a stack: so many of the application, and of what it calls
 
 
@@ -135,7 +135,7 @@ def shortened(project: Project, stack: Stack) -> tuple[tuple[str, int, str], ...
 
 
 def _is_own(project: Project, path: str) -> bool:
-    return INSTALLED not in path and Path(path).is_relative_to(project.folder)
+    return is_own(path, str(project.folder))
 
 
 def library(project: Project, stack: Stack) -> str:
