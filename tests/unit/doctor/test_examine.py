@@ -105,9 +105,15 @@ VIEW = "import flask\nfrom . import mail\n"
      ({"shop/views.py": VIEW, "shop/tasks.py": "from shop.mail import send\n"}, 1),
      ({"shop/views.py": "import flask\n"}, 1),
      ({"shop/tasks.py": "from shop.mail import send\n"}, 1),
-     ({"shop/serve.py": "from shop import mail\ndef app(environ, start_response): mail.send('x')\n",
+     ({"shop/__init__.py": "from shop.mail import send\n", "shop/views.py": "import flask, shop\n",
+       "shop/tasks.py": "from shop import mail\n"}, 1),
+     ({"src/shop/mail.py": CALL, "src/shop/views.py": "import flask\n",
+       "src/shop/tasks.py": "from shop import mail\n"}, 1),  # of shop/mail.py
+     ({"other.py": "import flask\n",
+       "shop/serve.py": "from shop import mail\ndef app(environ, start_response): mail.send('x')\n",
        "shop/cli.py": "from shop import mail\n"}, 1)],
-    ids=["a job", "a command", "another package's view", "a view too", "none", "no view", "WSGI"],
+    ids=["a job", "a command", "another package's view", "a view too", "none", "no view",
+         "a package", "src", "WSGI"],
 )  # fmt: skip
 def test_what_only_a_job_imports_is_of_the_job(
     tmp_path: Path, files: dict[str, str], count: int

@@ -33,6 +33,8 @@ def test_first_party_is_what_a_server_runs(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(BAD)
     assert found(tmp_path) == ["shop/views.py"]
+    # By the rules for requests alone, those of commands would not be seen either.
+    assert list(load(tmp_path).files()) == [tmp_path / "shop/views.py"]
 
 
 def test_a_code_is_ignored_with_a_reason_and_in_some_files(tmp_path: Path) -> None:
