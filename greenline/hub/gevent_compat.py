@@ -7,6 +7,8 @@ that says which version it is and which ones are supported.
 
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import gevent
@@ -25,6 +27,7 @@ try:
     from gevent._hub_local import get_hub_if_exists, set_hub, set_loop
     from gevent.hub import Hub
     from gevent.libev.corecext import loop as _Loop
+    from gevent.monkey import _patch_thread_common  # type: ignore[attr-defined]
     from gevent.os import _watch_child as watch_child  # type: ignore[attr-defined]
     from gevent.os import _watched_children as watched_children  # type: ignore[attr-defined]
     from gevent.socket import socket as _Socket
@@ -73,6 +76,18 @@ def check(members: tuple[tuple[Any, str, str | None], ...] = MEMBERS) -> None:
         is_wrapped = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
         if (found := " ".join(parameters)) != expected and not is_wrapped:
             _refuse(f"{owner.__name__}.{name}({found.replace(' ', ', ')})")
+
+
+@contextmanager
+def dead_proxies_allowed() -> Iterator[None]:
+    """Let gevent patch threading in the block while a ``weakref.proxy`` has outlived its object."""
+    # gevent asks each object in memory isinstance(), which raises ReferenceError there. A
+    # MongoClient that was used before the fork leaves such proxies. A global goes before a builtin.
+    _patch_thread_common.isinstance = lambda each, kind: issubclass(type(each), kind)
+    try:
+        yield
+    finally:
+        del _patch_thread_common.isinstance
 
 
 def check_subprocess() -> None:

@@ -6,12 +6,12 @@ The locks, conditions and semaphores of the standard library, and the pools made
 by one that counts. Queues and events are not counted: a client may bring the item they wait for.
 """
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import wraps
 from typing import Any
 
+import gevent.monkey
 from gevent.lock import BoundedSemaphore
 from greenlet import getcurrent
 
@@ -48,7 +48,8 @@ def install() -> None:
     LockType.acquire = _acquire
     # These wait in such a lock as well, but for the end of a thread or a future, which no other
     # request holds.
-    for owner, name in ((Future, "result"), (Future, "exception"), (threading.Thread, "join")):
+    thread = gevent.monkey.get_original("threading", "Thread")  # gevent's own is built on it
+    for owner, name in ((Future, "result"), (Future, "exception"), (thread, "join")):
         setattr(owner, name, _not_counted(getattr(owner, name)))
 
 

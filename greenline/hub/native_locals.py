@@ -33,8 +33,8 @@ def holders() -> list[str]:
         {
             name
             for name, value in _globals()
-            # Not isinstance(): a proxy of the application may answer for another object.
-            if issubclass(value if isinstance(value, type) else type(value), native)
+            # Not isinstance(): a proxy may answer for another object, or have outlived its own.
+            if issubclass(value if issubclass(type(value), type) else type(value), native)
             and not keeps_originals_on_purpose(name)
             and not name.startswith(OURS)
         }

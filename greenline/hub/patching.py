@@ -78,9 +78,12 @@ def imported_early() -> Iterator[str]:
         for name, value in _held_by(module):
             if id(value) in originals:
                 yield f"{module.__name__} ({name} from {originals[id(value)]})"
-            elif isinstance(value, type) and any(id(base) in originals for base in value.__mro__):
+            # Not isinstance(): a weakref.proxy may have outlived its object.
+            elif issubclass(kind := type(value), type) and any(
+                id(base) in originals for base in value.__mro__
+            ):
                 yield f"{module.__name__} ({name} is built on an unpatched class)"
-            elif isinstance(value, lock_types):
+            elif issubclass(kind, lock_types):
                 yield f"{module.__name__} ({name} is a lock made before patching)"
 
 
@@ -88,11 +91,13 @@ def _held_by(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Yield the module's globals, its classes' attributes, and its functions' defaults."""
     for name, value in list(vars(module).items()):
         yield name, value
+        if not issubclass(type(value), (type, FunctionType)):
+            continue
         if getattr(value, "__module__", None) != module.__name__:
             continue
         if isinstance(value, type):
             yield from ((f"{name}.{inner}", held) for inner, held in list(vars(value).items()))
-        elif isinstance(value, FunctionType):
+        else:
             yield from ((f"{name}'s default", held) for held in value.__defaults__ or ())
 
 

@@ -114,7 +114,7 @@ def _boot(server: Any, again: bool) -> None:
     from gevent import monkey
     from gunicorn.workers.ggevent import GeventWorker
 
-    from greenline.patch import entry_points_read_once
+    from greenline.patch import gevent_patches
 
     for number in GeventWorker.SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -125,7 +125,7 @@ def _boot(server: Any, again: bool) -> None:
     # The environment is complete: setup() reads it.
     worker_class = cfg.worker_class  # gunicorn calls its setup(), which checks our settings
     if issubclass(worker_class, GeventWorker):
-        with entry_points_read_once():
+        with gevent_patches():
             monkey.patch_all()
     if prepare_libraries := getattr(worker_class, "prepare_libraries", None):  # GreenWorker's
         prepare_libraries(cfg)

@@ -61,7 +61,7 @@ from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeout
 from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.offload import fork
-from greenline.patch import entry_points_read_once, hook_libraries, hook_pymongo
+from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
 from greenline.telemetry import counters
 from greenline.telemetry.request_log import RequestLog
 from greenline.worker import arbiter, signals
@@ -110,7 +110,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if self._is_patched:
             return
         self._is_patched = True
-        with entry_points_read_once():
+        with gevent_patches():
             super().patch()
         if shared := native_locals.holders():
             native_locals.install()

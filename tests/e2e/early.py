@@ -2,6 +2,8 @@
 
 import logging
 import threading
+import weakref
+from threading import Thread, Timer
 from typing import Any
 
 import gevent
@@ -16,7 +18,23 @@ class Current(threading.local):
     number: str | None = None
 
 
+class Renamed(Thread):
+    """A class of its own, built on the unpatched one."""
+
+    def run(self) -> None:
+        """Let other greenlets run."""
+        gevent.sleep(0.05)
+
+
+THREADS = {
+    "imported": lambda: Thread(target=gevent.sleep, args=(0.05,)),
+    "derived": Renamed,
+    "timer": lambda: Timer(0.05, gevent.sleep),
+    "patched": lambda: threading.Thread(target=gevent.sleep, args=(0.05,)),
+}
 current, plain = Current(), threading.local()
+# As a MongoClient leaves some.
+dead = weakref.proxy(Current())
 
 
 class Formatter(logging.Formatter):
@@ -34,3 +52,13 @@ def remember() -> dict[str, Any]:
     current.number = plain.number = request.query_string.decode()
     gevent.sleep(0.2)
     return {"sent": request.query_string.decode(), "found": [current.number, plain.number]}
+
+
+@app.get("/join/<kind>")
+def join(kind: str) -> dict[str, Any]:
+    """Start a thread and wait for its end."""
+    thread = THREADS[kind]()
+    thread.start()
+    alive = thread.is_alive()
+    thread.join(10)
+    return {"alive": [alive, thread.is_alive()]}

@@ -3,6 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from tests.e2e.early import THREADS
 from tests.e2e.hosting import hosting
 
 LOGGING = """
@@ -41,3 +44,13 @@ def test_their_thread_locals_belong_to_requests(tmp_path: Path) -> None:
             answers = list(clients.map(lambda n: running.get(f"/remember?{n}").json, range(50)))
         assert "tests.e2e.early: imported by gunicorn's" in running.log
     assert [answer["found"] for answer in answers] == [[str(n)] * 2 for n in range(50)]
+
+
+@pytest.mark.parametrize("early", [[], ["--log-config", "logging.ini"], ["--preload"]])
+def test_their_threads_end(tmp_path: Path, early: list[str]) -> None:
+    """Threads of classes that were imported before or after the patching; a dead proxy is there."""
+    options = [each.replace("logging.ini", str(tmp_path / "logging.ini")) for each in early]
+    (tmp_path / "logging.ini").write_text(LOGGING)
+    with hosting("tests.e2e.early:app", *options) as running:
+        found = {kind: running.get(f"/join/{kind}").json["alive"] for kind in THREADS}
+    assert found == {kind: [True, False] for kind in THREADS}

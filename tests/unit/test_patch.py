@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-from greenline.patch import entry_points_read_once
+from greenline.patch import gevent_patches
 from tests.helpers import support
 
 
@@ -32,7 +32,7 @@ def test_the_same_plugins_are_found() -> None:
     """By group; and the original function is there again afterwards."""
     original = metadata.entry_points
     expected = set(original(group="console_scripts"))
-    with entry_points_read_once():
+    with gevent_patches():
         assert metadata.entry_points is not original
         assert set(metadata.entry_points(group="console_scripts")) == expected
         assert len(metadata.entry_points(group="console_scripts", name="flask")) == 1
