@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import processor_wait_s
 from tests.helpers.support import CHECKOUT, Service, run, service, wait_until
 
 WORKER = ("-k", "greenline.worker.GreenWorker", "-w", "1")
@@ -46,12 +47,16 @@ def _answers(running: Service) -> bool:
 
 
 def look_up_until_done(running: Service, done: list[bool]) -> float:
-    """Resolve names until *done* has something; return the seconds of the slowest request."""
-    slowest_s = 0.0
+    """
+    Resolve names until *done* has something; return the seconds of the slowest request.
+
+    What its threads waited for a processor does not count: that is another program's work.
+    """
+    pids, slowest_s = [os.getpid(), *running.workers()], 0.0
     while not done:
-        started_s = time.monotonic()
+        started_s = time.monotonic() - processor_wait_s(pids)
         assert running.get("/dns").body == b"True"
-        slowest_s = max(slowest_s, time.monotonic() - started_s)
+        slowest_s = max(slowest_s, time.monotonic() - processor_wait_s(pids) - started_s)
     return slowest_s
 
 

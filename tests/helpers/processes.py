@@ -4,6 +4,7 @@ Each function answers for a process that ends while it is asked, too: reading th
 has just ended fails with ESRCH where the file was opened before, with ENOENT otherwise.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -33,6 +34,16 @@ def state(pid: int) -> str:
 def stat(pid: int) -> list[str]:
     """Return the fields of the process from its state on (see proc_pid_stat.txt), [] when gone."""
     return _read(f"{pid}/stat").rpartition(")")[2].split()
+
+
+def processor_wait_s(pids: Iterable[int]) -> float:
+    """Return for how long the processes' threads were ready to run and had no processor, in all."""
+    fields = (
+        _read(f"{pid}/task/{thread.name}/schedstat").split()
+        for pid in pids
+        for thread in Path("/proc", str(pid), "task").iterdir()
+    )
+    return sum(int(each[1]) for each in fields if each) / 1e9  # of Linux: sched-stats.rst
 
 
 def _read(name: str) -> str:
