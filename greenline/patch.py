@@ -18,7 +18,7 @@ from importlib.util import find_spec
 import gevent.monkey
 
 from greenline import offload, settings
-from greenline.hub import early_threads, gevent_compat
+from greenline.hub import gevent_compat
 from greenline.offload.imports import after_import
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,10 @@ def gevent_patches() -> Iterator[None]:
             yield
     finally:
         metadata.entry_points = read
-    early_threads.install()
+    # Imported here, because it imports ssl, which must happen after the patching.
+    from greenline.hub import early_imports
+
+    early_imports.mend()
 
 
 def hook_libraries() -> None:

@@ -21,7 +21,7 @@ BLOCKING = {
     "queue": ("SimpleQueue",),
     "select": ("poll", "select"),
     "socket": ("SocketType", "create_connection", "getaddrinfo", "gethostbyname", "socket"),
-    "ssl": ("SSLContext", "SSLSocket"),
+    "ssl": ("SSLSocket",),
     "subprocess": ("Popen",),
     "threading": ("Lock", "RLock", "local"),
     "time": ("sleep",),

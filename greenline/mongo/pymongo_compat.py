@@ -29,7 +29,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 try:
-    from pymongo import MongoClient, _csot, ssl_context
+    from pymongo import MongoClient, _csot
     from pymongo.monitoring import _LISTENERS as LISTENERS
     from pymongo.network_layer import NetworkingInterface
     from pymongo.read_preferences import Primary

@@ -9,7 +9,6 @@ An object that was made before a fork gets the state of a client of the child th
 """
 
 import os
-import ssl
 import threading
 from functools import partial, wraps
 from time import monotonic
@@ -38,7 +37,6 @@ from greenline.mongo.pymongo_compat import (
     LISTENERS,
     MongoClient,
     Topology,
-    ssl_context,
 )
 
 # The parameters of MongoClient that may be given by position.
@@ -79,8 +77,6 @@ def install() -> None:
     owner: Any = MongoClient
     owner.__init__, owner.close = init, close
     owner._get_topology = get_topology
-    # Where pymongo was imported before the patching.
-    vars(ssl_context)["SSLContext"] = ssl.SSLContext
 
 
 def _begin_anew() -> None:

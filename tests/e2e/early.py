@@ -1,12 +1,14 @@
 """An application that keeps the current request per thread, and a formatter for its log."""
 
 import logging
+import os
 import threading
 import weakref
 from threading import Thread, Timer
 from typing import Any
 
 import gevent
+import requests
 from flask import Flask, request
 
 app = Flask(__name__)
@@ -62,3 +64,10 @@ def join(kind: str) -> dict[str, Any]:
     alive = thread.is_alive()
     thread.join(10)
     return {"alive": [alive, thread.is_alive()]}
+
+
+@app.get("/fetch/<int:port>")
+def fetch(port: int) -> bytes:
+    """Ask a server with TLS."""
+    url = f"https://localhost:{port}/"
+    return requests.get(url, verify=os.environ["CERTIFICATE"], timeout=30).content

@@ -1,5 +1,8 @@
 """Modules that gunicorn's configuration imports, before the worker is patched."""
 
+import socket
+import ssl
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import pytest
 
 from tests.e2e.early import THREADS
 from tests.e2e.hosting import hosting
+from tests.helpers.certificate import certify, needs_openssl
 
 LOGGING = """
 [loggers]
@@ -46,11 +50,48 @@ def test_their_thread_locals_belong_to_requests(tmp_path: Path) -> None:
     assert [answer["found"] for answer in answers] == [[str(n)] * 2 for n in range(50)]
 
 
-@pytest.mark.parametrize("early", [[], ["--log-config", "logging.ini"], ["--preload"]])
-def test_their_threads_end(tmp_path: Path, early: list[str]) -> None:
-    """Threads of classes that were imported before or after the patching; a dead proxy is there."""
-    options = [each.replace("logging.ini", str(tmp_path / "logging.ini")) for each in early]
-    (tmp_path / "logging.ini").write_text(LOGGING)
-    with hosting("tests.e2e.early:app", *options) as running:
+@pytest.fixture(params=["not early", "configuration", "preload"])
+def early(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """Return the arguments with which gunicorn imports the application, or does not, early."""
+    conf = tmp_path / "logging.ini"
+    conf.write_text(LOGGING)
+    options = {"configuration": ["--log-config", str(conf)], "preload": ["--preload"]}
+    return options.get(request.param, [])
+
+
+def test_their_threads_end(early: list[str]) -> None:
+    """Threads of the standard library's classes and of one built on them, beside a dead proxy."""
+    with hosting("tests.e2e.early:app", *early) as running:
         found = {kind: running.get(f"/join/{kind}").json["alive"] for kind in THREADS}
     assert found == {kind: [True, False] for kind in THREADS}
+
+
+@needs_openssl
+def test_their_clients_of_tls_yield(early: list[str], tmp_path: Path) -> None:
+    """requests, which has made a context at its import: the server answers five at once."""
+    (certificate, key), _ = certify(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*(option.partition("=")[2] for option in (certificate, key)))
+    environ = {"CERTIFICATE": certificate.partition("=")[2]}
+    with (
+        ThreadPoolExecutor(10) as threads,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        hosting("tests.e2e.early:app", *early, **environ) as running,
+    ):
+        listener.settimeout(60)
+        path = f"/fetch/{listener.getsockname()[1]}"
+        answers = threads.map(running.get, [path] * 5)
+        together = threading.Barrier(5)
+        for _ in range(5):
+            threads.submit(answer, listener.accept()[0], context, together)
+        assert [each.body for each in answers] == [b"met"] * 5, running.log
+
+
+def answer(sock: socket.socket, context: ssl.SSLContext, together: threading.Barrier) -> None:
+    """Answer one client when the others are there as well."""
+    sock.settimeout(60)
+    with context.wrap_socket(sock, server_side=True) as client:
+        while not client.recv(4096).endswith(b"\r\n\r\n"):
+            pass
+        together.wait(60)
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nmet")
