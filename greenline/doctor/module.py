@@ -9,6 +9,7 @@ of the same file show it: after ``from requests import Session as S`` and ``s = 
 import ast
 import re
 import tokenize
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -220,7 +221,8 @@ def read(path: Path, shown: str) -> Module:
     """
     source = path.read_bytes()
     try:
-        tree = ast.parse(source, shown)
+        with warnings.catch_warnings(action="ignore"):  # of the application's code
+            tree = ast.parse(source, shown)
     except ValueError as error:  # null bytes, in older versions of Python
         raise SyntaxError(str(error)) from error
     module = Module(shown, tree, source.count(b"\n"), _ignored(source))

@@ -40,6 +40,7 @@ LIMITED = tuple(
         (r"smtplib\.SMTP(?:_SSL)?", ("timeout",), None, True),
         (r"ftplib\.FTP", ("timeout",), 4, True),
         (r"ftplib\.FTP_TLS", ("timeout",), None, True),
+        (r"ftplib\.FTP(?:_TLS)?\(\)\.connect", ("timeout",), 2, True),
         (r"imaplib\.IMAP4|poplib\.POP3|telnetlib\.Telnet", ("timeout",), 2, True),
         (r"imaplib\.IMAP4_SSL|poplib\.POP3_SSL", ("timeout",), None, True),
         # It has no timeout of its own; a transport may have one.
@@ -52,6 +53,7 @@ LIMITED = tuple(
         (r"pymongo\.(?:mongo_client\.)?MongoClient", ("timeoutMS", "socketTimeoutMS")),
     )
 )  # fmt: skip
+FTP = ("ftplib.FTP", "ftplib.FTP_TLS")
 # The beginning of an argument whose URL needs no service.
 LOCAL = re.compile(r"""f?['"](?:data|file):""")
 BY_URL = re.compile(r"(?:timeoutMS|socketTimeoutMS|socket_timeout)=", re.IGNORECASE)
@@ -64,6 +66,8 @@ def without(module: Module, facts: Facts) -> Found:
         if not call.name or call.site.is_command or call.is_open_ended:
             continue
         if call.name.startswith("redis.") and facts.has_redis_timeout:
+            continue
+        if call.name in FTP and not call.node.args and not call.has("host"):  # connects later
             continue
         for limited in LIMITED:
             if not limited.names.fullmatch(call.name):

@@ -14,6 +14,8 @@ def fetch(url):
     poplib.POP3("localhost")  # expect: GL213
     poplib.POP3_SSL("localhost")  # expect: GL213
     ftplib.FTP("localhost")  # expect: GL213
+    later = ftplib.FTP()
+    later.connect("localhost")  # expect: GL213
     telnetlib.Telnet("localhost", 23)  # expect: GL213
     ServerProxy(url).price()  # expect: GL213
     urllib3.HTTPSConnectionPool("localhost").request("GET", "/")  # expect: GL213

@@ -16,6 +16,8 @@ def fetch(url):
     poplib.POP3("localhost", 110, 5)
     poplib.POP3_SSL("localhost", timeout=5)
     ftplib.FTP("localhost", "me", "secret", "", 5)
+    later = ftplib.FTP()
+    later.connect("localhost", 21, 5)
     telnetlib.Telnet("localhost", 23, 5)
     ServerProxy(url, TimeoutTransport()).price()
     ServerProxy(url, transport=TimeoutTransport()).price()

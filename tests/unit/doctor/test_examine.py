@@ -1,5 +1,6 @@
 """greenline.doctor.examine: files that cannot be read, and gunicorn's configuration."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ def test_a_file_that_is_no_python_is_named(
     assert where.startswith("broken.py")
     assert reason in why
     assert found.lines == 2
+
+
+def test_python_gives_no_warnings_of_the_code(tmp_path: Path) -> None:
+    """Neither of an invalid escape nor of ``is`` with a literal."""
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        examined(tmp_path, shop="pattern = '\\d'\nknown = pattern is 'd'\n")
+    assert warned == []
 
 
 def test_unpatched_names_of_gunicorns_configuration(tmp_path: Path) -> None:
