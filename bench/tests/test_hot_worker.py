@@ -37,14 +37,14 @@ def test_one_worker_has_all_clients_and_the_others_none(
 ) -> None:
     """All of them are kept at one worker while they ask, and what ended in time is returned."""
     monkeypatch.setattr(hot_worker, "LEAD_S", 0.3)
-    monkeypatch.setattr(hot_worker, "SECONDS", 0.6)
+    monkeypatch.setattr(hot_worker, "SECONDS", 2.0)  # for what takes 0.25 s each time
     assert server.process is not None
     asked = asyncio.run(hot_worker.keep_one_busy(server.process.pid, server.port))
     assert {each.status for each in asked} == {"200"}
     assert len({each.port for each in asked}) == CLIENTS
     ended_s = [each.ended_s for each in asked]
     assert len(asked) >= CLIENTS
-    assert max(ended_s) - min(ended_s) < 0.6
+    assert max(ended_s) - min(ended_s) < 2.0
 
 
 def test_the_others_hang_up(server: Gunicorn) -> None:
