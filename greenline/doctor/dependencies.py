@@ -49,6 +49,11 @@ NEVER_WAIT = {
     "zodbpickle", "zope-container", "zope-hookable", "zope-i18nmessageid", "zope-interface",
     "zope-proxy", "zope-security", "zstandard",
 }  # fmt: skip
+CODES = {
+    BLOCKS: BLOCKING_DEPENDENCY,
+    BREAKS: BREAKING_DEPENDENCY,
+    NEEDS_ORDER: UNPREPARED_DEPENDENCY,
+}
 # What the worker itself runs on.
 OURS = {"gevent", "greenline", "gunicorn", "gunicorn-h1c"}
 
@@ -84,10 +89,11 @@ def findings(
         if not site.is_script
     ]
     required = _closure({*_imported(uses), *declared(project.folder)})
+    mandatory = _closure(declared(project.folder, with_groups=False))
     unpatched = _before_patching(modules, project.configuration)
     reported = set()
     for record in records():
-        for finding, module in _of_record(record, uses, modules, required, unpatched):
+        for finding, module in _of_record(record, uses, modules, required, mandatory, unpatched):
             reported.add(finding.code)
             yield finding, module
     known = {canonicalize_name(each.name) for each in records()} | NEVER_WAIT | OURS
@@ -106,10 +112,15 @@ def _of_record(
     uses: Sequence[Use],
     modules: Sequence[Module],
     required: dict[str, Distribution | None],
+    mandatory: dict[str, Distribution | None],
     unpatched: set[str],
 ) -> Iterator[tuple[Finding, Module | None]]:
     own = [each for each in uses if any(_is_in(each.name, one) for one in record.modules)]
     is_used = bool(own)
+    name = canonicalize_name(record.name)
+    # An extra or a back end counts where somebody installs it and has the application use it.
+    is_optional = bool(mandatory) and name not in mandatory
+    is_sure = installed(record.name) is not None and not is_optional
     calls = [call for module in modules for call in module.calls]
     if record.when is not None and not _does(record.when, uses, calls):
         return
@@ -118,32 +129,25 @@ def _of_record(
     if record.before_patching:
         if is_used and not early:
             yield _finding(UNPREPARED_DEPENDENCY, record, own[0])
-    elif record.verdict in (PATCHED_FIRST, NEEDS_ORDER) and early:
+        return
+    if record.verdict in (PATCHED_FIRST, NEEDS_ORDER) and early:
         yield _finding(UNPREPARED_DEPENDENCY, record, early[0])
-    elif (
-        record.needs
-        and record.verdict == NEEDS_ORDER
-        and is_used
-        and not _does(record.needs, uses, calls)
-    ):
-        # What is not installed may be imported by a file that nothing imports.
-        level = UNPREPARED_DEPENDENCY.level if installed(record.name) else Level.WARNING
-        yield _finding(UNPREPARED_DEPENDENCY._replace(level=level), record, own[0])
-    if record.verdict not in (BLOCKS, BREAKS) or _is_offloaded(record):
         return
-    if record.needs is not None and _does(record.needs, uses, calls):
+    code = CODES.get(record.verdict)
+    if code is None or (code == UNPREPARED_DEPENDENCY and not record.needs):
         return
-    code = BLOCKING_DEPENDENCY if record.verdict == BLOCKS else BREAKING_DEPENDENCY
+    if _is_offloaded(record) or (record.needs and _does(record.needs, uses, calls)):
+        return
     if is_used:
         # A call that computes ends by itself, so it only makes the others late.
         level = Level.REMARK if record.computes else code.level
-        if level == Level.ERROR and installed(record.name) is None:
-            level = Level.WARNING  # it counts where somebody installs it
+        if level == Level.ERROR and not is_sure:
+            level = Level.WARNING
         yield _finding(code._replace(level=level), record, own[0])
-    elif canonicalize_name(record.name) in required and not record.computes:
+    elif name in required and not record.computes:
         # Another library may need it: whether a request uses it is not known.
         what = f"{record.name} is required, and not imported here: {_reason(record)}"
-        if required[canonicalize_name(record.name)] is None:
+        if required[name] is None:
             tried = f", and version {record.version} was tried" if record.tried else ""
             what = f"{record.name} is required; it is not installed here{tried}: {_reason(record)}"
         lower = Level.WARNING if code.level == Level.ERROR else Level.REMARK

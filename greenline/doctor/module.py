@@ -35,6 +35,7 @@ class Scope:
         self.node = node
         self.top: Scope = self if parent is None else parent.top
         self.is_job = False  # of a module that no request runs
+        self.background: set[ast.AST] = set()  # of a module: the functions that threads run
         self._names: dict[str, ast.expr | str | None] = {}
 
     def bind(self, name: str, value: ast.expr | str | None) -> None:
@@ -104,11 +105,12 @@ class Site:
 
     @property
     def is_command(self) -> bool:
-        """Whether no request runs it: a script, a command, or a task of a queue."""
+        """Whether no request runs it: a script, a command, a thread, or a task of a queue."""
         names = (each.removesuffix("()").rpartition(".")[2] for each in self.blocks)
         return (
             self.is_script
             or self.scope.top.is_job
+            or not self.scope.top.background.isdisjoint(self.scope.functions())
             or any(name in COMMANDS or name.endswith(("_task", "_command")) for name in names)
         )
 
@@ -285,6 +287,20 @@ class _Reader:
         for node in module.tree.body:
             self._bind(node, top)
         self._visit_all(module.tree.body, Site(top))
+        top.background.update(self._background())
+
+    def _background(self) -> Iterator[ast.AST]:
+        """Yield the functions that only threads run: nothing else in the file calls them."""
+        given = {_last(each) for call in self._module.calls if (each := _target(call)) is not None}
+        given -= {_last(call.node.func) for call in self._module.calls}
+        for node, scope in self._module.scopes.items():
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            owner = scope.parent.node if scope.parent else None
+            bases = owner.bases if isinstance(owner, ast.ClassDef) else ()
+            is_run = node.name == "run" and any(_last(each) == "Thread" for each in bases)
+            if is_run or node.name in given:
+                yield node
 
     # ---- Names
 
@@ -427,6 +443,23 @@ class _Reader:
 
 def _defaults(arguments: ast.arguments) -> list[ast.expr]:
     return [*arguments.defaults, *filter(None, arguments.kw_defaults)]
+
+
+def _target(call: Call) -> ast.expr | None:
+    """Return the function that a thread or an executor is to run."""
+    match _last(call.node.func):
+        case "Thread" | "Process":
+            return call.given("target", 1)
+        case "Timer":
+            return call.given("function", 1)
+        case "submit" | "start_new_thread" | "apply_async":
+            return call.given("func", 0)
+    return None
+
+
+def _last(node: ast.expr) -> str:
+    """Return the last name of a dotted one."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def _asks_for_main(test: ast.expr) -> bool:

@@ -28,15 +28,16 @@ GUNICORN = "gunicorn.conf.py"
 # Folders with code that no server runs.
 LEFT_OUT = {
     "__pycache__", "node_modules", "site-packages", "build", "dist", "docs", "doc", "test", "tests",
-    "testing", "test_utils", "testutils", "migrations", "alembic", "examples", "benchmarks",
+    "testing", "test_utils", "testutils", "migrations", "alembic", "examples", "samples",
+    "fixtures", "devtools", "benchmarks",
 }  # fmt: skip
 # With commands: what only these import no request runs either.
 COMMAND_FOLDERS = {"cli", "scripts"}
 COMMAND_FILES = ("cli.py", "manage.py")
 DJANGOS_COMMANDS = "management", "commands"
 FILES_LEFT_OUT = (
-    "test_*.py", "*_test.py", "test.py", "tests.py", "testing.py", "testutils.py", "conftest.py",
-    "setup.py", "noxfile.py", "fabfile.py",
+    "test_*.py", "*_test.py", "test.py", "tests.py", "testing.py", "testutil.py", "testutils.py",
+    "conftest.py", "setup.py", "noxfile.py", "fabfile.py",
 )  # fmt: skip
 
 

@@ -15,8 +15,8 @@ RAISES = ("safe_reraise", "save_and_reraise_exception")
 # What reads memory, or a file of the disk, which blocks and is not interrupted.
 LOCAL = ("io.", "zipfile.", "tarfile.", "open()")
 LOGS = re.compile(r"print|traceback\.\w+|(?:.*\.)?_?log(?:ger|ging)?\.\w+", re.IGNORECASE)
-# Words in the names of what waits: for another service, a database, a lock or a queue. A request is
-# interrupted while it waits, and not while it computes.
+# First or last words in the names of what waits: for another service, a database, a lock or a
+# queue. A request is interrupted while it waits, and not while it computes.
 WAITS = {
     "acquire", "aggregate", "call", "commit", "communicate", "connect", "download", "execute",
     "executemany", "fetch", "fetchall", "fetchone", "invoke", "login", "many", "one", "ping",
@@ -28,7 +28,8 @@ WAITS = {
 def swallowing(module: Module, facts: Facts) -> Found:
     """Find clauses that catch all exceptions, around calls that may wait, and go on."""
     for node, site in module.tries:
-        if site.scope.function is None or site.is_command:
+        # A coroutine is not interrupted: the greenlet that runs its loop is.
+        if not isinstance(site.scope.function, ast.FunctionDef) or site.is_command:
             continue
         if not _waits(module, node.body, site.scope):
             continue
@@ -70,7 +71,8 @@ def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
     if any(each.attr == "objects" for each in names):  # a query of Django's
         return True
     name = getattr(call.func, "attr", "") or getattr(call.func, "id", "")
-    return bool(WAITS.intersection(re.split("_+", name.lower())))
+    words = name.lower().strip("_").split("_")
+    return not WAITS.isdisjoint((words[0], words[-1]))
 
 
 def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:

@@ -47,7 +47,7 @@ def _is_made_at_import(node: ast.expr, scope: Scope) -> bool:
 
 
 def current_loops(module: Module, facts: Facts) -> Found:
-    """Find asyncio.get_event_loop() in functions that are not coroutines."""
+    """Find asyncio.get_event_loop() in functions that use it and are not coroutines."""
     # There is none: the code knows.
     expected = {
         each
@@ -56,12 +56,18 @@ def current_loops(module: Module, facts: Facts) -> Found:
         if clause.type is not None and module.name_of(clause.type, site.scope) == "RuntimeError"
         for each in walked([*node.body, *clause.body])
     }
+    # Where it is kept, as by a client of asyncio, a coroutine may have called.
+    using = {
+        call.site.scope.function
+        for call in module.calls
+        if call.name.startswith("asyncio.get_event_loop().")
+    }
     for call in module.calls:
-        if call.node in expected:
+        if call.node in expected or call.site.is_command:
             continue
         function = call.site.scope.function
-        is_plain = isinstance(function, ast.FunctionDef) and not call.site.is_command
-        if is_plain and call.name == "asyncio.get_event_loop":
+        is_used = isinstance(function, ast.FunctionDef) and function in using
+        if is_used and call.name == "asyncio.get_event_loop":
             yield CURRENT_LOOP, call.node, "asyncio.get_event_loop()"
 
 

@@ -79,7 +79,7 @@ def test_an_import_is_found_unless_it_yields(tmp_path: Path, source: str, codes:
 
 
 def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -> None:
-    """The first import of the library; it is an error where the library is installed."""
+    """The first import; it is an error where the library is installed, and not optional."""
     source = "import os\nimport MySQLdb\n"
     (finding,) = examined(tmp_path, app=source).findings
     assert (finding.path, finding.line, finding.level) == ("app.py", 2, Level.WARNING)
@@ -89,6 +89,9 @@ def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -
     requirements.installed.cache_clear()
     (finding,) = examined(tmp_path, app=source).findings
     assert (finding.code.code, finding.level) == ("GL101", Level.ERROR)
+    (tmp_path / "requirements.txt").write_text("flask\n")
+    (finding,) = examined(tmp_path, app=source).findings
+    assert (finding.code.code, finding.level) == ("GL101", Level.WARNING)
 
 
 def test_a_distribution_with_a_malformed_requirement(tmp_path: Path, packages: Path) -> None:
@@ -208,6 +211,18 @@ def test_what_a_library_needs_is_found(tmp_path: Path, packages: Path) -> None:
     lines = "# all\n-r more.txt\npylibmc==1.0 \\\n    --hash=sha256:00\n./a/path\n"
     (tmp_path / "requirements.txt").write_text(lines)
     assert found(tmp_path) == [("GL101", "", 0)]
+
+
+def test_what_another_library_needs_has_to_be_prepared(tmp_path: Path, packages: Path) -> None:
+    """It is a warning: whether a request uses it is not known."""
+    install(packages, "grpcio")
+    install(packages, "firestore", "grpcio")
+    (tmp_path / "requirements.txt").write_text("firestore\n")
+    (finding,) = examined(tmp_path, app="import firestore\n").findings
+    assert (finding.code.code, finding.level) == ("GL103", Level.WARNING)
+    assert finding.what.startswith("grpcio is required, and not imported here: ")
+    prepare = "from grpc.experimental import gevent\n\ngevent.init_gevent()\n"
+    assert found(tmp_path, app=prepare) == []
 
 
 @pytest.mark.parametrize(
