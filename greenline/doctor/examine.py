@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from greenline.deploy.findings import Level
 from greenline.doctor import dependencies, jobs
 from greenline.doctor.findings import Code, Facts, Finding, Found
 from greenline.doctor.module import Module, read
@@ -105,10 +106,12 @@ def _found(module: Module, facts: Facts, *, is_configuration: bool) -> Iterator[
         if is_configuration
         else [rule(module, facts) for rule in RULES]
     )
+    is_unreached = module.scopes[module.tree].is_unreached and not is_configuration
     seen: set[tuple[Code, int, str]] = set()
     for result in results:
         for code, node, what in result:
             line = getattr(node, "lineno", 0)
             if (code, line, what) not in seen:
                 seen.add((code, line, what))
-                yield Finding(code, module.path, line, what)
+                level = Level.REMARK if is_unreached and code.level == Level.WARNING else code.level
+                yield Finding(code._replace(level=level), module.path, line, what)

@@ -2,7 +2,8 @@
 Find the files that no request runs: of jobs, daemons and commands, and what only these import.
 
 The names of files and folders say which these are, and imports of web frameworks which files serve
-requests. Where no file does, as in a library, the names alone count.
+requests. Where no file does, as in a library, the names alone count. Of a file that is neither, and
+that no file of requests imports, it is not known whether a request runs it.
 """
 
 import re
@@ -16,9 +17,14 @@ JOBS = re.compile(
     r"tasks?|jobs?|harvesters?|daemons?|(?:\w+_)?drivers?|cmd|bin|(?:\w+_)?commands?"
     r"|celery(?:_\w+)?|pytest_plugin|\w+_integrationtests|(?:\w+_)?cli|scripts|manage|__main__"
 )
+# What frameworks load by its name.
+LOADED = re.compile(
+    r"admin|api|apps|context_processors|fields|forms?|handlers|hooks|middlewares?|models?|providers?"
+    r"|receivers|serializers|signals|storages?|templatetags|urls|views?|(?:\w+_)?backends?"
+)
 # What files import that serve requests, as far as a view needs it.
 FRAMEWORKS = re.compile(
-    r"(?:flask|flask_\w+|werkzeug|rest_framework|ninja|tastypie|pyramid|cornice|bottle|falcon|webob"
+    r"(?:flask(?!\.current_app$)|flask_(?!babel|caching|mail|migrate|sqlalchemy)\w+|werkzeug|rest_framework|ninja|tastypie|pyramid|cornice|bottle|falcon|webob"
     r"|pecan|wsme|cherrypy|connexion|tg|py4web|morepath|starlette|fastapi|graphene_django"
     r"|django\.(?:http|views|urls|shortcuts|middleware|template\.response|contrib\.admin"
     r"|contrib\.auth\.views|conf\.urls|utils\.deprecation)|zope\.publisher|plone\.rest|plone\.restapi"
@@ -28,7 +34,7 @@ FRAMEWORKS = re.compile(
 
 def mark(modules: Sequence[Module], commands: Iterable[Module]) -> None:
     """
-    Mark the files that no request runs.
+    Mark the files that no request runs, and those of which it is not known.
 
     :param modules: the first-party files.
     :param commands: files of commands that are not examined themselves.
@@ -38,6 +44,10 @@ def mark(modules: Sequence[Module], commands: Iterable[Module]) -> None:
     serving = {name for name, each in files.items() if name not in jobs and _serves(each)}
     if serving:
         jobs |= _reached(jobs, files) - _reached(serving, files)
+        loaded = {name for name in files if any(map(LOADED.fullmatch, name.split(".")))}
+        for name in files.keys() - jobs - _reached(serving | (loaded - jobs), files):
+            module = files[name]
+            module.scopes[module.tree].is_unreached = True
     for name in jobs:
         module = files[name]
         module.scopes[module.tree].is_job = True

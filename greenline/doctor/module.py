@@ -35,6 +35,7 @@ class Scope:
         self.node = node
         self.top: Scope = self if parent is None else parent.top
         self.is_job = False  # of a module that no request runs
+        self.is_unreached = False  # of a module that no file of requests imports
         self.background: set[ast.AST] = set()  # of a module: the functions that threads run
         self._names: dict[str, ast.expr | str | None] = {}
 

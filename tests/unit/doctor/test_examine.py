@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from greenline.deploy.findings import Level
 from greenline.doctor.examine import Examined, examine
 from greenline.doctor.findings import Facts
 from greenline.doctor.project import Project, load
@@ -102,6 +103,27 @@ def test_no_request_runs_a_job(tmp_path: Path, path: str, count: int) -> None:
 
 CALL = "import requests\n\n\ndef send(url):\n    requests.post(url)\n"
 VIEW = "import flask\nfrom . import mail\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "level"),
+    [({"shop/views.py": "import flask\n", "shop/mail.py": CALL}, Level.REMARK),
+     ({"shop/views.py": VIEW, "shop/mail.py": CALL}, Level.WARNING),
+     ({"shop/views.py": "from flask import current_app\n", "shop/mail.py": CALL}, Level.WARNING),
+     ({"shop/views.py": "import flask\n", "shop/signals.py": CALL}, Level.WARNING),
+     ({"shop/views.py": "import flask\n", "shop/signals.py": "from .mail import send\n",
+       "shop/mail.py": CALL}, Level.WARNING)],
+    ids=["no import", "a view's import", "no view", "a name that is loaded", "what that imports"],
+)  # fmt: skip
+def test_what_no_file_of_requests_imports_is_a_remark(
+    tmp_path: Path, files: dict[str, str], level: Level
+) -> None:
+    """Unless frameworks load it by its name, or nothing is known to serve requests."""
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    found = examine(load(tmp_path), Facts()).findings
+    assert [each.level for each in found if each.code.code == "GL213"] == [level]
 
 
 @pytest.mark.parametrize(
