@@ -57,8 +57,8 @@ BOUND_BEFORE_PATCHING = Code(
     "Import the module and not the name, or import it in the application.",
 )  # fmt: skip
 PRELOADED = Code(
-    "GL206", ERROR, "preload_app",
-    "The application is imported before the worker is patched: its sockets and locks block it.",
+    "GL206", WARNING, "preload_app",
+    "The application is imported before the worker is patched: not all of it can be exchanged.",
     "Leave preload_app out.",
 )  # fmt: skip
 PATCHED_LATE = Code(
@@ -124,7 +124,7 @@ NO_IMPORT = Code(
 )  # fmt: skip
 IMPORTED_EARLY = Code(
     "GL302", ERROR, "imported before the worker is patched",
-    "It holds an unpatched name, which blocks the hub for good.",
+    "It is built on an unpatched class, or keeps an unpatched function, which block the hub.",
     "Import it in the application, not in gunicorn.conf.py or what that imports.",
 )  # fmt: skip
 CONNECTS_AT_IMPORT = Code(

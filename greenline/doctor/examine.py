@@ -7,6 +7,7 @@ from pathlib import Path
 
 from greenline.deploy.findings import Level
 from greenline.doctor import dependencies, jobs
+from greenline.doctor.codes import PATCHED_LATE
 from greenline.doctor.findings import Code, Facts, Finding, Found
 from greenline.doctor.module import Module, read
 from greenline.doctor.project import Project
@@ -113,5 +114,6 @@ def _found(module: Module, facts: Facts, *, is_configuration: bool) -> Iterator[
             line = getattr(node, "lineno", 0)
             if (code, line, what) not in seen:
                 seen.add((code, line, what))
-                level = Level.REMARK if is_unreached and code.level == Level.WARNING else code.level
+                is_doubtful = is_unreached and code.level == Level.WARNING and code != PATCHED_LATE
+                level = Level.REMARK if is_doubtful else code.level
                 yield Finding(code._replace(level=level), module.path, line, what)

@@ -12,11 +12,15 @@ from typing import Any
 import gevent.monkey
 import gevent.ssl
 
+from greenline.hub import early_locks, patching
+
 
 def mend() -> None:
     """Give the original classes what gevent's have. Call once in a process, after the patching."""
     _let_threads_end()
     _let_contexts_yield()
+    patching.rebind()
+    early_locks.exchange()
 
 
 def _let_threads_end() -> None:

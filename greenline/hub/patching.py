@@ -6,6 +6,7 @@ originals are found by identity in globals, in attributes of classes and in defa
 and reported by name. An original in an instance or a container is not found.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
@@ -26,6 +27,10 @@ BLOCKING = {
     "threading": ("Lock", "RLock", "local"),
     "time": ("sleep",),
 }
+
+
+# Of ddtrace, debuggers and eventlet: their own native threads need these.
+ON_PURPOSE = re.compile(r"unpatched|^_?pydev|^__original_module_")
 
 
 def require_hook() -> None:
@@ -77,7 +82,7 @@ def imported_early() -> Iterator[str]:
             continue
         for name, value in _held_by(module):
             if id(value) in originals:
-                yield f"{module.__name__} ({name} from {originals[id(value)]})"
+                yield f"{module.__name__} ({name} from {originals[id(value)][0]})"
             # Not isinstance(): a weakref.proxy may have outlived its object.
             elif issubclass(kind := type(value), type) and any(
                 id(base) in originals for base in value.__mro__
@@ -101,13 +106,23 @@ def _held_by(module: ModuleType) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}'s default", held) for held in value.__defaults__ or ())
 
 
-def _originals() -> Iterator[tuple[int, str]]:
+def rebind() -> None:
+    """Give the modules that hold an unpatched original in a global the patched one."""
+    originals = dict(_originals())
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and not keeps_originals_on_purpose(module.__name__):
+            for name, value in list(vars(module).items()):
+                if found := originals.get(id(value)):
+                    vars(module)[name] = getattr(sys.modules[found[0]], found[1])
+
+
+def _originals() -> Iterator[tuple[int, tuple[str, str]]]:
     for module_name, names in BLOCKING.items():
         for name in names:
             original = _original(module_name, name)
             # gevent does not replace every name on every platform: such a name is harmless.
             if original is not getattr(sys.modules[module_name], name, None):
-                yield id(original), module_name
+                yield id(original), (module_name, name)
 
 
 def _original(module_name: str, name: str) -> Any:
@@ -115,6 +130,10 @@ def _original(module_name: str, name: str) -> Any:
 
 
 def keeps_originals_on_purpose(module_name: str) -> bool:
-    """Return whether the module is part of gevent or of the standard library, which it patches."""
+    """Return whether the module is of gevent, of the standard library, or of a tool for threads."""
     package = module_name.partition(".")[0]
-    return package in sys.stdlib_module_names or package in {"gevent", "greenlet"}
+    return (
+        package in sys.stdlib_module_names
+        or package in {"gevent", "greenlet"}
+        or bool(ON_PURPOSE.search(module_name))
+    )

@@ -118,7 +118,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 by = "preload_app" if self.cfg.preload_app else "gunicorn's configuration"
                 self.log.warning(
                     "%s: imported by %s, before the worker was patched: its "
-                    "thread-locals belong to greenlets all the same, its locks block the worker",
+                    "thread-locals belong to greenlets all the same",
                     ", ".join(shared), by,
                 )  # fmt: skip
         lock_waits.install()

@@ -2,9 +2,14 @@
 
 import logging
 import os
+import queue
 import threading
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from threading import Thread, Timer
+from time import sleep
 from typing import Any
 
 import gevent
@@ -34,6 +39,53 @@ THREADS = {
     "timer": lambda: Timer(0.05, gevent.sleep),
     "patched": lambda: threading.Thread(target=gevent.sleep, args=(0.05,)),
 }
+
+
+class Kept:
+    """An object with a lock in each place."""
+
+    of_class = threading.Lock()
+    __slots__ = ("__dict__", "in_slot")
+
+    def __init__(self) -> None:
+        self.in_dict, self.in_slot = threading.Lock(), threading.Lock()
+
+
+def _closure() -> Callable[[], None]:
+    lock = threading.Lock()
+    return lambda: alone(lock)
+
+
+kept, inside = Kept(), list[str]()
+plain_lock, recursive, condition = threading.Lock(), threading.RLock(), threading.Condition()
+semaphore, several = threading.Semaphore(), [threading.Lock()]
+fifo, simple, executor = queue.Queue[int](1), queue.SimpleQueue[int](), ThreadPoolExecutor(1)
+WAITS: dict[str, Callable[[], Any]] = {
+    "name": lambda: sleep(1),
+    "global": lambda: alone(plain_lock),
+    "attribute": lambda: alone(kept.in_dict),
+    "class": lambda: alone(Kept.of_class),
+    "slot": lambda: alone(kept.in_slot),
+    "list": lambda: alone(several[0]),
+    "closure": _closure(),
+    "recursive": lambda: alone(recursive),
+    "condition": lambda: alone(condition),
+    "semaphore": lambda: alone(semaphore),
+    "queue": lambda: (fifo.put(1), gevent.sleep(0.05), fifo.get()),
+    "items": lambda: (Timer(0.05, simple.put, (1,)).start(), simple.get()),
+    "executor": lambda: executor.submit(gevent.sleep, 0.05).result(),
+}
+
+
+def alone(lock: AbstractContextManager[Any]) -> None:
+    """Let other requests run while this one holds the lock; none of them may hold it, too."""
+    with lock:
+        inside.append("one")
+        gevent.sleep(0.05)
+        assert inside == ["one"]
+        inside.clear()
+
+
 current, plain = Current(), threading.local()
 # As a MongoClient leaves some.
 dead = weakref.proxy(Current())
@@ -71,3 +123,10 @@ def fetch(port: int) -> bytes:
     """Ask a server with TLS."""
     url = f"https://localhost:{port}/"
     return requests.get(url, verify=os.environ["CERTIFICATE"], timeout=30).content
+
+
+@app.get("/wait/<kind>")
+def wait(kind: str) -> str:
+    """Wait where other requests wait as well."""
+    WAITS[kind]()
+    return kind

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.early import THREADS
-from tests.e2e.hosting import hosting
+from tests.e2e.early import THREADS, WAITS
+from tests.e2e.hosting import at_once, hosting
 from tests.helpers.certificate import certify, needs_openssl
 
 LOGGING = """
@@ -64,6 +64,15 @@ def test_their_threads_end(early: list[str]) -> None:
     with hosting("tests.e2e.early:app", *early) as running:
         found = {kind: running.get(f"/join/{kind}").json["alive"] for kind in THREADS}
     assert found == {kind: [True, False] for kind in THREADS}
+
+
+def test_their_locks_and_queues_wait_in_the_hub(early: list[str]) -> None:
+    """Wherever they are kept: four requests wait for each, one after the other."""
+    with hosting("tests.e2e.early:app", *early) as running:
+        found = {kind: at_once(running, f"/wait/{kind}", 4)[0] for kind in WAITS}
+        assert [{each.status for each in four} for four in found.values()] == [{200}] * len(WAITS)
+        # By a name of time.sleep: of 60 s when each blocks the hub.
+        assert at_once(running, "/wait/name", 60)[1] < 30
 
 
 @needs_openssl

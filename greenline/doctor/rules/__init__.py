@@ -21,7 +21,6 @@ RULES: tuple[Rule, ...] = (
     loops.spinning,
     shared.connections,
     shared.made_before_fork,
-    shared.locks_before_fork,
     shared.by_thread_id,
     imports.patched_late,
     processes.alarms,

@@ -6,14 +6,12 @@ from greenline.doctor.codes import BOUND_BEFORE_PATCHING, PATCHED_LATE, PRELOADE
 from greenline.doctor.findings import Facts, Found
 from greenline.doctor.module import Module
 from greenline.doctor.project import preload_app
-from greenline.hub.patching import BLOCKING
 
 PATCHES = ("gevent.monkey.patch_all", "eventlet.monkey_patch", "greenline.patch.patch_all")
 # What may come before: it imports nothing that is patched.
 HARMLESS = {"gevent", "eventlet", "greenline", "os", "sys", "warnings", "__future__", "typing"}
 
-# What blocks as well, by module: gevent and greenline.offload replace it.
-# Not subprocess.run() and its like: they look Popen up in their module when they are called.
+# What greenline.hub.patching does not rebind, by module: gevent and greenline.offload replace it.
 REPLACED = {
     "fcntl": ("flock", "lockf"),
     "os": ("system", "wait", "wait3", "wait4", "waitid", "waitpid"),
@@ -44,8 +42,8 @@ def before_patching(module: Module) -> Found:
     """Find the unpatched names that a file of gunicorn's configuration binds."""
     for node, name, site in module.imports:
         package, _, attribute = name.rpartition(".")
-        names = (*BLOCKING.get(package, ()), *REPLACED.get(package, ()))
-        if isinstance(node, ast.ImportFrom) and attribute in names and site.is_at_import:
+        is_kept = attribute in REPLACED.get(package, ())
+        if isinstance(node, ast.ImportFrom) and is_kept and site.is_at_import:
             yield BOUND_BEFORE_PATCHING, node, f"from {package} import {attribute}"
 
 

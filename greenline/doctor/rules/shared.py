@@ -5,9 +5,8 @@ import re
 
 from greenline.doctor.codes import BY_THREAD_ID, MADE_BEFORE_FORK, SHARED_CONNECTION
 from greenline.doctor.findings import Facts, Found
-from greenline.doctor.module import Call, Module, Site, walked
+from greenline.doctor.module import Call, Module, Site
 from greenline.doctor.rules.timeouts import SESSION, VERBS
-from greenline.doctor.rules.transactions import SERVICES, SLEEPS
 
 # One connection, which one request uses at a time.
 CONNECTIONS = {
@@ -17,19 +16,17 @@ CONNECTIONS = {
     "imaplib.IMAP4_SSL", "ftplib.FTP", "ldap.initialize", "paramiko.SSHClient",
     "socket.create_connection", "http.client.HTTPConnection", "http.client.HTTPSConnection",
 }  # fmt: skip
-# What has a socket, a thread or a lock that a fork does not copy, or copies in a wrong state. The
-# queue of an executor and the selector of an event loop are made with it, and stay unpatched.
+# What has a socket, a thread or a process that a fork does not copy, or copies in a wrong state.
+# The selector of an event loop is made with it, and stays unpatched.
 UNFORKABLE = CONNECTIONS | {
     "pymongo.MongoClient", "pymongo.mongo_client.MongoClient", "threading.Thread().start",
-    "threading.Timer().start", "concurrent.futures.ThreadPoolExecutor",
-    "concurrent.futures.thread.ThreadPoolExecutor", "concurrent.futures.ProcessPoolExecutor",
+    "threading.Timer().start", "concurrent.futures.ProcessPoolExecutor",
     "concurrent.futures.process.ProcessPoolExecutor", "multiprocessing.Pool",
     "multiprocessing.pool.ThreadPool", "asyncio.new_event_loop", "grpc.insecure_channel",
     "grpc.secure_channel", "kafka.KafkaProducer", "kafka.KafkaConsumer", "confluent_kafka.Producer",
     "apscheduler.schedulers.background.BackgroundScheduler().start", "pika.BlockingConnection",
 }  # fmt: skip
 STARTS = ("threading.Thread().start", "threading.Timer().start")
-LOCKS = ("threading.Lock()", "threading.RLock()")
 SESSION_CALL = re.compile(rf"{SESSION}\.(?:{VERBS}|send)")
 IDS = {
     "threading.get_ident", "threading.current_thread", "threading.current_thread().ident",
@@ -50,7 +47,7 @@ def connections(module: Module, facts: Facts) -> Found:
 
 
 def made_before_fork(module: Module, facts: Facts) -> Found:
-    """Find connections, clients, threads, executors and loops that are made before the fork."""
+    """Find connections, clients, threads, processes and loops that are made before the fork."""
     if not facts.is_preloaded:
         return
     threads = {f".{each}().start" for each in module.subclasses("threading.Thread")}
@@ -65,19 +62,6 @@ def made_before_fork(module: Module, facts: Facts) -> Found:
         is_lazy = isinstance(connect, ast.Constant) and not connect.value
         if (name in UNFORKABLE and not is_lazy) or _is_used_session(call):
             yield MADE_BEFORE_FORK, call.node, f"{name}() at import"
-
-
-def locks_before_fork(module: Module, facts: Facts) -> Found:
-    """Find locks of the module that are held during a wait: unpatched, they block the worker."""
-    top = module.scopes[module.tree]
-    for lock, block in module.blocks.items() if facts.is_preloaded else ():
-        made = module.name_of(lock, top)
-        if not isinstance(lock, ast.Name) or made not in LOCKS:
-            continue
-        calls = (each.func for each in walked(block.body) if isinstance(each, ast.Call))
-        for name in (module.name_of(each, top) for each in calls):
-            if SERVICES.fullmatch(name) or name in SLEEPS:
-                yield MADE_BEFORE_FORK, block, f"{made} of the import is held during {name}()"
 
 
 def _is_used_session(call: Call) -> bool:

@@ -1,7 +1,7 @@
 # facts: preload
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
-pool = ThreadPoolExecutor(4)  # expect: GL204
+pool = ThreadPoolExecutor(4)  # not: GL204
 processes = ProcessPoolExecutor(2)  # expect: GL204
 with ThreadPoolExecutor(4) as short:
     sizes = list(short.map(len, ["a", "bc"]))

@@ -159,11 +159,11 @@ def test_what_the_platform_module_starts_is_no_finding(tmp_path: Path) -> None:
 
 def test_what_gunicorns_configuration_imports(tmp_path: Path) -> None:
     """Unpatched names in its modules; its errors are named."""
-    early, client = "from time import sleep\n", "import os\n\nimport early\n"
+    early, client = "import socket\nclass Own(socket.socket): pass\n", "import os\n\nimport early\n"
     configuration = "import importlib\nimportlib.import_module('client')\n"
     found = probed(tmp_path, "", early=early, client=client, gunicorn_conf=configuration)
     by = "(imported: gunicorn.conf.py -> client -> early)"
-    assert found == [("GL302", "client.py", 3, f"early (sleep from time) {by}")]
+    assert found == [("GL302", "client.py", 3, f"early (Own is built on an unpatched class) {by}")]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,12 @@ def test_the_configuration_that_an_option_names(
     monkeypatch.setenv("GUNICORN_CMD_ARGS", f"--workers 2 {option}")
     (tmp_path / "deploy").mkdir()
     (tmp_path / "deploy/shop.py").write_text("import early\n")
-    early = "from time import sleep\n"
+    early = "import socket\nclass Own(socket.socket): pass\n"
     (found,) = probed(tmp_path, "", early=early, gunicorn_conf="bind = 1 / 0\n")
     by = "(imported: deploy/shop.py -> early)"
-    assert found == ("GL302", "deploy/shop.py", 1, f"early (sleep from time) {by}")
+    assert found == (
+        "GL302",
+        "deploy/shop.py",
+        1,
+        f"early (Own is built on an unpatched class) {by}",
+    )

@@ -1,0 +1,119 @@
+"""
+Exchange the locks and queues that were made before the patching for ones that wait in the hub.
+
+What gunicorn's configuration or preload_app has imported holds native locks: the second greenlet
+that waits for one blocks the hub, and so the first, which holds it, for ever. A native RLock is
+worse: to it all greenlets are one thread, and it lets each of them in. A lock that nobody holds and
+a queue without items can be exchanged, wherever it is kept: in a global, a class, an object, a list
+or a closure. gevent's own locks, the standard library's globals, and ours are left as they are.
+"""
+
+import gc
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import BuiltinMethodType, CellType, MemberDescriptorType, ModuleType
+from typing import Any
+
+import gevent.monkey
+
+from greenline.hub.patching import keeps_originals_on_purpose
+
+OURS = "greenline."
+KEPT = ("gevent.", "greenlet.", "_frozen_importlib.", OURS)
+
+
+def exchange() -> None:
+    """Exchange them, once, after the patching, in a process that has one thread."""
+    if threading.active_count() > 1:
+        return
+    native: Callable[[str, str], Any] = gevent.monkey.get_original
+    _Exchange(
+        {
+            type(native("_thread", "allocate_lock")()): threading.Lock,
+            native("_thread", "RLock"): threading.RLock,
+            native("queue", "SimpleQueue"): queue.SimpleQueue,
+        }
+    ).run()
+
+
+class _Exchange:
+    """
+    Each native object is exchanged for the same new one everywhere.
+
+    :param kinds: what makes a new object of each native class.
+    """
+
+    def __init__(self, kinds: dict[type, Callable[[], Any]]) -> None:
+        self._kinds = kinds
+        self._made: dict[int, tuple[Any, Any]] = {}  # the native one as well: its id stays its own
+
+    def run(self) -> None:
+        kinds, holders, kept = self._kinds.keys(), [], set[int]()
+        for each in gc.get_objects():
+            held, is_class = gc.get_referents(each), issubclass(type(each), type)
+            if is_class or _is_kept(each):
+                kept.update(id(one) for one in held if type(one) is dict)
+            if is_class:
+                held = list(vars(each).values())
+            if not kinds.isdisjoint(map(type, held)) and not _is_kept(each):
+                holders.append(each)
+        for each in holders:
+            if id(each) not in kept:
+                self._in(each)
+
+    def _in(self, holder: Any) -> None:
+        kind = type(holder)
+        if kind is dict:
+            self._in_dict(holder)
+        elif kind is list:
+            holder[:] = map(self._new, holder)
+        elif kind is CellType:
+            holder.cell_contents = self._new(holder.cell_contents)
+        elif issubclass(kind, type):
+            for name, value in list(vars(holder).items()):
+                if (new := self._new(value)) is not value:
+                    # Not in its dict: a class has a cache of attributes.
+                    setattr(holder, name, new)
+        else:
+            self._in_object(holder)
+
+    def _in_dict(self, holder: dict[Any, Any]) -> None:
+        for key, value in list(holder.items()):
+            if (new := self._new(value)) is not value:
+                holder[key] = new
+
+    def _in_object(self, holder: Any) -> None:
+        with suppress(AttributeError):
+            self._in_dict(object.__getattribute__(holder, "__dict__"))
+        for kind in type(holder).__mro__:
+            for member in list(vars(kind).values()):
+                if type(member) is MemberDescriptorType:
+                    with suppress(AttributeError, TypeError):  # it has no value, or is read-only
+                        value = member.__get__(holder)
+                        if (new := self._new(value)) is not value:
+                            member.__set__(holder, new)
+
+    def _new(self, value: Any) -> Any:
+        """Return what *value* is exchanged for, itself if it is not."""
+        if type(value) is BuiltinMethodType:  # a Condition keeps methods of its lock
+            new = self._new(value.__self__)
+            return value if new is value.__self__ else getattr(new, value.__name__)
+        make = self._kinds.get(type(value))
+        if make is None or not _is_idle(value):
+            return value
+        return self._made.setdefault(id(value), (value, make()))[1]
+
+
+def _is_kept(holder: Any) -> bool:
+    """Return whether it is gevent's, or of the standard library's globals."""
+    # Not isinstance(): a proxy answers for another object.
+    if type(holder) is ModuleType:
+        return keeps_originals_on_purpose(holder.__name__) or holder.__name__.startswith(KEPT)
+    name = holder.__module__ if issubclass(type(holder), type) else type(holder).__module__
+    return f"{name}.".startswith(KEPT)
+
+
+def _is_idle(value: Any) -> bool:
+    return value.empty() if hasattr(value, "empty") else repr(value).startswith("<unlocked")
