@@ -70,6 +70,7 @@ WAITS: dict[str, Callable[[], Any]] = {
     "closure": _closure(),
     "recursive": lambda: alone(recursive),
     "condition": lambda: alone(condition),
+    "notice": lambda: notified(),
     "semaphore": lambda: alone(semaphore),
     "queue": lambda: (fifo.put(1), gevent.sleep(0.05), fifo.get()),
     "items": lambda: (Timer(0.05, simple.put, (1,)).start(), simple.get()),
@@ -84,6 +85,12 @@ def alone(lock: AbstractContextManager[Any]) -> None:
         gevent.sleep(0.05)
         assert inside == ["one"]
         inside.clear()
+
+
+def notified() -> None:
+    """Wait for a notice that nobody gives."""
+    with condition:
+        condition.wait(0.05)
 
 
 current, plain = Current(), threading.local()
