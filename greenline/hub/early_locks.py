@@ -5,7 +5,7 @@ What gunicorn's configuration or preload_app has imported holds native locks: th
 that waits for one blocks the hub, and so the first, which holds it, for ever. A native RLock is
 worse: to it all greenlets are one thread, and it lets each of them in. A lock that nobody holds and
 a queue without items can be exchanged, wherever it is kept: in a global, a class, an object, a list
-or a closure. gevent's own locks, the standard library's globals, and ours are left as they are.
+or a closure. The locks of gevent, gunicorn, greenline and the standard library's modules stay.
 """
 
 import gc
@@ -13,6 +13,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from types import BuiltinMethodType, CellType, MemberDescriptorType, ModuleType
 from typing import Any
 
@@ -21,7 +22,7 @@ import gevent.monkey
 from greenline.hub.patching import keeps_originals_on_purpose
 
 OURS = "greenline."
-KEPT = ("gevent.", "greenlet.", "_frozen_importlib.", OURS)
+KEPT = ("gevent.", "greenlet.", "gunicorn.", "_frozen_importlib.", OURS)
 
 
 def exchange() -> None:
@@ -47,17 +48,25 @@ class _Exchange:
 
     def __init__(self, kinds: dict[type, Callable[[], Any]]) -> None:
         self._kinds = kinds
-        self._made: dict[int, tuple[Any, Any]] = {}  # the native one as well: its id stays its own
+        # By id; the native one as well, so that no other object gets its id.
+        self._made: dict[int, tuple[Any, Any]] = {}
 
     def run(self) -> None:
         kinds, holders, kept = self._kinds.keys(), [], set[int]()
         for each in gc.get_objects():
             held, is_class = gc.get_referents(each), issubclass(type(each), type)
-            if is_class or _is_kept(each):
-                kept.update(id(one) for one in held if type(one) is dict)
+            is_kept, dicts = _is_kept(each), [one for one in held if type(one) is dict]
+            if is_class or is_kept:
+                kept.update(map(id, dicts))
+            if is_kept:
+                # What the application holds of it as well stays one object.
+                for one in chain(held, *(each.values() for each in dicts)):
+                    if type(one) in kinds:
+                        self._made[id(one)] = one, one
+                continue
             if is_class:
                 held = list(vars(each).values())
-            if not kinds.isdisjoint(map(type, held)) and not _is_kept(each):
+            if not kinds.isdisjoint(map(type, held)):
                 holders.append(each)
         for each in holders:
             if id(each) not in kept:
@@ -101,9 +110,9 @@ class _Exchange:
             new = self._new(value.__self__)
             return value if new is value.__self__ else getattr(new, value.__name__)
         make = self._kinds.get(type(value))
-        if make is None or not _is_idle(value):
-            return value
-        return self._made.setdefault(id(value), (value, make()))[1]
+        if make is not None and id(value) not in self._made:
+            self._made[id(value)] = value, make() if _is_idle(value) else value
+        return value if make is None else self._made[id(value)][1]
 
 
 def _is_kept(holder: Any) -> bool:

@@ -1,28 +1,22 @@
 """The worker is green, or refuses to start and says who is to blame."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers.support import CHECKOUT, Databases, Service, service
 from tests.helpers.watch import listening_sockets, sockets
 
-# What a gunicorn.conf.py, or a module named early that it imports, says; who is to blame then.
+# What a module says that gunicorn.conf.py imports, and what is to blame then.
 EARLY = {
-    "pymongo": ("import pymongo", "", "pymongo"),
-    "a socket in the config itself": ("from socket import socket", "", "__config__ (socket from"),
-    "a lock": (
-        "import early",
-        "from threading import Lock\nLOCK = Lock()",
-        "early (LOCK is a lock",
+    "a subclass": ("import socket\nclass Mine(socket.socket): ...", "early (Mine"),
+    "a default": (
+        "import time\ndef rest(sleep=time.sleep): ...",
+        "early (rest's default from time)",
     ),
-    "a subclass": (
-        "import early",
-        "import threading\nclass Mine(threading.local): ...",
-        "early (Mine",
-    ),
-    "sleep": ("import early", "from time import sleep as rest", "early (rest from time)"),
 }
+EXCHANGED = "from socket import socket\nfrom threading import Lock\nimport pymongo\nLOCK = Lock()"
 THREE_WORKERS = {"WEB_CONCURRENCY": "3"}
 
 
@@ -44,16 +38,29 @@ def test_serves_with_warnings_as_errors(databases: Databases) -> None:
         assert "Traceback" not in greenline.log
 
 
-@pytest.mark.parametrize(("line", "module", "culprit"), EARLY.values(), ids=EARLY)
+def early(folder: Path, module: str) -> dict[str, Any]:
+    """Return how a service is started whose gunicorn.conf.py imports *module*."""
+    (folder / "early.py").write_text(module)
+    config = folder / "early.conf.py"
+    config.write_text(f"import early\n{(CHECKOUT / 'gunicorn.conf.py').read_text()}")
+    return {"config": str(config), "more": {**THREE_WORKERS, "PYTHONPATH": str(folder)}}
+
+
+def test_serves_with_what_the_worker_exchanges(databases: Databases, tmp_path: Path) -> None:
+    """Names and locks from before the patching."""
+    started = early(tmp_path, EXCHANGED)
+    with service({**databases.environ, **started.pop("more")}, **started) as greenline:
+        assert greenline.get("/states").status == 200
+
+
+@pytest.mark.parametrize(("module", "culprit"), EARLY.values(), ids=EARLY)
 def test_refuses_what_was_imported_before_patching(
-    databases: Databases, tmp_path: Path, line: str, module: str, culprit: str
+    databases: Databases, tmp_path: Path, module: str, culprit: str
 ) -> None:
     """A gunicorn.conf.py that imports too early stops gunicorn, which names the module."""
-    (tmp_path / "early.py").write_text(module)
-    config = tmp_path / "early.conf.py"
-    config.write_text(f"{line}\n{(CHECKOUT / 'gunicorn.conf.py').read_text()}")
-    environ = {**databases.environ, **THREE_WORKERS, "PYTHONPATH": str(tmp_path)}
-    with service(environ, config=str(config), wait=False) as greenline:
+    started = early(tmp_path, module)
+    environ = {**databases.environ, **started.pop("more")}
+    with service(environ, wait=False, **started) as greenline:
         log = refused(greenline)
     assert "imported before the standard library was patched" in log
     assert culprit in log

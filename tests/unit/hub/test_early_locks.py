@@ -10,17 +10,18 @@ Kept.__module__ = "greenline.example"
 kept, other, both = Kept(), Other(), threading.Lock()
 vars(kept), vars(other)  # now each has a dict of its own
 kept.lock, other.lock, other.same, other.held = threading.Lock(), both, both, threading.Lock()
+other.of_kept = kept.lock
 other.held.acquire()
 from greenline.patch import patch_all; patch_all()
 print(*(type(each).__module__ for each in (kept.lock, other.lock, other.held)))
-print(other.lock is other.same is both)
+print(other.lock is other.same is both, other.of_kept is kept.lock)
 """
 
 
 def test_what_is_held_and_what_is_ours_stays_as_it_is() -> None:
     """A lock that is exchanged is the same one everywhere."""
     said = run(["python", "-c", KINDS], {"PYTHONPATH": str(CHECKOUT)}).stdout
-    assert said == "_thread gevent.thread _thread\nTrue\n"
+    assert said == "_thread gevent.thread _thread\nTrue True\n"
 
 
 def test_nothing_is_exchanged_beside_another_thread() -> None:
@@ -30,4 +31,4 @@ def test_nothing_is_exchanged_beside_another_thread() -> None:
         "threading.Thread(target=other.held.acquire, daemon=True).start()\nfrom greenline",
     )
     said = run(["python", "-c", program], {"PYTHONPATH": str(CHECKOUT)}).stdout
-    assert said == "_thread _thread _thread\nTrue\n"
+    assert said == "_thread _thread _thread\nTrue True\n"
