@@ -1080,9 +1080,7 @@ LIBRARIES = (
     ),
     Library(
         "sentry-sdk", ("sentry_sdk",), "https://docs.sentry.io/platforms/python/",
-        "deaf", ask_sentry, start=start_sentry, instead=AFTER_PATCHING,
-        note="imported before patching it sends nothing over HTTPS: a RecursionError in ssl, which "
-        "it logs in debug mode alone",
+        "deaf", ask_sentry, start=start_sentry,
     ),
     Library(
         "opentelemetry-sdk", ("opentelemetry.sdk", "opentelemetry.exporter"),
