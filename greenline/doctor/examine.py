@@ -114,6 +114,7 @@ def _found(module: Module, facts: Facts, *, is_configuration: bool) -> Iterator[
             line = getattr(node, "lineno", 0)
             if (code, line, what) not in seen:
                 seen.add((code, line, what))
+                # It does not matter who imports a file that patches.
                 is_doubtful = is_unreached and code.level == Level.WARNING and code != PATCHED_LATE
                 level = Level.REMARK if is_doubtful else code.level
                 yield Finding(code._replace(level=level), module.path, line, what)

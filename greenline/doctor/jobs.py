@@ -40,12 +40,12 @@ def mark(modules: Sequence[Module], commands: Iterable[Module]) -> None:
     :param commands: files of commands that are not examined themselves.
     """
     files = {_name(each): each for each in (*commands, *modules)}
-    jobs = {name for name in files if any(map(JOBS.fullmatch, name.split(".")))}
+    jobs = _named(JOBS, files)
     serving = {name for name, each in files.items() if name not in jobs and _serves(each)}
     if serving:
         jobs |= _reached(jobs, files) - _reached(serving, files)
-        loaded = {name for name in files if any(map(LOADED.fullmatch, name.split(".")))}
-        for name in files.keys() - jobs - _reached(serving | (loaded - jobs), files):
+        loaded = _named(LOADED, files) - jobs
+        for name in files.keys() - jobs - _reached(serving | loaded, files):
             module = files[name]
             module.scopes[module.tree].is_unreached = True
     for name in jobs:
@@ -57,6 +57,11 @@ def _name(module: Module) -> str:
     """Return the name that other files import it by."""
     name = ".".join(PurePosixPath(module.path).with_suffix("").parts)
     return name.removeprefix("src.").removesuffix(".__init__")
+
+
+def _named(words: re.Pattern[str], names: Iterable[str]) -> set[str]:
+    """Return those of *names* with a part that *words* matches."""
+    return {name for name in names if any(map(words.fullmatch, name.split(".")))}
 
 
 def _serves(module: Module) -> bool:

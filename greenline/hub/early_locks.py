@@ -2,10 +2,11 @@
 Exchange the locks and queues that were made before the patching for ones that wait in the hub.
 
 What gunicorn's configuration or preload_app has imported holds native locks: the second greenlet
-that waits for one blocks the hub, and so the first, which holds it, for ever. A native RLock is
-worse: to it all greenlets are one thread, and it lets each of them in. A lock that nobody holds and
-a queue without items can be exchanged, wherever it is kept: in a global, a class, an object, a list
-or a closure. The locks of gevent, gunicorn, greenline and the standard library's modules stay.
+that waits for one blocks the hub. The first greenlet, which holds it, never runs again. A native
+RLock keeps no greenlet out, because all of them run in one thread. An object is exchanged where
+this is safe: a lock that nobody holds, and a queue without items. It may be kept in a global, a
+class, an object, a list or a closure. The locks of gevent, gunicorn, greenline and the standard
+library's modules stay.
 """
 
 import gc
@@ -118,9 +119,13 @@ class _Exchange:
 def _is_kept(holder: Any) -> bool:
     """Return whether it is gevent's, or of the standard library's globals."""
     # Not isinstance(): a proxy answers for another object.
-    if type(holder) is ModuleType:
-        return keeps_originals_on_purpose(holder.__name__) or holder.__name__.startswith(KEPT)
-    name = holder.__module__ if issubclass(type(holder), type) else type(holder).__module__
+    kind = type(holder)
+    if kind is ModuleType:
+        name = holder.__name__
+        if keeps_originals_on_purpose(name):
+            return True
+    else:
+        name = holder.__module__ if issubclass(kind, type) else kind.__module__
     return f"{name}.".startswith(KEPT)
 
 

@@ -76,10 +76,7 @@ def imported_early() -> Iterator[str]:
         type(_original("_thread", "allocate_lock")()),
         _original("_thread", "RLock"),
     )
-    # A copy, as below: reading an attribute may import a module that is loaded lazily.
-    for module in list(sys.modules.values()):
-        if not isinstance(module, ModuleType) or keeps_originals_on_purpose(module.__name__):
-            continue
+    for module in _modules():
         for name, value in _held_by(module):
             if id(value) in originals:
                 yield f"{module.__name__} ({name} from {originals[id(value)][0]})"
@@ -109,11 +106,18 @@ def _held_by(module: ModuleType) -> Iterator[tuple[str, Any]]:
 def rebind() -> None:
     """Give the modules that hold an unpatched original in a global the patched one."""
     originals = dict(_originals())
+    for module in _modules():
+        for name, value in list(vars(module).items()):
+            if found := originals.get(id(value)):
+                vars(module)[name] = getattr(sys.modules[found[0]], found[1])
+
+
+def _modules() -> Iterator[ModuleType]:
+    """Yield the modules that should hold no unpatched original."""
+    # A copy, as below: reading an attribute may import a module that is loaded lazily.
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType) and not keeps_originals_on_purpose(module.__name__):
-            for name, value in list(vars(module).items()):
-                if found := originals.get(id(value)):
-                    vars(module)[name] = getattr(sys.modules[found[0]], found[1])
+            yield module
 
 
 def _originals() -> Iterator[tuple[int, tuple[str, str]]]:
@@ -130,7 +134,7 @@ def _original(module_name: str, name: str) -> Any:
 
 
 def keeps_originals_on_purpose(module_name: str) -> bool:
-    """Return whether the module is of gevent, of the standard library, or of a tool for threads."""
+    """Return whether the module is of gevent, the standard library, a debugger or a tracer."""
     package = module_name.partition(".")[0]
     return (
         package in sys.stdlib_module_names

@@ -140,6 +140,7 @@ def test_preload_as_an_option_is_found(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert "GL206 warning preload_app\n  --preload in GUNICORN_CMD_ARGS" in done.stdout
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("value", ["True", "bool(int('1'))"], ids=["constant", "expression"])
