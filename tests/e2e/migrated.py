@@ -40,7 +40,6 @@ class Migrated:
     :param table: a table that the read needs; while it is locked the read waits.
     :param pins: what pip installs before step 1.
     :param warned: each warning of step 4: the modules that it names, and its reason.
-    :param without: arguments of gunicorn that avoid the warnings, as the page says.
     :param workers: how many the old server had, if it was a uWSGI, and the new one has.
     :param was: the arguments of a uWSGI that is the old server; None: it is gunicorn.
     """
@@ -49,7 +48,6 @@ class Migrated:
     table: str
     pins: tuple[str, ...] = ()
     warned: tuple[tuple[str, str], ...] = ()
-    without: str | None = None
     workers: int = 2
     was: str | None = None
 
@@ -113,7 +111,6 @@ MIGRATED = (
         "objects",
         # kinto.ini has a formatter of dockerflow, which imports them.
         warned=(("pyramid.config, pyramid.threadlocal, pyramid.view, transaction", PASTED),),
-        without="--log-config ''",
     ),
     Migrated(BY_NAME["mlflow"], "runs"),
     Migrated(
