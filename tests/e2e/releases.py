@@ -51,6 +51,7 @@ class Releases:
             yield running
         finally:
             running.stop()
+            print(running.log)  # pytest shows it if the test fails
 
 
 def serving(running: Service) -> set[int]:
