@@ -131,6 +131,10 @@ def _examine(
     project = load(Path(target if is_path else ".").resolve(), packages)
     deployed = [] if is_path else list(deployment.findings(project))
     facts = _facts(project)
+    if not is_path:
+        seen = imports.probe(project, target)
+        loaded = (project.shown(Path(each)) for each in seen.get("loaded", ()))
+        facts = facts._replace(loaded=frozenset(loaded))
     if any(each.code == PRELOADED for each in deployed):
         facts = facts._replace(is_preloaded=True)
     examined = examine(project, facts, _tracked)
@@ -139,7 +143,6 @@ def _examine(
         what = "--preload in GUNICORN_CMD_ARGS"
         examined.add(project, [Finding(PRELOADED, "", 0, what)])
     if not is_path:
-        seen = imports.probe(project, target)
         examined.add(project, imports.findings(project, target, seen))
         known = [*examined.findings, *(each for each, _ in examined.ignored)]
         is_known = any(each.code == PRELOADED for each in known)  # it is written in the file

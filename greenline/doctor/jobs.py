@@ -1,9 +1,10 @@
 """
 Find the files that no request runs: of jobs, daemons and commands, and what only these import.
 
-The names of files and folders say which these are, and imports of web frameworks which files serve
-requests. Where no file does, as in a library, the names alone count. Of a file that is neither, and
-that no file of requests imports, it is not known whether a request runs it.
+The names of files and folders say which these are. What serves requests is what the import of the
+application has loaded, with what frameworks load by its name; where it was not imported, it is what
+imports a web framework. Where no file does, as in a library, the names alone count. Of a file that
+is neither, and that no file of requests imports, it is not known whether a request runs it.
 """
 
 import re
@@ -18,7 +19,7 @@ JOBS = re.compile(
     r"|celery(?:_\w+)?|pytest_plugin|\w+_integrationtests|(?:\w+_)?cli|scripts|manage|__main__"
 )
 # What frameworks load by its name.
-LOADED = re.compile(
+BY_NAME = re.compile(
     r"admin|api|apps|context_processors|fields|forms?|handlers|hooks|middlewares?|models?|providers?"
     r"|receivers|serializers|signals|storages?|templatetags|urls|views?|(?:\w+_)?backends?"
 )
@@ -32,20 +33,26 @@ FRAMEWORKS = re.compile(
 )
 
 
-def mark(modules: Sequence[Module], commands: Iterable[Module]) -> None:
+def mark(
+    modules: Sequence[Module], commands: Iterable[Module], loaded: Collection[str] = ()
+) -> None:
     """
     Mark the files that no request runs, and those of which it is not known.
 
     :param modules: the first-party files.
     :param commands: files of commands that are not examined themselves.
+    :param loaded: the paths of those that the import of the application loads. Default: not known.
     """
     files = {_name(each): each for each in (*commands, *modules)}
-    jobs = _named(JOBS, files)
-    serving = {name for name, each in files.items() if name not in jobs and _serves(each)}
+    jobs, by_name = _named(JOBS, files), _named(BY_NAME, files)
+    if loaded:
+        serving = {name for name, each in files.items() if each.path in loaded} | by_name
+    else:
+        serving = {name for name, each in files.items() if _serves(each)}
+    serving -= jobs
     if serving:
         jobs |= _reached(jobs, files) - _reached(serving, files)
-        loaded = _named(LOADED, files) - jobs
-        for name in files.keys() - jobs - _reached(serving | loaded, files):
+        for name in files.keys() - jobs - _reached(serving | by_name - jobs, files):
             module = files[name]
             module.scopes[module.tree].is_unreached = True
     for name in jobs:

@@ -167,7 +167,9 @@ def run(target: str, folder: str, configuration: str) -> dict[str, Any]:
     watcher = Watcher(folder)
     watcher.start()
     module, _, name = target.partition(":")
-    found: dict[str, Any] = {"early": [], "left": [], "error": None, "seconds": 0.0}
+    found: dict[str, Any] = {
+        "early": [], "left": [], "loaded": [], "error": None, "seconds": 0.0
+    }  # fmt: skip
     sys.path.insert(0, folder)
     try:
         is_preloaded = _configure(folder, configuration, found)
@@ -182,6 +184,7 @@ def run(target: str, folder: str, configuration: str) -> dict[str, Any]:
         if is_preloaded:
             found["early"] = _patched(watcher)
         found["left"] = list(watcher.left())
+        found["loaded"] = list(_loaded(folder))
     except BaseException as error:  # sys.exit() of the application, too
         found["error"] = _described(error, module)
         found["path"], found["line"] = _place(error, folder)
@@ -213,6 +216,14 @@ def _patched(watcher: Watcher) -> list[Event]:
         {"what": each} | watcher.modules.get(each.partition(" ")[0], {})
         for each in sorted(set(patching.imported_early()))
     ]
+
+
+def _loaded(folder: str) -> Iterator[str]:
+    """Yield the application's own files that are loaded."""
+    for module in list(sys.modules.values()):
+        path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if isinstance(path, str) and is_own(path, folder):
+            yield path
 
 
 def _look_up(module: Any, expression: str) -> None:

@@ -1,12 +1,15 @@
 """greenline.doctor.imports: an application is imported in a child, whatever it does there."""
 
+import json
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from greenline.cli import main
 from greenline.doctor import imports
 from greenline.doctor.project import Project, load
 
@@ -202,3 +205,18 @@ def test_the_configuration_that_an_option_names(
         1,
         f"early (Own is built on an unpatched class) {by}",
     )
+
+
+def test_the_files_that_an_import_loads_are_those_of_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of another program, which may serve requests as well, is a remark."""
+    call = "import requests\n\n\ndef send(url):\n    requests.post(url)\n"
+    (tmp_path / "app.py").write_text(f"import mail\n{APP}")
+    (tmp_path / "mail.py").write_text(call)
+    (tmp_path / "other.py").write_text(f"import flask\n{call}")
+    monkeypatch.chdir(tmp_path)
+    document = json.loads(CliRunner().invoke(main, ["doctor", "app:application", "--json"]).output)
+    assert [
+        (each["path"], each["level"]) for each in document["findings"] if each["code"] == "GL213"
+    ] == [("mail.py", "warning"), ("other.py", "remark")]

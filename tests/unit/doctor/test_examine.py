@@ -125,6 +125,30 @@ def test_what_no_file_of_requests_imports_is_a_remark(
 
 
 @pytest.mark.parametrize(
+    ("files", "loaded", "levels"),
+    [({}, ["app", "mail"], [Level.WARNING]),
+     ({"app": "def look():\n    from . import mail\n"}, ["app"], [Level.WARNING]),
+     ({"signals": "from . import mail\n"}, ["app"], [Level.WARNING]),
+     ({"signals": "from . import mail\n", "tasks": "from . import mail\n"}, ["app"],
+      [Level.WARNING]),
+     ({"other": VIEW}, ["app"], [Level.REMARK]),
+     ({"other": VIEW, "tasks": "from . import mail\n"}, ["app"], [])],
+    ids=["loaded", "a loaded one's import", "a name that is loaded", "that and a job",
+         "another program", "another program and a job"],
+)  # fmt: skip
+def test_what_the_application_loads_serves_requests(
+    tmp_path: Path, files: dict[str, str], loaded: list[str], levels: list[Level]
+) -> None:
+    """And not what another program of the project imports, although that serves requests too."""
+    (tmp_path / "shop").mkdir()
+    for name, text in {"app": "", "mail": CALL, **files}.items():
+        (tmp_path / f"shop/{name}.py").write_text(text)
+    facts = Facts(loaded=frozenset(f"shop/{name}.py" for name in loaded))
+    found = examine(load(tmp_path), facts).findings
+    assert [each.level for each in found if each.code.code == "GL213"] == levels
+
+
+@pytest.mark.parametrize(
     ("files", "count"),
     [({"shop/views.py": "import flask\n", "shop/tasks.py": "from shop.mail import send\n"}, 0),
      ({"shop/views.py": "import flask\n",
