@@ -73,6 +73,12 @@ class Use(NamedTuple):
     name: str
     is_at_import: bool
 
+    @property
+    def is_of_requests(self) -> bool:
+        """Whether it is known that a file of requests has it or imports the file."""
+        scope = self.module.scopes[self.module.tree]
+        return not (scope.is_job or scope.is_unreached)
+
 
 def findings(
     project: Project, modules: Sequence[Module]
@@ -116,18 +122,18 @@ def _of_record(
     unpatched: set[str],
 ) -> Iterator[tuple[Finding, Module | None]]:
     own = [each for each in uses if any(_is_in(each.name, one) for one in record.modules)]
-    is_used = bool(own)
+    of_requests = [each for each in own if each.is_of_requests]
     name = canonicalize_name(record.name)
     # An extra or a back end counts where somebody installs it and has the application use it.
     is_optional = bool(mandatory) and name not in mandatory
-    is_sure = installed(record.name) is not None and not is_optional
+    is_installed = installed(record.name) is not None
     calls = [call for module in modules for call in module.calls]
     if record.when is not None and not _does(record.when, uses, calls):
         return
     # A hook of gunicorn.conf.py that imports it, such as post_fork, runs after the patching.
     early = [each for each in own if each.is_at_import and each.module.path in unpatched]
     if record.before_patching:
-        if is_used and not early:
+        if own and not early:
             yield _finding(UNPREPARED_DEPENDENCY, record, own[0])
         return
     if record.verdict in (PATCHED_FIRST, NEEDS_ORDER) and early:
@@ -138,12 +144,14 @@ def _of_record(
         return
     if _is_offloaded(record) or (record.needs and _does(record.needs, uses, calls)):
         return
-    if is_used:
+    if own:
+        level = code.level
         # A call that computes ends by itself, so it only makes the others late.
-        level = Level.REMARK if record.computes else code.level
-        if level == Level.ERROR and not is_sure:
+        if record.computes or not of_requests or (is_optional and not is_installed):
+            level = Level.REMARK
+        elif level == Level.ERROR and (is_optional or not is_installed):
             level = Level.WARNING
-        yield _finding(code._replace(level=level), record, own[0])
+        yield _finding(code._replace(level=level), record, (of_requests or own)[0])
     elif name in required and not record.computes:
         # Another library may need it: whether a request uses it is not known.
         what = f"{record.name} is required, and not imported here: {_reason(record)}"

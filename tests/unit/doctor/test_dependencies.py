@@ -94,6 +94,24 @@ def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -
     assert (finding.code.code, finding.level) == ("GL101", Level.WARNING)
 
 
+@pytest.mark.parametrize("job", ["tasks", "plugin"])
+def test_a_library_of_which_no_request_is_known(tmp_path: Path, packages: Path, job: str) -> None:
+    """It is a remark: nobody has installed an optional one, or only jobs and plugins import it."""
+    source, lines = "import MySQLdb\n", "flask\nmysqlclient\n"
+    (finding,) = examined(tmp_path, app=source).findings
+    assert finding.level == Level.WARNING
+    (tmp_path / "requirements.txt").write_text("flask\n")
+    (finding,) = examined(tmp_path).findings
+    assert finding.level == Level.REMARK
+    install(packages, "mysqlclient")
+    requirements.installed.cache_clear()
+    (tmp_path / "requirements.txt").write_text(lines)
+    (finding,) = examined(tmp_path, app="import flask\n", **{job: source}).findings
+    assert (finding.path, finding.level) == (f"{job}.py", Level.REMARK)
+    (finding,) = examined(tmp_path, web=f"import flask\n{source}").findings
+    assert (finding.path, finding.level) == ("web.py", Level.ERROR)
+
+
 def test_a_distribution_with_a_malformed_requirement(tmp_path: Path, packages: Path) -> None:
     """What else it needs is read all the same: pip has installed it."""
     install(packages, "shop-base", "toml (<1pytz>=2015.4)", "mysqlclient")
