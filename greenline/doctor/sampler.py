@@ -2,9 +2,10 @@
 Record what the main thread does while its event loop does not run.
 
 A native thread looks every ``PERIOD_S`` whether the loop has run since the last look. If it has
-not, the stack of the main thread and its scheduler statistics are written to a file, which is read
-at the end: what waits uses no processor and does not wait for one. The native thread makes no
-object that the garbage collector tracks, for the reason in :mod:`greenline.hub.watchdog`.
+not, the stack of the main thread, its state and its CPU time are written to a file, which is read
+at the end: what waits sleeps and uses no CPU time. The time in which it waits for a processor, on a
+busy machine, is not the application's and is not counted. The native thread makes no object that
+the garbage collector tracks, for the reason in :mod:`greenline.hub.watchdog`.
 """
 
 import faulthandler
@@ -12,6 +13,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -23,10 +25,13 @@ from greenline.hub.watchdog import HUB, Stack, stack_of, without_collection
 
 PERIOD_S = 0.01
 BLOCK_S = 0.02  # what is shorter is not counted
-WAITING_SHARE = 0.5  # of the time of a block, without the processor: it waits
+COMPUTING_SHARE = 0.5  # of the time between two looks, on a processor: it computes
 NS = 1e-9
-SCHEDSTAT = "/proc/self/task/{}/schedstat"  # of Linux: Documentation/scheduler/sched-stats.rst
-RECORD = re.compile(r"^@ (\S+) (\S+) (\d+) (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S)
+# Of Linux: man 5 proc, and Documentation/scheduler/sched-stats.rst.
+STATE, STATISTICS = "/proc/self/task/{}/stat", "/proc/self/task/{}/schedstat"
+RUNNABLE = "R"
+MAX_BYTES = 512  # of each
+RECORD = re.compile(r"^@ (\S+) (\S+) (\S) (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S)
 
 
 class Record(NamedTuple):
@@ -35,15 +40,15 @@ class Record(NamedTuple):
 
     :param now_s: the time, float seconds of the monotonic clock.
     :param beat_s: when the loop has run last, float.
+    :param is_runnable: it has a processor or waits for one, bool.
     :param cpu_s: the CPU time of the main thread so far, float seconds.
-    :param queued_s: the time in which it has waited for a processor so far, float seconds.
     :param stack: its frames, the outermost first.
     """
 
     now_s: float
     beat_s: float
+    is_runnable: bool
     cpu_s: float
-    queued_s: float
     stack: Stack
 
 
@@ -53,7 +58,7 @@ class Sampler:
     def __init__(self) -> None:
         self._thread = 0
         self._beat_s = self._began_s = self._now_s = 0.0
-        self._statistics = -1
+        self._state = self._statistics = -1
         self._timer: Any = None
         self._file: Any = None
 
@@ -82,18 +87,22 @@ class Sampler:
     def _record(self, timer: Any) -> None:
         """Run in the native thread until the sampler is stopped."""
         sleep, write_head, fd = get_original("time", "sleep"), self._write_head, self._file.fileno()
-        statistics = self._statistics = os.open(SCHEDSTAT.format(os.getpid()), os.O_RDONLY)
+        files = [os.open(each.format(os.getpid()), os.O_RDONLY) for each in (STATE, STATISTICS)]
+        self._state, self._statistics = files
         while self._timer is timer:
             sleep(PERIOD_S)
             self._now_s = monotonic()
             if self._now_s - self._beat_s >= PERIOD_S:
                 without_collection(write_head)
                 faulthandler.dump_traceback(fd, True)
-        os.close(statistics)
+        for each in files:
+            os.close(each)
 
     def _write_head(self) -> None:
-        os.write(self._file.fileno(), b"@ %.4f %.4f " % (self._now_s, self._beat_s))
-        os.write(self._file.fileno(), os.pread(self._statistics, 100, 0))
+        # The name of the program, in parentheses, is before the state.
+        state = os.pread(self._state, MAX_BYTES, 0).rpartition(b") ")[2][:1]
+        os.write(self._file.fileno(), b"@ %.4f %.4f %s " % (self._now_s, self._beat_s, state))
+        os.write(self._file.fileno(), os.pread(self._statistics, MAX_BYTES, 0))
 
 
 def records(text: str, thread: int) -> Iterator[Record]:
@@ -103,11 +112,11 @@ def records(text: str, thread: int) -> Iterator[Record]:
     :param thread: the identity of the main thread, int.
     """
     section = re.compile(rf"^Thread 0x0*{thread:x}\b.*\n((?:  .*\n)*)", re.M)
-    for now_s, beat_s, cpu_ns, queued_ns, dump in RECORD.findall(text):
+    for now_s, beat_s, state, cpu_ns, dump in RECORD.findall(text):
         found = section.search(dump)
         if found is not None:
             yield Record(
-                float(now_s), float(beat_s), int(cpu_ns) * NS, int(queued_ns) * NS,
+                float(now_s), float(beat_s), state == RUNNABLE, int(cpu_ns) * NS,
                 stack_of(found[1]),
             )  # fmt: skip
 
@@ -128,9 +137,12 @@ def blocks(found: Iterator[Record], seconds: float) -> Blocks:
     for record in found:
         if last is None or last.beat_s != record.beat_s or _is_hub(record):
             _close(block, is_waiting, result, by_stack)
-            block = [] if _is_hub(record) else [record]
+            block, is_waiting = [] if _is_hub(record) else [record], False
         else:
-            was_waiting, is_waiting = is_waiting, _waits(last, record)
+            was_waiting = is_waiting
+            # One that is runnable and computes little waits for a processor: it does as before.
+            is_asleep = is_waiting or not record.is_runnable
+            is_waiting = is_asleep and not _computes(last, record)
             if len(block) > 1 and was_waiting != is_waiting:
                 _close(block, was_waiting, result, by_stack)
                 block = [last]
@@ -145,17 +157,21 @@ def _is_hub(record: Record) -> bool:
     return not record.stack or (record.stack[-1][0], record.stack[-1][2]) == HUB
 
 
-def _waits(last: Record, record: Record) -> bool:
-    # What waits for a processor is late because of other processes, and counts as computing.
-    busy_s = record.cpu_s - last.cpu_s + record.queued_s - last.queued_s
-    return busy_s < (1 - WAITING_SHARE) * (record.now_s - last.now_s)
+def _computes(last: Record, record: Record) -> bool:
+    return record.cpu_s - last.cpu_s >= COMPUTING_SHARE * (record.now_s - last.now_s)
 
 
 def _close(
     block: list[Record], is_waiting: bool, result: Blocks, by_stack: dict[Any, Site]
 ) -> None:
     """Count a block that has ended."""
-    took_s = block[-1].now_s - block[0].now_s + PERIOD_S if len(block) > 1 else 0.0
+    if is_waiting:
+        slept_s = (
+            each.now_s - last.now_s for last, each in pairwise(block) if not each.is_runnable
+        )
+        took_s = PERIOD_S + sum(slept_s)
+    else:
+        took_s = PERIOD_S + block[-1].cpu_s - block[0].cpu_s if block else 0.0
     if took_s < BLOCK_S:
         return
     if is_waiting:

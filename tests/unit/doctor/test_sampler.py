@@ -9,47 +9,56 @@ WAIT: Stack = [("app.py", 1, "view"), ("driver.py", 7, "query")]
 COMPUTE: Stack = [("app.py", 2, "view"), ("app.py", 9, "total")]
 IDLE: Stack = [("hub.py", 1, "main"), (HUB[0], 5, HUB[1])]
 DUMP = """\
-@ 12.0000 11.5000 250000000 1000000 7
+@ 12.0000 11.5000 R 250000000 1000000 7
 Thread 0x00000000000012ab (most recent call first):
   File "driver.py", line 7 in query
   File "app.py", line 1 in view
 
 Thread 0x00000000000012ac (most recent call first):
   File "other.py", line 3 in run
-@ 12.0100 11.5000 260000000 1000000 8
+@ 12.0100 11.5000 S 260000000 1000000 8
 Thread 0x00000000000012ab (most recent call first):
   File "app.py", line 1 in view
 """
 
 
-def look(ms: int, *, beat_ms: int = 0, cpu_ms: int = 0, queued_ms: int = 0, stack: Stack) -> Record:
-    return Record(ms / 1000, beat_ms / 1000, cpu_ms / 1000, queued_ms / 1000, stack)
+def look(
+    ms: int, *, beat_ms: int = 0, is_runnable: bool = False, cpu_ms: int = 0, stack: Stack
+) -> Record:
+    return Record(ms / 1000, beat_ms / 1000, is_runnable, cpu_ms / 1000, stack)
 
 
 def test_records_are_read_from_what_faulthandler_writes() -> None:
-    """Of the main thread alone, with the scheduler's figures in seconds."""
+    """Of the main thread alone, with its state and its CPU time in seconds."""
     first, second = records(DUMP, 0x12AB)
-    assert first == Record(12.0, 11.5, 0.25, 0.001, [("app.py", 1, "view"), WAIT[1]])
+    assert first == Record(12.0, 11.5, True, 0.25, [("app.py", 1, "view"), WAIT[1]])
     assert second.stack == [("app.py", 1, "view")]
+    assert not second.is_runnable
 
 
 @pytest.mark.parametrize(
-    ("cpu", "queued", "waits"),
-    [(0, 0, True), (10, 0, False), (0, 10, False)],
-    ids=["waits", "computes", "waits for a processor"],
+    ("cpu", "is_runnable", "waits"),
+    [(0, False, True), (10, True, False), (10, False, False)],
+    ids=["waits", "computes", "computes, and sleeps for a moment"],
 )
-def test_a_block_waits_or_computes(cpu: int, queued: int, waits: bool) -> None:
-    """A wait for a processor is the machine's, and no wait of the application."""
-    found = blocks(
-        iter([
-            look(10 * n, cpu_ms=cpu * n, queued_ms=queued * n, stack=WAIT) for n in range(1, 6)
-        ]),
-        1.0,
-    )  # fmt: skip
+def test_a_block_waits_or_computes(cpu: int, is_runnable: bool, waits: bool) -> None:
+    """By its CPU time, and by its state."""
+    looks = [look(10 * n, is_runnable=is_runnable, cpu_ms=cpu * n, stack=WAIT) for n in range(1, 6)]
+    found = blocks(iter(looks), 1.0)
     (site,) = found.sites
     assert (site.waits, site.count, site.stack) == (waits, 1, WAIT)
     assert site.total_s == site.longest_s == pytest.approx(0.05)
     assert (found.waits_s, found.computes_s) == pytest.approx((0.05, 0) if waits else (0, 0.05))
+
+
+@pytest.mark.parametrize(("cpu", "found_s"), [(0, (0.05, 0)), (10, (0, 0.05))])
+def test_a_wait_for_a_processor_does_not_count(cpu: int, found_s: tuple[float, float]) -> None:
+    """It is the machine's: neither after a wait, nor after computing, nor alone."""
+    looks = [look(10 * n, is_runnable=cpu > 0, cpu_ms=cpu * n, stack=WAIT) for n in range(1, 6)]
+    looks += [look(10 * n, is_runnable=True, cpu_ms=cpu * 5, stack=WAIT) for n in range(6, 20)]
+    found = blocks(iter(looks), 1.0)
+    assert (found.waits_s, found.computes_s) == pytest.approx(found_s)
+    assert blocks(iter(looks[5:]), 1.0).sites == []
 
 
 def test_a_loop_that_has_run_begins_another_block() -> None:
