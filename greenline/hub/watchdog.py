@@ -1,7 +1,8 @@
 """
 Notice that the hub is blocked, and name the function that blocks it.
 
-A timer in the hub measures how late it ran. A native thread records the stack of the hub's thread
+A timer in the hub measures how late it ran, less the time in which it waited for a processor: that
+is no block, and has a log entry of its own. A native thread records the stack of the hub's thread
 in the meantime, several times for each block; the hub evaluates the records and logs when it runs
 again, at most once in ``LOG_EVERY_S``. A hub that is stuck may never run again: then the thread
 writes to stderr itself. gevent's own monitor traces every switch (a third of a microsecond each),
@@ -29,6 +30,7 @@ import re
 import traceback
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from time import monotonic, thread_time
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,6 +39,7 @@ from gevent.hub import Hub
 from gevent.monkey import get_original
 
 LOG_EVERY_S = 10.0
+STATISTICS, STATISTICS_BYTES = "/proc/self/task/{}/schedstat", 100  # of Linux: sched-stats.rst
 RECORDS = 4  # of the stack, in each limit_s
 NUMBERS = 6  # values of a record in the notes
 MAX_SHARE = 0.01  # of the CPU, for records: each takes 5 us for each frame of each thread
@@ -104,8 +107,10 @@ class Watchdog:
         self._blocked = 0
         self._longest_s = 0.0
         self._unlogged = 0
-        self._logged_s = -LOG_EVERY_S
+        self._logged_s = self._wait_logged_s = -LOG_EVERY_S
         self._beat_s = 0.0
+        self._queued_s = 0.0  # in which the thread has waited for a processor, until the beat
+        self._statistics = -1
         self._timer: Any = None
         self._loop: Any = None
         self._thread = 0
@@ -128,7 +133,10 @@ class Watchdog:
         # faulthandler writes with the interpreter's lock held: into memory, so that it never waits.
         self._fd = os.memfd_create("greenline-watchdog")
         self._loop = gevent.get_hub().loop
-        self._beat_s = monotonic()
+        with suppress(OSError):  # a kernel without it
+            thread = get_original("_thread", "get_native_id")()
+            self._statistics = os.open(STATISTICS.format(thread), os.O_RDONLY)
+        self._beat_s, self._queued_s = monotonic(), self._queued()
         self._timer = self._loop.timer(self._period_s, self._period_s, ref=False)
         self._timer.start(self._beat)
         self._start_thread()
@@ -138,6 +146,15 @@ class Watchdog:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.close()
+            if self._statistics >= 0:
+                os.close(self._statistics)
+                self._statistics = -1
+
+    def _queued(self) -> float:
+        """Return for how long the thread has waited for a processor so far, in seconds."""
+        if self._statistics < 0:
+            return 0.0
+        return int(os.pread(self._statistics, STATISTICS_BYTES, 0).split()[1]) / 1e9
 
     def _start_thread(self) -> None:
         sleep, all_threads = get_original("time", "sleep"), True
@@ -146,13 +163,17 @@ class Watchdog:
 
     def _beat(self) -> None:
         """Note the time in the hub, and a block if it is late."""
-        now = monotonic()
+        now, queued_s = monotonic(), self._queued()
         late_s = now - self._beat_s - self._period_s
+        waited_s = queued_s - self._queued_s
         try:
-            if late_s >= self._limit_s:
-                self._note_block(late_s, now)
+            if late_s - waited_s >= self._limit_s:
+                self._note_block(late_s - waited_s, now)
+            elif late_s >= self._limit_s:
+                self._note_wait(late_s, waited_s, now)
         finally:
-            self._beat_s = now  # not before: the thread deletes its records after a new beat
+            # Not before: the thread deletes its records after a new beat.
+            self._beat_s, self._queued_s = now, queued_s
         if self._failure and now - self._restarted_s >= LOG_EVERY_S:
             self._restarted_s = now
             gevent.spawn(self._restart)
@@ -170,6 +191,13 @@ class Watchdog:
         # Not here: a log handler may wait, and the hub must not.
         gevent.spawn(_log, late_s, records, self._limit_s, self._unlogged, self._advise)
         self._logged_s, self._unlogged = now, 0
+
+    def _note_wait(self, late_s: float, waited_s: float, now: float) -> None:
+        if now - self._wait_logged_s >= LOG_EVERY_S:
+            self._wait_logged_s = now
+            text = "the hub was %.0f ms late: for %.0f ms it waited for a processor"
+            # It may have begun to wait before the beat was due.
+            gevent.spawn(log.warning, text, late_s * 1000, min(waited_s, late_s) * 1000)
 
     def _restart(self) -> None:
         """Log the end of the native thread, and start another one."""

@@ -129,8 +129,8 @@ def test_a_blocked_hub_is_logged_with_the_culprit(tmp_path: Path) -> None:
         "    start_response('200 OK', [('Content-Length', '0')])\n"
         "    return []\n"
         "def burn():\n"
-        "    end = time.monotonic() + 0.5\n"
-        "    while time.monotonic() < end:\n"
+        "    end = time.thread_time() + 0.5\n"
+        "    while time.thread_time() < end:\n"
         "        pass\n"
     )
     with hosting("busy:app", PYTHONPATH=str(tmp_path)) as running:
