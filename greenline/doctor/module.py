@@ -37,6 +37,7 @@ class Scope:
         self.is_job = False  # of a module that no request runs
         self.is_unreached = False  # of a module that no file of requests imports
         self.background: set[ast.AST] = set()  # of a module: the functions that threads run
+        self.dotted: dict[ast.expr, str] = {}  # of the expressions that were looked up here
         self._names: dict[str, ast.expr | str | None] = {}
 
     def bind(self, name: str, value: ast.expr | str | None) -> None:
@@ -210,7 +211,7 @@ class Module:
 
     def name_of(self, node: ast.expr, scope: Scope) -> str:
         """Return the dotted name of an expression, empty if it is unknown."""
-        return _name_of(node, scope, set())
+        return _name_of(node, scope)
 
 
 def read(path: Path, shown: str) -> Module:
@@ -244,34 +245,38 @@ def _ignored(source: bytes) -> dict[int, set[str]]:
     return found
 
 
-def _name_of(node: ast.expr | str | None, scope: Scope, seen: set[int]) -> str:
+def _name_of(node: ast.expr | str | None, scope: Scope) -> str:
     if isinstance(node, str) or node is None:
         return node or ""
-    if id(node) in seen:  # x = x.y
-        return ""
-    seen = seen | {id(node)}
+    if node not in scope.dotted:
+        scope.dotted[node] = ""  # for x = x.y, which is looked up again before it is known
+        scope.dotted[node] = _built(node, scope)
+    return scope.dotted[node]
+
+
+def _built(node: ast.expr, scope: Scope) -> str:
     match node:
         case ast.Name(id=name):
             found = scope.find(name)
             if found is None:
                 return name
-            return _name_of(found[1], found[0], seen)
+            return _name_of(found[1], found[0])
         case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if scope.owner:
             owner = scope.owner
             found = owner.find(f"self.{name}") or (owner.find(name) if owner.has(name) else None)
-            return _name_of(found[1], found[0], seen) if found else ""
+            return _name_of(found[1], found[0]) if found else ""
         case ast.Attribute(value=value, attr=name):
-            base = _name_of(value, scope, seen)
+            base = _name_of(value, scope)
             return f"{base}.{name}" if base else ""
         case ast.Call(func=function, args=arguments):
-            base = _name_of(function, scope, seen)
+            base = _name_of(function, scope)
             if base == "contextlib.closing" and arguments:
-                return _name_of(arguments[0], scope, seen)
+                return _name_of(arguments[0], scope)
             return f"{base}()" if base else ""
         case ast.NamedExpr(value=value) | ast.Await(value=value):
-            return _name_of(value, scope, seen)
+            return _name_of(value, scope)
         case ast.BoolOp(values=[*_, value]):  # given or default()
-            return _name_of(value, scope, seen)
+            return _name_of(value, scope)
     return ""
 
 
@@ -292,14 +297,14 @@ class _Reader:
 
     def _background(self) -> Iterator[ast.AST]:
         """Yield the functions that only threads run: nothing else in the file calls them."""
-        given = {_last(each) for call in self._module.calls if (each := _target(call)) is not None}
-        given -= {_last(call.node.func) for call in self._module.calls}
+        given = {last(each) for call in self._module.calls if (each := _target(call)) is not None}
+        given -= {last(call.node.func) for call in self._module.calls}
         for node, scope in self._module.scopes.items():
             if not isinstance(node, ast.FunctionDef):
                 continue
             owner = scope.parent.node if scope.parent else None
             bases = owner.bases if isinstance(owner, ast.ClassDef) else ()
-            is_run = node.name == "run" and any(_last(each) == "Thread" for each in bases)
+            is_run = node.name == "run" and any(last(each) == "Thread" for each in bases)
             if is_run or node.name in given:
                 yield node
 
@@ -448,7 +453,7 @@ def _defaults(arguments: ast.arguments) -> list[ast.expr]:
 
 def _target(call: Call) -> ast.expr | None:
     """Return the function that a thread or an executor is to run."""
-    match _last(call.node.func):
+    match last(call.node.func):
         case "Thread" | "Process":
             return call.given("target", 1)
         case "Timer":
@@ -458,7 +463,7 @@ def _target(call: Call) -> ast.expr | None:
     return None
 
 
-def _last(node: ast.expr) -> str:
+def last(node: ast.AST) -> str:
     """Return the last name of a dotted one."""
     return str(getattr(node, "attr", getattr(node, "id", "")))
 

@@ -15,6 +15,8 @@ from tests.helpers.support import CHECKOUT, environ
 
 LIBRARY, MIN_LINES = "django", 100_000
 MAX_CPU_S = 20.0  # for so many lines; it takes about 5
+MAX_SMALL_CPU_S = 4.0  # of a small one; it takes about 0.5
+CHAINED = ".b()" * 2_000  # calls, each of the result of the one before
 COMMAND = """
 import atexit, resource
 atexit.register(lambda: print(sum(resource.getrusage(resource.RUSAGE_SELF)[:2])))
@@ -83,11 +85,15 @@ def test_what_takes_longer_than_a_moment_has_a_progress_bar(large: Reading) -> N
 
 
 def test_a_small_one_has_none_and_says_where_it_should_run(tmp_path: Path) -> None:
-    """The one line about the environment is in the output."""
-    (tmp_path / "app.py").write_text("x = 1\n")
+    """The one line about the environment is in the output; a chain of calls is a small one too."""
+    (tmp_path / "app.py").write_text(
+        f"def f(g):\n    try:\n        g{CHAINED}.read()\n"
+        f"    except BaseException as error:\n        print(g{CHAINED})\n        raise\n"
+    )
     (tmp_path / "requirements.txt").write_text("no-such-distribution\n")
     small = doctor(tmp_path)
     assert small.terminal == b""
+    assert small.cpu_s < MAX_SMALL_CPU_S
     note, numbers, _ = small.printed.splitlines()
     assert note.endswith("where the doctor runs: no-such-distribution")
-    assert numbers == "nothing found, in 1 lines"
+    assert numbers == "nothing found, in 6 lines"

@@ -5,7 +5,7 @@ import re
 
 from greenline.doctor.codes import SWALLOWS
 from greenline.doctor.findings import Facts, Found
-from greenline.doctor.module import Module, Scope, walked
+from greenline.doctor.module import Module, Scope, last, walked
 from greenline.doctor.rules.transactions import SERVICES
 
 EVERYTHING = (None, "BaseException", "builtins.BaseException")  # None: a bare except
@@ -14,7 +14,7 @@ LETS_GO = ("sys.exit", "os._exit", "os.abort", "exit", "quit", "sys.exc_info")
 RAISES = ("safe_reraise", "save_and_reraise_exception")
 # What reads memory, or a file of the disk, which blocks and is not interrupted.
 LOCAL = ("io.", "zipfile.", "tarfile.", "open()")
-LOGS = re.compile(r"print|traceback\.\w+|(?:.*\.)?_?log(?:ger|ging)?\.\w+", re.IGNORECASE)
+LOGGERS = re.compile(r"traceback|_?log(?:ger|ging)?", re.IGNORECASE)
 # First or last words in the names of what waits: for another service, a database, a lock or a
 # queue. A request is interrupted while it waits, and not while it computes.
 WAITS = {
@@ -67,10 +67,9 @@ def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
         return True
     if function.startswith(LOCAL):
         return False
-    names = [each for each in ast.walk(call.func) if isinstance(each, ast.Attribute)]
-    if any(each.attr == "objects" for each in names):  # a query of Django's
+    name = last(call.func)
+    if "objects" in (name, last(getattr(call.func, "value", call.func))):  # a query of Django's
         return True
-    name = getattr(call.func, "attr", "") or getattr(call.func, "id", "")
     words = name.lower().strip("_").split("_")
     return not WAITS.isdisjoint((words[0], words[-1]))
 
@@ -81,7 +80,7 @@ def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:
     logged = {
         name
         for each in walked(clause.body)
-        if isinstance(each, ast.Call) and LOGS.fullmatch(ast.unparse(each.func))
+        if isinstance(each, ast.Call) and _logs(each.func)
         for name in ast.walk(each)
     }
     for each in walked(clause.body):
@@ -93,4 +92,13 @@ def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:
                 return True
         if isinstance(each, ast.Name) and each.id == clause.name and each not in logged:
             return True
+    return False
+
+
+def _logs(function: ast.expr) -> bool:
+    match function:
+        case ast.Name(id=name):
+            return name == "print"
+        case ast.Attribute(value=logger):
+            return bool(LOGGERS.fullmatch(last(logger)))
     return False
