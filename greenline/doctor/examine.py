@@ -13,6 +13,7 @@ from greenline.doctor.module import Module, read
 from greenline.doctor.project import Project
 from greenline.doctor.rules import RULES
 from greenline.doctor.rules.imports import before_patching, preloading
+from greenline.doctor.rules.transactions import has_atomic_requests
 
 SOCKET_TIMEOUT = "socket.setdefaulttimeout"
 
@@ -68,7 +69,10 @@ def examine(
     modules = list(_modules(project, examined, track))
     jobs.mark(modules, _commands(project), facts.loaded)
     is_limited = any(call.name == SOCKET_TIMEOUT for each in modules for call in each.calls)
-    facts = facts._replace(has_socket_timeout=facts.has_socket_timeout or is_limited)
+    facts = facts._replace(
+        has_socket_timeout=facts.has_socket_timeout or is_limited,
+        has_atomic_requests=any(map(has_atomic_requests, modules)),
+    )
     for module in modules:
         is_configuration = module.path == project.configuration
         for finding in _found(module, facts, is_configuration=is_configuration):

@@ -168,6 +168,7 @@ class Module:
     :param tree: its syntax tree.
     :param lines: how many lines it has.
     :param ignored: the codes that a comment ignores, by line.
+    :param calls: its calls, in the order in which a function makes them.
     """
 
     path: str
@@ -418,8 +419,6 @@ class _Reader:
             case ast.If(test=test, orelse=otherwise) if _is_for_types(test):
                 self._visit_all(otherwise, site)
                 return
-            case ast.Call(func=function):
-                module.calls.append(Call(node, module.name_of(function, site.scope), site))
             case ast.Subscript():
                 module.subscripts.append((node, site))
             case ast.Compare():
@@ -437,6 +436,8 @@ class _Reader:
                 module.relative_imports += [".".join([*base, each.name]) for each in names]
         for child in ast.iter_child_nodes(node):
             self._visit(child, site)
+        if isinstance(node, ast.Call):  # after its arguments, which are evaluated before it
+            module.calls.append(Call(node, module.name_of(node.func, site.scope), site))
 
     def _visit_function(self, node: Function, site: Site) -> None:
         module = self._module

@@ -6,18 +6,22 @@ from collections.abc import Iterator
 
 from greenline.doctor.codes import HELD_ACROSS_CALL, SESSION_STATE, SLEEPS_IN_TRANSACTION
 from greenline.doctor.findings import Facts, Found
-from greenline.doctor.module import Call, Module
+from greenline.doctor.module import Call, Function, Module, Scope
+from greenline.doctor.rules.processes import is_view
 from greenline.doctor.rules.timeouts import SESSION, VERBS
 
+# A file that makes no `db` of Flask-SQLAlchemy imports it by this name.
+SESSION_OF_FLASK = r"(?:flask_sqlalchemy\.SQLAlchemy\(\)|(?:[\w.]+\.)?db)\.session"
 # What begins a transaction, or checks a connection out, for the length of a block or a function.
 TRANSACTION = re.compile(
-    r"""
+    rf"""
     django\.db\.transaction\.atomic (?:\(\))?
     | (?:psycopg2|psycopg|MySQLdb|pymysql)\.connect\(\) (?:\.transaction\(\))?
     | psycopg_pool\.ConnectionPool\(\)\.connection\(\)
     | (?:greenline\.)?sqlalchemy\.create_engine\(\)\.(?:begin|connect)\(\)
     | sqlalchemy\.orm\.(?:Session|sessionmaker\(\)|scoped_session\(\))\(\) (?:\.begin\(\))?
-    | flask_sqlalchemy\.SQLAlchemy\(\)\.(?:session|engine)\.(?:begin|begin_nested|connect)\(\)
+    | {SESSION_OF_FLASK}\.(?:begin|begin_nested)\(\)
+    | flask_sqlalchemy\.SQLAlchemy\(\)\.engine\.(?:begin|connect)\(\)
     """,
     re.VERBOSE,
 )
@@ -34,8 +38,20 @@ SERVICES = re.compile(
 )
 # A transaction without a block: from the first statement of a connection to its end.
 OWN = r"(?:(?:psycopg2|psycopg|MySQLdb|pymysql)\.connect|psycopg2\.pool\.\w+\(\)\.getconn)\(\)"
-BEGINS = re.compile(rf"{OWN}(?:\.cursor\(\))?\.(?:execute|executemany)")
-ENDS = re.compile(rf"{OWN}\.(?:commit|rollback|close)")
+ORM = (
+    r"sqlalchemy\.orm\.(?:(?:Session|sessionmaker\(\)|scoped_session\(\))\(\)|scoped_session\(\))"
+    rf"|{SESSION_OF_FLASK}"
+)
+# Not add(), which sends nothing.
+BEGINS = re.compile(
+    rf"{OWN}(?:\.cursor\(\))?\.(?:execute|executemany)"
+    rf"|(?:{ORM})\.(?:execute|flush|get|get_one|merge|query|refresh|scalars?)"
+)
+ENDS = re.compile(rf"(?:{OWN}|{ORM})\.(?:commit|rollback|close|remove)")
+NO_AUTOCOMMIT = "keyword(arg='autocommit', value=constant(value=false))"
+LEAVES = (ast.Return, ast.Raise, ast.Continue)
+ATOMIC_REQUESTS = re.compile(r"'ATOMIC_REQUESTS'(?:: |\] = )True")
+NOT_ATOMIC = {"django.db.transaction.non_atomic_requests"}
 SLEEPS = ("time.sleep", "gevent.sleep")
 # In the text of a statement.
 KEPT_BY_SESSION = re.compile(
@@ -54,34 +70,74 @@ def held_across(module: Module, facts: Facts) -> Found:
     """Find calls to other services, and sleeps, inside of a transaction."""
     without_block = set(_between(module))
     for call in module.calls:
-        if call.site.is_command:
+        if not _waits(call) or call.site.is_command:
             continue
-        if call not in without_block and not any(map(TRANSACTION.fullmatch, call.site.blocks)):
+        if (
+            call not in without_block
+            and not any(map(TRANSACTION.fullmatch, call.site.blocks))
+            and not (facts.has_atomic_requests and _is_of_a_view(module, call))
+        ):
             continue
-        if SERVICES.fullmatch(call.name):
-            yield HELD_ACROSS_CALL, call.node, f"{call.name}() in a transaction"
-        elif call.name in SLEEPS:
-            yield SLEEPS_IN_TRANSACTION, call.node, f"{call.name}() in a transaction"
+        code = SLEEPS_IN_TRANSACTION if call.name in SLEEPS else HELD_ACROSS_CALL
+        yield code, call.node, f"{call.name}() in a transaction"
+
+
+def _waits(call: Call) -> bool:
+    return call.name in SLEEPS or bool(SERVICES.fullmatch(call.name))
+
+
+def has_atomic_requests(module: Module) -> bool:
+    """Return whether it has settings of Django that make each view a transaction."""
+    is_settings = module.scopes[module.tree].has("DATABASES")
+    return is_settings and bool(ATOMIC_REQUESTS.search(ast.unparse(module.tree)))
+
+
+def _is_of_a_view(module: Module, call: Call) -> bool:
+    """Return whether a view of Django's, or a function that it calls, makes the call."""
+    sites = [call.site, *module.callers(call.site)]
+    return any(is_view(each) and NOT_ATOMIC.isdisjoint(each.blocks) for each in sites)
 
 
 def _between(module: Module) -> Iterator[Call]:
-    """Yield the calls between a statement and the commit() after it, in one function."""
+    """Yield what waits between a statement and the commit() after it, in one function."""
     if not any(BEGINS.fullmatch(call.name) for call in module.calls):
         return
-    if "autocommit" in ast.dump(module.tree).lower():  # each statement may stand alone
+    # Each statement may stand alone.
+    if "autocommit" in ast.dump(module.tree).lower().replace(NO_AUTOCOMMIT, ""):
         return
-    begun: dict[ast.AST, list[Call]] = {}
+    made: dict[Scope, list[Call]] = {}
     for call in module.calls:
-        function = call.site.scope.function
-        if function is None:
-            continue
-        if BEGINS.fullmatch(call.name):
-            begun.setdefault(function, [])
-        elif ENDS.fullmatch(call.name):
-            between = begun.pop(function, [])
-            yield from between if call.name.endswith(".commit") else []
-        elif function in begun:
-            begun[function].append(call)
+        is_of_transactions = BEGINS.fullmatch(call.name) or ENDS.fullmatch(call.name)
+        if isinstance(call.site.scope.node, Function) and (is_of_transactions or _waits(call)):
+            made.setdefault(call.site.scope, []).append(call)
+    for calls in made.values():
+        for at, call in enumerate(calls):
+            if not _waits(call):
+                continue
+            before = [
+                each.name for each in calls[:at] if not _waits(each) and _may_precede(each, call)
+            ]
+            is_committed = any(
+                each.name.endswith(".commit") and _may_precede(call, each) for each in calls[at:]
+            )
+            if before and BEGINS.fullmatch(before[-1]) and is_committed:
+                yield call
+
+
+def _may_precede(first: Call, second: Call) -> bool:
+    """Return whether one run of a function may make both calls: no branch is in between."""
+    line = second.node.lineno
+    for node in ast.walk(second.site.scope.node):
+        for suite in (getattr(node, name, None) for name in ("body", "orelse")):
+            if not isinstance(suite, list) or not suite:  # of an expression
+                continue
+            end = suite[-1].end_lineno
+            if not suite[0].lineno <= first.node.lineno <= end < line:
+                continue
+            is_else = isinstance(node, ast.If) and line <= (node.end_lineno or 0)
+            if is_else or isinstance(suite[-1], LEAVES):
+                return False
+    return True
 
 
 def session_state(module: Module, facts: Facts) -> Found:

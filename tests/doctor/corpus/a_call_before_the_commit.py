@@ -23,3 +23,10 @@ def pay_in_cursor(url, number):
         with connection.cursor() as cursor:
             cursor.execute("select 1")
         connection.commit()
+
+
+def pay_the_price(url, number):
+    connection = psycopg2.connect(url)
+    cursor = connection.cursor()
+    cursor.execute("select %s", [requests.get("http://localhost", timeout=5).text])
+    connection.commit()
