@@ -176,7 +176,7 @@ class Module:
     lines: int
     ignored: dict[int, set[str]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    tries: list[tuple[ast.Try, Site]] = field(default_factory=list)
+    tries: list[tuple[ast.Try | ast.TryStar, Site]] = field(default_factory=list)
     whiles: list[tuple[ast.While, Site]] = field(default_factory=list)
     subscripts: list[tuple[ast.Subscript, Site]] = field(default_factory=list)
     compares: list[tuple[ast.Compare, Site]] = field(default_factory=list)
@@ -423,7 +423,7 @@ class _Reader:
                 module.subscripts.append((node, site))
             case ast.Compare():
                 module.compares.append((node, site))
-            case ast.Try():
+            case ast.Try() | ast.TryStar():
                 module.tries.append((node, site))
             case ast.While():
                 module.whiles.append((node, site))

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 
 from greenline.doctor.codes import SWALLOWS
 from greenline.doctor.findings import Facts, Found
@@ -14,7 +15,14 @@ LETS_GO = ("sys.exit", "os._exit", "os.abort", "exit", "quit", "sys.exc_info")
 RAISES = ("safe_reraise", "save_and_reraise_exception")
 # What reads memory, or a file of the disk, which blocks and is not interrupted.
 LOCAL = ("io.", "zipfile.", "tarfile.", "open()")
+# Calls that show the exception, or ask for its kind.
+SHOWS = {"print", "str", "repr", "format", "type", "isinstance"}
 LOGGERS = re.compile(r"traceback|_?log(?:ger|ging)?", re.IGNORECASE)
+# Each method of redis, except for those that send nothing.
+REDIS = re.compile(
+    r"redis\.(?:(?:client\.)?(?:Strict)?Redis(?:\.from_url)?|from_url)\(\)\."
+    r"(?!close|lock|pipeline|pubsub|register_script)\w+"
+)
 # First or last words in the names of what waits: for another service, a database, a lock or a
 # queue. A request is interrupted while it waits, and not while it computes.
 WAITS = {
@@ -26,7 +34,7 @@ WAITS = {
 
 
 def swallowing(module: Module, facts: Facts) -> Found:
-    """Find clauses that catch all exceptions, around calls that may wait, and go on."""
+    """Find clauses that end all exceptions, around calls that may wait, and go on."""
     for node, site in module.tries:
         # A coroutine is not interrupted: the greenlet that runs its loop is.
         if not isinstance(site.scope.function, ast.FunctionDef) or site.is_command:
@@ -41,6 +49,9 @@ def swallowing(module: Module, facts: Facts) -> Found:
             if not _goes_away(module, clause, site.scope):
                 what = "except:" if clause.type is None else "except BaseException:"
                 yield SWALLOWS, clause, what
+        for each in walked(node.finalbody):
+            if isinstance(each, ast.Return):
+                yield SWALLOWS, each, "return in finally:"
 
 
 def suppressing(module: Module, facts: Facts) -> Found:
@@ -63,7 +74,7 @@ def _waits(module: Module, body: list[ast.stmt], scope: Scope) -> bool:
 
 def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
     function = module.name_of(call.func, scope)
-    if SERVICES.fullmatch(function):
+    if SERVICES.fullmatch(function) or REDIS.fullmatch(function):
         return True
     if function.startswith(LOCAL):
         return False
@@ -76,13 +87,7 @@ def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
 
 def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:
     """Return whether it raises, ends the process, or keeps the exception for later."""
-    # An exception that is logged or printed, and nothing else, is not kept.
-    logged = {
-        name
-        for each in walked(clause.body)
-        if isinstance(each, ast.Call) and _logs(each.func)
-        for name in ast.walk(each)
-    }
+    shown = {name for each in walked(clause.body) for name in _shown(each)}
     for each in walked(clause.body):
         if isinstance(each, ast.Raise):
             return True
@@ -90,15 +95,19 @@ def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:
             name = module.name_of(each.func, scope)
             if name in LETS_GO or name.rpartition(".")[2] in RAISES:
                 return True
-        if isinstance(each, ast.Name) and each.id == clause.name and each not in logged:
+        if isinstance(each, ast.Name) and each.id == clause.name and each not in shown:
             return True
     return False
 
 
-def _logs(function: ast.expr) -> bool:
-    match function:
-        case ast.Name(id=name):
-            return name == "print"
-        case ast.Attribute(value=logger):
-            return bool(LOGGERS.fullmatch(last(logger)))
-    return False
+def _shown(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what *node* has in it and does not keep: it shows it, or takes a part of it."""
+    match node:
+        case ast.Attribute(value=value, attr=attr) if attr != "with_traceback":
+            yield value
+        case ast.JoinedStr() | ast.BinOp():
+            yield from ast.walk(node)
+        case ast.Call(func=ast.Attribute(value=logger)) if LOGGERS.fullmatch(last(logger)):
+            yield from ast.walk(node)
+        case ast.Call(func=function) if last(function) in SHOWS:
+            yield from ast.walk(node)
