@@ -1,6 +1,8 @@
 """Event loops, and loops that wait for nothing."""
 
 import ast
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from greenline.doctor.codes import CURRENT_LOOP, SHARED_LOOP, SPINS
 from greenline.doctor.findings import Facts, Found
@@ -16,10 +18,11 @@ RUN = ("run_until_complete", "run_forever")
 CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.datetime.now")
 # Methods of queues, events, threads and locks that only look.
 LOOKS = ("empty", "full", "is_set", "isSet", "is_alive", "locked")
-# What ends a loop, or lets something else run in between.
-WAYS_OUT = (
-    ast.Return, ast.Break, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await,
-    ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.Delete,
+ENDS = (ast.Return, ast.Break, ast.Raise)
+# What changes a condition, or may wait: also an iterator and the beginning of a with block.
+CHANGES = (
+    ast.Yield, ast.YieldFrom, ast.Await, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.Delete,
+    ast.For, ast.While, ast.With, ast.Try, ast.Match,
 )  # fmt: skip
 
 
@@ -76,13 +79,37 @@ def spinning(module: Module, facts: Facts) -> Found:
     for loop, site in module.whiles:
         if site.scope.function is None or isinstance(site.scope.function, ast.AsyncFunctionDef):
             continue
-        nodes = list(walked([*loop.body, ast.Expr(loop.test)]))
-        calls = [each for each in nodes if isinstance(each, ast.Call)]
+        ends = list(_ends(loop.body, []))
+        conditions = [each for _, each in ends]
+        if [] in conditions:
+            continue
+        once = {each for end, _ in ends for statement in end for each in ast.walk(statement)}
+        nodes = [each for each in walked([*loop.body, ast.Expr(loop.test)]) if each not in once]
         waits = any(
             module.name_of(each.func, site.scope) not in CLOCKS
             and getattr(each.func, "attr", "") not in LOOKS
-            for each in calls
+            for each in nodes
+            if isinstance(each, ast.Call)
         )
-        if waits or any(isinstance(each, WAYS_OUT) for each in nodes):
+        counted = _names(each.target for each in nodes if isinstance(each, ast.AugAssign))
+        asked = _names([loop.test, *chain.from_iterable(conditions)])
+        if waits or counted & asked or any(isinstance(each, CHANGES) for each in nodes):
             continue
         yield SPINS, loop, "while without a wait"
+
+
+def _names(expressions: Iterable[ast.expr]) -> set[str]:
+    nodes = chain.from_iterable(map(ast.walk, expressions))
+    return {each.id for each in nodes if isinstance(each, ast.Name)}
+
+
+def _ends(
+    body: list[ast.stmt], conditions: list[ast.expr]
+) -> Iterator[tuple[list[ast.stmt], list[ast.expr]]]:
+    """Yield the suites that end a loop, which run once, each with its conditions."""
+    for node in body:
+        if isinstance(node, ENDS):
+            yield body, conditions
+        elif isinstance(node, ast.If):
+            for suite in (node.body, node.orelse):
+                yield from _ends(suite, [*conditions, node.test])
