@@ -134,7 +134,8 @@ def _examine(
     if not is_path:
         seen = imports.probe(project, target)
         loaded = (project.shown(Path(each)) for each in seen.get("loaded", ()))
-        facts = facts._replace(loaded=frozenset(loaded))
+        target_file = project.shown(Path(seen.get("target", "")))
+        facts = facts._replace(loaded=frozenset(loaded), target=target_file)
     if any(each.code == PRELOADED for each in deployed):
         facts = facts._replace(is_preloaded=True)
     examined = examine(project, facts, _tracked)

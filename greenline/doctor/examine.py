@@ -67,7 +67,7 @@ def examine(
     """
     examined = Examined()
     modules = list(_modules(project, examined, track))
-    jobs.mark(modules, _commands(project), facts.loaded)
+    jobs.mark(modules, _commands(project), facts.loaded, facts.target)
     is_limited = any(call.name == SOCKET_TIMEOUT for each in modules for call in each.calls)
     facts = facts._replace(
         has_socket_timeout=facts.has_socket_timeout or is_limited,

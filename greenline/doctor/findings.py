@@ -68,6 +68,7 @@ class Facts(NamedTuple):
     :param has_atomic_requests: Django's settings make each view a transaction, bool.
     :param loaded: the files that the import of the application loads, as findings show them, str;
         empty: it was not imported.
+    :param target: the file of these that has the application, str; empty: it was not imported.
     """
 
     is_preloaded: bool = False
@@ -76,6 +77,7 @@ class Facts(NamedTuple):
     has_redis_timeout: bool = False
     has_atomic_requests: bool = False
     loaded: frozenset[str] = frozenset()
+    target: str = ""
 
 
 Found = Iterator[tuple[Code, ast.AST, str]]

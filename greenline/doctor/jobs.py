@@ -3,15 +3,18 @@ Find the files that no request runs: of jobs, daemons and commands, and what onl
 
 The names of files and folders say which these are. What serves requests is what the import of the
 application has loaded, with what frameworks load by its name; where it was not imported, it is what
-imports a web framework. Where no file does, as in a library, the names alone count. Of a file that
-is neither, and that no file of requests imports, it is not known whether a request runs it.
+imports a web framework. Where no file does, as in a library, the names alone count. The name of a
+file that has a view or is the application's own, and that of its folder, say nothing. Of a file
+that is neither, and that no file of requests imports, it is not known whether a request runs it.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import PurePosixPath
 
 from greenline.doctor.module import Module
+from greenline.doctor.rules.processes import is_view
 
 # Of folders and files.
 JOBS = re.compile(
@@ -34,7 +37,10 @@ FRAMEWORKS = re.compile(
 
 
 def mark(
-    modules: Sequence[Module], commands: Iterable[Module], loaded: Collection[str] = ()
+    modules: Sequence[Module],
+    commands: Iterable[Module],
+    loaded: Collection[str] = (),
+    target: str = "",
 ) -> None:
     """
     Mark the files that no request runs, and those of which it is not known.
@@ -42,9 +48,14 @@ def mark(
     :param modules: the first-party files.
     :param commands: files of commands that are not examined themselves.
     :param loaded: the paths of those that the import of the application loads. Default: not known.
+    :param target: the path of the one that has the application. Default: not known.
     """
     files = {_name(each): each for each in (*commands, *modules)}
-    jobs, by_name = _named(JOBS, files), _named(BY_NAME, files)
+    answering = {
+        each for name in files if files[name].path == target or _has_view(files[name])
+        for each in _prefixes(name)
+    }  # fmt: skip
+    jobs, by_name = _named(JOBS, files, answering), _named(BY_NAME, files)
     if loaded:
         serving = {name for name, each in files.items() if each.path in loaded} | by_name
     else:
@@ -66,9 +77,27 @@ def _name(module: Module) -> str:
     return name.removeprefix("src.").removesuffix(".__init__")
 
 
-def _named(words: re.Pattern[str], names: Iterable[str]) -> set[str]:
-    """Return those of *names* with a part that *words* matches."""
-    return {name for name in names if any(map(words.fullmatch, name.split(".")))}
+def _named(words: re.Pattern[str], names: Iterable[str], without: Collection[str] = ()) -> set[str]:
+    """Return those of *names* of which a part, unless it ends one of *without*, matches *words*."""
+    return {
+        name
+        for name in names
+        if any(
+            words.fullmatch(prefix.rpartition(".")[2])
+            for prefix in _prefixes(name)
+            if prefix not in without
+        )
+    }
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """Yield the names of the folders that *name* is in, the outermost first, and *name*."""
+    return accumulate(name.split("."), "{}.{}".format)
+
+
+def _has_view(module: Module) -> bool:
+    # pytest's fixtures may have an argument named request, too.
+    return _serves(module) and any(is_view(call.site) for call in module.calls)
 
 
 def _serves(module: Module) -> bool:

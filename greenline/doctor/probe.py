@@ -185,6 +185,7 @@ def run(target: str, folder: str, configuration: str) -> dict[str, Any]:
             found["early"] = _patched(watcher)
         found["left"] = list(watcher.left())
         found["loaded"] = list(_loaded(folder))
+        found["target"] = vars(sys.modules[module]).get("__file__") or ""
     except BaseException as error:  # sys.exit() of the application, too
         found["error"] = _described(error, module)
         found["path"], found["line"] = _place(error, folder)

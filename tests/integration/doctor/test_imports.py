@@ -210,13 +210,15 @@ def test_the_configuration_that_an_option_names(
 def test_the_files_that_an_import_loads_are_those_of_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call of another program, which may serve requests as well, is a remark."""
+    """Whatever their names; a call of another program, which may serve too, is a remark."""
     call = "import requests\n\n\ndef send(url):\n    requests.post(url)\n"
-    (tmp_path / "app.py").write_text(f"import mail\n{APP}")
+    (tmp_path / "tasks.py").write_text(f"import mail\n{call}{APP}")
     (tmp_path / "mail.py").write_text(call)
     (tmp_path / "other.py").write_text(f"import flask\n{call}")
     monkeypatch.chdir(tmp_path)
-    document = json.loads(CliRunner().invoke(main, ["doctor", "app:application", "--json"]).output)
+    output = CliRunner().invoke(main, ["doctor", "tasks:application", "--json"]).output
     assert [
-        (each["path"], each["level"]) for each in document["findings"] if each["code"] == "GL213"
-    ] == [("mail.py", "warning"), ("other.py", "remark")]
+        (each["path"], each["level"])
+        for each in json.loads(output)["findings"]
+        if each["code"] == "GL213"
+    ] == [("mail.py", "warning"), ("tasks.py", "warning"), ("other.py", "remark")]

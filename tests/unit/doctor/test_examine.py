@@ -100,6 +100,9 @@ def test_no_request_runs_a_job(tmp_path: Path, path: str, count: int) -> None:
 
 
 CALL = "import requests\n\n\ndef send(url):\n    requests.post(url)\n"
+ROUTE = "import flask\n\nbp = flask.Blueprint('x', __name__)\n\n\n"
+ROUTE += "@bp.get('/')\ndef show():\n    return send(flask.request.url)\n"
+FIXTURE = "import pytest\n\n\n@pytest.fixture\ndef shop(request):\n    return str(request)\n"
 VIEW = "import flask\nfrom . import mail\n"
 
 
@@ -122,6 +125,31 @@ def test_what_no_file_of_requests_imports_is_a_remark(
         (tmp_path / path).write_text(text)
     found = examine(load(tmp_path), Facts()).findings
     assert [each.level for each in found if each.code.code == "GL213"] == [level]
+
+
+@pytest.mark.parametrize(
+    ("files", "target", "count"),
+    [({"tasks.py": ROUTE + CALL}, "", 1),
+     ({"jobs/web.py": ROUTE + CALL}, "", 1),
+     ({"jobs/web.py": ROUTE, "jobs/mail.py": CALL}, "", 1),
+     ({"jobs/web.py": ROUTE, "jobs/tasks.py": CALL}, "", 0),
+     ({"web/jobs.py": ROUTE, "jobs/mail.py": CALL}, "", 0),
+     ({"web.py": ROUTE, "pytest_plugin.py": FIXTURE + CALL}, "", 0),
+     ({"web.py": ROUTE, "tasks.py": CALL}, "tasks.py", 1),
+     ({"web.py": ROUTE, "tasks.py": CALL}, "web.py", 0)],
+    ids=["a file", "a folder", "beside a view", "a job beside a view", "another folder",
+         "a fixture", "the application's own", "another one's"],
+)  # fmt: skip
+def test_what_has_a_view_is_no_job(
+    tmp_path: Path, files: dict[str, str], target: str, count: int
+) -> None:
+    """Whatever its name and that of its folder; nor is the file that has the application."""
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    facts = Facts(loaded=frozenset(files) if target else frozenset(), target=target)
+    codes = [each.code.code for each in examine(load(tmp_path), facts).findings]
+    assert codes.count("GL213") == count
 
 
 @pytest.mark.parametrize(
