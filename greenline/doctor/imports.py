@@ -48,7 +48,8 @@ def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, 
             stderr=printed,
             pass_fds=(fd,),
             start_new_session=True,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            # gunicorn's default folder is PWD, by whatever links it leads there.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PWD": str(project.folder)},
         )
         try:
             status = child.wait(limit_s)

@@ -6,10 +6,8 @@ to a file descriptor, whatever else the application prints. :func:`greenline.doc
 starts it, with the descriptor, the target, the folder and the configuration as arguments.
 """
 
-import importlib
 import json
 import os
-import runpy
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,10 +18,14 @@ from types import FrameType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from gunicorn import util
+from gunicorn.app.wsgiapp import WSGIApplication
+
 MAX_EVENTS = 200
 INSTALLED = f"site-packages{os.sep}"
 WRITING = os.O_WRONLY | os.O_RDWR
 DESCRIPTORS = Path("/proc/self/fd")  # of Linux
+CONFIGURATION = "__config__"  # gunicorn imports its configuration by this name
 # What an import may do that others notice.
 WATCHED = {
     "socket.connect": "connects to",
@@ -44,14 +46,16 @@ class Watcher:
     none: an audit event is raised for ``import a.b``, but neither for ``a`` nor by importlib.
 
     :param folder: where the application's own files are.
+    :param configuration: the path of gunicorn's configuration, as it is shown.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, configuration: str) -> None:
         self.events: list[Event] = []
         self.modules: dict[str, Event] = {}
         self._opened: dict[str, Event] = {}
         self._threads: WeakKeyDictionary[threading.Thread, Event] = WeakKeyDictionary()
         self._folder = folder
+        self._shown_as = {CONFIGURATION: configuration}
         self._is_on = False
 
     def start(self) -> None:
@@ -106,7 +110,7 @@ class Watcher:
 
     def _place(self, frame: FrameType | None) -> Event:
         """Return the innermost line of the application's own files, and the imports in progress."""
-        chain = [*_chain(frame)][::-1]
+        chain = [self._shown_as.get(each, each) for each in _chain(frame)][::-1]
         while frame is not None:
             if is_own(frame.f_code.co_filename, self._folder):
                 return {"path": frame.f_code.co_filename, "line": frame.f_lineno, "chain": chain}
@@ -164,21 +168,19 @@ def run(target: str, folder: str, configuration: str) -> dict[str, Any]:
     :param folder: the folder in which gunicorn is started.
     :param configuration: the path of gunicorn's configuration in it, which need not be there.
     """
-    watcher = Watcher(folder)
+    watcher = Watcher(folder, configuration)
     watcher.start()
-    module, _, name = target.partition(":")
+    module, _, _ = target.partition(":")
     found: dict[str, Any] = {
         "early": [], "left": [], "loaded": [], "error": None, "seconds": 0.0
     }  # fmt: skip
-    sys.path.insert(0, folder)
     try:
-        is_preloaded = _configure(folder, configuration, found)
+        is_preloaded = _configure(target, folder, configuration, found)
         if not is_preloaded:
             found["early"] = _patched(watcher)
         begun = monotonic()
         try:
-            loaded = importlib.import_module(module)
-            _look_up(loaded, name or "application")
+            util.import_app(target)
         finally:
             found["seconds"] = round(monotonic() - begun, 3)
         if is_preloaded:
@@ -193,18 +195,21 @@ def run(target: str, folder: str, configuration: str) -> dict[str, Any]:
     return found | {"events": watcher.events}
 
 
-def _configure(folder: str, name: str, found: dict[str, Any]) -> bool:
-    """Execute gunicorn's configuration; return whether it preloads the application."""
-    path = Path(folder) / name
-    if not path.exists():
-        return False
+def _configure(target: str, folder: str, name: str, found: dict[str, Any]) -> bool:
+    """Apply gunicorn's configuration as gunicorn does; return whether it preloads *target*."""
+    sys.argv[:] = ["gunicorn", target]
     try:
-        names = runpy.run_path(str(path), run_name=name)
+        cfg = WSGIApplication().cfg
     except BaseException as error:  # sys.exit(), too
-        where, line = _place(error, folder)
-        found["configuration"] = {"error": _described(error, name), "path": where, "line": line}
+        # After an error of the configuration gunicorn exits: that line is none of the application.
+        cause = error if _place(error, folder)[0] else error.__context__ or error
+        where, line = _place(cause, folder)
+        found["configuration"] = {"error": _described(cause, name), "path": where, "line": line}
         return False
-    return bool(names.get("preload_app"))
+    os.environ.update(cfg.env)
+    for each in filter(None, (cfg.pythonpath or "").split(",")):  # as gunicorn's run() does
+        sys.path.insert(0, os.path.abspath(each))
+    return bool(cfg.preload_app)
 
 
 def _patched(watcher: Watcher) -> list[Event]:
@@ -225,18 +230,6 @@ def _loaded(folder: str) -> Iterator[str]:
         path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if isinstance(path, str) and is_own(path, folder):
             yield path
-
-
-def _look_up(module: Any, expression: str) -> None:
-    """Find the application in its module; a call such as ``create_app()`` is made."""
-    name, is_call, _ = expression.partition("(")
-    value = module
-    for part in name.split("."):
-        value = getattr(value, part)
-    if is_call:
-        value = value()
-    if not callable(value):
-        raise TypeError(f"{expression} is no WSGI application: {type(value).__name__}")
 
 
 def _described(error: BaseException, module: str) -> str:

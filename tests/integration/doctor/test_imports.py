@@ -56,8 +56,8 @@ def test_one_that_cannot_be_imported(tmp_path: Path, source: str, line: int, rea
     ("target", "reason"),
     [
         ("nowhere:app", "there is no module nowhere"),
-        ("app:missing", "AttributeError: module 'app' has no attribute 'missing'"),
-        ("app:__name__", "TypeError: __name__ is no WSGI application: str"),
+        ("app:missing", "AppImportError: Failed to find attribute 'missing' in 'app'."),
+        ("app:__name__", "AppImportError: Application object must be callable."),
     ],
     ids=["module", "attribute", "no callable"],
 )
@@ -83,10 +83,11 @@ def test_one_that_prints_megabytes(tmp_path: Path) -> None:
 
 
 def test_a_factory_in_a_folder_with_a_blank(tmp_path: Path) -> None:
-    """``create_app()`` is called, as gunicorn does."""
+    """It is called with the arguments that are given, as gunicorn does."""
     folder = tmp_path / "my shop"
     folder.mkdir()
-    assert probed(folder, "def create_app():\n    return application", "app:create_app()") == []
+    source = "def create_app(name):\n    return {'prod': application}[name]"
+    assert probed(folder, source, "app:create_app('prod')") == []
 
 
 def test_what_an_import_does(tmp_path: Path) -> None:
@@ -170,27 +171,53 @@ def test_what_gunicorns_configuration_imports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("source", "line", "reason"),
     [
-        ("bind = 1 / 0", "ZeroDivisionError: division by zero"),
-        ("import sys; sys.exit('no key')", "it ends the process (sys.exit('no key'))"),
+        ("bind = 1 / 0", 2, "ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit('no key')", 2, "it ends the process (sys.exit('no key'))"),
+        ("try: bind = 1 / 0\nexcept Exception: exit(2)", 3, "it ends the process (sys.exit(2))"),
+        ("workers = -1", 0, "ValueError: Value must be positive: -1"),
     ],
-    ids=["error", "exit"],
+    ids=["error", "exit", "exit after an error", "value"],
 )
-def test_gunicorns_configuration_fails(tmp_path: Path, source: str, reason: str) -> None:
+def test_gunicorns_configuration_fails(tmp_path: Path, source: str, line: int, reason: str) -> None:
     """It is named, with its line, and the application is imported all the same."""
     found = probed(
         tmp_path, "import subprocess\nsubprocess.run(['true'])", gunicorn_conf=f"\n{source}"
     )
-    assert found[0] == ("GL301", "gunicorn.conf.py", 2, f"gunicorn.conf.py: {reason}")
+    assert found[0] == ("GL301", "gunicorn.conf.py", line, f"gunicorn.conf.py: {reason}")
     assert [each[:3] for each in found[1:]] == [("GL304", "app.py", 2)]
 
 
 @pytest.mark.parametrize(
-    "option", ["-c deploy/shop.py", "--config=file:deploy/shop.py", "-c python:deploy.shop"]
+    ("configuration", "options"),
+    [
+        ("raw_env = ['SHOP=1']\npythonpath = 'lib'\nchdir = 'web'\n", ""),
+        ("", "--env SHOP=1 --pythonpath lib --chdir web"),
+    ],
+    ids=["configuration", "options"],
+)
+def test_what_gunicorn_sets_for_the_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configuration: str, options: str
+) -> None:
+    """The folder, the environment and the path, by its configuration or GUNICORN_CMD_ARGS."""
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", options)
+    (tmp_path / "web/lib").mkdir(parents=True)
+    (tmp_path / "web/lib/library.py").write_text("")
+    (tmp_path / "web/shop.py").write_text(f"import os, library\nos.environ['SHOP']\n{APP}")
+    assert probed(tmp_path, "", "shop", gunicorn_conf=configuration) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [
+        ("-c deploy/shop.py", "deploy/shop.py"),
+        ("--config=file:deploy/shop.py", "deploy/shop.py"),
+        ("-c python:deploy.shop", "deploy.shop"),
+    ],
 )
 def test_the_configuration_that_an_option_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, shown: str
 ) -> None:
     """In GUNICORN_CMD_ARGS, as gunicorn reads it; then gunicorn.conf.py is not executed."""
     monkeypatch.setenv("GUNICORN_CMD_ARGS", f"--workers 2 {option}")
@@ -198,7 +225,7 @@ def test_the_configuration_that_an_option_names(
     (tmp_path / "deploy/shop.py").write_text("import early\n")
     early = "import socket\nclass Own(socket.socket): pass\n"
     (found,) = probed(tmp_path, "", early=early, gunicorn_conf="bind = 1 / 0\n")
-    by = "(imported: deploy/shop.py -> early)"
+    by = f"(imported: {shown} -> early)"
     assert found == (
         "GL302",
         "deploy/shop.py",
@@ -216,6 +243,8 @@ def test_the_files_that_an_import_loads_are_those_of_requests(
     (tmp_path / "mail.py").write_text(call)
     (tmp_path / "other.py").write_text(f"import flask\n{call}")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(".")
+    monkeypatch.setenv("PWD", str(tmp_path / "link"))  # as a shell has it
     output = CliRunner().invoke(main, ["doctor", "tasks:application", "--json"]).output
     assert [
         (each["path"], each["level"])
