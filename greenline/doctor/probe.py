@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from types import FrameType, ModuleType
@@ -185,12 +186,16 @@ def run(target: str, folder: str, configuration: str) -> dict[str, Any]:
             found["seconds"] = round(monotonic() - begun, 3)
         if is_preloaded:
             found["early"] = _patched(watcher)
+        try:
+            _load_urls()
+            found["loaded"] = list(_loaded(folder))
+        except BaseException as error:  # which views there are is not known then
+            found |= _failed(error, "", folder)
+            found["error"] = f"its URLs: {found['error']}"
         found["left"] = list(watcher.left())
-        found["loaded"] = list(_loaded(folder))
         found["target"] = vars(sys.modules[module]).get("__file__") or ""
     except BaseException as error:  # sys.exit() of the application, too
-        found["error"] = _described(error, module)
-        found["path"], found["line"] = _place(error, folder)
+        found |= _failed(error, module, folder)
     watcher.stop()
     return found | {"events": watcher.events}
 
@@ -203,8 +208,7 @@ def _configure(target: str, folder: str, name: str, found: dict[str, Any]) -> bo
     except BaseException as error:  # sys.exit(), too
         # After an error of the configuration gunicorn exits: that line is none of the application.
         cause = error if _place(error, folder)[0] else error.__context__ or error
-        where, line = _place(cause, folder)
-        found["configuration"] = {"error": _described(cause, name), "path": where, "line": line}
+        found["configuration"] = _failed(cause, name, folder)
         return False
     os.environ.update(cfg.env)
     for each in filter(None, (cfg.pythonpath or "").split(",")):  # as gunicorn's run() does
@@ -224,12 +228,25 @@ def _patched(watcher: Watcher) -> list[Event]:
     ]
 
 
+def _load_urls() -> None:
+    """Import Django's URLs with their views, which Django itself does at the first request."""
+    settings = getattr(sys.modules.get("django.conf"), "settings", None)
+    if settings is not None and settings.configured and hasattr(settings, "ROOT_URLCONF"):
+        import_module("django.urls").get_resolver().url_patterns  # noqa: B018  it imports
+
+
 def _loaded(folder: str) -> Iterator[str]:
     """Yield the application's own files that are loaded."""
     for module in list(sys.modules.values()):
         path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if isinstance(path, str) and is_own(path, folder):
             yield path
+
+
+def _failed(error: BaseException, module: str, folder: str) -> dict[str, Any]:
+    """Describe the error of the import of *module*, and where it is raised."""
+    path, line = _place(error, folder)
+    return {"error": _described(error, module), "path": path, "line": line}
 
 
 def _described(error: BaseException, module: str) -> str:

@@ -251,3 +251,29 @@ def test_the_files_that_an_import_loads_are_those_of_requests(
         for each in json.loads(output)["findings"]
         if each["code"] == "GL213"
     ] == [("mail.py", "warning"), ("tasks.py", "warning"), ("other.py", "remark")]
+
+
+@pytest.mark.parametrize(
+    ("checkout", "expected"),
+    [("def pay(request): pass\n", []),
+     ("import subprocess\nsubprocess.run(['true'])\n1 / 0\n",
+      [("GL301", "checkout.py", 3, "app: its URLs: ZeroDivisionError: division by zero"),
+       ("GL304", "checkout.py", 2, "starts true (imported: routes -> checkout)")])],
+    ids=["loaded", "failing"],
+)  # fmt: skip
+def test_djangos_urls_are_loaded(tmp_path: Path, checkout: str, expected: list[Any]) -> None:
+    """Which it does at the first request itself; an error there hides nothing else."""
+    routes = "from django.urls import path\nimport checkout\n"
+    routes += "urlpatterns = [path('', checkout.pay)]\n"
+    source = (
+        "from django.conf import settings\nfrom django.core.wsgi import get_wsgi_application\n"
+        "settings.configure(ROOT_URLCONF='routes')\napplication = get_wsgi_application()\n"
+    )
+    for name, text in {"app": source, "routes": routes, "checkout": checkout}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    project = load(tmp_path)
+    seen = imports.probe(project, "app")
+    found = imports.findings(project, "app", seen)
+    assert [(each.code.code, each.path, each.line, each.what) for each in found] == expected
+    loaded = {Path(each).name for each in seen["loaded"]}
+    assert loaded == (set() if expected else {"app.py", "routes.py", "checkout.py"})
