@@ -107,12 +107,15 @@ def _serves(module: Module) -> bool:
 
 
 def _reached(names: Collection[str], files: Mapping[str, Module]) -> set[str]:
-    """Return *names*, and those of the files that they import, directly or not."""
+    """Return *names*, and those of the files that they import or name, directly or not."""
     found, left = set(names), list(names)
     while left:
         module = files[left.pop()]
         imported = [name for _, name, _ in module.imports]
         imported += [name.removeprefix("src.") for name in module.relative_imports]
+        # Frameworks import what settings and routes name when a request needs it.
+        strings = (text.replace(":", ".") for _, text, _ in module.strings)
+        imported += [text for text in strings if _is_named(text, files)]
         for each in imported:
             # from package import name: a module of that name, or a name in the package.
             name = each if each in files else each.rpartition(".")[0]
@@ -120,3 +123,12 @@ def _reached(names: Collection[str], files: Mapping[str, Module]) -> set[str]:
                 found.add(name)
                 left.append(name)
     return found
+
+
+def _is_named(text: str, files: Mapping[str, Module]) -> bool:
+    """Return whether *text* is the dotted name of one of *files*, or of something in one."""
+    package, _, name = text.rpartition(".")
+    module = files.get(package)
+    # In templates, checkout.html is neither.
+    is_in_one = module is not None and module.scopes[module.tree].has(name)
+    return is_in_one or (package != "" and text in files)

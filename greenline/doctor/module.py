@@ -181,6 +181,7 @@ class Module:
     subscripts: list[tuple[ast.Subscript, Site]] = field(default_factory=list)
     compares: list[tuple[ast.Compare, Site]] = field(default_factory=list)
     imports: list[tuple[ast.stmt, str, Site]] = field(default_factory=list)  # dotted names
+    strings: list[tuple[ast.Constant, str, Site]] = field(default_factory=list)
     relative_imports: list[str] = field(default_factory=list)  # from the project's folder on
     scopes: dict[ast.AST, Scope] = field(default_factory=dict)
 
@@ -419,6 +420,8 @@ class _Reader:
             case ast.If(test=test, orelse=otherwise) if _is_for_types(test):
                 self._visit_all(otherwise, site)
                 return
+            case ast.Constant(value=str(text)):
+                module.strings.append((node, text, site))
             case ast.Subscript():
                 module.subscripts.append((node, site))
             case ast.Compare():

@@ -113,8 +113,14 @@ VIEW = "import flask\nfrom . import mail\n"
      ({"shop/views.py": "from flask import current_app\n", "shop/mail.py": CALL}, Level.WARNING),
      ({"shop/views.py": "import flask\n", "shop/signals.py": CALL}, Level.WARNING),
      ({"shop/views.py": "import flask\n", "shop/signals.py": "from .mail import send\n",
-       "shop/mail.py": CALL}, Level.WARNING)],
-    ids=["no import", "a view's import", "no view", "a name that is loaded", "what that imports"],
+       "shop/mail.py": CALL}, Level.WARNING),
+     ({"views.py": "import flask\nLAZY = 'shop.mail:send'\n", "shop/mail.py": CALL},
+      Level.WARNING),
+     ({"views.py": "import flask\nURLS = 'shop.mail'\n", "shop/mail.py": CALL}, Level.WARNING),
+     ({"views.py": "import flask\nPAGES = 'shop.mail.html', 'mail'\n", "shop/mail.py": CALL,
+       "mail.py": ""}, Level.REMARK)],
+    ids=["no import", "a view's import", "no view", "a name that is loaded", "what that imports",
+         "a function by its name", "a file by its name", "another name"],
 )  # fmt: skip
 def test_what_no_file_of_requests_imports_is_a_remark(
     tmp_path: Path, files: dict[str, str], level: Level
