@@ -1,11 +1,13 @@
 """
 Find the libraries of an application that block the hub, or break, under a green worker.
 
-They are those that first-party code imports, those that the project declares, and what these
-need, as far as they are installed where the doctor runs. The verdicts are those of
+They are those that first-party code imports or names in a string, those that the project declares,
+and what these need, as far as they are installed where the doctor runs. The verdicts are those of
 :mod:`greenline.hub.compatibility`.
 """
 
+import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -49,6 +51,32 @@ NEVER_WAIT = {
     "zodbpickle", "zope-container", "zope-hookable", "zope-i18nmessageid", "zope-interface",
     "zope-proxy", "zope-security", "zstandard",
 }  # fmt: skip
+# What is imported for a URL of a database, by its scheme: SQLAlchemy's dialect and driver.
+DRIVERS = {
+    "mariadb+mysqlconnector": "mysql.connector",
+    "mariadb+mysqldb": "MySQLdb",
+    "mssql+pymssql": "pymssql",
+    "mssql+pyodbc": "pyodbc",
+    "mysql+mysqlconnector": "mysql.connector",
+    "mysql+mysqldb": "MySQLdb",
+    "mysql+pyodbc": "pyodbc",
+    "oracle+cx_oracle": "cx_Oracle",
+}
+# Without a driver, others than SQLAlchemy and Django may import another one.
+DEFAULT_DRIVERS = {"mariadb": "MySQLdb", "mssql": "pyodbc", "mysql": "MySQLdb"}
+WITH_DEFAULTS = ("sqlalchemy", "flask_sqlalchemy", "sqlmodel", "dj_database_url", "environ")
+URL = re.compile(r"(\w+)://.|(\w+\+\w+)(?:://|$)")
+# What Django imports for a database or a cache.
+BACK_ENDS = {
+    "django.contrib.gis.db.backends.mysql": "MySQLdb",
+    "django.core.cache.backends.memcached.MemcachedCache": "memcache",
+    "django.core.cache.backends.memcached.PyLibMCCache": "pylibmc",
+    "django.db.backends.mysql": "MySQLdb",
+    "mssql": "pyodbc",
+    "mysql.connector.django": "mysql.connector",
+}
+BACK_END_KEYS = ("ENGINE", "BACKEND")
+AS_MYSQLDB = "pymysql.install_as_MySQLdb"  # MySQLdb is PyMySQL then
 CODES = {
     BLOCKS: BLOCKING_DEPENDENCY,
     BREAKS: BREAKING_DEPENDENCY,
@@ -60,7 +88,7 @@ OURS = {"gevent", "greenline", "gunicorn", "gunicorn-h1c"}
 
 class Use(NamedTuple):
     """
-    An import of first-party code.
+    An import of first-party code, or of a library by a string of it.
 
     :param module: the file.
     :param line: the line, from 1 on, int.
@@ -94,6 +122,9 @@ def findings(
         for node, name, site in module.imports
         if not site.is_script
     ]
+    uses += [each for module in modules for each in _named_in_strings(module, uses)]
+    if any(call.name == AS_MYSQLDB for module in modules for call in module.calls):
+        uses = [each for each in uses if not _is_in(each.name, "MySQLdb")]
     required = _closure({*_imported(uses), *declared(project.folder)})
     mandatory = _closure(declared(project.folder, with_groups=False))
     unpatched = _before_patching(modules, project.configuration)
@@ -160,6 +191,23 @@ def _of_record(
             what = f"{record.name} is required; it is not installed here{tried}: {_reason(record)}"
         lower = Level.WARNING if code.level == Level.ERROR else Level.REMARK
         yield Finding(code._replace(level=lower), "", 0, what), None
+
+
+def _named_in_strings(module: Module, imports: Sequence[Use]) -> Iterator[Use]:
+    """Yield the drivers that are imported for what strings of *module* name."""
+    has_defaults = any(_is_in(each.name, one) for each in imports for one in WITH_DEFAULTS)
+    drivers = DRIVERS | (DEFAULT_DRIVERS if has_defaults else {})
+    for node, text, site in module.strings:
+        found = URL.match(text)
+        if found and (name := drivers.get(found[1] or found[2])) and not site.is_script:
+            yield Use(module, node.lineno, name, is_at_import=False)
+    for pairs, site in module.dicts:
+        for key, value in zip(pairs.keys, pairs.values, strict=True):
+            if getattr(key, "value", None) not in BACK_END_KEYS or site.is_script:
+                continue
+            for each in ast.walk(value):
+                if name := BACK_ENDS.get(str(getattr(each, "value", ""))):
+                    yield Use(module, value.lineno, name, is_at_import=False)
 
 
 def _finding(code: Code, record: Record, use: Use) -> tuple[Finding, Module]:

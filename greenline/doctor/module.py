@@ -181,7 +181,8 @@ class Module:
     subscripts: list[tuple[ast.Subscript, Site]] = field(default_factory=list)
     compares: list[tuple[ast.Compare, Site]] = field(default_factory=list)
     imports: list[tuple[ast.stmt, str, Site]] = field(default_factory=list)  # dotted names
-    strings: list[tuple[ast.Constant, str, Site]] = field(default_factory=list)
+    strings: list[tuple[ast.expr, str, Site]] = field(default_factory=list)
+    dicts: list[tuple[ast.Dict, Site]] = field(default_factory=list)
     relative_imports: list[str] = field(default_factory=list)  # from the project's folder on
     scopes: dict[ast.AST, Scope] = field(default_factory=dict)
 
@@ -422,6 +423,10 @@ class _Reader:
                 return
             case ast.Constant(value=str(text)):
                 module.strings.append((node, text, site))
+            case ast.JoinedStr(values=[ast.Constant(value=str(text)), _, *_]):
+                module.strings.append((node, f"{text}...", site))
+            case ast.Dict():
+                module.dicts.append((node, site))
             case ast.Subscript():
                 module.subscripts.append((node, site))
             case ast.Compare():

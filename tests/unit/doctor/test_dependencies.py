@@ -71,10 +71,28 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("import newrelic.agent\nfrom ddtrace.trace import tracer\n", []),
         ("import ddtrace.auto\n", ["GL103"]),
         ("from ddtrace import auto\n", ["GL103"]),
+        ("import pymysql\npymysql.install_as_MySQLdb()\nimport MySQLdb\n", []),
+        (
+            "engine = create_engine('mysql+mysqldb://')\nurl = URL.create('mssql+pyodbc')\n"
+            "C = {'BACKEND': 'django.core.cache.backends.memcached.PyLibMCCache'}\n",
+            ["GL101"] * 3,
+        ),
+        ("import environ\nENV = environ.Env(URL=(str, 'mysql://h/d'))\n", ["GL101"]),
+        ("import sqlalchemy\nurl = f'mysql://{user}@h/d'\n", ["GL101"]),
+        ("D = {'ENGINE': env('ENGINE', 'django.db.backends.mysql')}\n", ["GL101"]),
+        (
+            "import sqlalchemy\nis_ours = url.startswith('mysql://')\n"
+            "engine = create_engine('mysql+pymysql://h/d')\n"
+            "NAMES = {'MySQL': 'django.db.backends.mysql'}\n"
+            "if __name__ == '__main__':\n"
+            "    D = {'ENGINE': 'django.db.backends.mysql', 'URL': 'mysql://h/d'}\n",
+            [],
+        ),
+        ("import tortoise\nurl = 'mysql://h/d'\n", []),
     ],
 )
 def test_an_import_is_found_unless_it_yields(tmp_path: Path, source: str, codes: list[str]) -> None:
-    """Whether the library is installed here or not."""
+    """Or the name of a driver in a string; whether the library is installed here or not."""
     assert [code for code, *_ in found(tmp_path, app=source)] == codes
 
 
