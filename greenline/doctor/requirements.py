@@ -21,7 +21,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from greenline.doctor.project import PYPROJECT
 
-REQUIREMENTS = "requirements.txt"
+REQUIREMENTS = ("requirements*.txt", "requirements/*.txt")
+# Words of the names of those that no service is installed from.
+NOT_SERVING = {
+    "ci", "constraints", "dev", "devel", "develop", "development", "doc", "docs", "lint", "local",
+    "test", "testing", "tests",
+}  # fmt: skip
 SETUP = "setup.cfg"
 # Comments, options such as --hash, and the backslash of a continued line.
 NOT_THE_REQUIREMENT = re.compile(r"(?:^|\s)#|\s--|\s*\\$")
@@ -32,7 +37,7 @@ def declared(folder: Path, *, with_groups: bool = True) -> Iterator[str]:
     """
     Yield the requirements of a project, as PEP 508 writes them, and maybe lines that are none.
 
-    :param folder: where its pyproject.toml, setup.cfg and requirements.txt are.
+    :param folder: where its pyproject.toml, setup.cfg and files of requirements are.
     :param with_groups: those of groups and optional dependencies, too, bool. Default True.
     """
     with suppress(OSError, ValueError):
@@ -43,7 +48,10 @@ def declared(folder: Path, *, with_groups: bool = True) -> Iterator[str]:
         parser = ConfigParser(interpolation=None)
         parser.read_string((folder / SETUP).read_text(encoding="utf-8"))
         yield from parser.get("options", "install_requires", fallback="").splitlines()
-    yield from _of_file(folder / REQUIREMENTS, set())
+    read = set[Path]()
+    for path in sorted(each for pattern in REQUIREMENTS for each in folder.glob(pattern)):
+        if NOT_SERVING.isdisjoint(re.split(r"\W|_", path.stem.lower())):
+            yield from _of_file(path, read)
 
 
 def parsed(text: str, extras: Iterable[str] = ()) -> Requirement | None:

@@ -73,6 +73,16 @@ def test_a_file_of_pip_includes_others(tmp_path: Path) -> None:
     assert names(tmp_path) == ["four", "three", "one", "two"]
 
 
+def test_files_of_pip_by_their_names(tmp_path: Path) -> None:
+    """Of each deployment, each once; none of tests, documentation or development."""
+    (tmp_path / "requirements").mkdir()
+    for name in ("", "-prod", "_test", "-dev", "/base", "/docs", "/local", "/pg.prod"):
+        (tmp_path / f"requirements{name}.txt").write_text(f"of{name.replace('/', '-')}-file\n")
+    with (tmp_path / "requirements.txt").open("a") as file:
+        file.write("-r requirements/base.txt\n")
+    assert sorted(names(tmp_path)) == ["of-base-file", "of-file", "of-pg.prod-file", "of-prod-file"]
+
+
 @pytest.mark.parametrize("text", ["[", "[project]\ndependencies = 1\n", "project = 1\n", "\xff"])
 def test_what_cannot_be_read_declares_nothing(tmp_path: Path, text: str) -> None:
     """In any of the files."""
