@@ -182,13 +182,14 @@ def _of_record(
             level = Level.REMARK
         elif level == Level.ERROR and (is_optional or not is_installed):
             level = Level.WARNING
-        yield _finding(code._replace(level=level), record, (of_requests or own)[0])
+        there = "" if is_installed else f" is not installed here{_tried(record)}"
+        yield _finding(code._replace(level=level), record, (of_requests or own)[0], there)
     elif name in required and not record.computes:
         # Another library may need it: whether a request uses it is not known.
         what = f"{record.name} is required, and not imported here: {_reason(record)}"
         if required[name] is None:
-            tried = f", and version {record.version} was tried" if record.tried else ""
-            what = f"{record.name} is required; it is not installed here{tried}: {_reason(record)}"
+            there = f"it is not installed here{_tried(record)}"
+            what = f"{record.name} is required; {there}: {_reason(record)}"
         lower = Level.WARNING if code.level == Level.ERROR else Level.REMARK
         yield Finding(code._replace(level=lower), "", 0, what), None
 
@@ -210,11 +211,15 @@ def _named_in_strings(module: Module, imports: Sequence[Use]) -> Iterator[Use]:
                     yield Use(module, value.lineno, name, is_at_import=False)
 
 
-def _finding(code: Code, record: Record, use: Use) -> tuple[Finding, Module]:
-    what = f"{record.name}: {_reason(record)}"
+def _finding(code: Code, record: Record, use: Use, there: str = "") -> tuple[Finding, Module]:
+    what = f"{record.name}{there}: {_reason(record)}"
     if record.instead:
         what += f"; instead: {record.instead}"
     return Finding(code, use.module.path, use.line, what), use.module
+
+
+def _tried(record: Record) -> str:
+    return f", and version {record.version} was tried" if record.tried else ""
 
 
 def _reason(record: Record) -> str:

@@ -101,11 +101,12 @@ def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -
     source = "import os\nimport MySQLdb\n"
     (finding,) = examined(tmp_path, app=source).findings
     assert (finding.path, finding.line, finding.level) == ("app.py", 2, Level.WARNING)
-    assert finding.what.startswith("mysqlclient: a call of ")
+    assert finding.what.startswith("mysqlclient is not installed here, and version 2.")
     assert "PyMySQL" in finding.what
     install(packages, "mysqlclient")
     requirements.installed.cache_clear()
     (finding,) = examined(tmp_path, app=source).findings
+    assert finding.what.startswith("mysqlclient: a call of ")
     assert (finding.code.code, finding.level) == ("GL101", Level.ERROR)
     (tmp_path / "requirements.txt").write_text("flask\n")
     (finding,) = examined(tmp_path, app=source).findings
@@ -196,7 +197,8 @@ def test_what_breaks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )  # fmt: skip
     monkeypatch.setattr(dependencies, "records", lambda: (record,))
     (finding,) = examined(tmp_path, app="from fragile import Client\n").findings
-    assert finding[1:4] == ("app.py", 1, "fragile: a place is lost")
+    what = "fragile is not installed here, and version 1 was tried: a place is lost"
+    assert finding[1:4] == ("app.py", 1, what)
     assert (finding.code.code, finding.level) == ("GL102", Level.WARNING)
 
 
