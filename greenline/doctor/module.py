@@ -217,22 +217,32 @@ class Module:
         return _name_of(node, scope)
 
 
+def parse(source: bytes) -> ast.Module:
+    """
+    Return the syntax tree of a file.
+
+    :raises SyntaxError: it is no Python, has an unknown encoding, or is nested too deeply.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of the application's code
+            return ast.parse(source)
+    # Null bytes, in older versions of Python; too deep for the parser; too deep for the tree.
+    except (ValueError, MemoryError, RecursionError) as error:
+        raise SyntaxError(str(error) or "nested too deeply") from error
+
+
 def read(path: Path, shown: str) -> Module:
     """
     Read a file.
 
     :param path: where it is.
     :param shown: the path that findings show.
-    :raises SyntaxError: it is no Python, or has an unknown encoding.
+    :raises SyntaxError: :func:`parse` has raised it.
+    :raises RecursionError: it is nested too deeply to be walked.
     :raises OSError: it cannot be read.
     """
     source = path.read_bytes()
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of the application's code
-            tree = ast.parse(source, shown)
-    except ValueError as error:  # null bytes, in older versions of Python
-        raise SyntaxError(str(error)) from error
-    module = Module(shown, tree, source.count(b"\n"), _ignored(source))
+    module = Module(shown, parse(source), source.count(b"\n"), _ignored(source))
     _Reader(module).read()
     return module
 

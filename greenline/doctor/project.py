@@ -20,6 +20,7 @@ from typing import Any
 from gunicorn.config import Config
 
 from greenline.doctor.codes import BY_CODE
+from greenline.doctor.module import parse
 from greenline.errors import ConfigError
 
 SECTION = "tool.greenline.doctor"
@@ -104,7 +105,7 @@ class Project:
     def preloads(self) -> bool:
         """Return whether gunicorn's configuration sets preload_app."""
         try:
-            tree = ast.parse((self.folder / self.configuration).read_bytes())
+            tree = parse((self.folder / self.configuration).read_bytes())
         except (OSError, SyntaxError):
             return False
         return preload_app(tree) is not None

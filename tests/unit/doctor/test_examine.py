@@ -26,8 +26,9 @@ def examined(folder: Path, **files: bytes | str) -> Examined:
         (b"x = 1\0\n", "null bytes"),
         ("x = " + "(" * 300 + ")" * 300, "too many nested parentheses"),
         ("x = 1" + " + 1" * 200_000, "recursion depth"),
+        (f"x = {'not ' * 20_000}1\n", "nested too deeply"),
     ],
-    ids=["syntax", "encoding", "null bytes", "parentheses", "operators"],
+    ids=["syntax", "encoding", "null bytes", "parentheses", "operators", "memory"],
 )
 def test_a_file_that_is_no_python_is_named(
     tmp_path: Path, source: bytes | str, reason: str
@@ -38,6 +39,7 @@ def test_a_file_that_is_no_python_is_named(
     assert where.startswith("broken.py")
     assert reason in why
     assert found.lines == 2
+    assert not Project(tmp_path, configuration="broken.py").preloads()
 
 
 def test_python_gives_no_warnings_of_the_code(tmp_path: Path) -> None:
