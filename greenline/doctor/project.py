@@ -163,6 +163,8 @@ def load(path: Path, packages: Iterable[str] = ()) -> Project:
     section: Any = document
     for name in SECTION.split("."):
         section = section.get(name, {})
+        if not isinstance(section, dict):
+            raise ConfigError(f"{path}: {name} of [{SECTION}] is no table")
     unknown = set(section) - {"exclude", "ignore"}
     if unknown:
         raise ConfigError(f"{path}: [{SECTION}] has no {', '.join(sorted(unknown))}")
@@ -204,9 +206,11 @@ def _ignored(path: Path, entries: Any) -> Iterator[tuple[tuple[str, str], str]]:
                 f"{path}: [[{SECTION}.ignore]] is a code, a reason and maybe a path: "
                 'code = "GL213", reason = "...", path = "shop/*.py"'
             )
-        code, reason = entry.get("code"), entry.get("reason")
-        if code not in BY_CODE:
+        code, reason, pattern = entry.get("code"), entry.get("reason"), entry.get("path", "*")
+        if not isinstance(code, str) or code not in BY_CODE:
             raise ConfigError(f"{path}: [[{SECTION}.ignore]]: {code!r} is not a code of the doctor")
         if not isinstance(reason, str) or not reason.strip():
             raise ConfigError(f"{path}: [[{SECTION}.ignore]]: {code} is ignored without a reason")
-        yield (code, entry.get("path", "*")), reason
+        if not isinstance(pattern, str):
+            raise ConfigError(f"{path}: [[{SECTION}.ignore]]: path is a pattern, not {pattern!r}")
+        yield (code, pattern), reason

@@ -108,6 +108,10 @@ def test_a_library_without_source_is_named(tmp_path: Path, name: str) -> None:
         ("[tool.greenline.doctor]\nskip = []", "has no skip"),
         ('[tool.greenline.doctor]\nexclude = "a"', "exclude is a list of patterns"),
         ("[tool", "pyproject.toml"),
+        ("[tool]\ngreenline = 3", "greenline of .tool.greenline.doctor. is no table"),
+        ("[tool.greenline]\ndoctor = 3", "doctor of .tool.greenline.doctor. is no table"),
+        (IGNORE.replace('"GL213"', '["GL213"]') + 'reason = "x"', "'GL213'. is not a code"),
+        (f'{IGNORE}reason = "x"\npath = 3', "path is a pattern, not 3"),
     ],
     ids=[
         "no reason",
@@ -118,6 +122,10 @@ def test_a_library_without_source_is_named(tmp_path: Path, name: str) -> None:
         "setting",
         "no patterns",
         "TOML",
+        "no table above",
+        "no table",
+        "list of codes",
+        "path",
     ],
 )
 def test_a_wrong_pyproject_is_named(tmp_path: Path, text: str, reason: str) -> None:
