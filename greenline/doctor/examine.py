@@ -15,6 +15,7 @@ from greenline.doctor.rules import RULES
 from greenline.doctor.rules.imports import before_patching, preloading
 from greenline.doctor.rules.transactions import has_atomic_requests
 
+BY_COMMENT = "a comment at the line"  # the reason for which a finding is ignored
 SOCKET_TIMEOUT = "socket.setdefaulttimeout"
 
 
@@ -31,6 +32,7 @@ class Examined:
         findings say why it is not.
     :param note: what is to be known of the environment that the doctor runs in, one line, str.
         Default: nothing.
+    :param comments: the codes that comments ignore, by file and line.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -39,21 +41,26 @@ class Examined:
     lines: int = 0
     verdict: str = ""
     note: str = ""
+    comments: dict[str, dict[int, set[str]]] = field(default_factory=dict)
 
-    def add(self, project: Project, findings: Iterable[Finding], codes: Iterable[str] = ()) -> None:
-        """
-        Add findings, unless they are ignored.
-
-        :param codes: the codes that a comment at their line ignores.
-        """
+    def add(self, project: Project, findings: Iterable[Finding]) -> None:
+        """Add findings, unless a comment at their line or the project ignores them."""
         for each in findings:
             reason = project.reason(each.code.code, each.path)
-            if each.code.code in codes:
-                reason = "a comment at the line"
+            if each.code.code in self._comments(project, each.path).get(each.line, ()):
+                reason = BY_COMMENT
             if reason is None:
                 self.findings.append(each)
             else:
                 self.ignored.append((each, reason))
+
+    def _comments(self, project: Project, path: str) -> dict[int, set[str]]:
+        # What runs may find something in a file that is not examined, such as one of the tests.
+        if path not in self.comments:
+            self.comments[path] = {}
+            with suppress(SyntaxError, OSError, RecursionError):
+                self.comments[path] = read(project.folder / path, path).ignored
+        return self.comments[path]
 
 
 def examine(
@@ -75,11 +82,8 @@ def examine(
     )
     for module in modules:
         is_configuration = module.path == project.configuration
-        for finding in _found(module, facts, is_configuration=is_configuration):
-            examined.add(project, [finding], module.ignored.get(finding.line, ()))
-    for finding, place in dependencies.findings(project, modules):
-        codes = place.ignored.get(finding.line, ()) if place else ()
-        examined.add(project, [finding], codes)
+        examined.add(project, _found(module, facts, is_configuration=is_configuration))
+    examined.add(project, (each for each, _ in dependencies.findings(project, modules)))
     return examined
 
 
@@ -96,6 +100,7 @@ def _modules(
             examined.unreadable.append((f"{shown}:{line}" if line else shown, reason))
             continue
         examined.lines += module.lines
+        examined.comments[shown] = module.ignored
         yield module
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from greenline.deploy.findings import Level
+from greenline.doctor.codes import BLOCKS, CONNECTS_AT_IMPORT
 from greenline.doctor.examine import Examined, examine
-from greenline.doctor.findings import Facts
+from greenline.doctor.findings import Facts, Finding
 from greenline.doctor.project import Project, load
 
 
@@ -40,6 +41,29 @@ def test_a_file_that_is_no_python_is_named(
     assert reason in why
     assert found.lines == 2
     assert not Project(tmp_path, configuration="broken.py").preloads()
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "is_ignored"),
+    [("app.py", 2, True), ("app.py", 1, False), ("tests/test_app.py", 2, True), ("no.py", 2, False),
+     ("no.conf", 2, False), ("", 0, False)],
+    ids=["its line", "another line", "a test's line", "no file", "no Python", "in no file"],
+)  # fmt: skip
+def test_a_comment_ignores_what_an_import_or_a_run_has_found(
+    tmp_path: Path, path: str, line: int, is_ignored: bool
+) -> None:
+    """As it ignores what is read, in a file that is not examined as well."""
+    (tmp_path / "tests").mkdir()
+    for name in ("app.py", "tests/test_app.py"):
+        (tmp_path / name).write_text("import os\nos.wait()  # greenline: ignore[GL303, GL401]\n")
+    (tmp_path / "no.conf").write_text("listen 80;\nserver  # greenline: ignore[GL303, GL401]\n")
+    project = load(tmp_path)
+    found = examine(project, Facts())
+    found.add(project, [Finding(each, path, line, "") for each in (CONNECTS_AT_IMPORT, BLOCKS)])
+    ignored = [(each.code.code, reason) for each, reason in found.ignored]
+    expected = [("GL303", "a comment at the line"), ("GL401", "a comment at the line")]
+    assert ignored == (expected if is_ignored else [])
+    assert len(found.findings) == (0 if is_ignored else 2)
 
 
 def test_python_gives_no_warnings_of_the_code(tmp_path: Path) -> None:
