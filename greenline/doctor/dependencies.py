@@ -108,11 +108,9 @@ class Use(NamedTuple):
         return not (scope.is_job or scope.is_unreached)
 
 
-def findings(
-    project: Project, modules: Sequence[Module]
-) -> Iterator[tuple[Finding, Module | None]]:
+def findings(project: Project, modules: Sequence[Module]) -> Iterator[Finding]:
     """
-    Yield findings about libraries, each with the file that it is in, None if it is in none.
+    Yield findings about libraries.
 
     :param modules: the first-party files.
     """
@@ -128,11 +126,8 @@ def findings(
     required = _closure({*_imported(uses), *declared(project.folder)})
     mandatory = _closure(declared(project.folder, with_groups=False))
     unpatched = _before_patching(modules, project.configuration)
-    reported = set()
     for record in records():
-        for finding, module in _of_record(record, uses, modules, required, mandatory, unpatched):
-            reported.add(finding.code)
-            yield finding, module
+        yield from _of_record(record, uses, modules, required, mandatory, unpatched)
     known = {canonicalize_name(each.name) for each in records()} | NEVER_WAIT | OURS
     # psycopg2-binary and psycopg-binary are the same drivers under other names.
     unknown = sorted(
@@ -141,7 +136,7 @@ def findings(
         if each is not None and name.removesuffix("-binary") not in known and _has_extension(each)
     )
     if unknown:
-        yield Finding(UNKNOWN_DEPENDENCY, "", 0, ", ".join(unknown)), None
+        yield Finding(UNKNOWN_DEPENDENCY, "", 0, ", ".join(unknown))
 
 
 def _of_record(
@@ -151,7 +146,7 @@ def _of_record(
     required: dict[str, Distribution | None],
     mandatory: dict[str, Distribution | None],
     unpatched: set[str],
-) -> Iterator[tuple[Finding, Module | None]]:
+) -> Iterator[Finding]:
     own = [each for each in uses if any(_is_in(each.name, one) for one in record.modules)]
     of_requests = [each for each in own if each.is_of_requests]
     name = canonicalize_name(record.name)
@@ -191,7 +186,7 @@ def _of_record(
             there = f"it is not installed here{_tried(record)}"
             what = f"{record.name} is required; {there}: {_reason(record)}"
         lower = Level.WARNING if code.level == Level.ERROR else Level.REMARK
-        yield Finding(code._replace(level=lower), "", 0, what), None
+        yield Finding(code._replace(level=lower), "", 0, what)
 
 
 def _named_in_strings(module: Module, imports: Sequence[Use]) -> Iterator[Use]:
@@ -211,11 +206,11 @@ def _named_in_strings(module: Module, imports: Sequence[Use]) -> Iterator[Use]:
                     yield Use(module, value.lineno, name, is_at_import=False)
 
 
-def _finding(code: Code, record: Record, use: Use, there: str = "") -> tuple[Finding, Module]:
+def _finding(code: Code, record: Record, use: Use, there: str = "") -> Finding:
     what = f"{record.name}{there}: {_reason(record)}"
     if record.instead:
         what += f"; instead: {record.instead}"
-    return Finding(code, use.module.path, use.line, what), use.module
+    return Finding(code, use.module.path, use.line, what)
 
 
 def _tried(record: Record) -> str:
