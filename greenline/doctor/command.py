@@ -139,11 +139,13 @@ def _examine(
     if any(each.code == PRELOADED for each in deployed):
         facts = facts._replace(is_preloaded=True)
     examined = examine(project, facts, _tracked)
+    examined.anchor = _anchor(project, target, examined)
     examined.note = environment.note(project)
     if _preloads_by_option():
         what = "--preload in GUNICORN_CMD_ARGS"
         examined.add(project, [Finding(PRELOADED, "", 0, what)])
     if not is_path:
+        examined.import_s = seen.get("seconds")
         examined.add(project, imports.findings(project, target, seen))
         known = [*examined.findings, *(each for each, _ in examined.ignored)]
         is_known = any(each.code == PRELOADED for each in known)  # it is written in the file
@@ -159,6 +161,16 @@ def _examine(
         examined.add(project, verdict.findings(project, tried))
         examined.verdict = verdict.verdict(project, tried, examined.findings)
     return examined
+
+
+def _anchor(project: "Project", target: str, examined: "Examined") -> str:
+    """Return the target's file, or one that configures the application, or the first one read."""
+    from greenline.doctor.project import PYPROJECT
+
+    module = target.partition(":")[0].replace(".", "/")
+    named = (f"{module}.py", f"{module}/__init__.py", project.configuration, PYPROJECT)
+    paths = (*named, *examined.comments) if project.file is None else (project.file.name,)
+    return next((each for each in paths if (project.folder / each).is_file()), PYPROJECT)
 
 
 def _facts(project: "Project") -> Facts:

@@ -10,7 +10,7 @@ from greenline.doctor import dependencies, jobs
 from greenline.doctor.codes import PATCHED_LATE
 from greenline.doctor.findings import Code, Facts, Finding, Found
 from greenline.doctor.module import Module, read
-from greenline.doctor.project import Project
+from greenline.doctor.project import PYPROJECT, Project
 from greenline.doctor.rules import RULES
 from greenline.doctor.rules.imports import before_patching, preloading
 from greenline.doctor.rules.transactions import has_atomic_requests
@@ -33,6 +33,11 @@ class Examined:
     :param note: what is to be known of the environment that the doctor runs in, one line, str.
         Default: nothing.
     :param comments: the codes that comments ignore, by file and line.
+    :param folder: what the paths of findings are relative to. Default: the current folder.
+    :param anchor: the file that stands for what is found in no file, str, where a form needs one.
+        Default: pyproject.toml.
+    :param import_s: how long the application's import took, float seconds; None: it was not
+        imported.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -42,6 +47,9 @@ class Examined:
     verdict: str = ""
     note: str = ""
     comments: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+    folder: Path = field(default_factory=Path.cwd)
+    anchor: str = PYPROJECT
+    import_s: float | None = None
 
     def add(self, project: Project, findings: Iterable[Finding]) -> None:
         """Add findings, unless a comment at their line or the project ignores them."""
@@ -72,7 +80,7 @@ def examine(
     :param facts: what is known of the deployment.
     :param track: yields the files that it gets, and may show how far it is. Default: shows nothing.
     """
-    examined = Examined()
+    examined = Examined(folder=project.folder)
     modules = list(_modules(project, examined, track))
     jobs.mark(modules, _commands(project), facts.loaded, facts.target)
     is_limited = any(call.name == SOCKET_TIMEOUT for each in modules for call in each.calls)

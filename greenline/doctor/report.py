@@ -1,6 +1,9 @@
 """Print findings: for people, as JSON, as SARIF 2.1.0 and as GitHub's annotations."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +13,7 @@ from rich.text import Text
 from greenline import __version__
 from greenline.deploy.findings import Level, counted
 from greenline.doctor.codes import CODES
-from greenline.doctor.examine import Examined
+from greenline.doctor.examine import BY_COMMENT, Examined
 from greenline.doctor.findings import Finding
 
 LEVELS = list(Level)
@@ -50,7 +53,7 @@ def print_text(examined: Examined, console: Console) -> None:
                 for path, number, function in each.stack[-MAX_SHOWN:] if each.stack[2:] else ():
                     text = f"    {path}:{number} in {function}"
                     console.print(Text(text, style="dim"), soft_wrap=True)
-        for title, text in (("why: ", kind.why), ("do:  ", kind.fix)):
+        for title, text in (("why: ", kind.why), ("do:  ", kind.fix), ("see: ", kind.page)):
             console.print(Text(f"  {title}{text}", style="dim"), soft_wrap=True)
         console.print()
     for path, reason in examined.unreadable:
@@ -82,6 +85,7 @@ def as_json(examined: Examined) -> str:
         "unreadable": [{"path": path, "reason": reason} for path, reason in examined.unreadable],
         "note": examined.note,
         "lines": examined.lines,
+        "import_s": examined.import_s,
         "verdict": examined.verdict,
     }
     return msgspec.json.format(msgspec.json.encode(document)).decode()
@@ -100,11 +104,12 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 def as_sarif(examined: Examined) -> str:
     """Return a document of SARIF 2.1.0, as code scanning reads it."""
-    results = [_result(each) for each in ordered(examined.findings)]
-    results += [
-        {**_result(each), "suppressions": [{"kind": "inSource", "justification": reason}]}
-        for each, reason in examined.ignored
-    ]
+    examined = _in_repository(examined)
+    results = [_result(each, examined) for each in ordered(examined.findings)]
+    for each, reason in examined.ignored:
+        kind = "inSource" if reason == BY_COMMENT else "external"
+        suppressions = [{"kind": kind, "justification": reason}]
+        results.append({**_result(each, examined), "suppressions": suppressions})
     kinds = {each.code: each for each in CODES}
     kinds |= {each.code.code: each.code for each in examined.findings}
     rules = [
@@ -131,14 +136,39 @@ def as_sarif(examined: Examined) -> str:
     return msgspec.json.format(msgspec.json.encode(document)).decode()
 
 
-def _result(finding: Finding) -> dict[str, Any]:
+def _in_repository(examined: Examined) -> Examined:
+    """Return a copy with paths as GitHub takes them: from the repository's root on."""
+    folder = examined.folder
+    roots = (each for each in (folder, *folder.parents) if (each / ".git").exists())
+    root = next(roots, Path.cwd())
+
+    def moved(path: str) -> str:
+        name, _ = _split(path)
+        # The file of a library, which has been called or is named, is in no repository.
+        is_there = bool(name) and (folder / name).exists()
+        return os.path.relpath(folder / path, root) if is_there else path
+
+    def placed(finding: Finding) -> Finding:
+        stack = tuple((moved(path), line, function) for path, line, function in finding.stack)
+        return finding._replace(path=moved(finding.path), stack=stack)
+
+    return replace(
+        examined,
+        findings=list(map(placed, examined.findings)),
+        ignored=[(placed(each), reason) for each, reason in examined.ignored],
+        unreadable=[(moved(path), reason) for path, reason in examined.unreadable],
+        anchor=moved(examined.anchor),
+    )
+
+
+def _result(finding: Finding, examined: Examined) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": finding.code.code,
         "level": OF_SARIF[finding.level],
         "message": {"text": f"{finding.what}. {finding.code.why} {finding.code.fix}"},
+        # Code scanning refuses a file with a result that has none.
+        "locations": [_location(finding.path or examined.anchor, finding.line)],
     }
-    if finding.path:
-        result["locations"] = [_location(finding.path, finding.line)]
     if finding.stack:
         frames = [
             {"location": {**_location(path, line), "logicalLocations": [{"name": function}]}}
@@ -183,6 +213,7 @@ def as_github(examined: Examined) -> str:
 
 
 def _annotations(examined: Examined) -> Iterator[str]:
+    examined = _in_repository(examined)
     for each in ordered(examined.findings):
         text = f"{each.what}. {each.code.why} {each.code.fix}"
         yield _annotation(OF_GITHUB[each.level], text, each.path, each.line, each.code.code)

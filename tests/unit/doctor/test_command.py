@@ -1,7 +1,12 @@
-"""greenline.doctor.command: what a DATABASE_URL shows."""
+"""greenline.doctor.command: what a DATABASE_URL shows, and forms for GitHub."""
+
+import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from greenline.cli import main
 from greenline.doctor.command import leads_to_pgbouncer
 
 
@@ -23,3 +28,29 @@ from greenline.doctor.command import leads_to_pgbouncer
 def test_a_pgbouncer_is_known_by_its_host_or_port(url: str, is_pgbouncer: bool) -> None:
     """Not by the user, the password or the name of the database."""
     assert leads_to_pgbouncer(url) is is_pgbouncer
+
+
+@pytest.mark.parametrize(
+    ("target", "names", "anchor"),
+    [
+        ("shop:app", ["shop.py", "gunicorn.conf.py"], "shop.py"),
+        ("shop.wsgi:app", ["shop/wsgi/__init__.py", "pyproject.toml"], "shop/wsgi/__init__.py"),
+        (".", ["a.py", "pyproject.toml", "gunicorn.conf.py"], "gunicorn.conf.py"),
+        (".", ["b.py", "a.py"], "a.py"),
+        ("b.py", ["b.py", "pyproject.toml"], "b.py"),
+        (".", ["notes.txt"], "pyproject.toml"),
+    ],
+    ids=["module", "package", "configuration", "first file", "file", "nothing"],
+)
+def test_what_is_in_no_file_has_one_for_code_scanning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, names: list[str], anchor: str
+) -> None:
+    """The target's, or one that configures it: here for a library that is declared."""
+    for name in (*names, "requirements.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("pylibmc\n" if name == "requirements.txt" else "")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["doctor", target, "--sarif"])
+    results = json.loads(done.stdout)["runs"][0]["results"]
+    places = [each["locations"][0]["physicalLocation"] for each in results]
+    assert {"artifactLocation": {"uri": anchor}} in places

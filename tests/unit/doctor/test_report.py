@@ -15,7 +15,7 @@ from rich.console import Console
 
 from greenline.doctor import report
 from greenline.doctor.codes import BLOCKS, NO_TIMEOUT, SHARED_LOOP, STARTS_AT_IMPORT
-from greenline.doctor.examine import Examined
+from greenline.doctor.examine import BY_COMMENT, Examined
 from greenline.doctor.findings import Finding
 from tests.helpers.support import CHECKOUT
 
@@ -29,11 +29,16 @@ def examined() -> Examined:
             Finding(STARTS_AT_IMPORT, "", 0, "starts the thread 'tick'"),
             Finding(SHARED_LOOP, "shop/loops.py", 7, "50 % of it: run, forever"),
         ],
-        ignored=[(Finding(NO_TIMEOUT, "old.py", 1, "requests.get()"), "on loopback")],
+        ignored=[
+            (Finding(NO_TIMEOUT, "old.py", 1, "requests.get()"), "on loopback"),
+            (Finding(NO_TIMEOUT, "old.py", 2, "requests.get()"), BY_COMMENT),
+        ],
         unreadable=[("broken.py:1", "invalid syntax")],
         lines=1234,
         verdict="Ready after these 2 changes.",
         note="not installed: flask",
+        anchor="shop/wsgi.py",
+        import_s=1.234,
     )
 
 
@@ -64,9 +69,9 @@ def test_for_people(examined: Examined) -> None:
     assert text.index("GL201 error") < text.index("GL213 warning") < text.index("GL304 remark")
     assert "shop/a b.py:3: requests.get() without timeout" in text
     assert NO_TIMEOUT.why in text
-    assert NO_TIMEOUT.fix in text
+    assert f"{NO_TIMEOUT.fix}\n  see: docs/doctor/GL213.md\n" in text
     assert "broken.py:1 was not read: invalid syntax" in text
-    numbers = "1 error, 1 warning, 1 remark, 1 ignored, in 1,234 lines\n"
+    numbers = "1 error, 1 warning, 1 remark, 2 ignored, in 1,234 lines\n"
     assert text.endswith(f"not installed: flask\n{numbers}Ready after these 2 changes.\n")
 
 
@@ -82,21 +87,53 @@ def test_for_programs(examined: Examined) -> None:
     assert document["ignored"][0]["reason"] == "on loopback"
     assert document["unreadable"] == [{"path": "broken.py:1", "reason": "invalid syntax"}]
     assert document["note"] == "not installed: flask"
+    assert document["import_s"] == 1.234
 
 
 def test_for_code_scanning(examined: Examined) -> None:
-    """Each result has its rule; a blank in a path is encoded, what is ignored is suppressed."""
+    """Each result has its rule and a file; a blank is encoded, what is ignored is suppressed."""
     document = json.loads(report.as_sarif(examined))
     assert document["version"] == "2.1.0"
     results: list[dict[str, Any]] = document["runs"][0]["results"]
-    assert [each["level"] for each in results] == ["error", "warning", "note", "warning"]
+    assert [each["level"] for each in results] == ["error", "warning", "note", "warning", "warning"]
     place = results[1]["locations"][0]["physicalLocation"]
     assert place == {"artifactLocation": {"uri": "shop/a%20b.py"}, "region": {"startLine": 3}}
-    assert "locations" not in results[2]
-    assert results[3]["suppressions"][0]["justification"] == "on loopback"
+    (place,) = (each["physicalLocation"] for each in results[2]["locations"])
+    assert place == {"artifactLocation": {"uri": "shop/wsgi.py"}}
+    assert [each["suppressions"][0] for each in results[3:]] == [
+        {"kind": "external", "justification": "on loopback"},
+        {"kind": "inSource", "justification": "a comment at the line"},
+    ]
     rules = {each["id"]: each for each in document["runs"][0]["tool"]["driver"]["rules"]}
     assert {each["ruleId"] for each in results} <= set(rules)
     assert "docs/doctor/GL213.md" in rules["GL213"]["help"]["text"]
+
+
+@pytest.mark.parametrize("in_git", [True, False], ids=["a repository", "no repository"])
+def test_github_gets_paths_from_the_root_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_git: bool
+) -> None:
+    """Otherwise from the current folder; those of libraries stay as they are."""
+    folder = tmp_path / "services" / "shop"
+    folder.mkdir(parents=True)
+    for name in ("app.py", "broken.py"):
+        (folder / name).touch()
+    monkeypatch.chdir(tmp_path / "services")
+    if in_git:
+        (tmp_path / ".git").mkdir()
+    shop = "services/shop" if in_git else "shop"
+    stack = (("app.py", 2, "index"), ("driver/core.py", 5, "query"))
+    examined = Examined(
+        [Finding(BLOCKS, "app.py", 2, "driver: 9 times", stack), Finding(BLOCKS, "", 0, "x")],
+        unreadable=[("broken.py:1", "invalid syntax")], folder=folder, anchor="app.py",
+    )  # fmt: skip
+    _, first, unread = report.as_github(examined).splitlines()
+    assert f" file={shop}/app.py,line=2," in first
+    assert f" file={shop}/broken.py,line=1," in unread
+    text = report.as_sarif(examined)
+    assert text.count(f'"{shop}/app.py"') == 3  # of a finding, a stack and what is in no file
+    assert text.count('"driver/core.py"') == 1
+    assert f'"{shop}/broken.py"' in text
 
 
 def test_code_scanning_knows_what_is_no_finding(examined: Examined) -> None:
