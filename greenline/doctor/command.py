@@ -1,6 +1,7 @@
 """Define the command ``greenline doctor``."""
 
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -48,6 +49,9 @@ RECURSION = 10_000  # a chain of a thousand + signs is nested that deeply
               help="How long --replay asks each.")  # fmt: skip
 @click.option("--clients", type=click.IntRange(1), default=20, show_default=True,
               help="How many ask at once.")  # fmt: skip
+@click.option(
+    "--host", metavar="NAME", help="The Host that --replay names; by default the address."
+)
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--sarif", "form", flag_value="sarif", help="Print SARIF 2.1.0, for code scanning.")
 @click.option("--github", "form", flag_value="github", help="Print GitHub's annotations.")
@@ -71,6 +75,8 @@ def doctor(
     when there is one, 2 for wrong use.
     """
     sys.setrecursionlimit(RECURSION)
+    # As Ctrl-C: what the doctor has started ends with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with needs_extra("doctor"):
             from rich.console import Console
@@ -97,28 +103,29 @@ def _check(target: str, tests: str | None, *, serve: bool, replay: str | None, *
 def _trial(
     target: str,
     tests: str | None,
+    folder: Path,
     *,
     serve: bool,
     replay: str | None,
     bind: str,
     seconds: float,
     clients: int,
+    host: str | None,
 ) -> "Trial | None":
-    """Run the application as the options say; None without one of them."""
+    """Run the application in *folder* as the options say; None without one of them."""
     from greenline.doctor import trial
 
-    folder = Path.cwd()
     if tests is not None:
         return trial.run(tests, folder)
     if serve:
         return trial.serve(target, folder, bind)
     if replay is not None:
-        return trial.replay(Path(replay), target, folder, seconds, clients)
+        return trial.replay(Path(replay), target, folder, seconds, clients, host)
     return None
 
 
 def _examine(
-    target: str, packages: tuple[str, ...], run: "Callable[[], Trial | None]"
+    target: str, packages: tuple[str, ...], run: "Callable[[Path], Trial | None]"
 ) -> "Examined":
     from greenline.doctor import deployment, environment, imports, verdict
     from greenline.doctor.examine import examine
@@ -151,7 +158,7 @@ def _examine(
         is_known = any(each.code == PRELOADED for each in known)  # it is written in the file
         examined.add(project, (each for each in deployed if not is_known or each.code != PRELOADED))
     try:
-        tried = run()
+        tried = run(project.folder)
     except TrialError as error:
         examined.add(project, [Finding(NO_RUN, "", 0, str(error))])
         return examined

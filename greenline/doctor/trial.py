@@ -3,7 +3,7 @@ Run an application's own tests, or serve it, and collect what happens.
 
 An access log is replayed from :data:`CLIENTS` clients, each over one connection, on gunicorn's sync
 and gthread workers and on ours, in turn: with one worker process, in a closed loop. Only what a log
-has of GET is asked, because it may be asked again.
+has of GET is asked, because it may be asked again, and an answer counts if its status is the log's.
 """
 
 import http.client
@@ -20,9 +20,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,14 +32,17 @@ from greenline.doctor.observations import FOLDER, Observations
 
 OURS, GTHREAD, SYNC = "greenline", "gthread, 8 threads", "sync"
 WORKERS = {
-    SYNC: ["-k", "sync"],
+    SYNC: ["-k", "sync", "--threads", "1"],  # with more, gunicorn takes gthread in its place
     GTHREAD: ["-k", "gthread", "--threads", "8"],
     OURS: ["-k", "greenline.doctor.observer.ObservedWorker"],
 }
 CLIENTS, SECONDS = 20, 10.0
 WARM_UP_S = 1.0
 START_LIMIT_S, STOP_LIMIT_S, ANSWER_LIMIT_S = 60.0, 40.0, 60.0
-GET = re.compile(r'"GET (/\S*) HTTP/[\d.]+"')
+# What the server has failed to answer, or nginx has not waited for (499), says nothing.
+GET = re.compile(r'"GET (/\S*) HTTP/[\d.]+" (?!499)([1-4]\d\d)\b')
+# It is asked without the condition or the range that the client had.
+UNCONDITIONAL = {304: 200, 206: 200}
 # Python imports it at its start; one of the environment, which it shadows, is executed as well.
 SITECUSTOMIZE = """\
 import sys
@@ -57,28 +61,44 @@ class TrialError(Exception):
     """The application could not be run."""
 
 
+class Request(NamedTuple):
+    """
+    A GET of an access log.
+
+    :param path: its path, str.
+    :param status: the status of its answer, int.
+    """
+
+    path: str
+    status: int
+
+
 @dataclass
 class Load:
     """
     The answers to a load.
 
     :param seconds: how long it took, float.
-    :param statuses: the number of answers by status; 0: no answer.
+    :param statuses: the number of answers by the log's status and their own; 0: no answer.
     """
 
     seconds: float
-    statuses: Counter[int] = field(default_factory=Counter)
+    statuses: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    @property
+    def different(self) -> Counter[tuple[int, int]]:
+        """The answers whose status is not that of the log."""
+        return Counter({each: count for each, count in self.statuses.items() if each[0] != each[1]})
 
     @property
     def answers_s(self) -> float:
-        """The answers below 500, for each second."""
-        good = sum(count for status, count in self.statuses.items() if 0 < status < 500)
-        return good / self.seconds
+        """The answers with the status of the log, for each second."""
+        return (self.statuses.total() - self.different.total()) / self.seconds
 
     @property
     def failed(self) -> int:
-        """How many requests have failed."""
-        return self.statuses.total() - round(self.answers_s * self.seconds)
+        """How many requests have had no answer, or one of 500 and above."""
+        return sum(count for (_, own), count in self.statuses.items() if not 0 < own < 500)
 
 
 @dataclass
@@ -125,51 +145,63 @@ def run(command: str, folder: Path) -> Trial:
 def serve(target: str, folder: Path, bind: str) -> Trial:
     """Serve *target* on our worker until Ctrl-C, and return what was seen."""
     with tempfile.TemporaryDirectory(prefix="greenline-doctor-") as name:
-        with _server(OURS, target, folder, bind, Path(name)), suppress(KeyboardInterrupt):
+        with _server(OURS, target, folder, bind, Path(name)) as child, suppress(KeyboardInterrupt):
             print(f"serving on http://{bind}; Ctrl-C ends it", file=sys.stderr, flush=True)
-            signal.pause()
+            child.wait()
         return Trial(_read(Path(name)))
 
 
-def replay(log: Path, target: str, folder: Path, seconds: float, clients: int) -> Trial:
+def replay(
+    log: Path, target: str, folder: Path, seconds: float, clients: int, host: str | None = None
+) -> Trial:
     """
     Serve *target* on each worker in turn, and replay *log*.
 
     :param log: an access log in the common or the combined format.
     :param seconds: how long each worker is asked, float.
     :param clients: how many ask at once, int.
-    :raises TrialError: the log has no GET, or the application does not answer.
+    :param host: the name of the server that is asked for, str. Default: its address.
+    :raises TrialError: the log has no GET, or gunicorn does not serve the application.
     """
-    paths = GET.findall(log.read_text(errors="replace"))
-    if not paths:
-        raise TrialError(f"{log}: no line has a GET, as the common log format has it")
+    requests = read_log(log.read_text(errors="replace"))
+    if not requests:
+        raise TrialError(f"{log}: no line has a GET that was answered, in the common log format")
     trial = Trial()
     with tempfile.TemporaryDirectory(prefix="greenline-doctor-") as name:
         for worker in WORKERS:
             bind = f"127.0.0.1:{_free_port()}"
             with _server(worker, target, folder, bind, Path(name)):
-                ask(bind, paths, WARM_UP_S, clients)
-                trial.loads[worker] = ask(bind, paths, seconds, clients)
+                ask(bind, requests, WARM_UP_S, clients, host)
+                trial.loads[worker] = ask(bind, requests, seconds, clients, host)
         trial.observed = _read(Path(name))
     return trial
 
 
-def ask(bind: str, paths: Sequence[str], seconds: float, clients: int) -> Load:
-    """Ask the server on *bind* for *paths* in turn, and return its answers."""
+def read_log(text: str) -> list[Request]:
+    """Return what is replayed of an access log."""
+    found = ((path, int(status)) for path, status in GET.findall(text))
+    return [Request(path, UNCONDITIONAL.get(status, status)) for path, status in found]
+
+
+def ask(
+    bind: str, requests: Sequence[Request], seconds: float, clients: int, host: str | None = None
+) -> Load:
+    """Ask the server on *bind* for *requests* in turn, and return its answers."""
     load, begun_s = Load(seconds), monotonic()
-    turns = iter(range(sys.maxsize))
+    turns = cycle(requests)
+    headers = {} if host is None else {"Host": host}
 
     def client() -> None:
-        host, _, port = bind.rpartition(":")
-        conn = http.client.HTTPConnection(host, int(port), timeout=ANSWER_LIMIT_S)
+        conn = http.client.HTTPConnection(*_address(bind), timeout=ANSWER_LIMIT_S)
         while monotonic() < begun_s + seconds:
+            request = next(turns)
             try:
-                conn.request("GET", paths[next(turns) % len(paths)])
+                conn.request("GET", request.path, headers=headers)
                 response = conn.getresponse()
                 response.read()
-                load.statuses[response.status] += 1
+                load.statuses[request.status, response.status] += 1
             except (OSError, http.client.HTTPException):
-                load.statuses[0] += 1
+                load.statuses[request.status, 0] += 1
                 conn.close()
         conn.close()
 
@@ -183,8 +215,19 @@ def ask(bind: str, paths: Sequence[str], seconds: float, clients: int) -> Load:
 
 
 @contextmanager
-def _server(worker: str, target: str, folder: Path, bind: str, reports: Path) -> Iterator[None]:
-    """Run gunicorn with one worker process for the length of the block."""
+def _server(
+    worker: str, target: str, folder: Path, bind: str, reports: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """
+    Run gunicorn with one worker process for the length of the block.
+
+    :raises TrialError: it does not serve, or ends before the block does.
+    """
+    try:
+        # On a port in use another server would answer in its place.
+        socket.create_server(_address(bind)).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise TrialError(f"gunicorn cannot listen on {bind}: {error}") from error
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ROOT]))
     arguments = [*WORKERS[worker], "-w", "1", "-b", bind, "--graceful-timeout", "5", target]
     with tempfile.TemporaryFile() as log:
@@ -195,7 +238,9 @@ def _server(worker: str, target: str, folder: Path, bind: str, reports: Path) ->
         )  # fmt: skip
         try:
             _wait_until_ready(child, bind, log)
-            yield
+            yield child
+            if child.poll() is not None:
+                raise TrialError(f"gunicorn has ended: {_last_line(log)}")
         finally:
             child.terminate()
             try:
@@ -206,19 +251,27 @@ def _server(worker: str, target: str, folder: Path, bind: str, reports: Path) ->
 
 
 def _wait_until_ready(child: "subprocess.Popen[bytes]", bind: str, log: Any) -> None:
-    host, _, port = bind.rpartition(":")
     until_s = monotonic() + START_LIMIT_S
     while child.poll() is None and monotonic() < until_s:
         # A worker that has booted answers; the listener is there before.
-        with suppress(OSError), socket.create_connection((host, int(port)), 1.0) as sock:
+        with suppress(OSError), socket.create_connection(_address(bind), 1.0) as sock:
             sock.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
             sock.settimeout(ANSWER_LIMIT_S)
             if sock.recv(1):
                 return
         sleep(0.1)
+    raise TrialError(f"gunicorn does not serve: {_last_line(log)}")
+
+
+def _last_line(log: Any) -> str:
     log.seek(0)
     lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    raise TrialError(f"gunicorn does not serve: {lines[-1] if lines else 'it printed nothing'}")
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _address(bind: str) -> tuple[str, int]:
+    host, _, port = bind.rpartition(":")
+    return host, int(port)
 
 
 def _free_port() -> int:

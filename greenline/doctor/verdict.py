@@ -1,5 +1,6 @@
 """Turn what has happened into findings and a verdict."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from greenline.doctor.codes import (
     LEFT_OPEN,
     MANY_ROUND_TRIPS,
     NO_DEADLINE,
+    NO_RUN,
     OUTSIDE_OF_A_POOL,
 )
 from greenline.doctor.examine import Examined
@@ -34,6 +36,8 @@ MIN_GREENLETS = 5
 GROWTH_KIB, MIN_REQUESTS = 10, 200  # for each request, of at least so many
 MAX_BLOCKED = 0.2  # of the time: with more, the worker is slower than threads
 MAX_COMPUTING = 0.8  # of the time: with more there is nothing to gain
+MIN_GAIN = 0.9  # of the answers of gthread: with fewer, it is clearly slower
+MAX_STATUSES = 3
 TOTAL = attrgetter("total_s")
 MAX_FRAMES = 4  # of a stack: so many of the application, and of what it calls
 
@@ -104,15 +108,33 @@ def _requests(seen: Observations, *, has_memory: bool) -> Iterator[Finding]:
 
 
 def _failures(trial: Trial) -> Iterator[Finding]:
+    if reason := _invalid(trial):
+        yield Finding(NO_RUN, "", 0, reason)
+        return
     if trial.tests:
-        (plain, _), (patched, _) = trial.tests
-        if patched and not plain:
+        _, (patched, _) = trial.tests
+        if patched:
             yield Finding(FAILS, "", 0, f"the tests end with {patched}, and with 0 unpatched")
     if trial.loads:
         ours, threads = trial.loads[OURS], trial.loads[GTHREAD]
         if ours.failed > threads.failed:
             what = f"{ours.failed} of {ours.statuses.total()} requests, {threads.failed} on threads"
             yield Finding(FAILS, "", 0, what)
+
+
+def _invalid(trial: Trial) -> str:
+    """Return why a trial says nothing about the application, one sentence; empty: it does."""
+    if trial.tests and (status := trial.tests[0][0]):
+        return f"the tests end with {status} as they are"
+    loads = trial.loads.values()
+    if loads and all(2 * each.different.total() >= each.statuses.total() for each in loads):
+        different = sum((each.different for each in loads), Counter[tuple[int, int]]())
+        listed = ", ".join(
+            f"{own or 'none'} in place of {logged} ({counted(count, 'time')})"
+            for (logged, own), count in different.most_common(MAX_STATUSES)
+        )
+        return f"the answers are not those of the log: {listed or 'there are none'}"
+    return ""
 
 
 def own_line(project: Project, stack: Stack) -> tuple[str, int]:
@@ -157,18 +179,28 @@ def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
     Say whether the application is ready for a green worker, and what it gains.
 
     :param found: all findings, also those of its code.
+    :returns: one paragraph, str; empty where the trial says nothing about it.
     """
+    if _invalid(trial):
+        return ""
     seconds = sum(each.blocks.seconds for each in trial.observed) or 1.0
     waits = sum(each.blocks.waits_s for each in trial.observed) / seconds
     computes = sum(each.blocks.computes_s for each in trial.observed) / seconds
-    gain = _gain(trial)
-    if waits > MAX_BLOCKED and not _is_faster(trial):
-        sites = [each for seen in trial.observed for each in seen.blocks.sites if each.waits]
-        name = library(project, max(sites, key=TOTAL).stack)
-        return (
-            f"Not for green threads: {waits:.0%} of the time is spent in waits that block the hub, "
-            f"most of it in {name}; use gthread.{gain}"
-        )
+    gain, ratio = _gain(trial), _ratio(trial, GTHREAD)
+    is_blocked = waits > MAX_BLOCKED and ratio <= 1
+    # What computes all the time gets a core for each worker, and threads may share several now.
+    if is_blocked or (ratio < MIN_GAIN and computes <= MAX_COMPUTING):
+        reason = "it is slower than with threads"
+        if max(waits, computes) > MAX_BLOCKED:
+            is_wait = waits > MAX_BLOCKED
+            sites = [site for seen in trial.observed for site in seen.blocks.sites]
+            site = max((each for each in sites if each.waits == is_wait), key=TOTAL)
+            share, kind = (
+                (waits, "waits that block the hub") if is_wait else (computes, "computing")
+            )
+            name = library(project, site.stack)
+            reason = f"{share:.0%} of the time is spent in {kind}, most of it in {name}"
+        return f"Not for green threads: {reason}; use gthread.{gain}"
     changes = dict.fromkeys(each.code for each in found if each.level != Level.REMARK)
     computing = ""
     if computes > MAX_COMPUTING and not trial.tests:
@@ -194,14 +226,18 @@ def as_read(examined: Examined) -> str:
     )
 
 
-def _is_faster(trial: Trial) -> bool:
-    return bool(trial.loads) and trial.loads[OURS].answers_s > trial.loads[GTHREAD].answers_s
+def _ratio(trial: Trial, worker: str) -> float:
+    """Return the answers in relation to those of *worker*; 1 where none were counted."""
+    if not trial.loads:
+        return 1.0
+    ours, others = (trial.loads[each].answers_s for each in (OURS, worker))
+    return ours / others if others else math.inf
 
 
 def _gain(trial: Trial) -> str:
     if trial.loads:
         ours, threads, sync = (trial.loads[each].answers_s for each in (OURS, GTHREAD, SYNC))
-        ratios = f"{ours / (threads or 1):.2f} x and {ours / (sync or 1):.2f} x"
+        ratios = f"{_ratio(trial, GTHREAD):.2f} x and {_ratio(trial, SYNC):.2f} x"
         return (
             f" {ours:.0f} answers a second, which are {ratios} those of gthread with 8 threads "
             f"({threads:.0f}) and of sync ({sync:.0f})."
@@ -209,4 +245,4 @@ def _gain(trial: Trial) -> str:
     if trial.tests:
         (_, plain_s), (_, patched_s) = trial.tests
         return f" Its tests take {patched_s:.1f} s patched and {plain_s:.1f} s as they are."
-    return ""
+    return " No gain was measured: --replay measures it."

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from greenline.doctor import verdict
-from greenline.doctor.codes import NO_TIMEOUT, SLOW_IMPORT
+from greenline.doctor.codes import NO_RUN, NO_TIMEOUT, SLOW_IMPORT
 from greenline.doctor.findings import Finding
 from greenline.doctor.observations import Blocks, Connections, Observations, Requests, Site
 from greenline.doctor.project import Project
@@ -28,8 +28,8 @@ def seen(*sites: Site, requests: Requests | None = None, **places: dict[str, int
 
 def loads(ours: int, gthread: int, sync: int, failed: int = 0) -> dict[str, Load]:
     counts = {OURS: ours, GTHREAD: gthread, SYNC: sync}
-    found = {name: Load(1.0, Counter({200: count})) for name, count in counts.items()}
-    found[OURS].statuses[500] += failed
+    found = {name: Load(1.0, Counter({(200, 200): count})) for name, count in counts.items()}
+    found[OURS].statuses[200, 500] += failed
     return found
 
 
@@ -124,16 +124,80 @@ def test_connections_are_found_where_they_are_made() -> None:
     ("trial", "is_found"),
     [
         (Trial(tests=[(0, 1.0), (1, 1.0)]), True),
-        (Trial(tests=[(1, 1.0), (1, 1.0)]), False),
         (Trial(loads=loads(9, 9, 9, failed=1)), True),
         (Trial(loads=loads(9, 9, 9)), False),
     ],
-    ids=["tests", "tests that fail anyway", "requests", "nothing"],
+    ids=["tests", "requests", "nothing"],
 )
 def test_what_fails_here_alone(trial: Trial, is_found: bool) -> None:
     """And not what fails in any case."""
     assert ("GL410", "", 0) in found(trial) or not is_found
     assert bool(found(trial)) == is_found
+
+
+def answers(**statuses: int) -> dict[str, Load]:
+    """Return loads in which each worker gives these answers, in place of 200."""
+    counts = {(200, int(status[1:])): count for status, count in statuses.items()}
+    return {name: Load(1.0, Counter(counts)) for name in (OURS, GTHREAD, SYNC)}
+
+
+@pytest.mark.parametrize(
+    ("trial", "reason"),
+    [
+        (Trial([seen()], tests=[(2, 0.1), (2, 1.2)]), "the tests end with 2 as they are"),
+        (Trial([seen()], tests=[(5, 0.1), (0, 1.2)]), "the tests end with 5 as they are"),
+        (Trial([seen()], loads(0, 0, 0)), "the answers are not those of the log: there are none"),
+        (
+            Trial([seen()], answers(_400=70, _200=50)),
+            "the answers are not those of the log: 400 in place of 200 (210 times)",
+        ),
+        (
+            Trial([seen()], answers(_302=2, _0=1)),
+            "the answers are not those of the log: 302 in place of 200 (6 times), "
+            "none in place of 200 (3 times)",
+        ),
+    ],
+    ids=["status", "no tests", "no answers", "a status", "two"],
+)
+def test_a_trial_that_says_nothing_gives_no_verdict(trial: Trial, reason: str) -> None:
+    """And one error, which says why."""
+    (finding,) = verdict.findings(PROJECT, trial)
+    assert (finding.code, finding.what) == (NO_RUN, reason)
+    assert verdict.verdict(PROJECT, trial, [finding]) == ""
+
+
+def test_some_answers_may_differ() -> None:
+    """What the log has may have been deleted since."""
+    trial = Trial([seen()], answers(_404=4, _200=6))
+    assert found(trial) == []
+    assert verdict.verdict(PROJECT, trial, []).startswith("Ready. 6 answers a second")
+
+
+@pytest.mark.parametrize(
+    ("sites", "ours", "said"),
+    [
+        ([], 89, "Not for green threads: it is slower than with threads; use gthread. 89 answers"),
+        ([], 91, "Ready. 91 answers"),
+        (
+            [site(waits=False, total_s=5.0)],
+            40,
+            "Not for green threads: 50% of the time is spent in computing, most of it in driver",
+        ),
+        ([site(waits=False, total_s=9.0)], 40, "Ready. 40 answers"),
+    ],
+    ids=["slower", "as fast", "computes", "computes only"],
+)
+def test_what_is_slower_is_not_for_green_threads(sites: list[Site], ours: int, said: str) -> None:
+    """Unless it computes all the time, for which more workers are the remedy."""
+    assert verdict.verdict(PROJECT, Trial([seen(*sites)], loads(ours, 100, 10)), []).startswith(
+        said
+    )
+
+
+def test_traffic_of_ones_own_measures_no_gain() -> None:
+    """There is nothing to compare it with, and it says what does."""
+    said = verdict.verdict(PROJECT, Trial([seen()]), [])
+    assert said == "Ready. No gain was measured: --replay measures it."
 
 
 def test_it_can_say_no() -> None:
