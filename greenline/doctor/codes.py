@@ -175,7 +175,7 @@ LEFT_OPEN = Code(
     "Close it in the request, by contextlib.closing() for instance.",
 )  # fmt: skip
 IDLE_IN_TRANSACTION = Code(
-    "GL405", WARNING, "a transaction that is open while no request is in progress",
+    "GL405", WARNING, "a transaction that is open after its request",
     "It keeps the locks of its rows, and a connection that others wait for.",
     "Commit or roll back in the request: a with block of the connection does it.",
 )  # fmt: skip

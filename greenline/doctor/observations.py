@@ -72,7 +72,8 @@ class Connections:
     :param outside: psycopg2's connections and MongoClients that were made in a request, and not by
         a pool.
     :param left_open: psycopg2's of these that were open when the request had ended.
-    :param in_transaction: psycopg2's with an open transaction while no request was in progress.
+    :param in_transaction: psycopg2's with an open transaction when the request had ended that has
+        used them last.
     """
 
     outside: dict[str, int] = field(default_factory=dict)

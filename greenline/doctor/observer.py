@@ -63,6 +63,8 @@ class Observer:
         self._connections = Connections(Counter(), Counter(), Counter())
         self._in_progress: dict[Any, _Request] = {}
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Of a connection, the request that has used it last: a pool gives it to another one.
+        self._users: weakref.WeakKeyDictionary[Any, _Request] = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._reported: weakref.WeakSet[Any] = weakref.WeakSet()
         self._left: weakref.WeakSet[Any] | None = None  # of the requests of test clients
@@ -137,11 +139,13 @@ class Observer:
             return
         for conn in request.made:
             self._connections.left_open[self._places[conn]] += not conn.closed
-        if not self._in_progress:
-            self._look_at_transactions()
+        self._look_at_transactions(request)
 
-    def _look_at_transactions(self) -> None:
+    def _look_at_transactions(self, request: _Request | None = None) -> None:
+        """Look at the connections that *request* has used last. Default: at all."""
         for conn, place in list(self._places.items()):
+            if request is not None and self._users.get(conn) is not request:
+                continue
             is_in_transaction = not conn.closed and conn.status == IN_TRANSACTION
             if is_in_transaction and conn not in self._reported:
                 self._reported.add(conn)
@@ -151,9 +155,11 @@ class Observer:
         if getcurrent() in self._in_progress:
             self._begun.add(greenlet)
 
-    def _note_trip(self) -> None:
+    def _note_trip(self, conn: Any = None) -> None:
         if (request := self._in_progress.get(getcurrent())) is not None:
             request.trips += 1
+            if conn is not None:
+                self._users[conn] = request
 
     def _observe_psycopg2(self) -> None:
         import psycopg2
@@ -167,7 +173,7 @@ class Observer:
             return conn
 
         def waiting(conn: Any) -> None:
-            self._note_trip()
+            self._note_trip(conn)
             wait(conn)  # type: ignore[misc]
 
         psycopg2._connect = observed  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import pytest
 
 from greenline.doctor import trial
 from greenline.doctor.trial import Request, TrialError
-from tests.helpers.support import BIN, environ, free_port, wait_until
+from tests.helpers.support import BIN, CHECKOUT, environ, free_port, wait_until
 
 SHOP = """\
 import ctypes
@@ -233,6 +233,68 @@ def test_what_a_test_holds_itself_is_not_the_applications(shop: Path, empty_data
     command = f"{sys.executable} checks.py"
     found = result(doctor(shop, "--run", command, DATABASE_URL=empty_database))
     assert {code for code, _ in codes(found)} & {"GL403", "GL404", "GL405"} == {"GL403"}
+
+
+OVERLAPPING = """\
+import os
+from greenline.patch import patch_all
+patch_all()
+import gevent, psycopg2
+from gevent.event import Event
+from greenline.doctor.observer import Observer
+from greenline.hub import request_end
+
+observer = Observer()
+observer.start()
+url = os.environ["DATABASE_URL"]
+kept, pooled = psycopg2.connect(url), psycopg2.connect(url)
+ends = {name: Event() for name in ("long", "takes over")}
+
+def app(environ, start_response):
+    name = environ["PATH_INFO"]
+    conn = kept if name == "forgets" else pooled
+    if name != "long":
+        conn.cursor().execute("select 1")
+    if name == "passes on":
+        conn.rollback()
+        others["takes over"] = gevent.spawn(serve, "takes over")
+        while conn.status != psycopg2.extensions.STATUS_BEGIN:
+            gevent.sleep(0.01)
+    elif name != "forgets":
+        ends[name].wait()
+    if name == "takes over":
+        conn.rollback()
+
+def serve(name):
+    observer.requests(app)({"PATH_INFO": name}, None)
+    request_end.run()
+
+others = {"long": gevent.spawn(serve, "long")}
+for name in ("forgets", "passes on"):
+    gevent.spawn(serve, name).join()
+kept.rollback()
+for name, ended in ends.items():
+    ended.set()
+    others[name].join()
+for place, count in observer.stop().connections.in_transaction.items():
+    print(place.rpartition(":")[2], count)
+"""
+
+
+def test_a_transaction_is_looked_for_at_the_end_of_its_request(
+    tmp_path: Path, empty_database: str
+) -> None:
+    """While another request is in progress, and not on a connection that another one has got."""
+    (tmp_path / "overlapping.py").write_text(OVERLAPPING)
+    done = subprocess.run(
+        [sys.executable, "overlapping.py"],
+        cwd=tmp_path, env=environ({"DATABASE_URL": empty_database, "PYTHONPATH": str(CHECKOUT)}),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    line = 1 + OVERLAPPING.splitlines().index(
+        "kept, pooled = psycopg2.connect(url), psycopg2.connect(url)"
+    )
+    assert done.stdout == f"{line} 1\n", done.stderr
 
 
 def test_traffic_of_ones_own(shop: Path) -> None:
