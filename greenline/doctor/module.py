@@ -197,13 +197,13 @@ class Module:
         found = (each for each in ast.walk(self.tree) if isinstance(each, ast.With))
         return {item.context_expr: each for each in found for item in each.items}
 
-    def subclasses(self, base: str) -> Iterator[str]:
-        """Yield the names of its classes that are made of *base*, a dotted name."""
+    def subclasses(self, base: str) -> Iterator[ast.ClassDef]:
+        """Yield its classes that are made of *base*, a dotted name."""
         for node in self.tree.body:
             if isinstance(node, ast.ClassDef):
                 bases = (self.name_of(each, self.scopes[self.tree]) for each in node.bases)
                 if base in bases:
-                    yield node.name
+                    yield node
 
     def callers(self, site: Site) -> list[Site]:
         """Return where the file calls the function that *site* is in, by its name."""

@@ -15,7 +15,10 @@ CONNECTIONS = {
     "oracledb.connect", "cx_Oracle.connect", "smtplib.SMTP", "smtplib.SMTP_SSL", "imaplib.IMAP4",
     "imaplib.IMAP4_SSL", "ftplib.FTP", "ldap.initialize", "paramiko.SSHClient",
     "socket.create_connection", "http.client.HTTPConnection", "http.client.HTTPSConnection",
+    "sqlalchemy.create_engine().connect",
 }  # fmt: skip
+# They connect at their first use, which may be after a fork.
+SESSIONS = {"sqlalchemy.orm.Session", "sqlalchemy.orm.sessionmaker()"}
 # What has a socket, a thread or a process that a fork does not copy, or copies in a wrong state.
 # The selector of an event loop is made with it, and stays unpatched.
 UNFORKABLE = CONNECTIONS | {
@@ -42,7 +45,11 @@ def connections(module: Module, facts: Facts) -> Found:
     for call in module.calls:
         if not call.site.is_at_import or (facts.is_preloaded and call.name in UNFORKABLE):
             continue
-        if call.name in CONNECTIONS and call.node not in module.blocks:
+        # One of sqlite3 with that argument is meant for the threads of requests.
+        is_shared = call.name in CONNECTIONS | SESSIONS or (
+            call.name == "sqlite3.connect" and call.has("check_same_thread")
+        )
+        if is_shared and call.node not in module.blocks:
             yield SHARED_CONNECTION, call.node, f"{call.name}() at import"
 
 
@@ -50,7 +57,7 @@ def made_before_fork(module: Module, facts: Facts) -> Found:
     """Find connections, clients, threads, processes and loops that are made before the fork."""
     if not facts.is_preloaded:
         return
-    threads = {f".{each}().start" for each in module.subclasses("threading.Thread")}
+    threads = {f".{each.name}().start" for each in module.subclasses("threading.Thread")}
     for call in module.calls:
         name = "threading.Thread().start" if call.name in threads else call.name
         is_early = call.site.is_at_import or (
