@@ -2,6 +2,8 @@
 
 import ast
 import re
+from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from greenline.doctor.codes import NO_TIMEOUT
@@ -53,6 +55,8 @@ LIMITED = tuple(
         (r"pymongo\.(?:mongo_client\.)?MongoClient", ("timeoutMS", "socketTimeoutMS")),
     )
 )  # fmt: skip
+SESSIONS = ("requests.Session", "requests.sessions.Session")
+ADAPTER = "requests.adapters.HTTPAdapter"  # it has no timeout of its own
 FTP = ("ftplib.FTP", "ftplib.FTP_TLS")
 # The beginning of an argument whose URL needs no service.
 LOCAL = re.compile(r"""f?['"](?:data|file):""")
@@ -62,25 +66,46 @@ BY_URL = re.compile(r"(?:timeoutMS|socketTimeoutMS|socket_timeout)=", re.IGNOREC
 def without(module: Module, facts: Facts) -> Found:
     """Find calls without a timeout."""
     made_with = {f"{each.name}()" for each in module.calls if each.has("timeout")}
+    made_with.update(_mounted(module))
+    sessions = set(_unlimited(module, *SESSIONS))
     for call in module.calls:
         if not call.name or call.site.is_command or call.is_open_ended:
             continue
+        base, _, method = call.name.rpartition(".")
+        name = f"{SESSIONS[0]}().{method}" if base in sessions else call.name
         if call.name.startswith("redis.") and facts.has_redis_timeout:
             continue
         if call.name in FTP and not call.node.args and not call.has("host"):  # connects later
             continue
         for limited in LIMITED:
-            if not limited.names.fullmatch(call.name):
+            if not limited.names.fullmatch(name):
                 continue
             is_given = call.has(*limited.keywords) or (
                 limited.position is not None and len(call.node.args) > limited.position
             )
             if is_given or (limited.is_by_socket and facts.has_socket_timeout):
                 continue
-            if call.name.rpartition(".")[0] in made_with:  # PoolManager(timeout=3).request()
+            if base in made_with:  # PoolManager(timeout=3).request()
                 continue
             if any(LOCAL.match(ast.unparse(each)) for each in call.node.args):
                 continue
             if any(BY_URL.search(str(getattr(each, "value", ""))) for each in call.node.args):
                 continue
-            yield NO_TIMEOUT, call.node, f"{call.name}() without {limited.keywords[0]}"
+            yield NO_TIMEOUT, call.node, f"{name}() without {limited.keywords[0]}"
+
+
+def _unlimited(module: Module, *bases: str) -> Iterator[str]:
+    """Yield the names of the objects of its classes that are made of *bases* and set no timeout."""
+    for each in chain.from_iterable(map(module.subclasses, bases)):
+        if "timeout" not in ast.dump(each).lower():
+            yield f".{each.name}()"
+
+
+def _mounted(module: Module) -> Iterator[str]:
+    """Yield the names of sessions that have an adapter which may set a timeout."""
+    plain = {f"{ADAPTER}()", *_unlimited(module, ADAPTER)}
+    for call in module.calls:
+        session, _, method = call.name.rpartition(".")
+        adapter = call.given("adapter", 1) if method == "mount" else None
+        if adapter is not None and module.name_of(adapter, call.site.scope) not in plain:
+            yield session
