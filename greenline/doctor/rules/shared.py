@@ -98,8 +98,9 @@ def by_thread_id(module: Module, facts: Facts) -> Found:
             case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[mapping]):
                 keys.append((test, mapping, key, site))
     known = set(map(ast.dump, ended))
-    for node, mapping, key, site in keys:
+    for node, mapping, key, site in sorted(keys, key=lambda each: each[0].lineno):
         name = module.name_of(key, site.scope).removesuffix("()")
         is_weak = module.name_of(mapping, site.scope) == "weakref.WeakKeyDictionary()"
         if name in IDS and not is_weak and ast.dump(mapping) not in known:
+            known.add(ast.dump(mapping))  # one finding a mapping
             yield BY_THREAD_ID, node, f"{name} as a key"
