@@ -24,18 +24,35 @@ DEPLOYMENT = "integration/doctor/test_deployment.py"
 TRIAL = "integration/doctor/test_trial.py"
 VERDICT = "unit/doctor/test_verdict.py"
 RIGHT = f"{TRIAL}::test_requests_that_do_nothing_wrong"
+IMPORT_OF_A_DEPENDENCY = (
+    f"{DEPENDENCIES}::test_an_import_is_found",
+    f"{DEPENDENCIES}::test_an_import_is_not_found_where_it_yields_or_no_request_runs_it",
+)
+LIMIT_OF_REQUESTS = (
+    f"{VERDICT}::test_requests_beyond_a_limit",
+    f"{VERDICT}::test_requests_below_each_limit",
+)
 # What the corpus cannot have, because it is not in one file of code: the tests that find it, and
 # that do not.
 TESTS = {
-    "GL101": (f"{DEPENDENCIES}::test_an_import_is_found_unless_it_yields",) * 2,
+    "GL101": IMPORT_OF_A_DEPENDENCY,
     "GL102": (
         f"{DEPENDENCIES}::test_what_breaks_is_a_warning",
         f"{DEPENDENCIES}::test_what_runs_in_threads_does_not_break",
     ),
-    "GL103": (f"{DEPENDENCIES}::test_an_import_is_found_unless_it_yields",) * 2,
-    "GL104": (f"{DEPENDENCIES}::test_extensions_without_a_verdict_are_named_in_one_finding",) * 2,
-    "GL205": (f"{EXAMINE}::test_unpatched_names_of_gunicorns_configuration",) * 2,
-    "GL206": (f"{EXAMINE}::test_preload_app",) * 2,
+    "GL103": IMPORT_OF_A_DEPENDENCY,
+    "GL104": (
+        f"{DEPENDENCIES}::test_extensions_without_a_verdict_are_named_in_one_finding",
+        f"{DEPENDENCIES}::test_no_extension_that_is_unused_or_has_a_verdict_is_named",
+    ),
+    "GL205": (
+        f"{EXAMINE}::test_unpatched_names_of_gunicorns_configuration",
+        f"{EXAMINE}::test_patched_names_of_gunicorns_configuration",
+    ),
+    "GL206": (
+        f"{EXAMINE}::test_preload_app",
+        f"{EXAMINE}::test_preload_app_that_is_off_or_in_another_file",
+    ),
     "GL301": (
         f"{IMPORTS}::test_one_that_cannot_be_imported",
         f"{IMPORTS}::test_a_factory_in_a_folder_with_a_blank",
@@ -52,7 +69,10 @@ TESTS = {
         f"{IMPORTS}::test_a_file_that_the_import_leaves_open_for_writing",
         f"{IMPORTS}::test_what_is_no_finding_of_an_import",
     ),
-    "GL305": (f"{IMPORTS}::test_an_import_that_takes_long",) * 2,
+    "GL305": (
+        f"{IMPORTS}::test_an_import_that_takes_long",
+        f"{IMPORTS}::test_an_import_that_does_not_take_long",
+    ),
     "GL306": (
         f"{DEPLOYMENT}::test_nginx_and_gunicorn_are_checked_against_each_other",
         f"{DEPLOYMENT}::test_a_good_one_has_none",
@@ -74,8 +94,8 @@ TESTS = {
     "GL405": (f"{TRIAL}::test_the_requests_of_test_clients_are_observed", RIGHT),
     "GL406": (f"{TRIAL}::test_a_replay_finds_what_happens", RIGHT),
     "GL407": (f"{TRIAL}::test_a_replay_finds_what_happens", RIGHT),
-    "GL408": (f"{VERDICT}::test_requests",) * 2,
-    "GL409": (f"{VERDICT}::test_requests",) * 2,
+    "GL408": LIMIT_OF_REQUESTS,
+    "GL409": LIMIT_OF_REQUESTS,
     "GL410": (f"{TRIAL}::test_tests_run_twice", RIGHT),
     "GL411": (f"{TRIAL}::test_what_cannot_run_is_one_finding", RIGHT),
 }
@@ -132,6 +152,7 @@ def test_each_code_has_an_example_and_a_counterexample() -> None:
     does_not = {code for source in sources for code in REFUSE.findall(source)}
     for code, (found, not_found) in TESTS.items():
         assert code in source_of(found), f"{found} does not name {code}"
+        assert found != not_found
         finds.add(code)
         does_not |= {code} if source_of(not_found) else set()
     assert sorted(finds) == [each.code for each in CODES]
