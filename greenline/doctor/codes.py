@@ -116,6 +116,11 @@ BY_THREAD_ID = Code(
     "The ids of ended greenlets come again, and the entries of the ended ones stay.",
     "Use threading.local(), which belongs to a handler greenlet and ends with it.",
 )  # fmt: skip
+NOT_EMULATED = Code(
+    "GL218", ERROR, "COPY or a large object on what psycopg2.connect() has not made",
+    "psycopg2 refuses both on a green worker, which provides them on what connect() makes.",
+    "Use psycopg2.connect() with connection_factory, and its cursor() with cursor_factory.",
+)  # fmt: skip
 
 NO_IMPORT = Code(
     "GL301", ERROR, "the application cannot be imported",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from greenline.doctor.findings import Facts, Found
 from greenline.doctor.module import Module
 from greenline.doctor.rules import (
+    copying,
     exceptions,
     imports,
     loops,
@@ -31,4 +32,5 @@ RULES: tuple[Rule, ...] = (
     timeouts.without,
     transactions.held_across,
     transactions.session_state,
+    copying.not_emulated,
 )
