@@ -6,10 +6,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import greenline
 from greenline.doctor.codes import (
@@ -20,13 +23,16 @@ from greenline.doctor.codes import (
     STARTS_AT_IMPORT,
 )
 from greenline.doctor.findings import Finding
+from greenline.doctor.probe import CONFIGURING
 from greenline.doctor.project import Project
 
 ROOT = str(Path(greenline.__file__).parents[1])
 LIMIT_S = 60.0
 SLOW_S = 5.0
 MAX_CHAIN = 5  # modules, the innermost of an import
-LAST_BYTES = 2000  # of what a child has printed
+PIECE_BYTES, MAX_PIECES = 4096, 64  # of what a child has printed, the last ones
+MAX_LINE = 300
+LAST_S = 2.0  # for what it has printed last
 
 
 def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
@@ -37,34 +43,44 @@ def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, 
     :param limit_s: seconds after which the child is ended, float. Default 60.
     """
     arguments = (target, str(project.folder), project.configuration)
-    # A file and not a pipe: what the application prints must not fill it up.
-    with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as printed:
+    with tempfile.TemporaryFile() as document:
         fd = document.fileno()
         child = subprocess.Popen(
             command("from greenline.doctor import probe; probe.main()", str(fd), *arguments),
             cwd=project.folder,
             stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=printed,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             pass_fds=(fd,),
             start_new_session=True,
             # gunicorn's default folder is PWD, by whatever links it leads there.
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PWD": str(project.folder)},
         )
+        pieces = deque[bytes](maxlen=MAX_PIECES)
+        # A daemon: a process that has left the child's session may keep the pipe open.
+        reader = threading.Thread(target=_read, args=(child.stdout, pieces), daemon=True)
+        reader.start()
         try:
-            status = child.wait(limit_s)
+            reason = f"it ended the process, with status {child.wait(limit_s)}"
         except subprocess.TimeoutExpired:
-            return {"error": f"its import did not end in {limit_s:.0f} s"}
+            reason = f"it did not end in {limit_s:.0f} s"
         finally:
             _end(child)
         document.seek(0)
         text = document.read()
-        if not text:
-            printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
-            lines = printed.read().decode(errors="replace").split("\n")
-            last = next((f": {line}" for line in reversed(lines) if line.strip()), "")
-            return {"error": f"it ended the process, with status {status}{last}"}
-    return dict(json.loads(text))
+    if text and text != CONFIGURING:
+        return dict(json.loads(text))
+    reader.join(LAST_S)
+    lines = b"".join(pieces.copy()).decode(errors="replace").split("\n")
+    last = next((f": {line[:MAX_LINE]}" for line in reversed(lines) if line.strip()), "")
+    failed = {"error": f"{reason}{last}"}
+    return {"configuration": failed} if text else failed
+
+
+def _read(pipe: IO[bytes], pieces: deque[bytes]) -> None:
+    """Read what a child prints, without a limit, and keep the last pieces."""
+    with pipe:
+        pieces.extend(iter(partial(pipe.readline, PIECE_BYTES), b""))
 
 
 def command(code: str, *arguments: str) -> list[str]:

@@ -26,6 +26,7 @@ MAX_EVENTS = 200
 INSTALLED = f"site-packages{os.sep}"
 WRITING = os.O_WRONLY | os.O_RDWR
 DESCRIPTORS = Path("/proc/self/fd")  # of Linux
+CONFIGURING = b"configuring"  # in place of the document, while gunicorn's configuration is executed
 CONFIGURATION = "__config__"  # gunicorn imports its configuration by this name
 # What an import may do that others notice.
 WATCHED = {
@@ -161,10 +162,11 @@ def _shown(what: Any) -> str:
     return what.decode(errors="replace") if isinstance(what, bytes) else str(what)
 
 
-def run(target: str, folder: str, configuration: str) -> dict[str, Any]:
+def run(fd: int, target: str, folder: str, configuration: str) -> dict[str, Any]:
     """
     Import *target* and return what happened.
 
+    :param fd: the file of the document, which says meanwhile what is executed, int.
     :param target: ``module:name``, as gunicorn takes it.
     :param folder: the folder in which gunicorn is started.
     :param configuration: the path of gunicorn's configuration in it, which need not be there.
@@ -176,7 +178,9 @@ def run(target: str, folder: str, configuration: str) -> dict[str, Any]:
         "early": [], "left": [], "loaded": [], "error": None, "seconds": 0.0
     }  # fmt: skip
     try:
+        os.pwrite(fd, CONFIGURING, 0)
         is_preloaded = _configure(target, folder, configuration, found)
+        os.ftruncate(fd, 0)
         if not is_preloaded:
             found["early"] = _patched(watcher)
         begun = monotonic()
@@ -283,8 +287,8 @@ def _place(error: BaseException, folder: str) -> tuple[str, int]:
 def main() -> None:
     """Write what happened to the descriptor, and end: threads of the application may go on."""
     fd, *arguments = sys.argv[1:]
-    document = json.dumps(run(*arguments))
-    with open(int(fd), "w") as pipe:
-        pipe.write(document)
+    document = json.dumps(run(int(fd), *arguments))
+    with open(int(fd), "w") as file:
+        file.write(document)
     sys.stdout.flush()
     os._exit(0)
