@@ -26,7 +26,7 @@ from greenline.doctor.codes import (
     UNPREPARED_DEPENDENCY,
 )
 from greenline.doctor.findings import Code, Finding
-from greenline.doctor.module import Call, Module
+from greenline.doctor.module import Call, Module, Site
 from greenline.doctor.project import Project
 from greenline.doctor.requirements import declared, installed, parsed
 from greenline.hub.compatibility import (
@@ -82,6 +82,8 @@ CODES = {
     BREAKS: BREAKING_DEPENDENCY,
     NEEDS_ORDER: UNPREPARED_DEPENDENCY,
 }
+# What gunicorn's arbiter calls of its configuration before it forks a worker.
+ARBITERS_HOOKS = ("on_starting", "when_ready", "pre_fork")
 # What the worker itself runs on.
 OURS = {"gevent", "greenline", "gunicorn", "gunicorn-h1c"}
 
@@ -93,7 +95,8 @@ class Use(NamedTuple):
     :param module: the file.
     :param line: the line, from 1 on, int.
     :param name: the dotted name that is imported, str.
-    :param is_at_import: it happens when the file is imported, bool.
+    :param is_at_import: it happens when the file is imported, or in a hook of gunicorn.conf.py
+        that the arbiter calls, bool.
     """
 
     module: Module
@@ -115,7 +118,7 @@ def findings(project: Project, modules: Sequence[Module]) -> Iterator[Finding]:
     :param modules: the first-party files.
     """
     uses = [
-        Use(module, node.lineno, name, site.is_at_import)
+        Use(module, node.lineno, name, _is_at_start(module, site, project.configuration))
         for module in modules
         for node, name, site in module.imports
         if not site.is_script
@@ -252,12 +255,19 @@ def _before_patching(modules: Sequence[Module], configuration: str) -> set[str]:
             continue
         found.add(path)
         for _, name, site in by_path[path].imports:
-            if site.is_at_import:
+            if _is_at_start(by_path[path], site, configuration):
                 words = name.split(".")
                 for count in range(1, len(words) + 1):
                     stem = "/".join(words[:count])
                     left += [f"{stem}.py", f"{stem}/__init__.py"]
     return found
+
+
+def _is_at_start(module: Module, site: Site, configuration: str) -> bool:
+    """Return whether *site* runs when its file is imported, or before gunicorn forks a worker."""
+    function = site.scope.function
+    is_hook = function is not None and function.name in ARBITERS_HOOKS
+    return site.is_at_import or (is_hook and module.path == configuration)
 
 
 def _imported(uses: Iterable[Use]) -> Iterator[str]:

@@ -168,6 +168,10 @@ def test_what_gunicorns_configuration_imports_is_too_early(tmp_path: Path) -> No
     assert found(tmp_path, gunicorn_conf="import psycopg\n") == [("GL103", CONF, 1)]
     files = {"gunicorn_conf": "import early\n", "early": "import psycopg\n"}
     assert found(tmp_path, **files) == [("GL103", "early.py", 1)]
+    files["gunicorn_conf"] = "def on_starting(server):\n    import early\n"
+    assert found(tmp_path, **files) == [("GL103", "early.py", 1)]
+    files["early"] = "def pre_fork():\n    import psycopg\n"
+    assert found(tmp_path, **files) == []
     files = {"gunicorn_conf": "", "early": "import psycopg\n"}
     assert found(tmp_path, **files) == []
 
@@ -178,10 +182,11 @@ def test_what_gunicorns_configuration_imports_is_too_early(tmp_path: Path) -> No
         ("import sentry_sdk\n", []),
         ("from opentelemetry import trace\nfrom opentelemetry.sdk.trace import export\n", [2]),
         ("def post_fork(server, worker):\n    import sentry_sdk, psycopg\n", []),
+        ("def when_ready(server):\n    import sentry_sdk, psycopg\n", [2]),
         ("import newrelic.agent\nnewrelic.agent.initialize()\n", []),
         ("import ddtrace.auto\n", []),
     ],
-    ids=["sentry", "opentelemetry", "post_fork", "newrelic", "ddtrace"],
+    ids=["sentry", "opentelemetry", "post_fork", "when_ready", "newrelic", "ddtrace"],
 )
 def test_an_agent_in_gunicorns_configuration(tmp_path: Path, source: str, lines: list[int]) -> None:
     """Before the patching, where one deadlocks and another has to be imported."""
