@@ -9,7 +9,7 @@ and what these need, as far as they are installed where the doctor runs. The ver
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution
 from importlib.metadata import packages_distributions as installed_packages
@@ -111,11 +111,14 @@ class Use(NamedTuple):
         return not (scope.is_job or scope.is_unreached)
 
 
-def findings(project: Project, modules: Sequence[Module]) -> Iterator[Finding]:
+def findings(
+    project: Project, modules: Sequence[Module], loaded: Mapping[str, Finding]
+) -> Iterator[Finding]:
     """
     Yield findings about libraries.
 
     :param modules: the first-party files.
+    :param loaded: the findings about what the import of the application loads, by library.
     """
     uses = [
         Use(module, node.lineno, name, _is_at_start(module, site, project.configuration))
@@ -130,7 +133,12 @@ def findings(project: Project, modules: Sequence[Module]) -> Iterator[Finding]:
     mandatory = _closure(declared(project.folder, with_groups=False))
     unpatched = _before_patching(modules, project.configuration)
     for record in records():
-        yield from _of_record(record, uses, modules, required, mandatory, unpatched)
+        for finding in _of_record(record, uses, modules, required, mandatory, unpatched):
+            if finding.path or record.name not in loaded:
+                yield finding
+    # What first-party code imports is judged by that, and prepared where the import does not show.
+    used = {each.name for each in records() if any(_own(each, uses))}
+    yield from (loaded[name] for name in sorted(loaded.keys() - used))
     known = {canonicalize_name(each.name) for each in records()} | NEVER_WAIT | OURS
     # psycopg2-binary and psycopg-binary are the same drivers under other names.
     unknown = sorted(
@@ -150,7 +158,7 @@ def _of_record(
     mandatory: dict[str, Distribution | None],
     unpatched: set[str],
 ) -> Iterator[Finding]:
-    own = [each for each in uses if any(_is_in(each.name, one) for one in record.modules)]
+    own = list(_own(record, uses))
     of_requests = [each for each in own if each.is_of_requests]
     name = canonicalize_name(record.name)
     # An extra or a back end counts where somebody installs it and has the application use it.
@@ -214,6 +222,11 @@ def _finding(code: Code, record: Record, use: Use, there: str = "") -> Finding:
     if record.instead:
         what += f"; instead: {record.instead}"
     return Finding(code, use.module.path, use.line, what)
+
+
+def _own(record: Record, uses: Iterable[Use]) -> Iterator[Use]:
+    """Yield the uses of the library by first-party code."""
+    return (each for each in uses if any(_is_in(each.name, one) for one in record.modules))
 
 
 def _tried(record: Record) -> str:

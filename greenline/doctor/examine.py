@@ -91,7 +91,7 @@ def examine(
     for module in modules:
         is_configuration = module.path == project.configuration
         examined.add(project, _found(module, facts, is_configuration=is_configuration))
-    examined.add(project, dependencies.findings(project, modules))
+    examined.add(project, dependencies.findings(project, modules, facts.blocking))
     return examined
 
 

@@ -1,7 +1,7 @@
 """Define a finding of the doctor, and the codes that it may have."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from greenline.deploy.findings import Level
@@ -69,6 +69,8 @@ class Facts(NamedTuple):
     :param loaded: the files that the import of the application loads, as findings show them, str;
         empty: it was not imported.
     :param target: the file of these that has the application, str; empty: it was not imported.
+    :param blocking: the drivers and event loops that the import loads and that the worker warns
+        of, by name. Default: none.
     """
 
     is_preloaded: bool = False
@@ -78,6 +80,7 @@ class Facts(NamedTuple):
     has_atomic_requests: bool = False
     loaded: frozenset[str] = frozenset()
     target: str = ""
+    blocking: Mapping[str, Finding] = {}
 
 
 Found = Iterator[tuple[Code, ast.AST, str]]

@@ -15,16 +15,20 @@ from pathlib import Path
 from typing import IO, Any
 
 import greenline
+from greenline.deploy.findings import Level
 from greenline.doctor.codes import (
+    BLOCKING_DEPENDENCY,
     CONNECTS_AT_IMPORT,
     IMPORTED_EARLY,
     NO_IMPORT,
     SLOW_IMPORT,
     STARTS_AT_IMPORT,
+    UNPREPARED_DEPENDENCY,
 )
 from greenline.doctor.findings import Finding
 from greenline.doctor.probe import CONFIGURING
 from greenline.doctor.project import Project
+from greenline.hub.compatibility import BLOCKS, records
 
 ROOT = str(Path(greenline.__file__).parents[1])
 LIMIT_S = 60.0
@@ -105,14 +109,7 @@ def findings(project: Project, target: str, seen: dict[str, Any]) -> Iterator[Fi
     :param seen: what :func:`probe` has returned.
     """
 
-    def place(of: dict[str, Any], default: str = "") -> tuple[str, int]:
-        path = of.get("path", "")
-        return (project.shown(Path(path)) if path else default), of.get("line", 0)
-
-    def by(of: dict[str, Any]) -> str:
-        chain = " -> ".join(of.get("chain", ())[-MAX_CHAIN:])
-        return f" (imported: {chain})" if chain else ""
-
+    place = partial(_place, project)
     configuration = project.configuration
     if failed := seen.get("configuration"):
         what = f"{configuration}: {failed['error']}"
@@ -121,12 +118,39 @@ def findings(project: Project, target: str, seen: dict[str, Any]) -> Iterator[Fi
         yield Finding(NO_IMPORT, *place(seen), f"{target}: {seen['error']}")
     for each in seen.get("early", ()):
         module = each["what"].partition(" ")[0]
-        chain = [*each.get("chain", ()), module]
-        what = f"{each['what']}{by({'chain': chain})}"
+        what = f"{each['what']}{_by(each, module)}"
         yield Finding(IMPORTED_EARLY, *place(each, configuration), what)
     for event in (*seen.get("events", ()), *seen.get("left", ())):
-        what = f"{event['does']} {event['what']}{by(event)}"
+        what = f"{event['does']} {event['what']}{_by(event)}"
         code = CONNECTS_AT_IMPORT if event["does"] == "connects to" else STARTS_AT_IMPORT
         yield Finding(code, *place(event), what)
     if seen.get("seconds", 0) > SLOW_S:
         yield Finding(SLOW_IMPORT, "", 0, f"{target} takes {seen['seconds']:.1f} s")
+
+
+def blocking(project: Project, seen: dict[str, Any]) -> dict[str, Finding]:
+    """
+    Return a finding for each driver or event loop that the worker would warn of, by its name.
+
+    :param seen: what :func:`probe` has returned.
+    """
+    verdicts = {each.name: each.verdict for each in records()}
+    found = {}
+    for each in seen.get("blocking", ()):
+        is_blocking = verdicts.get(each["name"], BLOCKS) == BLOCKS
+        code = BLOCKING_DEPENDENCY if is_blocking else UNPREPARED_DEPENDENCY
+        what = f"{each['what']}{_by(each, each['module'])}"
+        # Whether a request uses it is not known.
+        level = Level.WARNING
+        found[each["name"]] = Finding(code._replace(level=level), *_place(project, each), what)
+    return found
+
+
+def _place(project: Project, of: dict[str, Any], default: str = "") -> tuple[str, int]:
+    path = of.get("path", "")
+    return (project.shown(Path(path)) if path else default), of.get("line", 0)
+
+
+def _by(of: dict[str, Any], *modules: str) -> str:
+    chain = " -> ".join([*of.get("chain", ()), *modules][-MAX_CHAIN:])
+    return f" (imported: {chain})" if chain else ""

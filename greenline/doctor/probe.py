@@ -197,6 +197,7 @@ def run(fd: int, target: str, folder: str, configuration: str) -> dict[str, Any]
             found |= _failed(error, "", folder)
             found["error"] = f"its URLs: {found['error']}"
         found["left"] = list(watcher.left())
+        found["blocking"] = list(_blocking(watcher))
         found["target"] = vars(sys.modules[module]).get("__file__") or ""
     except BaseException as error:  # sys.exit() of the application, too
         found |= _failed(error, module, folder)
@@ -230,6 +231,20 @@ def _patched(watcher: Watcher) -> list[Event]:
         {"what": each} | watcher.modules.get(each.partition(" ")[0], {})
         for each in sorted(set(patching.imported_early()))
     ]
+
+
+def _blocking(watcher: Watcher) -> Iterator[Event]:
+    """Yield the drivers and event loops that the worker warns of; threads are in what is left."""
+    from greenline.hub import blocking
+    from greenline.hub.compatibility import records
+
+    modules = {each.name: each.modules[0] for each in records()}
+    for name, reason in blocking.found():
+        if not name.startswith("thread "):
+            module = modules.get(name, name)
+            yield {"name": name, "what": f"{name}: {reason}", "module": module} | (
+                watcher.modules.get(module, {})
+            )
 
 
 def _load_urls() -> None:

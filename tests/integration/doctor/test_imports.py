@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +285,27 @@ def test_djangos_urls_are_loaded(tmp_path: Path, checkout: str, expected: list[A
     assert [(each.code.code, each.path, each.line, each.what) for each in found] == expected
     loaded = {Path(each).name for each in seen["loaded"]}
     assert loaded == (set() if expected else {"app.py", "routes.py", "checkout.py"})
+
+
+@pytest.mark.parametrize("source", ["", "import MySQLdb\n"], ids=["a library's", "its own"])
+def test_what_the_worker_warns_of_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """Once: a driver that the application or a library of it loads, and an event loop."""
+    library = tmp_path / ".venv/lib/site-packages"
+    (library / "MySQLdb").mkdir(parents=True)
+    (library / "MySQLdb/__init__.py").write_text("from MySQLdb import _mysql\n")
+    (library / "MySQLdb/_mysql.py").touch()
+    (library / "library.py").write_text("import MySQLdb, uvloop\nuvloop.install()\n")
+    path = f"import sys\nsys.path.append({str(library)!r})\n"
+    (tmp_path / "app.py").write_text(f"{path}import library\n{source}{APP}")
+    (tmp_path / "requirements.txt").write_text("mysqlclient\n")
+    monkeypatch.chdir(tmp_path)
+    output = CliRunner().invoke(main, ["doctor", "app", "--json"]).output
+    found = [each for each in json.loads(output)["findings"] if each["code"] == "GL101"]
+    driver, loop = sorted(found, key=itemgetter("what"))
+    assert (driver["line"], driver["level"]) == (4 if source else 3, "warning")
+    by = "(imported: app -> library -> MySQLdb)"
+    assert driver["what"].endswith(by) is not bool(source)
+    assert (loop["line"], loop["level"]) == (3, "warning")
+    assert loop["what"].startswith("uvloop: its loops wait in C")
