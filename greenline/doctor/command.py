@@ -166,6 +166,7 @@ def _examine(
     if tried is None:
         examined.verdict = verdict.as_read(examined)
     else:
+        examined.blocks = verdict.blocks(project, tried)
         examined.add(project, verdict.findings(project, tried))
         examined.verdict = verdict.verdict(project, tried, examined.findings)
     return examined

@@ -8,7 +8,7 @@ from pathlib import Path
 from greenline.deploy.findings import Level
 from greenline.doctor import dependencies, jobs
 from greenline.doctor.codes import PATCHED_LATE
-from greenline.doctor.findings import Code, Facts, Finding, Found
+from greenline.doctor.findings import Block, Code, Facts, Finding, Found
 from greenline.doctor.module import Module, read
 from greenline.doctor.project import PYPROJECT, Project
 from greenline.doctor.rules import RULES
@@ -38,6 +38,7 @@ class Examined:
         Default: pyproject.toml.
     :param import_s: how long the application's import took, float seconds; None: it was not
         imported.
+    :param blocks: what has blocked the hub in a run, whether it is a finding or not.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -50,6 +51,7 @@ class Examined:
     folder: Path = field(default_factory=Path.cwd)
     anchor: str = PYPROJECT
     import_s: float | None = None
+    blocks: list[Block] = field(default_factory=list)
 
     def add(self, project: Project, findings: Iterable[Finding]) -> None:
         """Add findings, unless a comment at their line or the project ignores them."""

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from greenline.deploy.findings import Level
@@ -54,6 +55,31 @@ class Finding(NamedTuple):
     def level(self) -> Level:
         """Its severity."""
         return self.code.level
+
+
+@dataclass(frozen=True)
+class Block:
+    """
+    Describe what has blocked the hub at one line, by one library.
+
+    :param path: the file of the application, empty if it is in none, str.
+    :param line: the line, from 1 on; 0 if it is in none, int.
+    :param library: the package that has blocked, str.
+    :param waits: whether it waits below Python, bool; otherwise it computes.
+    :param count: how often, int.
+    :param total_s: how long in all, float seconds.
+    :param longest_s: how long at most, float seconds.
+    :param stack: the calls that led there, as those of a finding.
+    """
+
+    path: str
+    line: int
+    library: str
+    waits: bool
+    count: int
+    total_s: float
+    longest_s: float
+    stack: tuple[tuple[str, int, str], ...]
 
 
 class Facts(NamedTuple):

@@ -1,8 +1,8 @@
 """Print findings: for people, as JSON, as SARIF 2.1.0 and as GitHub's annotations."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from greenline import __version__
 from greenline.deploy.findings import Level, counted
 from greenline.doctor.codes import CODES
 from greenline.doctor.examine import BY_COMMENT, Examined
-from greenline.doctor.findings import Finding
+from greenline.doctor.findings import Block, Finding
 
 LEVELS = list(Level)
 MAX_SHOWN = 3  # frames of a stack, for people
+MAX_LIBRARIES = 5  # that have blocked the hub, for people
 STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.REMARK: "cyan"}
 OF_SARIF = {Level.ERROR: "error", Level.WARNING: "warning", Level.REMARK: "note"}
 OF_GITHUB = {Level.ERROR: "error", Level.WARNING: "warning", Level.REMARK: "notice"}
@@ -61,6 +62,8 @@ def print_text(examined: Examined, console: Console) -> None:
     if examined.note:
         console.print(Text(examined.note), soft_wrap=True)
     console.print(summary(examined))
+    if examined.blocks:
+        console.print(Text(by_library(examined.blocks)), soft_wrap=True)
     if examined.verdict:
         console.print(Text(examined.verdict, style="bold"), soft_wrap=True)
 
@@ -77,6 +80,22 @@ def summary(examined: Examined) -> str:
     return f"{', '.join(numbers) or 'nothing found'}, in {examined.lines:,} lines"
 
 
+def by_library(blocks: Iterable[Block]) -> str:
+    """Return which libraries have blocked the hub, how often and how long, in one line."""
+    of: dict[str, list[Block]] = {}
+    for each in blocks:
+        of.setdefault(each.library, []).append(each)
+    sums = [
+        (sum(each.total_s for each in found), sum(each.count for each in found), name)
+        for name, found in of.items()
+    ]
+    listed = (
+        f"{name} {counted(count, 'time')}, {total_s:.2f} s"
+        for total_s, count, name in sorted(sums, reverse=True)[:MAX_LIBRARIES]
+    )
+    return f"Blocked the hub, by library: {'; '.join(listed)}"
+
+
 def as_json(examined: Examined) -> str:
     """Return a JSON document."""
     document = {
@@ -86,6 +105,7 @@ def as_json(examined: Examined) -> str:
         "note": examined.note,
         "lines": examined.lines,
         "import_s": examined.import_s,
+        "blocks": [{**asdict(each), "stack": _frames(each.stack)} for each in examined.blocks],
         "verdict": examined.verdict,
     }
     return msgspec.json.format(msgspec.json.encode(document)).decode()
@@ -93,13 +113,15 @@ def as_json(examined: Examined) -> str:
 
 def _document(finding: Finding) -> dict[str, Any]:
     kind = finding.code
-    frames = [
-        {"path": path, "line": line, "function": function} for path, line, function in finding.stack
-    ]
     return {
         "code": kind.code, "level": finding.level, "path": finding.path, "line": finding.line,
-        "what": finding.what, "why": kind.why, "fix": kind.fix, "page": kind.page, "stack": frames,
+        "what": finding.what, "why": kind.why, "fix": kind.fix, "page": kind.page,
+        "stack": _frames(finding.stack),
     }  # fmt: skip
+
+
+def _frames(stack: Iterable[tuple[str, int, str]]) -> list[dict[str, Any]]:
+    return [{"path": path, "line": line, "function": function} for path, line, function in stack]
 
 
 def as_sarif(examined: Examined) -> str:

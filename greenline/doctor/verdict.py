@@ -22,7 +22,7 @@ from greenline.doctor.codes import (
     OUTSIDE_OF_A_POOL,
 )
 from greenline.doctor.examine import Examined
-from greenline.doctor.findings import Finding
+from greenline.doctor.findings import Block, Finding
 from greenline.doctor.observations import Observations, Site
 from greenline.doctor.probe import INSTALLED, is_own
 from greenline.doctor.project import Project
@@ -63,31 +63,39 @@ def findings(project: Project, trial: Trial) -> Iterator[Finding]:
     yield from _failures(trial)
 
 
-def _blocks(project: Project, trial: Trial) -> Iterator[Finding]:
-    """Yield what has blocked the hub, by line and library."""
+def blocks(project: Project, trial: Trial) -> list[Block]:
+    """Return what has blocked the hub, by line and library, the longest in all first."""
     by_place: dict[tuple[str, int, str], dict[bool, Site]] = {}
     for site in (each for seen in trial.observed for each in seen.blocks.sites):
         place = *own_line(project, site.stack), library(project, site.stack)
         kinds = by_place.setdefault(place, {each: Site(site.stack, each) for each in (True, False)})
-        found = kinds[site.waits]
-        found.count += site.count
-        found.total_s += site.total_s
-        found.longest_s = max(found.longest_s, site.longest_s)
+        merged = kinds[site.waits]
+        merged.count += site.count
+        merged.total_s += site.total_s
+        merged.longest_s = max(merged.longest_s, site.longest_s)
     # A machine that stops for a moment makes what computes look like a wait: the longer one counts.
     longer = {place: max(kinds.values(), key=TOTAL) for place, kinds in by_place.items()}
-    for (path, line, name), site in sorted(longer.items(), key=lambda item: -item[1].total_s):
+    return [
+        Block(*place, each.waits, each.count, each.total_s, each.longest_s,
+              shortened(project, each.stack))
+        for place, each in sorted(longer.items(), key=lambda item: -item[1].total_s)
         # Tests compute a lot, and by themselves.
-        is_counted = site.waits or not trial.tests
-        if is_counted and (site.count >= MIN_BLOCKS or site.longest_s >= LONG_BLOCK_S):
-            file, at, function = site.stack[-1]
-            is_there = (project.shown(Path(file)), at) == (path, line)
+        if each.waits or not trial.tests
+    ]  # fmt: skip
+
+
+def _blocks(project: Project, trial: Trial) -> Iterator[Finding]:
+    for each in blocks(project, trial):
+        if each.count >= MIN_BLOCKS or each.longest_s >= LONG_BLOCK_S:
+            file, at, function = each.stack[-1]
+            is_there = (file, at) == (each.path, each.line)
             what = (
-                f"{name}: {counted(site.count, 'time')}, {site.total_s:.2f} s in all, "
-                f"{site.longest_s * 1000:.0f} ms at most, in {function}"
-                f"{'' if is_there else f' ({_short(file)}:{at})'}"
+                f"{each.library}: {counted(each.count, 'time')}, {each.total_s:.2f} s in all, "
+                f"{each.longest_s * 1000:.0f} ms at most, in {function}"
+                f"{'' if is_there else f' ({file}:{at})'}"
             )
-            stack = shortened(project, site.stack)
-            yield Finding(BLOCKS if site.waits else COMPUTES, path, line, what, stack)
+            code = BLOCKS if each.waits else COMPUTES
+            yield Finding(code, each.path, each.line, what, each.stack)
 
 
 def _requests(seen: Observations, *, has_memory: bool) -> Iterator[Finding]:

@@ -48,7 +48,9 @@ def test_the_example_that_runs_prints_the_same_kinds_of_figures(tmp_path: Path) 
         cwd=tmp_path, env=environ({"COLUMNS": "100"}), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    assert without_figures(done.stdout) == without_figures(expected)
+    # A busy machine makes others block as well, for less time.
+    printed = re.sub(r"(?m)^(Blocked [^;\n]*);.*", r"\1", done.stdout)
+    assert without_figures(printed) == without_figures(expected)
 
 
 def test_the_broken_examples() -> None:

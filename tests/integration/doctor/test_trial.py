@@ -124,6 +124,7 @@ def test_a_replay_finds_what_happens(shop: Path, empty_database: str) -> None:
     more = {"DATABASE_URL": empty_database, "SHOP_HOST": "shop.example"}
     found = result(doctor(shop, "shop:app", "--replay", asked, *options, **more))
     assert ("GL401", 20) in codes(found)
+    assert 20 in [each["line"] for each in found["blocks"] if each["waits"]]
     assert {code for code, _ in codes(found)} >= {"GL403", "GL404", "GL406", "GL407"}
     # The client that is made at import is none.
     assert [line for code, line in codes(found) if code == "GL403"] == [15, 30]

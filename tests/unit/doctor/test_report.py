@@ -16,7 +16,7 @@ from rich.console import Console
 from greenline.doctor import report
 from greenline.doctor.codes import BLOCKS, NO_TIMEOUT, SHARED_LOOP, STARTS_AT_IMPORT
 from greenline.doctor.examine import BY_COMMENT, Examined
-from greenline.doctor.findings import Finding
+from greenline.doctor.findings import Block, Finding
 from tests.helpers.support import CHECKOUT
 
 
@@ -39,6 +39,12 @@ def examined() -> Examined:
         note="not installed: flask",
         anchor="shop/wsgi.py",
         import_s=1.234,
+        blocks=[
+            Block("a.py", 2, "driver", True, 1, 0.25, 0.25, (("a.py", 2, "index"),)),
+            Block("b.py", 3, "the application", False, 2, 0.5, 0.3, ()),
+            Block("c.py", 4, "driver", True, 2, 0.45, 0.3, ()),
+            *(Block("", 0, f"other{number}", True, 1, 0.02, 0.02, ()) for number in range(4)),
+        ],
     )
 
 
@@ -72,6 +78,8 @@ def test_for_people(examined: Examined) -> None:
     assert f"{NO_TIMEOUT.fix}\n  see: docs/doctor/GL213.md\n" in text
     assert "broken.py:1 was not read: invalid syntax" in text
     numbers = "1 error, 1 warning, 1 remark, 2 ignored, in 1,234 lines\n"
+    numbers += "Blocked the hub, by library: driver 3 times, 0.70 s; the application 2 times, 0.50 "
+    numbers += "s; other3 1 time, 0.02 s; other2 1 time, 0.02 s; other1 1 time, 0.02 s\n"
     assert text.endswith(f"not installed: flask\n{numbers}Ready after these 2 changes.\n")
 
 
@@ -88,6 +96,10 @@ def test_for_programs(examined: Examined) -> None:
     assert document["unreadable"] == [{"path": "broken.py:1", "reason": "invalid syntax"}]
     assert document["note"] == "not installed: flask"
     assert document["import_s"] == 1.234
+    assert document["blocks"][0] == {
+        "path": "a.py", "line": 2, "library": "driver", "waits": True, "count": 1, "total_s": 0.25,
+        "longest_s": 0.25, "stack": [{"path": "a.py", "line": 2, "function": "index"}],
+    }  # fmt: skip
 
 
 def test_for_code_scanning(examined: Examined) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from greenline.doctor import verdict
 from greenline.doctor.codes import NO_RUN, NO_TIMEOUT, SLOW_IMPORT
-from greenline.doctor.findings import Finding
+from greenline.doctor.findings import Block, Finding
 from greenline.doctor.observations import Blocks, Connections, Observations, Requests, Site
 from greenline.doctor.project import Project
 from greenline.doctor.trial import GTHREAD, OURS, SYNC, Load, Trial
@@ -63,6 +63,23 @@ def test_a_block_names_the_library_and_the_figures() -> None:
     assert finding.what == (
         "driver: 10 times, 1.00 s in all, 200 ms at most, in query (driver/core.py:5)"
     )
+
+
+def test_a_single_short_block_is_no_finding_and_is_known() -> None:
+    """With its stack; of tests what waits alone."""
+    once = site(count=1, total_s=0.03, longest_s=0.03)
+    short = Site(STACK[:1], False, 1, 0.02, 0.02)
+    trial = Trial([seen(short, once)])
+    assert found(trial) == []
+    waits = Block("views.py", 12, "driver", True, 1, 0.03, 0.03, (
+        ("views.py", 12, "index"), ("driver/core.py", 5, "query"),
+    ))  # fmt: skip
+    computes = Block(
+        "views.py", 12, "the application", False, 1, 0.02, 0.02, (("views.py", 12, "index"),)
+    )
+    assert verdict.blocks(PROJECT, trial) == [waits, computes]
+    trial.tests = [(0, 1.0), (0, 1.0)]
+    assert verdict.blocks(PROJECT, trial) == [waits]
 
 
 def test_a_block_has_its_stack() -> None:
