@@ -182,6 +182,8 @@ class Observer:
 
     def _note_connection(self, conn: Any, frame: FrameType | None) -> None:
         self._places[conn] = _place(frame)
+        if (maker := self._in_progress.get(getcurrent())) is not None:
+            self._users[conn] = maker  # with GREENLINE_POOL its round trips are of another object
         request = self._note_outside(frame)
         if request is not None:
             request.made.add(conn)

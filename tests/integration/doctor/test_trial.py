@@ -248,12 +248,15 @@ from greenline.hub import request_end
 observer = Observer()
 observer.start()
 url = os.environ["DATABASE_URL"]
-kept, pooled = psycopg2.connect(url), psycopg2.connect(url)
+kept, pooled, made = psycopg2.connect(url), psycopg2.connect(url), []
 ends = {name: Event() for name in ("long", "takes over")}
 
 def app(environ, start_response):
     name = environ["PATH_INFO"]
-    conn = kept if name == "forgets" else pooled
+    conn = {"forgets": kept, "makes": made}.get(name, pooled)
+    if name == "makes":
+        conn.append(psycopg2.connect(url))  # in a request
+        conn = conn[0]
     if name != "long":
         conn.cursor().execute("select 1")
     if name == "passes on":
@@ -261,7 +264,7 @@ def app(environ, start_response):
         others["takes over"] = gevent.spawn(serve, "takes over")
         while conn.status != psycopg2.extensions.STATUS_BEGIN:
             gevent.sleep(0.01)
-    elif name != "forgets":
+    elif name in ends:
         ends[name].wait()
     if name == "takes over":
         conn.rollback()
@@ -271,9 +274,10 @@ def serve(name):
     request_end.run()
 
 others = {"long": gevent.spawn(serve, "long")}
-for name in ("forgets", "passes on"):
+for name in ("forgets", "makes", "passes on"):
     gevent.spawn(serve, name).join()
 kept.rollback()
+made[0].rollback()
 for name, ended in ends.items():
     ended.set()
     others[name].join()
@@ -282,20 +286,27 @@ for place, count in observer.stop().connections.in_transaction.items():
 """
 
 
+@pytest.mark.parametrize("pool", ["0", "1"], ids=["connections", "checkouts"])
 def test_a_transaction_is_looked_for_at_the_end_of_its_request(
-    tmp_path: Path, empty_database: str
+    tmp_path: Path, empty_database: str, pool: str
 ) -> None:
     """While another request is in progress, and not on a connection that another one has got."""
     (tmp_path / "overlapping.py").write_text(OVERLAPPING)
     done = subprocess.run(
         [sys.executable, "overlapping.py"],
-        cwd=tmp_path, env=environ({"DATABASE_URL": empty_database, "PYTHONPATH": str(CHECKOUT)}),
+        cwd=tmp_path, env=environ(
+            {"DATABASE_URL": empty_database, "PYTHONPATH": str(CHECKOUT), "GREENLINE_POOL": pool}
+        ),
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    line = 1 + OVERLAPPING.splitlines().index(
-        "kept, pooled = psycopg2.connect(url), psycopg2.connect(url)"
+    lines = OVERLAPPING.splitlines()
+    kept, made = (
+        next(number for number, line in enumerate(lines, 1) if text in line)
+        for text in ("kept, pooled, made =", "in a request")
     )
-    assert done.stdout == f"{line} 1\n", done.stderr
+    # The one that is made before is found by its round trips, which a checkout does not make.
+    expected = [f"{kept} 1", f"{made} 1"] if pool == "0" else [f"{made} 1"]
+    assert done.stdout.splitlines() == expected, done.stderr
 
 
 def test_traffic_of_ones_own(shop: Path) -> None:
