@@ -625,27 +625,31 @@ class DsnPool:
         """Take over the connections of idle handles while they are wanted."""
         # A function of its own: a local variable of a greenlet that sleeps would keep a handle.
         connected = (each for each in self._handles if each._backend is not None)
+        # One time for all: on a busy machine one that is looked at later would be due before.
+        now_s = monotonic()
         for reference in [weakref.ref(each) for each in sorted(connected, key=_last_use)]:
             handle = reference()
             if handle is None or self.is_parents:
                 continue
             is_free_now = is_lost(handle) or (self._takes_over and is_idle(handle))
-            moving = self._take_over(handle) if is_free_now and is_wanted(handle) else None
+            is_given = is_free_now and is_wanted(handle)
+            moving = self._take_over(handle, now_s=now_s) if is_given else None
             if moving is not None:
                 moving.join()
             del handle, moving  # it may end while the next one's connection is taken over
 
     def _take_over(
-        self, handle: Any, *, at_once: bool = False
+        self, handle: Any, *, at_once: bool = False, now_s: float | None = None
     ) -> "gevent.Greenlet[..., None] | None":
         """
         Begin to take the connection of an idle handle; return the greenlet that does it.
 
         :param at_once: take it also where the handle was used a moment ago, bool. Default False.
+        :param now_s: the time of the monotonic clock, float seconds. Default: what it is.
         """
         if is_lost(handle):
             self._lose(handle)
-        elif is_idle(handle) and (at_once or self._is_due(handle)) and _is_between(handle):
+        elif is_idle(handle) and (at_once or self._is_due(handle, now_s)) and _is_between(handle):
             moving = gevent.Greenlet(self._move, handle, handle._backend)
             # From now on code that uses the handle waits until it is moved, and is admitted anew.
             self._hold(cast("Backend", handle._backend), OTHER)
@@ -686,9 +690,9 @@ class DsnPool:
         self._end_hold(conn)
         self._pool.discard(conn)
 
-    def _is_due(self, handle: Handle) -> bool:
+    def _is_due(self, handle: Handle, now_s: float | None) -> bool:
         """Return whether *handle* has had its connection for long enough."""
-        conn, now = handle._backend, monotonic()
+        conn, now = handle._backend, monotonic() if now_s is None else now_s
         if conn is None or _was_bound(conn):
             return False
         return now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S
