@@ -256,8 +256,10 @@ def _load_urls() -> None:
 
 def _loaded(folder: str) -> Iterator[str]:
     """Yield the application's own files that are loaded."""
-    for module in list(sys.modules.values()):
-        path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+    from greenline.hub.namespaces import namespaces
+
+    for _, namespace in namespaces():
+        path = namespace.get("__file__")
         if isinstance(path, str) and is_own(path, folder):
             yield path
 

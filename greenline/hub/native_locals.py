@@ -10,15 +10,14 @@ microsecond or two, and is done only where such a module was imported.
 
 import ctypes
 import gc
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import gevent.monkey
 import greenlet
 
 from greenline.errors import LatePatching
+from greenline.hub.namespaces import namespaces
 from greenline.hub.patching import keeps_originals_on_purpose
 
 OURS = "greenline."
@@ -79,10 +78,9 @@ def install() -> None:
 
 def _globals() -> Iterator[tuple[str, Any]]:
     """Yield the name of each module with each of its globals."""
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType):
-            for value in list(vars(module).values()):
-                yield module.__name__, value
+    for module, namespace in namespaces():
+        for value in list(namespace.values()):
+            yield module, value
 
 
 def _native() -> Any:

@@ -9,12 +9,13 @@ and reported by name. An original in an instance or a container is not found.
 import re
 import sys
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import gevent.monkey
 
 from greenline.errors import LatePatching
+from greenline.hub.namespaces import namespaces
 
 # The functions and classes that block the hub unless they are patched, by module.
 BLOCKING = {
@@ -76,26 +77,26 @@ def imported_early() -> Iterator[str]:
         type(_original("_thread", "allocate_lock")()),
         _original("_thread", "RLock"),
     )
-    for module in _modules():
-        for name, value in _held_by(module):
+    for module, namespace in _modules():
+        for name, value in _held_by(module, namespace):
             if id(value) in originals:
-                yield f"{module.__name__} ({name} from {originals[id(value)][0]})"
+                yield f"{module} ({name} from {originals[id(value)][0]})"
             # Not isinstance(): a weakref.proxy may have outlived its object.
             elif issubclass(kind := type(value), type) and any(
                 id(base) in originals for base in value.__mro__
             ):
-                yield f"{module.__name__} ({name} is built on an unpatched class)"
+                yield f"{module} ({name} is built on an unpatched class)"
             elif issubclass(kind, lock_types):
-                yield f"{module.__name__} ({name} is a lock made before patching)"
+                yield f"{module} ({name} is a lock made before patching)"
 
 
-def _held_by(module: ModuleType) -> Iterator[tuple[str, Any]]:
+def _held_by(module: str, namespace: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the module's globals, its classes' attributes, and its functions' defaults."""
-    for name, value in list(vars(module).items()):
+    for name, value in list(namespace.items()):
         yield name, value
         if not issubclass(type(value), (type, FunctionType)):
             continue
-        if getattr(value, "__module__", None) != module.__name__:
+        if getattr(value, "__module__", None) != module:
             continue
         if isinstance(value, type):
             yield from ((f"{name}.{inner}", held) for inner, held in list(vars(value).items()))
@@ -106,18 +107,17 @@ def _held_by(module: ModuleType) -> Iterator[tuple[str, Any]]:
 def rebind() -> None:
     """Give the modules that hold an unpatched original in a global the patched one."""
     originals = dict(_originals())
-    for module in _modules():
-        for name, value in list(vars(module).items()):
+    for _, namespace in _modules():
+        for name, value in list(namespace.items()):
             if found := originals.get(id(value)):
-                vars(module)[name] = getattr(sys.modules[found[0]], found[1])
+                namespace[name] = getattr(sys.modules[found[0]], found[1])
 
 
-def _modules() -> Iterator[ModuleType]:
-    """Yield the modules that should hold no unpatched original."""
-    # A copy, as below: reading an attribute may import a module that is loaded lazily.
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and not keeps_originals_on_purpose(module.__name__):
-            yield module
+def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the globals of the modules that should hold no unpatched original."""
+    for module, namespace in namespaces():
+        if not keeps_originals_on_purpose(module):
+            yield module, namespace
 
 
 def _originals() -> Iterator[tuple[int, tuple[str, str]]]:

@@ -16,6 +16,7 @@ from types import ModuleType
 
 from greenline import settings
 from greenline.hub.blocking import BLOCKING_DRIVERS
+from greenline.hub.namespaces import namespaces
 from greenline.offload import names
 from greenline.offload.imports import after_import
 
@@ -78,7 +79,7 @@ def advice(file: str, function: str) -> str | None:
     :returns: a sentence; None where no advice is known.
     """
     module = next(
-        (name for name, one in list(sys.modules.items()) if getattr(one, "__file__", 0) == file),
+        (name for name, namespace in namespaces() if namespace.get("__file__") == file),
         None,
     )
     if module is None or module == "__main__":

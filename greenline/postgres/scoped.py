@@ -4,12 +4,12 @@ Let psycopg2's functions and adapters that ask libpq use the connection under a 
 They read the structure of the connection that they are given, and a handle's is never connected.
 """
 
-import sys
 from functools import wraps
 from typing import Any
 
 import psycopg2.extensions
 
+from greenline.hub.namespaces import namespaces
 from greenline.postgres.handle import Handle
 
 _adapt = psycopg2.extensions.adapt
@@ -62,6 +62,6 @@ def _beneath(value: Any) -> Any:
 
 
 def _replace(name: str, original: Any, ours: Any) -> None:
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(name) is original:
-            setattr(module, name, ours)
+    for _, namespace in namespaces():
+        if namespace.get(name) is original:
+            namespace[name] = ours

@@ -12,10 +12,10 @@ so a query that was quick in the thread runs in the caller's greenlet the next t
 beyond the limit it is begun again in the thread.
 """
 
-import sys
 from sqlite3 import dbapi2 as sqlite3  # the package itself is not complete yet
 from typing import Any
 
+from greenline.hub.namespaces import namespaces
 from greenline.offload.sqlite.connection import ThreadedConnection
 from greenline.offload.sqlite.cursor import Cursor
 
@@ -39,9 +39,9 @@ def patch() -> None:
         id(one): ours
         for one, ours in zip(_ORIGINALS, (connect, ThreadedConnection, Cursor), strict=True)
     }
-    for path, module in list(sys.modules.items()):
-        if path.startswith(__name__):
+    for module, namespace in namespaces():
+        if module.startswith(__name__):
             continue  # this package keeps the originals
-        for name, value in list(getattr(module, "__dict__", {}).items()):
+        for name, value in list(namespace.items()):
             if id(value) in replaced:
-                setattr(module, name, replaced[id(value)])
+                namespace[name] = replaced[id(value)]
