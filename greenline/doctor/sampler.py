@@ -31,7 +31,9 @@ NS = 1e-9
 STATE, STATISTICS = "/proc/self/task/{}/stat", "/proc/self/task/{}/schedstat"
 RUNNABLE = "R"
 MAX_BYTES = 512  # of each
-RECORD = re.compile(r"^@ (\S+) (\S+) (\S) (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S)
+RECORD = re.compile(
+    r"^@ (\S+) (\S+) (\S) (\d+)[^\n]*\n\d+ (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S
+)
 
 
 class Record(NamedTuple):
@@ -42,6 +44,8 @@ class Record(NamedTuple):
     :param beat_s: when the loop has run last, float.
     :param is_runnable: it has a processor or waits for one, bool.
     :param cpu_s: the CPU time of the main thread so far, float seconds.
+    :param queued_s: the time in which the native thread has waited for a processor so far, float
+        seconds: it may hold the interpreter's lock then, for which the main thread waits.
     :param stack: its frames, the outermost first.
     """
 
@@ -49,6 +53,7 @@ class Record(NamedTuple):
     beat_s: float
     is_runnable: bool
     cpu_s: float
+    queued_s: float
     stack: Stack
 
 
@@ -58,7 +63,7 @@ class Sampler:
     def __init__(self) -> None:
         self._thread = 0
         self._beat_s = self._began_s = self._now_s = 0.0
-        self._state = self._statistics = -1
+        self._state = self._statistics = self._own = -1
         self._timer: Any = None
         self._file: Any = None
 
@@ -87,8 +92,10 @@ class Sampler:
     def _record(self, timer: Any) -> None:
         """Run in the native thread until the sampler is stopped."""
         sleep, write_head, fd = get_original("time", "sleep"), self._write_head, self._file.fileno()
-        files = [os.open(each.format(os.getpid()), os.O_RDONLY) for each in (STATE, STATISTICS)]
-        self._state, self._statistics = files
+        main, own = os.getpid(), get_original("_thread", "get_native_id")()
+        paths = STATE.format(main), STATISTICS.format(main), STATISTICS.format(own)
+        files = [os.open(path, os.O_RDONLY) for path in paths]
+        self._state, self._statistics, self._own = files
         while self._timer is timer:
             sleep(PERIOD_S)
             self._now_s = monotonic()
@@ -103,6 +110,7 @@ class Sampler:
         state = os.pread(self._state, MAX_BYTES, 0).rpartition(b") ")[2][:1]
         os.write(self._file.fileno(), b"@ %.4f %.4f %s " % (self._now_s, self._beat_s, state))
         os.write(self._file.fileno(), os.pread(self._statistics, MAX_BYTES, 0))
+        os.write(self._file.fileno(), os.pread(self._own, MAX_BYTES, 0))
 
 
 def records(text: str, thread: int) -> Iterator[Record]:
@@ -112,12 +120,12 @@ def records(text: str, thread: int) -> Iterator[Record]:
     :param thread: the identity of the main thread, int.
     """
     section = re.compile(rf"^Thread 0x0*{thread:x}\b.*\n((?:  .*\n)*)", re.M)
-    for now_s, beat_s, state, cpu_ns, dump in RECORD.findall(text):
+    for now_s, beat_s, state, cpu_ns, queued_ns, dump in RECORD.findall(text):
         found = section.search(dump)
         if found is not None:
             yield Record(
                 float(now_s), float(beat_s), state == RUNNABLE, int(cpu_ns) * NS,
-                stack_of(found[1]),
+                int(queued_ns) * NS, stack_of(found[1]),
             )  # fmt: skip
 
 
@@ -167,7 +175,9 @@ def _close(
     """Count a block that has ended."""
     if is_waiting:
         slept_s = (
-            each.now_s - last.now_s for last, each in pairwise(block) if not each.is_runnable
+            max(0.0, each.now_s - last.now_s - (each.queued_s - last.queued_s))
+            for last, each in pairwise(block)
+            if not each.is_runnable
         )
         took_s = PERIOD_S + sum(slept_s)
     else:

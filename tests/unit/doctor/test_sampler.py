@@ -10,6 +10,7 @@ COMPUTE: Stack = [("app.py", 2, "view"), ("app.py", 9, "total")]
 IDLE: Stack = [("hub.py", 1, "main"), (HUB[0], 5, HUB[1])]
 DUMP = """\
 @ 12.0000 11.5000 R 250000000 1000000 7
+1000 2000000 9
 Thread 0x00000000000012ab (most recent call first):
   File "driver.py", line 7 in query
   File "app.py", line 1 in view
@@ -17,21 +18,23 @@ Thread 0x00000000000012ab (most recent call first):
 Thread 0x00000000000012ac (most recent call first):
   File "other.py", line 3 in run
 @ 12.0100 11.5000 S 260000000 1000000 8
+1000 2000000 9
 Thread 0x00000000000012ab (most recent call first):
   File "app.py", line 1 in view
 """
 
 
 def look(
-    ms: int, *, beat_ms: int = 0, is_runnable: bool = False, cpu_ms: int = 0, stack: Stack
-) -> Record:
-    return Record(ms / 1000, beat_ms / 1000, is_runnable, cpu_ms / 1000, stack)
+    ms: int, *, beat_ms: int = 0, is_runnable: bool = False, cpu_ms: int = 0,
+    queued_ms: int = 0, stack: Stack,
+) -> Record:  # fmt: skip
+    return Record(ms / 1000, beat_ms / 1000, is_runnable, cpu_ms / 1000, queued_ms / 1000, stack)
 
 
 def test_records_are_read_from_what_faulthandler_writes() -> None:
     """Of the main thread alone, with its state and its CPU time in seconds."""
     first, second = records(DUMP, 0x12AB)
-    assert first == Record(12.0, 11.5, True, 0.25, [("app.py", 1, "view"), WAIT[1]])
+    assert first == Record(12.0, 11.5, True, 0.25, 0.002, [("app.py", 1, "view"), WAIT[1]])
     assert second.stack == [("app.py", 1, "view")]
     assert not second.is_runnable
 
@@ -59,6 +62,12 @@ def test_a_wait_for_a_processor_does_not_count(cpu: int, found_s: tuple[float, f
     found = blocks(iter(looks), 1.0)
     assert (found.waits_s, found.computes_s) == pytest.approx(found_s)
     assert blocks(iter(looks[5:]), 1.0).sites == []
+
+
+def test_a_wait_for_the_thread_that_looks_does_not_count() -> None:
+    """That one holds the interpreter's lock, and waits for a processor."""
+    looks = [look(10, stack=WAIT), look(20, stack=WAIT), look(500, queued_ms=475, stack=WAIT)]
+    assert blocks(iter(looks), 1.0).waits_s == pytest.approx(0.025)
 
 
 def test_a_loop_that_has_run_begins_another_block() -> None:
