@@ -142,8 +142,9 @@ def _examine(
         seen = imports.probe(project, target)
         loaded = (project.shown(Path(each)) for each in seen.get("loaded", ()))
         target_file = project.shown(Path(seen.get("target", "")))
-        facts = facts._replace(loaded=frozenset(loaded), target=target_file)
-        facts = facts._replace(blocking=imports.blocking(project, seen))
+        facts = facts._replace(
+            loaded=frozenset(loaded), target=target_file, blocking=imports.blocking(project, seen)
+        )
     if any(each.code == PRELOADED for each in deployed):
         facts = facts._replace(is_preloaded=True)
     examined = examine(project, facts, _tracked)

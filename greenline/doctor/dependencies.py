@@ -137,7 +137,7 @@ def findings(
             if finding.path or record.name not in loaded:
                 yield finding
     # What first-party code imports is judged by that, and prepared where the import does not show.
-    used = {each.name for each in records() if any(_own(each, uses))}
+    used = {each.name for each in records() if each.name in loaded and any(_own(each, uses))}
     yield from (loaded[name] for name in sorted(loaded.keys() - used))
     known = {canonicalize_name(each.name) for each in records()} | NEVER_WAIT | OURS
     # psycopg2-binary and psycopg-binary are the same drivers under other names.

@@ -21,16 +21,16 @@ import gevent
 from gevent.monkey import get_original
 
 from greenline.doctor.observations import Blocks, Site
+from greenline.hub import schedstat
 from greenline.hub.watchdog import HUB, Stack, stack_of, without_collection
 
 PERIOD_S = 0.01
 BLOCK_S = 0.02  # what is shorter is not counted
 COMPUTING_SHARE = 0.5  # of the time between two looks, on a processor: it computes
 NS = 1e-9
-# Of Linux: man 5 proc, and Documentation/scheduler/sched-stats.rst.
-STATE, STATISTICS = "/proc/self/task/{}/stat", "/proc/self/task/{}/schedstat"
+STATE = "/proc/self/stat"  # of the main thread; of Linux: man 5 proc
 RUNNABLE = "R"
-MAX_BYTES = 512  # of each
+MAX_BYTES = 512  # of it
 RECORD = re.compile(
     r"^@ (\S+) (\S+) (\S) (\d+)[^\n]*\n\d+ (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S
 )
@@ -92,9 +92,8 @@ class Sampler:
     def _record(self, timer: Any) -> None:
         """Run in the native thread until the sampler is stopped."""
         sleep, write_head, fd = get_original("time", "sleep"), self._write_head, self._file.fileno()
-        main, own = os.getpid(), get_original("_thread", "get_native_id")()
-        paths = STATE.format(main), STATISTICS.format(main), STATISTICS.format(own)
-        files = [os.open(path, os.O_RDONLY) for path in paths]
+        own = get_original("_thread", "get_native_id")()
+        files = [os.open(STATE, os.O_RDONLY), *map(schedstat.open_of, (os.getpid(), own))]
         self._state, self._statistics, self._own = files
         while self._timer is timer:
             sleep(PERIOD_S)
@@ -109,8 +108,8 @@ class Sampler:
         # The name of the program, in parentheses, is before the state.
         state = os.pread(self._state, MAX_BYTES, 0).rpartition(b") ")[2][:1]
         os.write(self._file.fileno(), b"@ %.4f %.4f %s " % (self._now_s, self._beat_s, state))
-        os.write(self._file.fileno(), os.pread(self._statistics, MAX_BYTES, 0))
-        os.write(self._file.fileno(), os.pread(self._own, MAX_BYTES, 0))
+        os.write(self._file.fileno(), os.pread(self._statistics, schedstat.SIZE, 0))
+        os.write(self._file.fileno(), os.pread(self._own, schedstat.SIZE, 0))
 
 
 def records(text: str, thread: int) -> Iterator[Record]:

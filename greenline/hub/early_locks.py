@@ -3,10 +3,9 @@ Exchange the locks and queues that were made before the patching for ones that w
 
 What gunicorn's configuration or preload_app has imported holds native locks: the second greenlet
 that waits for one blocks the hub. The first greenlet, which holds it, never runs again. A native
-RLock keeps no greenlet out, because all of them run in one thread. An object is exchanged where
-this is safe: a lock that nobody holds, and a queue without items. It may be kept in a global, a
-class, an object, a list or a closure. The locks of gevent, gunicorn, greenline and the standard
-library's modules stay.
+RLock keeps no greenlet out, because all of them run in one thread. Locks that nobody holds and
+queues without items are exchanged, in globals, classes, objects, lists and closures. The locks of
+gevent, gunicorn, greenline and the standard library's modules stay.
 """
 
 import gc

@@ -38,8 +38,9 @@ import gevent
 from gevent.hub import Hub
 from gevent.monkey import get_original
 
+from greenline.hub import schedstat
+
 LOG_EVERY_S = 10.0
-STATISTICS, STATISTICS_BYTES = "/proc/self/task/{}/schedstat", 100  # of Linux: sched-stats.rst
 RECORDS = 4  # of the stack, in each limit_s
 NUMBERS = 6  # values of a record in the notes
 MAX_SHARE = 0.01  # of the CPU, for records: each takes 5 us for each frame of each thread
@@ -134,8 +135,7 @@ class Watchdog:
         self._fd = os.memfd_create("greenline-watchdog")
         self._loop = gevent.get_hub().loop
         with suppress(OSError):  # a kernel without it
-            thread = get_original("_thread", "get_native_id")()
-            self._statistics = os.open(STATISTICS.format(thread), os.O_RDONLY)
+            self._statistics = schedstat.open_of(get_original("_thread", "get_native_id")())
         self._beat_s, self._queued_s = monotonic(), self._queued()
         self._timer = self._loop.timer(self._period_s, self._period_s, ref=False)
         self._timer.start(self._beat)
@@ -154,7 +154,7 @@ class Watchdog:
         """Return for how long the thread has waited for a processor so far, in seconds."""
         if self._statistics < 0:
             return 0.0
-        return int(os.pread(self._statistics, STATISTICS_BYTES, 0).split()[1]) / 1e9
+        return int(os.pread(self._statistics, schedstat.SIZE, 0).split()[1]) / 1e9
 
     def _start_thread(self) -> None:
         sleep, all_threads = get_original("time", "sleep"), True

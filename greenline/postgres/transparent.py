@@ -243,7 +243,7 @@ class DsnPool:
             del _pools[self._key]
         self._is_closed = True
         for handle in list(self._handles):
-            moving = self._take_over(handle, at_once=True)
+            moving = self._take_over(handle)
             if moving is not None:
                 moving.join()
         self._close_pool()
@@ -533,7 +533,7 @@ class DsnPool:
         handle._idle_since_s = monotonic()
         is_moving = self._moving is not None and not self._moving.ready()
         if self._takes_over and not is_moving and is_idle(handle) and self._is_wanted(handle):
-            self._moving = self._take_over(handle)
+            self._moving = self._take_over(handle, monotonic())
 
     def _is_wanted(self, handle: Handle) -> bool:
         """Return whether a greenlet, another pool or another process waits for its connection."""
@@ -633,23 +633,27 @@ class DsnPool:
                 continue
             is_free_now = is_lost(handle) or (self._takes_over and is_idle(handle))
             is_given = is_free_now and is_wanted(handle)
-            moving = self._take_over(handle, now_s=now_s) if is_given else None
+            moving = self._take_over(handle, now_s) if is_given else None
             if moving is not None:
                 moving.join()
             del handle, moving  # it may end while the next one's connection is taken over
 
     def _take_over(
-        self, handle: Any, *, at_once: bool = False, now_s: float | None = None
+        self, handle: Any, now_s: float | None = None
     ) -> "gevent.Greenlet[..., None] | None":
         """
         Begin to take the connection of an idle handle; return the greenlet that does it.
 
-        :param at_once: take it also where the handle was used a moment ago, bool. Default False.
-        :param now_s: the time of the monotonic clock, float seconds. Default: what it is.
+        :param now_s: the time of the monotonic clock, float seconds, at which the handle must have
+            had its connection for long enough. Default None: it need not.
         """
         if is_lost(handle):
             self._lose(handle)
-        elif is_idle(handle) and (at_once or self._is_due(handle, now_s)) and _is_between(handle):
+        elif (
+            is_idle(handle)
+            and (now_s is None or self._is_due(handle, now_s))
+            and _is_between(handle)
+        ):
             moving = gevent.Greenlet(self._move, handle, handle._backend)
             # From now on code that uses the handle waits until it is moved, and is admitted anew.
             self._hold(cast("Backend", handle._backend), OTHER)
@@ -690,12 +694,12 @@ class DsnPool:
         self._end_hold(conn)
         self._pool.discard(conn)
 
-    def _is_due(self, handle: Handle, now_s: float | None) -> bool:
+    def _is_due(self, handle: Handle, now_s: float) -> bool:
         """Return whether *handle* has had its connection for long enough."""
-        conn, now = handle._backend, monotonic() if now_s is None else now_s
+        conn = handle._backend
         if conn is None or _was_bound(conn):
             return False
-        return now - conn.checked_out_s >= TENURE_S or now - handle._idle_since_s >= IDLE_S
+        return now_s - conn.checked_out_s >= TENURE_S or now_s - handle._idle_since_s >= IDLE_S
 
 
 def _reason(error: StoreDown) -> str:

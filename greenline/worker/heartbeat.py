@@ -14,12 +14,12 @@ from typing import Any
 
 from gevent.monkey import get_original
 
+from greenline.hub import schedstat
 from greenline.hub.watchdog import without_collection
 
 PERIOD_S = 1.0
 COMPUTES = 0.1  # part of the period in which a thread that computes is active
 MAX_TIMEOUTS = 10  # after so many a computation is assumed to be an endless loop
-SCHEDSTAT_BYTES = 128  # enough for its three numbers
 
 
 class Heartbeat:
@@ -71,10 +71,10 @@ class Heartbeat:
 def _look_at(thread: int) -> Callable[[], bytes | float]:
     """Return a function that reads the activity of *thread*, the caller's, for ``_active_s``."""
     try:
-        fd = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
+        fd = schedstat.open_of(thread)
     except OSError:  # a kernel without it: the CPU time alone, without the wait for a CPU
         return partial(clock_gettime, pthread_getcpuclockid(get_original("_thread", "get_ident")()))
-    return partial(os.pread, fd, SCHEDSTAT_BYTES, 0)
+    return partial(os.pread, fd, schedstat.SIZE, 0)
 
 
 def _active_s(looked: bytes | float) -> float:
