@@ -1,7 +1,14 @@
-"""Hypothesis for all tests."""
+"""Hypothesis and the time of gevent's loop, for all tests."""
 
+import gevent
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("greenline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("greenline")
+
+
+def pytest_runtest_setup() -> None:
+    # The timeout of gevent.joinall() begins with the loop's last round, which may be of a test that
+    # ran a minute ago.
+    gevent.get_hub().loop.update_now()

@@ -1,5 +1,6 @@
 """Yield to the other greenlets, including those that wait for a socket."""
 
+from collections.abc import Iterable
 from time import monotonic
 from typing import Any
 
@@ -24,6 +25,19 @@ def yield_to_hub() -> None:
         # is pending. A round costs one system call more than sleep(0).
         gevent.idle(FIRST)
         _round_s = monotonic()
+
+
+def join_all(greenlets: "Iterable[gevent.Greenlet[..., Any]]", timeout_s: float) -> None:
+    """
+    Wait for the end of all *greenlets*.
+
+    :param greenlets: iterable of gevent's greenlets.
+    :param timeout_s: seconds to wait at most, float.
+    """
+    # joinall's own timeout begins with the loop's last round. If a handler has computed since then,
+    # that part is missing.
+    with gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
+        gevent.joinall(list(greenlets))
 
 
 def wake(waiter: "Waiter[Any]") -> None:

@@ -15,6 +15,7 @@ import gevent
 
 from greenline.errors import DeadlineExceeded, GreenlineError
 from greenline.hub import deadline
+from greenline.hub.cooperate import join_all
 
 CHECK_TIMEOUT_S = 2.0
 TOTAL_TIMEOUT_S = 5.0
@@ -88,7 +89,7 @@ class Health:
 
     def _ask_all(self) -> dict[str, str | None]:
         asked = {name: gevent.spawn(_ask, name, check) for name, check in self._checks.items()}
-        gevent.joinall(list(asked.values()), timeout=TOTAL_TIMEOUT_S)
+        join_all(asked.values(), TOTAL_TIMEOUT_S)
         # A check that ignores its deadline must not delay the report: do not wait for its end.
         late = [greenlet for greenlet in asked.values() if not greenlet.dead]
         gevent.killall(late, block=False)

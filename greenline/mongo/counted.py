@@ -23,7 +23,7 @@ from greenline import settings
 from greenline.budget.plan import MONGODB_EXCHANGE, MONGODB_EXTRA_A_WORKER
 from greenline.errors import PoolTimeout, StoreDown, Unavailable
 from greenline.hub import deadline, unavailable
-from greenline.hub.cooperate import wake
+from greenline.hub.cooperate import join_all, wake
 from greenline.hub.lock_waits import LockWait
 from greenline.hub.periodic import keep_doing
 from greenline.lifecycle.resources import close_at_exit
@@ -376,7 +376,7 @@ class Budget:
         self._is_closed = True
         if self._looking is not None:
             self._looking.kill()
-        gevent.joinall([gevent.spawn(client.close) for client in self._clients], CLOSE_S)
+        join_all([gevent.spawn(client.close) for client in self._clients], CLOSE_S)
         self._forget_closed()
         if not self._clients:  # otherwise another worker frees the slots, after this process
             self._permits.keep(0)

@@ -1,5 +1,6 @@
 """Health and resources: ask side by side, remember, close in order."""
 
+import time
 from contextlib import suppress
 
 import gevent
@@ -95,6 +96,20 @@ def test_a_check_that_ignores_its_limit_is_cut_off(monkeypatch: pytest.MonkeyPat
     checks.add("stubborn", stubborn)
     with gevent.Timeout(3):
         assert checks.report().checks == {"stubborn": "no answer within 0.6 s"}
+
+
+def test_a_computation_just_before_takes_no_time_of_the_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another handler has used the processor since the loop's last round: no check has failed."""
+    monkeypatch.setattr(health, "TOTAL_TIMEOUT_S", 3.0)
+    checks = Health()
+    checks.add("short", lambda: gevent.sleep(0.05))
+    gevent.sleep(0.001)  # a timer's callback, in which the loop does not look at the clock again
+    until = time.monotonic() + 3.5
+    while time.monotonic() < until:
+        pass
+    assert checks.report().ready
 
 
 def test_a_check_that_is_itself_broken_is_not_healthy() -> None:
