@@ -33,6 +33,8 @@ from greenline.hub.compatibility import BLOCKS, records
 ROOT = str(Path(greenline.__file__).parents[1])
 LIMIT_S = 60.0
 SLOW_S = 5.0
+# Why, of a connection without which the import has succeeded.
+GOES_ON = "Each worker tries it at its start, and goes on without it."
 MAX_CHAIN = 5  # modules, the innermost of an import
 PIECE_BYTES, MAX_PIECES = 4096, 64  # of what a child has printed, the last ones
 MAX_LINE = 300
@@ -121,9 +123,12 @@ def findings(project: Project, target: str, seen: dict[str, Any]) -> Iterator[Fi
         what = f"{each['what']}{_by(each, module)}"
         yield Finding(IMPORTED_EARLY, *place(each, configuration), what)
     for event in (*seen.get("events", ()), *seen.get("left", ())):
-        what = f"{event['does']} {event['what']}{_by(event)}"
+        what = f"{event['does']} {event['what']}"
         code = CONNECTS_AT_IMPORT if event["does"] == "connects to" else STARTS_AT_IMPORT
-        yield Finding(code, *place(event), what)
+        if event.get("is_away"):
+            what += ", which is away"
+            code = code._replace(level=Level.REMARK, why=GOES_ON)
+        yield Finding(code, *place(event), f"{what}{_by(event)}")
     if seen.get("seconds", 0) > SLOW_S:
         yield Finding(SLOW_IMPORT, "", 0, f"{target} takes {seen['seconds']:.1f} s")
 

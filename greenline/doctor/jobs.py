@@ -1,11 +1,11 @@
 """
 Find the files that no request runs: of jobs, daemons and commands, and what only these import.
 
-The names of files and folders say which these are. What serves requests is what the import of the
-application has loaded, with what frameworks load by its name; where it was not imported, it is what
-imports a web framework. Where no file does, as in a library, the names alone count. The name of a
-file that has a view or is the application's own, and that of its folder, say nothing. Of a file
-that is neither, and that no file of requests imports, it is not known whether a request runs it.
+The names of files and folders say which these are. What imports a web framework serves requests,
+if the import of the application has loaded it, and so does what frameworks load by its name. Where
+no file does, as in a library, the names alone count. The name of a file that has a view or is the
+application's own, and that of its folder, say nothing. Of a file that is neither, and that no file
+of requests imports, it is not known whether a request runs it.
 """
 
 import re
@@ -56,11 +56,9 @@ def mark(
         for each in _prefixes(name)
     }  # fmt: skip
     jobs, by_name = _named(JOBS, files, answering), _named(BY_NAME, files)
-    if loaded:
-        serving = {name for name, each in files.items() if each.path in loaded} | by_name
-    else:
-        serving = {name for name, each in files.items() if _serves(each)}
-    serving -= jobs
+    running = {name for name, each in files.items() if not loaded or each.path in loaded} - jobs
+    serving = {each for each in running if files[each].path == target or _serves(files[each])}
+    serving |= by_name - jobs if loaded else set()
     if serving:
         jobs |= _reached(jobs, files) - _reached(serving, files)
         for name in files.keys() - jobs - _reached(serving | by_name - jobs, files):
@@ -110,19 +108,50 @@ def _reached(names: Collection[str], files: Mapping[str, Module]) -> set[str]:
     """Return *names*, and those of the files that they import or name, directly or not."""
     found, left = set(names), list(names)
     while left:
-        module = files[left.pop()]
-        imported = [name for _, name, _ in module.imports]
-        imported += [name.removeprefix("src.") for name in module.relative_imports]
-        # Frameworks import what settings and routes name when a request needs it.
-        strings = (text.replace(":", ".") for _, text, _ in module.strings)
-        imported += [text for text in strings if _is_named(text, files)]
-        for each in imported:
-            # from package import name: a module of that name, or a name in the package.
-            name = each if each in files else each.rpartition(".")[0]
+        for name in {_file_of(each, files) for each in _imported(left.pop(), files)}:
             if name in files and name not in found:
                 found.add(name)
                 left.append(name)
     return found
+
+
+def _imported(name: str, files: Mapping[str, Module]) -> Iterator[str]:
+    """Yield the dotted names of what a file imports, or names in a string."""
+    module, around = files[name], set(_prefixes(name))
+    imported = [each for _, each, _ in module.imports]
+    for each in (*imported, *(each.removeprefix("src.") for each in module.relative_imports)):
+        if each in around:  # the package that it is in: not all of that, but what it calls there
+            yield from (call.name for call in module.calls if call.name.startswith(f"{each}."))
+        else:
+            yield each
+    # Frameworks import what settings and routes name when a request needs it.
+    strings = (text.replace(":", ".") for _, text, _ in module.strings)
+    yield from (text for text in strings if _is_named(text, files))
+
+
+def _file_of(name: str, files: Mapping[str, Module]) -> str:
+    """Return the file that the dotted name *name* is of, or that has it; empty: there is none."""
+    seen = set()
+    while True:
+        seen.add(name)
+        file, attribute = name, ""
+        while file and file not in files:
+            file, _, attribute = file.rpartition(".")
+        if not attribute or not file or not files[file].path.endswith("__init__.py"):
+            return file
+        # A package that only imports it. The others of its imports are not needed.
+        top = files[file].scopes[files[file].tree]
+        value = (top.find(attribute) or (top, None))[1]
+        name = _absolute(value, file) if isinstance(value, str) else name
+        if name in seen or name.partition(".")[0] not in files:
+            return file
+
+
+def _absolute(name: str, package: str) -> str:
+    """Return *name*, which is relative to *package* if it begins with a dot."""
+    level = len(name) - len(name.lstrip("."))
+    parts = package.split(".")
+    return ".".join([*parts[: len(parts) - level + 1], name[level:]]) if level else name
 
 
 def _is_named(text: str, files: Mapping[str, Module]) -> bool:

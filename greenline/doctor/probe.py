@@ -8,6 +8,7 @@ starts it, with the descriptor, the target, the folder and the configuration as 
 
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ MAX_EVENTS = 200
 INSTALLED = f"site-packages{os.sep}"
 WRITING = os.O_WRONLY | os.O_RDWR
 DESCRIPTORS = Path("/proc/self/fd")  # of Linux
+ANSWER_S, ANSWERS_S = 1.0, 5.0  # for a server, and for all of them, to accept a connection
 CONFIGURING = b"configuring"  # in place of the document, while gunicorn's configuration is executed
 CONFIGURATION = "__config__"  # gunicorn imports its configuration by this name
 # What an import may do that others notice.
@@ -55,6 +57,7 @@ class Watcher:
         self.events: list[Event] = []
         self.modules: dict[str, Event] = {}
         self._opened: dict[str, Event] = {}
+        self._servers: list[tuple[Event, int, Any]] = []  # with the family and the address
         self._threads: WeakKeyDictionary[threading.Thread, Event] = WeakKeyDictionary()
         self._folder = folder
         self._shown_as = {CONFIGURATION: configuration}
@@ -93,6 +96,15 @@ class Watcher:
             what = {"does": "keeps open", "what": path.removeprefix(self._folder + os.sep)}
             yield what | self._opened[path]
 
+    def ask_servers(self) -> None:
+        """Note of each connection whether its server is away now."""
+        away: dict[Any, bool] = {}
+        until = monotonic() + ANSWERS_S
+        for event, family, address in self._servers:
+            if address not in away and monotonic() < until:
+                away[address] = not _accepts(family, address)
+            event["is_away"] = away.get(address, False)
+
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self._is_on:
             return
@@ -103,12 +115,17 @@ class Watcher:
             return
         if event == "subprocess.Popen" and _is_by_platform(sys._getframe(1)):
             return  # uname, which has ended when the import goes on
+        is_connection = event == "socket.connect"
+        if is_connection and arguments[0].type == socket.SOCK_DGRAM:
+            return  # needs no server
         what = arguments[1] if event.startswith("socket.") else arguments[:1]
         if event == "socket.bind" and isinstance(what, tuple) and what[1] == 0:
             return  # a test whether there is IPv6, for instance
-        place = self._place(sys._getframe(1))
-        if place["chain"]:
-            self.events.append({"does": WATCHED[event], "what": _shown(what)} | place)
+        noted = {"does": WATCHED[event], "what": _shown(what)} | self._place(sys._getframe(1))
+        if noted["chain"] and noted not in self.events:
+            self.events.append(noted)
+            if is_connection:
+                self._servers.append((noted, arguments[0].family, what))
 
     def _place(self, frame: FrameType | None) -> Event:
         """Return the innermost line of the application's own files, and the imports in progress."""
@@ -123,6 +140,15 @@ class Watcher:
 def is_own(path: str, folder: str) -> bool:
     """Return whether the file *path* is the application's own: in its folder, not installed."""
     return path.startswith(folder + os.sep) and INSTALLED not in path
+
+
+def _accepts(family: int, address: Any) -> bool:
+    """Return whether a server accepts a connection."""
+    with socket.socket(family) as connection, suppress(OSError):
+        connection.settimeout(ANSWER_S)
+        connection.connect(address)
+        return True
+    return False
 
 
 def _written() -> Iterator[str]:
@@ -202,6 +228,8 @@ def run(fd: int, target: str, folder: str, configuration: str) -> dict[str, Any]
     except BaseException as error:  # sys.exit() of the application, too
         found |= _failed(error, module, folder)
     watcher.stop()
+    if not found["error"]:
+        watcher.ask_servers()
     return found | {"events": watcher.events}
 
 

@@ -195,15 +195,17 @@ def test_what_has_a_view_is_no_job(
 
 @pytest.mark.parametrize(
     ("files", "loaded", "levels"),
-    [({}, ["app", "mail"], [Level.WARNING]),
+    [({"app": "from . import mail\n"}, ["app", "mail"], [Level.WARNING]),
+     ({}, ["app", "mail"], [Level.REMARK]),
+     ({"web": VIEW}, ["app", "web", "mail"], [Level.WARNING]),
      ({"app": "def look():\n    from . import mail\n"}, ["app"], [Level.WARNING]),
      ({"signals": "from . import mail\n"}, ["app"], [Level.WARNING]),
      ({"signals": "from . import mail\n", "tasks": "from . import mail\n"}, ["app"],
       [Level.WARNING]),
      ({"other": VIEW}, ["app"], [Level.REMARK]),
      ({"other": VIEW, "tasks": "from . import mail\n"}, ["app"], [])],
-    ids=["loaded", "a loaded one's import", "a name that is loaded", "that and a job",
-         "another program", "another program and a job"],
+    ids=["its import", "loaded by nothing known", "a view's import", "a later import",
+         "a name that is loaded", "that and a job", "another program", "another program and a job"],
 )  # fmt: skip
 def test_what_the_application_loads_serves_requests(
     tmp_path: Path, files: dict[str, str], loaded: list[str], levels: list[Level]
@@ -212,7 +214,7 @@ def test_what_the_application_loads_serves_requests(
     (tmp_path / "shop").mkdir()
     for name, text in {"app": "", "mail": CALL, **files}.items():
         (tmp_path / f"shop/{name}.py").write_text(text)
-    facts = Facts(loaded=frozenset(f"shop/{name}.py" for name in loaded))
+    facts = Facts(loaded=frozenset(f"shop/{name}.py" for name in loaded), target="shop/app.py")
     found = examine(load(tmp_path), facts).findings
     assert [each.level for each in found if each.code.code == "GL213"] == levels
 
@@ -226,15 +228,32 @@ def test_what_the_application_loads_serves_requests(
      ({"shop/views.py": VIEW, "shop/tasks.py": "from shop.mail import send\n"}, 1),
      ({"shop/views.py": "import flask\n"}, 1),
      ({"shop/tasks.py": "from shop.mail import send\n"}, 1),
-     ({"shop/__init__.py": "from shop.mail import send\n", "shop/views.py": "import flask, shop\n",
-       "shop/tasks.py": "from shop import mail\n"}, 1),
+     ({"shop/__init__.py": "from shop.mail import send\n",
+       "shop/tasks.py": "from shop import mail\n",
+       "shop/views.py": "import flask, shop\nshop.send('x')\n"}, 1),
+     ({"shop/__init__.py": "from shop.mail import send\n",
+       "shop/tasks.py": "from shop import mail\n",
+       "shop/views.py": "import flask, shop\nprint(shop.NAME)\n"}, 0),
+     ({"shop/__init__.py": "from .mail import send\nfrom .other import NAME\n",
+       "shop/other.py": "NAME = 1\n", "shop/tasks.py": "from shop import mail\n",
+       "views.py": "import flask\nfrom shop import NAME\n"}, 0),
+     ({"shop/__init__.py": "from .mail import send\nNAME = 1\n",
+       "shop/tasks.py": "from shop import mail\n",
+       "views.py": "import flask\nfrom shop import NAME\n"}, 1),
+     ({"shop/__init__.py": "from ..shop.in_between import send\n",
+       "shop/in_between.py": "from .mail import send\n", "shop/tasks.py": "from shop import mail\n",
+       "views.py": "import flask\nfrom shop import send\n"}, 1),
+     ({"shop/__init__.py": "from other import x\n", "other/__init__.py": "from shop import x\n",
+       "shop/tasks.py": "from shop import mail\n",
+       "views.py": "import flask\nfrom shop import x\n"}, 0),
      ({"src/shop/mail.py": CALL, "src/shop/views.py": "import flask\n",
        "src/shop/tasks.py": "from shop import mail\n"}, 1),  # of shop/mail.py
      ({"other.py": "import flask\n",
        "shop/serve.py": "from shop import mail\ndef app(environ, start_response): mail.send('x')\n",
        "shop/cli.py": "from shop import mail\n"}, 1)],
     ids=["a job", "a command", "another package's view", "a view too", "none", "no view",
-         "a package", "src", "WSGI"],
+         "a package", "a package's other name", "another file of a package", "a package's own name",
+         "through two", "in a circle", "src", "WSGI"],
 )  # fmt: skip
 def test_what_only_a_job_imports_is_of_the_job(
     tmp_path: Path, files: dict[str, str], count: int
