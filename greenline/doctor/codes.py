@@ -172,7 +172,7 @@ COMPUTES = Code(
 OUTSIDE_OF_A_POOL = Code(
     "GL403", WARNING, "a connection in a request, outside of a pool",
     "Each request connects anew, and all of them together may exceed max_connections.",
-    "Set GREENLINE_POOL=1, which makes it a checkout from a pool.",
+    "Set GREENLINE_POOL=1 for psycopg2 and pymongo; make other clients once, with a pool.",
 )  # fmt: skip
 LEFT_OPEN = Code(
     "GL404", WARNING, "a connection that is open after its request",

@@ -69,11 +69,11 @@ class Connections:
     """
     What became of connections: how many, by the file and line that made them.
 
-    :param outside: psycopg2's connections and MongoClients that were made in a request, and not by
-        a pool.
-    :param left_open: psycopg2's of these that were open when the request had ended.
-    :param in_transaction: psycopg2's with an open transaction when the request had ended that has
-        used them last.
+    :param outside: connections, and clients that connect for themselves, that were made in a
+        request, and not by a pool.
+    :param left_open: the connections of these that were open when the request had ended.
+    :param in_transaction: those with an open transaction when the request had ended that has used
+        them last.
     """
 
     outside: dict[str, int] = field(default_factory=dict)

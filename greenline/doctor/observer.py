@@ -9,22 +9,23 @@ worker, such as the application's tests. The document is an
 import atexit
 import os
 import resource
-import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
 from time import monotonic
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 import msgspec
 from gevent import getcurrent
 
 from greenline import settings
+from greenline.doctor import drivers
+from greenline.doctor.drivers import Driver, is_pooled
 from greenline.doctor.observations import FOLDER, Connections, Observations, Requests
 from greenline.doctor.probe import is_own
 from greenline.doctor.sampler import Sampler
@@ -33,9 +34,6 @@ from greenline.offload.imports import after_import
 from greenline.patch import patch_all
 from greenline.worker import GreenWorker
 
-# Code below which a connection is made for a pool, or for the thread that keeps it.
-POOLS = ("sqlalchemy.pool", "psycopg2.pool", "django.db.backends")
-IN_TRANSACTION = 2  # psycopg2.extensions.STATUS_BEGIN
 # What a test client calls for each request, with the environ or a request that has it as the second
 # argument: the module, the class and the function. Flask's client is Werkzeug's.
 TEST_CLIENTS = (
@@ -54,6 +52,13 @@ class _Request:
     made: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
 
 
+class _Made(NamedTuple):
+    """Where a connection was made, and by which driver."""
+
+    place: str
+    driver: Driver
+
+
 class Observer:
     """Observe this process, once its standard library is patched."""
 
@@ -65,7 +70,8 @@ class Observer:
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
         # Of a connection, the request that has used it last: a pool gives it to another one.
         self._users: weakref.WeakKeyDictionary[Any, _Request] = weakref.WeakKeyDictionary()
-        self._places: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
+        self._clients: Counter[str] = Counter()  # by the line that makes them
         self._reported: weakref.WeakSet[Any] = weakref.WeakSet()
         self._left: weakref.WeakSet[Any] | None = None  # of the requests of test clients
         self._stable_kib = 0
@@ -73,8 +79,7 @@ class Observer:
     def start(self) -> None:
         """Begin to observe."""
         gevent.Greenlet.add_spawn_callback(self._note_greenlet)
-        after_import("psycopg2", lambda _: self._observe_psycopg2())
-        after_import("pymongo", lambda _: self._observe_pymongo())
+        drivers.watch(self)
         request_end.functions.append(self._end)
         self._sampler.start()
 
@@ -87,8 +92,10 @@ class Observer:
     def stop(self) -> Observations:
         """Stop, and return what was seen."""
         requests = self._requests
-        for conn in self._left or ():
-            self._connections.left_open[self._places[conn]] += not conn.closed
+        self._note_left(self._left or ())
+        # A single one may be kept for all requests, and made when the first needs it.
+        again = (each for each in self._clients.items() if each[1] > 1)
+        self._connections.outside.update(dict(again))
         requests.timeout_s = settings.REQUEST_TIMEOUT.read()
         requests.greenlets = sum(not each.dead for each in self._begun)
         if requests.count > WARM_UP:
@@ -137,16 +144,20 @@ class Observer:
             # a transaction that it rolls back itself.
             self._left.update(request.made)
             return
-        for conn in request.made:
-            self._connections.left_open[self._places[conn]] += not conn.closed
+        self._note_left(request.made)
         self._look_at_transactions(request)
+
+    def _note_left(self, connections: Iterable[Any]) -> None:
+        for conn in connections:
+            place, driver = self._made[conn]
+            self._connections.left_open[place] += driver.is_open(conn)
 
     def _look_at_transactions(self, request: _Request | None = None) -> None:
         """Look at the connections that *request* has used last. Default: at all."""
-        for conn, place in list(self._places.items()):
+        for conn, (place, driver) in list(self._made.items()):
             if request is not None and self._users.get(conn) is not request:
                 continue
-            is_in_transaction = not conn.closed and conn.status == IN_TRANSACTION
+            is_in_transaction = driver.is_open(conn) and driver.is_in_transaction(conn)
             if is_in_transaction and conn not in self._reported:
                 self._reported.add(conn)
                 self._connections.in_transaction[place] += 1
@@ -155,86 +166,35 @@ class Observer:
         if getcurrent() in self._in_progress:
             self._begun.add(greenlet)
 
-    def _note_trip(self, conn: Any = None) -> None:
+    def note_trip(self, conn: Any = None) -> None:
+        """Note a round trip, of *conn* where it is one that was noted."""
         if (request := self._in_progress.get(getcurrent())) is not None:
             request.trips += 1
             if conn is not None:
                 self._users[conn] = request
 
-    def _observe_psycopg2(self) -> None:
-        import psycopg2
-        from psycopg2 import extensions
-
-        connect, wait = psycopg2._connect, extensions.get_wait_callback()  # type: ignore[attr-defined]
-
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            conn = connect(*args, **kwargs)
-            self._note_connection(conn, sys._getframe(2))  # past psycopg2.connect()
-            return conn
-
-        def waiting(conn: Any) -> None:
-            self._note_trip(conn)
-            wait(conn)  # type: ignore[misc]
-
-        psycopg2._connect = observed  # type: ignore[attr-defined]
-        if wait is not None:
-            extensions.set_wait_callback(waiting)
-
-    def _note_connection(self, conn: Any, frame: FrameType | None) -> None:
-        self._places[conn] = _place(frame)
+    def note_connection(self, conn: Any, driver: Driver, frame: FrameType | None) -> None:
+        """Note that the code of *frame* has made *conn*."""
+        place = _place(frame)
+        self._made[conn] = _Made(place, driver)
         if (maker := self._in_progress.get(getcurrent())) is not None:
             self._users[conn] = maker  # with GREENLINE_POOL its round trips are of another object
-        request = self._note_outside(frame)
-        if request is not None:
-            request.made.add(conn)
+            if not settings.POOL.read() and not is_pooled(frame):
+                self._connections.outside[place] += 1
+                maker.made.add(conn)
 
-    def _note_outside(self, frame: FrameType | None) -> _Request | None:
-        """Count what the code of *frame* opens, and return its request; None if it need not."""
-        request = self._in_progress.get(getcurrent())
-        if request is None or settings.POOL.read() or _is_pooled(frame):
-            return None
-        self._connections.outside[_place(frame)] += 1
-        return request
-
-    def _observe_pymongo(self) -> None:
-        from pymongo import MongoClient, monitoring
-
-        owner: Any = MongoClient
-        note, note_outside, init = self._note_trip, self._note_outside, owner.__init__
-
-        @wraps(init)
-        def observed(client: Any, *args: Any, **kwargs: Any) -> None:
-            note_outside(sys._getframe(1))
-            init(client, *args, **kwargs)
-
-        owner.__init__ = observed
-
-        class Listener(monitoring.CommandListener):
-            def started(self, event: Any) -> None:
-                note()
-
-            def succeeded(self, event: Any) -> None: ...
-
-            def failed(self, event: Any) -> None: ...
-
-        monitoring.register(Listener())
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _is_pooled(frame: FrameType | None) -> bool:
-    return any(each.f_globals.get("__name__", "").startswith(POOLS) for each in _frames(frame))
+    def note_client(self, frame: FrameType | None) -> None:
+        """Note that the code of *frame* makes a client, which connects for itself."""
+        if getcurrent() in self._in_progress:
+            self._clients[_place(frame)] += 1
 
 
 def _place(frame: FrameType | None) -> str:
     """Return the innermost line of the application's own code, ``file:line``."""
-    for each in _frames(frame):
-        if is_own(each.f_code.co_filename, os.getcwd()):
-            return f"{each.f_code.co_filename}:{each.f_lineno}"
+    while frame is not None:
+        if is_own(frame.f_code.co_filename, os.getcwd()):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
     return ""
 
 

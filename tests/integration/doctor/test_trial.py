@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from embedded.redis import Redis
 from greenline.doctor import trial
 from greenline.doctor.trial import Request, TrialError
 from tests.helpers.support import BIN, CHECKOUT, environ, free_port, wait_until
@@ -168,13 +169,13 @@ def test_the_requests_of_test_clients_are_observed(
     (shop / "checks.py").write_text(
         f"import shop\n{CLIENTS[client]}"
         "shop.work('/many')\n"
-        "for path in ('/many', '/open', '/client', *['/thread'] * 5):\n"
+        "for path in ('/many', '/open', '/client', '/client', *['/thread'] * 5):\n"
         "    ask(path)\n"
     )
     expected = {
-        ("GL403", 15, "2 times"), ("GL403", 30, "1 time"), ("GL404", 15, "1 time"),
+        ("GL403", 15, "2 times"), ("GL403", 30, "2 times"), ("GL404", 15, "1 time"),
         ("GL405", 15, "1 time"), ("GL406", 0, "/many: 42 round trips"),
-        ("GL407", 0, "5 of 8 requests"),
+        ("GL407", 0, "5 of 9 requests"),
     }  # fmt: skip
     command = f"{sys.executable} checks.py"
     found = result(doctor(shop, "--run", command, DATABASE_URL=empty_database))
@@ -185,6 +186,68 @@ def test_the_requests_of_test_clients_are_observed(
         if each["code"] in {code for code, *_ in expected}
     }
     assert observed == expected
+
+
+PSYCOPG = "psycopg[binary]==3.3.9"  # Django would use it in all tests if it were in requirements
+OTHER_DRIVERS = """\
+import os
+import psycopg
+import redis
+from werkzeug.test import Client
+
+kept = []
+once = []
+
+
+def work(path):
+    if path == "/many":
+        with psycopg.connect(os.environ["DATABASE_URL"]) as conn:
+            for _ in range(40):
+                conn.execute("select 1")
+    elif path == "/open":
+        kept.append(psycopg.connect(os.environ["DATABASE_URL"]))
+        kept[-1].execute("select 1")
+    elif path == "/redis":
+        with redis.Redis(port=int(os.environ["REDIS_PORT"])) as client:
+            client.get("x")
+    else:
+        once[:] = once or [redis.Redis(port=int(os.environ["REDIS_PORT"]))]
+        for _ in range(50):
+            once[0].get("x")
+
+
+def app(environ, start_response):
+    work(environ["PATH_INFO"])
+    start_response("200 OK", [])
+    return []
+
+
+for path in ("/many", "/open", "/redis", "/redis", "/gets", "/gets"):
+    Client(app).get(path)
+"""
+
+
+def test_other_drivers_are_observed(
+    shop: Path, empty_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """psycopg 3 and redis-py; a client that the first request makes is there for all of them."""
+    libraries = str(tmp_path_factory.mktemp("libraries"))
+    uv = [BIN / "uv", "pip", "install", "--quiet", "--target", libraries, PSYCOPG]
+    subprocess.run(uv, check=True, timeout=90)
+    (shop / "checks.py").write_text(OTHER_DRIVERS)
+    command = f"{sys.executable} checks.py"
+    with Redis() as server:
+        more = {"PYTHONPATH": libraries, "REDIS_PORT": str(server.port)}
+        found = result(doctor(shop, "--run", command, DATABASE_URL=empty_database, **more))
+    assert sorted(
+        (each["code"], each["line"], each["what"].partition(": ")[0])
+        for each in found["findings"]
+        if each["code"] in {"GL403", "GL404", "GL405", "GL406"}
+    ) == [
+        ("GL403", 12, "1 time"), ("GL403", 16, "1 time"), ("GL403", 19, "2 times"),
+        ("GL404", 16, "1 time"), ("GL405", 16, "1 time"), ("GL406", 0, "/gets"),
+        ("GL406", 0, "/many"),
+    ]  # fmt: skip
 
 
 def test_requests_that_do_nothing_wrong(shop: Path, empty_database: str) -> None:

@@ -26,10 +26,13 @@ def seen(*sites: Site, requests: Requests | None = None, **places: dict[str, int
     return Observations(blocks, requests or Requests(), Connections(**places))
 
 
-def loads(ours: int, gthread: int, sync: int, failed: int = 0) -> dict[str, Load]:
+def loads(
+    ours: int, gthread: int, sync: int, failed: int = 0, threads_failed: int = 0
+) -> dict[str, Load]:
     counts = {OURS: ours, GTHREAD: gthread, SYNC: sync}
     found = {name: Load(1.0, Counter({(200, 200): count})) for name, count in counts.items()}
     found[OURS].statuses[200, 500] += failed
+    found[GTHREAD].statuses[200, 500] += threads_failed
     return found
 
 
@@ -156,8 +159,10 @@ def test_connections_are_found_where_they_are_made() -> None:
         (Trial(tests=[(0, 1.0), (1, 1.0)]), True),
         (Trial(loads=loads(9, 9, 9, failed=1)), True),
         (Trial(loads=loads(9, 9, 9)), False),
+        (Trial(loads=loads(900, 90, 9, failed=100, threads_failed=10)), False),
+        (Trial(loads=loads(900, 99, 9, failed=100, threads_failed=1)), True),
     ],
-    ids=["tests", "requests", "nothing"],
+    ids=["tests", "requests", "nothing", "the same share", "a larger share"],
 )
 def test_what_fails_here_alone(trial: Trial, is_found: bool) -> None:
     """And not what fails in any case."""
