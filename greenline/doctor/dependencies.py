@@ -111,14 +111,40 @@ class Use(NamedTuple):
         return not (scope.is_job or scope.is_unreached)
 
 
+class _Seen(NamedTuple):
+    """
+    What is known of all libraries.
+
+    :param modules: the first-party files.
+    :param uses: where these import something.
+    :param required: what is declared or imported, with what that requires, by canonical name; None
+        where it is not installed.
+    :param mandatory: that of what is declared without extras and groups.
+    :param unpatched: the paths of files that are imported before the patching.
+    :param is_imported: the application was imported, without what is not installed.
+    """
+
+    modules: Sequence[Module]
+    uses: Sequence[Use]
+    required: dict[str, Distribution | None]
+    mandatory: dict[str, Distribution | None]
+    unpatched: set[str]
+    is_imported: bool
+
+
 def findings(
-    project: Project, modules: Sequence[Module], loaded: Mapping[str, Finding]
+    project: Project,
+    modules: Sequence[Module],
+    loaded: Mapping[str, Finding],
+    *,
+    is_imported: bool,
 ) -> Iterator[Finding]:
     """
     Yield findings about libraries.
 
     :param modules: the first-party files.
     :param loaded: the findings about what the import of the application loads, by library.
+    :param is_imported: the application was imported, bool.
     """
     uses = [
         Use(module, node.lineno, name, _is_at_start(module, site, project.configuration))
@@ -132,8 +158,9 @@ def findings(
     required = _closure({*_imported(uses), *declared(project.folder)})
     mandatory = _closure(declared(project.folder, with_groups=False))
     unpatched = _before_patching(modules, project.configuration)
+    seen = _Seen(modules, uses, required, mandatory, unpatched, is_imported)
     for record in records():
-        for finding in _of_record(record, uses, modules, required, mandatory, unpatched):
+        for finding in _of_record(record, seen):
             if finding.path or record.name not in loaded:
                 yield finding
     # What first-party code imports is judged by that, and prepared where the import does not show.
@@ -150,25 +177,19 @@ def findings(
         yield Finding(UNKNOWN_DEPENDENCY, "", 0, ", ".join(unknown))
 
 
-def _of_record(
-    record: Record,
-    uses: Sequence[Use],
-    modules: Sequence[Module],
-    required: dict[str, Distribution | None],
-    mandatory: dict[str, Distribution | None],
-    unpatched: set[str],
-) -> Iterator[Finding]:
-    own = list(_own(record, uses))
+def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
+    own = list(_own(record, seen.uses))
     of_requests = [each for each in own if each.is_of_requests]
     name = canonicalize_name(record.name)
     # An extra or a back end counts where somebody installs it and has the application use it.
-    is_optional = bool(mandatory) and name not in mandatory
+    is_optional = bool(seen.mandatory) and name not in seen.mandatory
     is_installed = installed(record.name) is not None
-    calls = [call for module in modules for call in module.calls]
-    if record.when is not None and not _does(record.when, uses, calls):
+    is_left_out = not is_installed and (is_optional or seen.is_imported)
+    calls = [call for module in seen.modules for call in module.calls]
+    if record.when is not None and not _does(record.when, seen.uses, calls):
         return
     # A hook of gunicorn.conf.py that imports it, such as post_fork, runs after the patching.
-    early = [each for each in own if each.is_at_import and each.module.path in unpatched]
+    early = [each for each in own if each.is_at_import and each.module.path in seen.unpatched]
     if record.before_patching:
         if own and not early:
             yield _finding(UNPREPARED_DEPENDENCY, record, own[0])
@@ -179,21 +200,21 @@ def _of_record(
     code = CODES.get(record.verdict)
     if code is None or (code == UNPREPARED_DEPENDENCY and not record.needs):
         return
-    if _is_offloaded(record) or (record.needs and _does(record.needs, uses, calls)):
+    if _is_offloaded(record) or (record.needs and _does(record.needs, seen.uses, calls)):
         return
     if own:
         level = code.level
         # A call that computes ends by itself, so it only makes the others late.
-        if record.computes or not of_requests or (is_optional and not is_installed):
+        if record.computes or not of_requests or is_left_out:
             level = Level.REMARK
         elif level == Level.ERROR and (is_optional or not is_installed):
             level = Level.WARNING
         there = "" if is_installed else f" is not installed here{_tried(record)}"
         yield _finding(code._replace(level=level), record, (of_requests or own)[0], there)
-    elif name in required and not record.computes:
+    elif name in seen.required and not record.computes:
         # Another library may need it: whether a request uses it is not known.
         what = f"{record.name} is required, and not imported here: {_reason(record)}"
-        if required[name] is None:
+        if seen.required[name] is None:
             there = f"it is not installed here{_tried(record)}"
             what = f"{record.name} is required; {there}: {_reason(record)}"
         lower = Level.WARNING if code.level == Level.ERROR else Level.REMARK

@@ -93,7 +93,10 @@ def examine(
     for module in modules:
         is_configuration = module.path == project.configuration
         examined.add(project, _found(module, facts, is_configuration=is_configuration))
-    examined.add(project, dependencies.findings(project, modules, facts.blocking))
+    examined.add(
+        project,
+        dependencies.findings(project, modules, facts.blocking, is_imported=bool(facts.loaded)),
+    )
     return examined
 
 
@@ -126,14 +129,16 @@ def _found(module: Module, facts: Facts, *, is_configuration: bool) -> Iterator[
         if is_configuration
         else [rule(module, facts) for rule in RULES]
     )
-    is_unreached = module.scopes[module.tree].is_unreached and not is_configuration
+    scope = module.scopes[module.tree]
     seen: set[tuple[Code, int, str]] = set()
     for result in results:
         for code, node, what in result:
             line = getattr(node, "lineno", 0)
             if (code, line, what) not in seen:
                 seen.add((code, line, what))
+                is_unreached = scope.is_unreached or module.function_at(line) in scope.unreached
                 # It does not matter who imports a file that patches.
-                is_doubtful = is_unreached and code.level == Level.WARNING and code != PATCHED_LATE
-                level = Level.REMARK if is_doubtful else code.level
+                is_doubtful = is_unreached and not is_configuration and code != PATCHED_LATE
+                is_lowered = is_doubtful and code.level == Level.WARNING
+                level = Level.REMARK if is_lowered else code.level
                 yield Finding(code._replace(level=level), module.path, line, what)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import PurePosixPath
 
+from greenline.doctor import mentions
 from greenline.doctor.module import Module
 from greenline.doctor.rules.processes import is_view
 
@@ -43,7 +44,7 @@ def mark(
     target: str = "",
 ) -> None:
     """
-    Mark the files that no request runs, and those of which it is not known.
+    Mark the files that no request runs, and the files and functions of which it is not known.
 
     :param modules: the first-party files.
     :param commands: files of commands that are not examined themselves.
@@ -61,9 +62,11 @@ def mark(
     serving |= by_name - jobs if loaded else set()
     if serving:
         jobs |= _reached(jobs, files) - _reached(serving, files)
-        for name in files.keys() - jobs - _reached(serving | by_name - jobs, files):
+        reached = _reached(serving | by_name - jobs, files) - jobs
+        for name in files.keys() - jobs - reached:
             module = files[name]
             module.scopes[module.tree].is_unreached = True
+        mentions.mark([files[name] for name in reached], [files[name] for name in serving])
     for name in jobs:
         module = files[name]
         module.scopes[module.tree].is_job = True

@@ -37,6 +37,7 @@ class Scope:
         self.is_job = False  # of a module that no request runs
         self.is_unreached = False  # of a module that no file of requests imports
         self.background: set[ast.AST] = set()  # of a module: the functions that threads run
+        self.unreached: set[ast.AST] = set()  # of a module: that no request is known to run
         self.dotted: dict[ast.expr, str] = {}  # of the expressions that were looked up here
         self._names: dict[str, ast.expr | str | None] = {}
 
@@ -196,6 +197,15 @@ class Module:
         """Its ``with`` blocks, by each of their expressions."""
         found = (each for each in ast.walk(self.tree) if isinstance(each, ast.With))
         return {item.context_expr: each for each in found for item in each.items}
+
+    def function_at(self, line: int) -> Function | None:
+        """Return the innermost function around *line*, None at import."""
+        around = (
+            each
+            for each in self.scopes
+            if isinstance(each, Function) and each.lineno <= line <= (each.end_lineno or 0)
+        )
+        return max(around, key=lambda each: each.lineno, default=None)
 
     def subclasses(self, base: str) -> Iterator[ast.ClassDef]:
         """Yield its classes that are made of *base*, a dotted name."""

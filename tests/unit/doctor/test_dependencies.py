@@ -138,6 +138,16 @@ def test_a_library_of_which_no_request_is_known(tmp_path: Path, packages: Path, 
     assert (finding.path, finding.level) == ("web.py", Level.ERROR)
 
 
+def test_what_the_application_does_without_is_a_remark(tmp_path: Path, packages: Path) -> None:
+    """It is not installed, and the application has been imported."""
+    source = "try:\n    import MySQLdb\nexcept ImportError:\n    MySQLdb = None\n"
+    (tmp_path / "app.py").write_text(source)
+    imported = Facts(loaded=frozenset(["app.py"]), target="app.py")
+    for facts, level in ((Facts(), Level.WARNING), (imported, Level.REMARK)):
+        (finding,) = examine(load(tmp_path), facts).findings
+        assert (finding.code.code, finding.level) == ("GL101", level)
+
+
 def test_a_distribution_with_a_malformed_requirement(tmp_path: Path, packages: Path) -> None:
     """What else it needs is read all the same: pip has installed it."""
     install(packages, "shop-base", "toml (<1pytz>=2015.4)", "mysqlclient")

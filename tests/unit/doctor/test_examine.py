@@ -134,7 +134,8 @@ def test_no_request_runs_a_job(tmp_path: Path, path: str, count: int) -> None:
     assert codes.count("GL203") == 1
 
 
-CALL = "import requests\n\n\ndef send(url):\n    requests.post(url)\n"
+PLAIN_CALL = "import requests\n\n\ndef send(url):\n    requests.post(url)\n"
+CALL = PLAIN_CALL.replace("def", "@listens\ndef")
 ROUTE = "import flask\n\nbp = flask.Blueprint('x', __name__)\n\n\n"
 ROUTE += "@bp.get('/')\ndef show():\n    return send(flask.request.url)\n"
 FIXTURE = "import pytest\n\n\n@pytest.fixture\ndef shop(request):\n    return str(request)\n"
@@ -217,6 +218,47 @@ def test_what_the_application_loads_serves_requests(
     facts = Facts(loaded=frozenset(f"shop/{name}.py" for name in loaded), target="shop/app.py")
     found = examine(load(tmp_path), facts).findings
     assert [each.level for each in found if each.code.code == "GL213"] == levels
+
+
+WEB = "import flask\nfrom .mail import send, queued\nfrom . import mail\n\n\n"
+IN_VIEW = f"{WEB}def show():\n    "
+A_CLASS = "import requests\n\n\nclass Mail(Base):\n"
+MAKES = "import requests\ndef made():\n    def inner(url):\n        requests.get(url)\n"
+MORE = f"{PLAIN_CALL}\n\ndef queued(url):\n    send(url)\n"
+
+
+@pytest.mark.parametrize(
+    ("view", "mail", "level"),
+    [(f"{IN_VIEW}send('x')\n", PLAIN_CALL, Level.WARNING),
+     (f"{IN_VIEW}queued('x')\n", MORE, Level.WARNING),
+     (f"{IN_VIEW}mail.send('x')\n", PLAIN_CALL, Level.WARNING),
+     (f"{IN_VIEW}getattr(mail, 'send')\n", PLAIN_CALL, Level.WARNING),
+     (f"{WEB}VIEWS = ['shop.mail.send']\n", PLAIN_CALL, Level.WARNING),
+     (WEB, f"{PLAIN_CALL}\n\nHANDLERS = [send]\n", Level.WARNING),
+     (WEB, CALL, Level.WARNING),
+     (WEB, PLAIN_CALL.replace("send", "__call__"), Level.WARNING),
+     (WEB, f"{A_CLASS}    def send(self, url):\n        requests.post(url)\n", Level.WARNING),
+     (WEB, PLAIN_CALL, Level.REMARK),
+     (WEB, MORE, Level.REMARK),
+     (WEB, f"__all__ = ['send']\n{PLAIN_CALL}", Level.REMARK),
+     (WEB, PLAIN_CALL.replace("def", "@cache\ndef"), Level.REMARK),
+     (f"{IN_VIEW}('to send')\n", PLAIN_CALL, Level.REMARK),
+     (f"{IN_VIEW}made()\n", MAKES, Level.REMARK),
+     (f"{IN_VIEW}made()\n", f"{MAKES}    return inner\n", Level.WARNING)],
+    ids=["a call", "through another", "of its module", "getattr", "a string", "at import",
+         "a decorator", "a special method", "a class with a base", "only imports",
+         "only one that is not mentioned", "__all__", "a plain decorator", "another string",
+         "inside, unused", "inside, used"],
+)  # fmt: skip
+def test_what_is_mentioned_by_no_code_of_requests_is_a_remark(
+    tmp_path: Path, view: str, mail: str, level: Level
+) -> None:
+    """Although the file is imported; and a job mentions it, which is none of requests."""
+    (tmp_path / "shop").mkdir()
+    for name, text in {"views": view, "mail": mail, "tasks": f"{IN_VIEW}send('x')\n"}.items():
+        (tmp_path / f"shop/{name}.py").write_text(text)
+    found = examine(load(tmp_path), Facts()).findings
+    assert [each.level for each in found if each.code.code == "GL213"] == [level]
 
 
 @pytest.mark.parametrize(
