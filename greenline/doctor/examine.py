@@ -9,8 +9,9 @@ from greenline.deploy.findings import Level
 from greenline.doctor import dependencies, jobs
 from greenline.doctor.codes import PATCHED_LATE
 from greenline.doctor.findings import Block, Code, Facts, Finding, Found
-from greenline.doctor.module import Module, read
+from greenline.doctor.module import Module
 from greenline.doctor.project import PYPROJECT, Project
+from greenline.doctor.reader import read
 from greenline.doctor.rules import RULES
 from greenline.doctor.rules.imports import before_patching, preloading
 from greenline.doctor.rules.transactions import has_atomic_requests

@@ -20,7 +20,7 @@ from typing import Any
 from gunicorn.config import Config
 
 from greenline.doctor.codes import BY_CODE
-from greenline.doctor.module import parse
+from greenline.doctor.reader import parse
 from greenline.errors import ConfigError
 
 SECTION = "tool.greenline.doctor"

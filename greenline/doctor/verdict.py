@@ -43,9 +43,13 @@ TOTAL = attrgetter("total_s")
 MAX_FRAMES = 4  # of a stack: so many of the application, and of what it calls
 
 
-def findings(project: Project, trial: Trial) -> Iterator[Finding]:
-    """Yield what *trial* has found in *project*."""
-    yield from _blocks(project, trial)
+def findings(project: Project, trial: Trial, blocked: Iterable[Block]) -> Iterator[Finding]:
+    """
+    Yield what *trial* has found in *project*.
+
+    :param blocked: what :func:`blocks` has returned.
+    """
+    yield from _blocks(blocked)
     for code, name in (
         (OUTSIDE_OF_A_POOL, "outside"),
         (LEFT_OPEN, "left_open"),
@@ -85,8 +89,8 @@ def blocks(project: Project, trial: Trial) -> list[Block]:
     ]  # fmt: skip
 
 
-def _blocks(project: Project, trial: Trial) -> Iterator[Finding]:
-    for each in blocks(project, trial):
+def _blocks(blocked: Iterable[Block]) -> Iterator[Finding]:
+    for each in blocked:
         if each.count >= MIN_BLOCKS or each.longest_s >= LONG_BLOCK_S:
             file, at, function = each.stack[-1]
             is_there = (file, at) == (each.path, each.line)

@@ -1,6 +1,7 @@
 """greenline.doctor.verdict: the findings and the verdict that follow from figures."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,12 @@ def loads(
     return found
 
 
+def findings(trial: Trial) -> Iterator[Finding]:
+    return verdict.findings(PROJECT, trial, verdict.blocks(PROJECT, trial))
+
+
 def found(trial: Trial) -> list[tuple[str, str, int]]:
-    return [(each.code.code, each.path, each.line) for each in verdict.findings(PROJECT, trial)]
+    return [(each.code.code, each.path, each.line) for each in findings(trial)]
 
 
 def site(waits: bool = True, count: int = 5, total_s: float = 0.5, longest_s: float = 0.1) -> Site:
@@ -62,7 +67,7 @@ def test_blocks_are_found_at_the_applications_line(sites: list[Site], expected: 
 
 def test_a_block_names_the_library_and_the_figures() -> None:
     """Of two processes together."""
-    (finding,) = verdict.findings(PROJECT, Trial([seen(site()), seen(site(longest_s=0.2))]))
+    (finding,) = findings(Trial([seen(site()), seen(site(longest_s=0.2))]))
     assert finding.what == (
         "driver: 10 times, 1.00 s in all, 200 ms at most, in query (driver/core.py:5)"
     )
@@ -90,12 +95,12 @@ def test_a_block_has_its_stack() -> None:
     own = [(f"{FOLDER}/{name}.py", 1, name) for name in "abcde"]
     library = [(DRIVER, number, "read") for number in range(1, 7)]
     stack = [("/usr/lib/gunicorn.py", 1, "run"), *own, *library]
-    (finding,) = verdict.findings(PROJECT, Trial([seen(Site(stack, True, 5, 0.5, 0.1))]))
+    (finding,) = findings(Trial([seen(Site(stack, True, 5, 0.5, 0.1))]))
     assert finding.stack == (
         ("b.py", 1, "b"), ("c.py", 1, "c"), ("d.py", 1, "d"), ("e.py", 1, "e"),
         *(("driver/core.py", number, "read") for number in range(3, 7)),
     )  # fmt: skip
-    (finding,) = verdict.findings(PROJECT, Trial([seen(Site(library, True, 5, 0.5, 0.1))]))
+    (finding,) = findings(Trial([seen(Site(library, True, 5, 0.5, 0.1))]))
     assert [line for _, line, _ in finding.stack] == [3, 4, 5, 6]
 
 
@@ -196,7 +201,7 @@ def answers(**statuses: int) -> dict[str, Load]:
 )
 def test_a_trial_that_says_nothing_gives_no_verdict(trial: Trial, reason: str) -> None:
     """And one error, which says why."""
-    (finding,) = verdict.findings(PROJECT, trial)
+    (finding,) = findings(trial)
     assert (finding.code, finding.what) == (NO_RUN, reason)
     assert verdict.verdict(PROJECT, trial, [finding]) == ""
 
@@ -238,7 +243,7 @@ def test_traffic_of_ones_own_measures_no_gain() -> None:
 def test_it_can_say_no() -> None:
     """Where waits that block take a fifth of the time, and threads are as fast."""
     trial = Trial([seen(site(total_s=6.1))], loads(40, 100, 10))
-    said = verdict.verdict(PROJECT, trial, verdict.findings(PROJECT, trial))
+    said = verdict.verdict(PROJECT, trial, findings(trial))
     assert said.startswith("Not for green threads: 61% of the time is spent in waits")
     assert "most of it in driver; use gthread." in said
     assert "0.40 x and 4.00 x those of gthread with 8 threads (100) and of sync (10)" in said
@@ -247,7 +252,7 @@ def test_it_can_say_no() -> None:
 def test_blocks_that_cost_nothing_are_a_change_and_no_refusal() -> None:
     """Where it is faster than threads all the same."""
     trial = Trial([seen(site(total_s=6.1))], loads(200, 100, 10))
-    said = verdict.verdict(PROJECT, trial, verdict.findings(PROJECT, trial))
+    said = verdict.verdict(PROJECT, trial, findings(trial))
     assert said.startswith("Ready after this change. GL401: Name it in GREENLINE_OFFLOAD")
 
 
