@@ -244,11 +244,15 @@ MORE = f"{PLAIN_CALL}\n\ndef queued(url):\n    send(url)\n"
      (WEB, PLAIN_CALL.replace("def", "@cache\ndef"), Level.REMARK),
      (f"{IN_VIEW}('to send')\n", PLAIN_CALL, Level.REMARK),
      (f"{IN_VIEW}made()\n", MAKES, Level.REMARK),
+     (WEB, MAKES.replace("def inner", "@listens\n    def inner"), Level.WARNING),
+     (f"{IN_VIEW}made()\n", f"{PLAIN_CALL}\n\ndef made():\n    def inner():\n        send('x')\n",
+      Level.REMARK),
      (f"{IN_VIEW}made()\n", f"{MAKES}    return inner\n", Level.WARNING)],
     ids=["a call", "through another", "of its module", "getattr", "a string", "at import",
          "a decorator", "a special method", "a class with a base", "only imports",
          "only one that is not mentioned", "__all__", "a plain decorator", "another string",
-         "inside, unused", "inside, used"],
+         "inside, unused", "inside one that is not mentioned",
+         "through an unused one inside", "inside, used"],
 )  # fmt: skip
 def test_what_is_mentioned_by_no_code_of_requests_is_a_remark(
     tmp_path: Path, view: str, mail: str, level: Level
