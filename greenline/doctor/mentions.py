@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
-from greenline.doctor.module import Function, Module, Scope, last
+from greenline.doctor.module import Function, Module, Scope, defaults, last
 
 # Decorators under which a function is called by its name, as without them.
 PLAIN = {"cache", "classmethod", "contextmanager", "lru_cache", "staticmethod", "wraps"}
@@ -76,11 +76,7 @@ def _mentioned(body: list[ast.stmt]) -> Iterator[str]:
             if isinstance(node.value, str) and (found := NAME.fullmatch(node.value)):
                 yield found[1]
         elif isinstance(node, Function):
-            todo += [
-                *node.decorator_list,
-                *node.args.defaults,
-                *filter(None, node.args.kw_defaults),
-            ]
+            todo += [*node.decorator_list, *defaults(node.args)]
             continue
         elif isinstance(node, ast.Assign) and last(node.targets[0]) == "__all__":
             continue
