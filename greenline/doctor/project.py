@@ -30,7 +30,7 @@ GUNICORN = "gunicorn.conf.py"
 LEFT_OUT = {
     "__pycache__", "node_modules", "site-packages", "build", "dist", "docs", "doc", "test", "tests",
     "testing", "test_utils", "testutils", "migrations", "alembic", "examples", "samples",
-    "fixtures", "devtools", "benchmarks",
+    "fixtures", "devtools", "bench", "benchmark", "benchmarks", "notebooks",
 }  # fmt: skip
 # With commands: what only these import no request runs either.
 COMMAND_FOLDERS = {"cli", "scripts"}
