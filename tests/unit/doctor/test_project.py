@@ -24,7 +24,8 @@ def test_first_party_is_what_a_server_runs(tmp_path: Path) -> None:
     (tmp_path / "env with a blank").mkdir()
     (tmp_path / "env with a blank" / "pyvenv.cfg").touch()
     for name in (
-        "shop/views.py", "env with a blank/lib.py", "tests/client.py", "shop/bench/load.py", "shop/migrations/0001.py",
+        "shop/views.py", "env with a blank/lib.py", "tests/client.py",
+        "shop/bench/load.py", "shop/migrations/0001.py",
         "setup.py", "shop/test_views.py", "manage.py", "shop/cli.py", "shop/cli/run.py",
         "shop/management/commands/load.py", "shop/test_utils/client.py", "shop/testing.py",
         "shop/tests.py", ".hidden/a.py", "shop.egg-info/a.py", "shop/notes.txt",
