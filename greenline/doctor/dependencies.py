@@ -121,7 +121,8 @@ class _Seen(NamedTuple):
         where it is not installed.
     :param mandatory: that of what is declared without extras and groups.
     :param unpatched: the paths of files that are imported before the patching.
-    :param is_imported: the application was imported, without what is not installed.
+    :param is_imported: the application was imported.
+    :param loaded: the findings about what that has loaded, by library.
     """
 
     modules: Sequence[Module]
@@ -130,6 +131,7 @@ class _Seen(NamedTuple):
     mandatory: dict[str, Distribution | None]
     unpatched: set[str]
     is_imported: bool
+    loaded: Mapping[str, Finding]
 
 
 def findings(
@@ -158,7 +160,7 @@ def findings(
     required = _closure({*_imported(uses), *declared(project.folder)})
     mandatory = _closure(declared(project.folder, with_groups=False))
     unpatched = _before_patching(modules, project.configuration)
-    seen = _Seen(modules, uses, required, mandatory, unpatched, is_imported)
+    seen = _Seen(modules, uses, required, mandatory, unpatched, is_imported, loaded)
     for record in records():
         for finding in _of_record(record, seen):
             if finding.path or record.name not in loaded:
@@ -184,7 +186,8 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
     # An extra or a back end counts where somebody installs it and has the application use it.
     is_optional = bool(seen.mandatory) and name not in seen.mandatory
     is_installed = installed(record.name) is not None
-    is_left_out = not is_installed and (is_optional or seen.is_imported)
+    is_done_without = seen.is_imported and record.name not in seen.loaded
+    is_left_out = not is_installed and (is_optional or is_done_without)
     calls = [call for module in seen.modules for call in module.calls]
     if record.when is not None and not _does(record.when, seen.uses, calls):
         return

@@ -273,7 +273,7 @@ def test_the_files_that_an_import_loads_are_those_of_requests(
 ) -> None:
     """Whatever their names; a call of another program, which may serve too, is a remark."""
     call = "import requests\n\n\ndef send(url):\n    requests.post(url)\n"
-    (tmp_path / "tasks.py").write_text(f"import mail\n{call}{APP}")
+    (tmp_path / "tasks.py").write_text(f"import mail\nSEND = mail.send\n{call}{APP}")
     (tmp_path / "mail.py").write_text(call)
     (tmp_path / "other.py").write_text(f"import flask\n{call}")
     monkeypatch.chdir(tmp_path)
