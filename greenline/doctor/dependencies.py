@@ -220,8 +220,9 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
         if seen.required[name] is None:
             there = f"it is not installed here{_tried(record)}"
             what = f"{record.name} is required; {there}: {_reason(record)}"
-        lower = Level.WARNING if code.level == Level.ERROR else Level.REMARK
-        yield Finding(code._replace(level=lower), "", 0, what)
+        is_error = code.level == Level.ERROR and not is_done_without
+        level = Level.WARNING if is_error else Level.REMARK
+        yield Finding(code._replace(level=level), "", 0, what)
 
 
 def _named_in_strings(module: Module, imports: Sequence[Use]) -> Iterator[Use]:

@@ -33,6 +33,12 @@ WAITS = {
 }  # fmt: skip
 
 
+# Of these, as last words, the first one says whether it is done: make_request(), but not
+# language_from_request().
+NOUNS = {"call", "download", "login", "query", "read", "request", "upload"}
+DOES = {"do", "execute", "make", "perform", "run", "send", "start", "submit", "try"}
+
+
 def swallowing(module: Module, facts: Facts) -> Found:
     """Find clauses that end all exceptions, around calls that may wait, and go on."""
     for node, site in module.tries:
@@ -82,7 +88,8 @@ def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
     if "objects" in (name, last(getattr(call.func, "value", call.func))):  # a query of Django's
         return True
     words = name.lower().strip("_").split("_")
-    return not WAITS.isdisjoint((words[0], words[-1]))
+    is_noun = words[-1] in NOUNS and words[0] not in DOES
+    return words[0] in WAITS or (words[-1] in WAITS and not is_noun)
 
 
 def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:

@@ -10,3 +10,11 @@ def index():
         return requests.get("http://localhost", timeout=1).text
     except:  # expect: GL211
         return "nothing"
+
+
+@app.get("/made")
+def made():
+    try:
+        return make_request()
+    except:  # expect: GL211
+        return "nothing"

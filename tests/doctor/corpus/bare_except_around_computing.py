@@ -18,3 +18,10 @@ def named(variable, context):
         return variable.resolve(context)
     except:
         return ""
+
+
+def language(request):
+    try:
+        return language_from_request(request)
+    except:
+        return "en"

@@ -281,6 +281,9 @@ def test_what_another_library_needs_has_to_be_prepared(tmp_path: Path, packages:
     (finding,) = examined(tmp_path, app="import firestore\n").findings
     assert (finding.code.code, finding.level) == ("GL103", Level.WARNING)
     assert finding.what.startswith("grpcio is required, and not imported here: ")
+    imported = Facts(loaded=frozenset(["app.py"]), target="app.py")  # and it is not loaded
+    (finding,) = examine(load(tmp_path), imported).findings
+    assert (finding.code.code, finding.level) == ("GL103", Level.REMARK)
     prepare = "from grpc.experimental import gevent\n\ngevent.init_gevent()\n"
     assert found(tmp_path, app=prepare) == []
 
