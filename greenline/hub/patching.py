@@ -72,7 +72,7 @@ def require_patched() -> None:
 
 def imported_early() -> Iterator[str]:
     """Yield ``module (name from origin)`` for each unpatched original that a module holds."""
-    originals = dict(_originals())
+    originals, local = dict(_originals()), _original("threading", "local")
     lock_types: tuple[Any, ...] = (
         type(_original("_thread", "allocate_lock")()),
         _original("_thread", "RLock"),
@@ -81,9 +81,10 @@ def imported_early() -> Iterator[str]:
         for name, value in _held_by(module, namespace):
             if id(value) in originals:
                 yield f"{module} ({name} from {originals[id(value)][0]})"
-            # Not isinstance(): a weakref.proxy may have outlived its object.
+            # Not isinstance(): a weakref.proxy may have outlived its object. The values of native
+            # thread-locals are exchanged (greenline.hub.native_locals).
             elif issubclass(kind := type(value), type) and any(
-                id(base) in originals for base in value.__mro__
+                id(base) in originals and base is not local for base in value.__mro__
             ):
                 yield f"{module} ({name} is built on an unpatched class)"
             elif issubclass(kind, lock_types):

@@ -200,6 +200,9 @@ def test_what_gunicorns_configuration_imports(tmp_path: Path) -> None:
     found = probed(tmp_path, "", early=early, client=client, gunicorn_conf=configuration)
     by = "(imported: gunicorn.conf.py -> client -> early)"
     assert found == [("GL302", "client.py", 3, f"early (Own is built on an unpatched class) {by}")]
+    # The worker gives each greenlet values of its own in these.
+    early = "import threading\nclass Own(threading.local): pass\nkept = Own()\n"
+    assert probed(tmp_path, "", early=early, client=client, gunicorn_conf=configuration) == []
 
 
 @pytest.mark.parametrize(
