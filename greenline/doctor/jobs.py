@@ -66,7 +66,7 @@ def mark(
         for name in files.keys() - jobs - reached:
             module = files[name]
             module.scopes[module.tree].is_unreached = True
-        mentions.mark([files[name] for name in reached], [files[name] for name in serving])
+        mentions.mark([files[name] for name in reached], target)
     for name in jobs:
         module = files[name]
         module.scopes[module.tree].is_job = True

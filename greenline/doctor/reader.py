@@ -234,7 +234,7 @@ def _target(call: Call) -> ast.expr | None:
             return call.given("target", 1)
         case "Timer":
             return call.given("function", 1)
-        case "submit" | "start_new_thread" | "apply_async":
+        case "submit" | "start_new_thread" | "apply_async" | "add_job":
             return call.given("func", 0)
     return None
 

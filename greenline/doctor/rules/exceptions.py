@@ -12,7 +12,7 @@ from greenline.doctor.rules.transactions import SERVICES
 EVERYTHING = (None, "BaseException", "builtins.BaseException")  # None: a bare except
 # What ends the process anyway, keeps the exception for later, or raises it at the end of a block.
 LETS_GO = ("sys.exit", "os._exit", "os.abort", "exit", "quit", "sys.exc_info")
-RAISES = ("safe_reraise", "save_and_reraise_exception")
+RAISES = ("abort", "safe_reraise", "save_and_reraise_exception")
 # What reads memory, or a file of the disk, which blocks and is not interrupted.
 LOCAL = ("io.", "zipfile.", "tarfile.", "open()")
 # Calls that show the exception, or ask for its kind.
@@ -100,7 +100,7 @@ def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:
             return True
         if isinstance(each, ast.Call):
             name = module.name_of(each.func, scope)
-            if name in LETS_GO or name.rpartition(".")[2] in RAISES:
+            if name in LETS_GO or last(each.func) in RAISES:
                 return True
         if isinstance(each, ast.Name) and each.id == clause.name and each not in shown:
             return True

@@ -221,8 +221,11 @@ def test_what_the_application_loads_serves_requests(
 
 
 WEB = "import flask\nfrom .mail import send, queued\nfrom . import mail\n\n\n"
-IN_VIEW = f"{WEB}def show():\n    "
+IN_VIEW = f"{WEB}@listens\ndef show():\n    "
 A_CLASS = "import requests\n\n\nclass Mail(Base):\n"
+A_METHOD = "    def send(self, url):\n        requests.post(url)\n"
+SPECIAL = (A_CLASS + A_METHOD).replace("(Base)", "").replace("send", "__call__")
+A_THREAD = "import threading\n\n\ndef watch():\n    send('x')\n\n\n"
 MAKES = "import requests\ndef made():\n    def inner(url):\n        requests.get(url)\n"
 MORE = f"{PLAIN_CALL}\n\ndef queued(url):\n    send(url)\n"
 
@@ -237,8 +240,18 @@ MORE = f"{PLAIN_CALL}\n\ndef queued(url):\n    send(url)\n"
      (WEB, f"{PLAIN_CALL}\n\nHANDLERS = [send]\n", Level.WARNING),
      (f"{WEB}def show(do=send):\n    do('x')\n", PLAIN_CALL, Level.WARNING),
      (WEB, CALL, Level.WARNING),
-     (WEB, PLAIN_CALL.replace("send", "__call__"), Level.WARNING),
-     (WEB, f"{A_CLASS}    def send(self, url):\n        requests.post(url)\n", Level.WARNING),
+     (f"{WEB}mail.Mail()\n", SPECIAL, Level.WARNING),
+     (WEB, SPECIAL, Level.REMARK),
+     (WEB, A_CLASS + A_METHOD, Level.WARNING),
+     (WEB, (A_CLASS + A_METHOD).replace("(Base)", "(object)"), Level.REMARK),
+     (WEB, f"{A_CLASS}{A_METHOD}\n\nclass Base(Generic[T]):\n    pass\n", Level.REMARK),
+     (WEB, f"{A_CLASS}{A_METHOD}\n\nclass Base(Other):\n    pass\n", Level.WARNING),
+     (f"{WEB}class Items:\n    def on_get(self, req, resp):\n        send('x')\n", PLAIN_CALL,
+      Level.WARNING),
+     (f"{WEB}def show():\n    send('x')\n", PLAIN_CALL, Level.REMARK),
+     (WEB, f"{A_THREAD}threading.Thread(target=watch)\n\n\n{PLAIN_CALL}", Level.REMARK),
+     (WEB, f"{A_THREAD}scheduler.add_job(watch)\n\n\n{PLAIN_CALL}", Level.REMARK),
+     (WEB, f"{A_THREAD}watch()\n\n\n{PLAIN_CALL}", Level.WARNING),
      (WEB, PLAIN_CALL, Level.REMARK),
      (WEB, MORE, Level.REMARK),
      (WEB, f"__all__ = ['send']\n{PLAIN_CALL}", Level.REMARK),
@@ -250,7 +263,9 @@ MORE = f"{PLAIN_CALL}\n\ndef queued(url):\n    send(url)\n"
       Level.REMARK),
      (f"{IN_VIEW}made()\n", f"{MAKES}    return inner\n", Level.WARNING)],
     ids=["a call", "through another", "of its module", "getattr", "a string", "at import",
-         "a default", "a decorator", "a special method", "a class with a base", "only imports",
+         "a default", "a decorator", "a special method", "of another class", "a class with a base",
+         "object", "a base of the project", "a base of another one", "a method of Falcon's",
+         "a view that is not mentioned", "a thread", "a scheduler", "no thread", "only imports",
          "only one that is not mentioned", "__all__", "a plain decorator", "another string",
          "inside, unused", "inside one that is not mentioned",
          "through an unused one inside", "inside, used"],
