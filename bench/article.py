@@ -100,7 +100,10 @@ class Experiment:
             try:
                 row = self._measure(contender, work, clients, plan)
             except FAILURES as error:
-                self.found.invalid(f"{what}: {error}")
+                if contender.who in OURS:
+                    self.found.invalid(f"{what}: {error}")
+                else:  # without the hook it may answer no one for as long as all queries take
+                    print(f"{what}: {error}", file=sys.stderr, flush=True)
                 continue
             rows[contender.who].append(row)
             for problem in problems(row, work, plan.host):

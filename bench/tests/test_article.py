@@ -3,7 +3,8 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -118,6 +119,31 @@ def test_workers_and_arguments_reach_the_server(tmp_path: Path) -> None:
         assert "--worker-connections 100" in command
         assert server.env["BENCH_POOL_SIZE"] == "7"
         assert contender.query(work, 0).endswith("?seconds=0")
+
+
+def test_one_of_the_others_that_cannot_be_measured_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It has no row, and the run counts; one of ours makes it invalid."""
+    found: Any = report.Report("article")
+    servers: Any = SimpleNamespace(url="postgresql://x")
+    experiment = article.Experiment(found, servers, servers, cast(Any, None), tmp_path / "log")
+
+    def measure(contender: Any, *_: Any) -> report.Row:
+        if contender.who in failing:
+            raise TimeoutError("timed out")
+        return row(contender.who)
+
+    monkeypatch.setattr(experiment, "_measure", measure)
+    plan: Any = SimpleNamespace(host=100, worker=96)
+    failing = ["stock-gevent"]
+    experiment._compete(SLEEP, 1000, plan)
+    assert "sleep-1s stock-gevent 1000 clients: timed out" in capsys.readouterr().err
+    assert found.problems == []
+    assert "stock-gevent" not in {each.who for each in found.rows}
+    failing = ["greenline"]
+    experiment._compete(SLEEP, 1000, plan)
+    assert found.problems == ["sleep-1s greenline 1000 clients: timed out"]
 
 
 def test_a_failing_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
