@@ -9,7 +9,7 @@ and what these need, as far as they are installed where the doctor runs. The ver
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution
 from importlib.metadata import packages_distributions as installed_packages
@@ -25,7 +25,7 @@ from greenline.doctor.codes import (
     UNKNOWN_DEPENDENCY,
     UNPREPARED_DEPENDENCY,
 )
-from greenline.doctor.findings import Code, Finding
+from greenline.doctor.findings import Code, Facts, Finding
 from greenline.doctor.module import Call, Module, Site
 from greenline.doctor.project import Project
 from greenline.doctor.requirements import declared, installed, parsed
@@ -115,38 +115,29 @@ class _Seen(NamedTuple):
     """
     What is known of all libraries.
 
-    :param modules: the first-party files.
-    :param uses: where these import something.
+    :param facts: what is known of the deployment, and of the application's import.
+    :param uses: where first-party files import something.
+    :param calls: their calls.
     :param required: what is declared or imported, with what that requires, by canonical name; None
         where it is not installed.
     :param mandatory: that of what is declared without extras and groups.
     :param unpatched: the paths of files that are imported before the patching.
-    :param is_imported: the application was imported.
-    :param loaded: the findings about what that has loaded, by library.
     """
 
-    modules: Sequence[Module]
+    facts: Facts
     uses: Sequence[Use]
+    calls: Sequence[Call]
     required: dict[str, Distribution | None]
     mandatory: dict[str, Distribution | None]
     unpatched: set[str]
-    is_imported: bool
-    loaded: Mapping[str, Finding]
 
 
-def findings(
-    project: Project,
-    modules: Sequence[Module],
-    loaded: Mapping[str, Finding],
-    *,
-    is_imported: bool,
-) -> Iterator[Finding]:
+def findings(project: Project, modules: Sequence[Module], facts: Facts) -> Iterator[Finding]:
     """
     Yield findings about libraries.
 
     :param modules: the first-party files.
-    :param loaded: the findings about what the import of the application loads, by library.
-    :param is_imported: the application was imported, bool.
+    :param facts: what is known of the deployment, and of the application's import.
     """
     uses = [
         Use(module, node.lineno, name, _is_at_start(module, site, project.configuration))
@@ -155,17 +146,19 @@ def findings(
         if not site.is_script
     ]
     uses += [each for module in modules for each in _named_in_strings(module, uses)]
-    if any(call.name == AS_MYSQLDB for module in modules for call in module.calls):
+    calls = [call for module in modules for call in module.calls]
+    if any(call.name == AS_MYSQLDB for call in calls):
         uses = [each for each in uses if not _is_in(each.name, "MySQLdb")]
     required = _closure({*_imported(uses), *declared(project.folder)})
     mandatory = _closure(declared(project.folder, with_groups=False))
     unpatched = _before_patching(modules, project.configuration)
-    seen = _Seen(modules, uses, required, mandatory, unpatched, is_imported, loaded)
+    seen = _Seen(facts, uses, calls, required, mandatory, unpatched)
     for record in records():
         for finding in _of_record(record, seen):
-            if finding.path or record.name not in loaded:
+            if finding.path or record.name not in facts.blocking:
                 yield finding
     # What first-party code imports is judged by that, and prepared where the import does not show.
+    loaded = facts.blocking
     used = {each.name for each in records() if each.name in loaded and any(_own(each, uses))}
     yield from (loaded[name] for name in sorted(loaded.keys() - used))
     known = {canonicalize_name(each.name) for each in records()} | NEVER_WAIT | OURS
@@ -186,10 +179,9 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
     # An extra or a back end counts where somebody installs it and has the application use it.
     is_optional = bool(seen.mandatory) and name not in seen.mandatory
     is_installed = installed(record.name) is not None
-    is_done_without = seen.is_imported and record.name not in seen.loaded
+    is_done_without = bool(seen.facts.loaded) and record.name not in seen.facts.blocking
     is_left_out = not is_installed and (is_optional or is_done_without)
-    calls = [call for module in seen.modules for call in module.calls]
-    if record.when is not None and not _does(record.when, seen.uses, calls):
+    if record.when is not None and not _does(record.when, seen.uses, seen.calls):
         return
     # A hook of gunicorn.conf.py that imports it, such as post_fork, runs after the patching.
     early = [each for each in own if each.is_at_import and each.module.path in seen.unpatched]
@@ -203,7 +195,7 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
     code = CODES.get(record.verdict)
     if code is None or (code == UNPREPARED_DEPENDENCY and not record.needs):
         return
-    if _is_offloaded(record) or (record.needs and _does(record.needs, seen.uses, calls)):
+    if _is_offloaded(record) or (record.needs and _does(record.needs, seen.uses, seen.calls)):
         return
     if own:
         level = code.level

@@ -78,7 +78,7 @@ def _psycopg(notes: Notes, module: Any) -> None:
         notes.note_connection(conn, driver, sys._getframe(2))
 
     # The application may have bound psycopg.connect(), and may have a class of its own.
-    _after(module.Connection, "__init__", made)
+    _before(module.Connection, "__init__", made)
     _before(module.Connection, "wait", lambda conn, *_, **__: notes.note_trip(conn))
 
 
@@ -118,18 +118,6 @@ def _before(owner: type, name: str, note: Callable[..., None]) -> None:
     def noting(*args: Any, **kwargs: Any) -> Any:
         note(*args, **kwargs)
         return method(*args, **kwargs)
-
-    setattr(owner, name, noting)
-
-
-def _after(owner: type, name: str, note: Callable[..., None]) -> None:
-    method = getattr(owner, name)
-
-    @wraps(method)
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        result = method(*args, **kwargs)
-        note(*args, **kwargs)
-        return result
 
     setattr(owner, name, noting)
 

@@ -94,10 +94,7 @@ def examine(
     for module in modules:
         is_configuration = module.path == project.configuration
         examined.add(project, _found(module, facts, is_configuration=is_configuration))
-    examined.add(
-        project,
-        dependencies.findings(project, modules, facts.blocking, is_imported=bool(facts.loaded)),
-    )
+    examined.add(project, dependencies.findings(project, modules, facts))
     return examined
 
 

@@ -12,7 +12,7 @@ from greenline.doctor.rules.transactions import SERVICES
 EVERYTHING = (None, "BaseException", "builtins.BaseException")  # None: a bare except
 # What ends the process anyway, keeps the exception for later, or raises it at the end of a block.
 LETS_GO = ("sys.exit", "os._exit", "os.abort", "exit", "quit", "sys.exc_info")
-RAISES = ("abort", "safe_reraise", "save_and_reraise_exception")
+RAISES = {"abort", "safe_reraise", "save_and_reraise_exception"}
 # What reads memory, or a file of the disk, which blocks and is not interrupted.
 LOCAL = ("io.", "zipfile.", "tarfile.", "open()")
 # Calls that show the exception, or ask for its kind.
@@ -31,10 +31,8 @@ WAITS = {
     "publish", "pull", "push", "query", "read", "receive", "recv", "request", "retrieve",
     "rollback", "send", "sendall", "sendmail", "sleep", "upload", "urlopen", "wait",
 }  # fmt: skip
-
-
-# Of these, as last words, the first one says whether it is done: make_request(), but not
-# language_from_request().
+# Behind another word these are nouns, and that word says what is done: make_request() waits, and
+# language_from_request() does not.
 NOUNS = {"call", "download", "login", "query", "read", "request", "upload"}
 DOES = {"do", "execute", "make", "perform", "run", "send", "start", "submit", "try"}
 
@@ -100,7 +98,8 @@ def _goes_away(module: Module, clause: ast.ExceptHandler, scope: Scope) -> bool:
             return True
         if isinstance(each, ast.Call):
             name = module.name_of(each.func, scope)
-            if name in LETS_GO or last(each.func) in RAISES:
+            words = name.rpartition(".")[2], last(each.func)  # of an alias, or of self.abort()
+            if name in LETS_GO or not RAISES.isdisjoint(words):
                 return True
         if isinstance(each, ast.Name) and each.id == clause.name and each not in shown:
             return True

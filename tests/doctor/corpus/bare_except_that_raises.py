@@ -9,3 +9,11 @@ def application(environ, start_response):
         raise
     start_response("200 OK", [])
     return [body]
+
+
+class Preferences(Resource):
+    def get(self, connection):
+        try:
+            return connection.read()
+        except:  # not: GL211
+            self.abort(500, "not read")
