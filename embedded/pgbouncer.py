@@ -19,11 +19,16 @@ START_TIMEOUT_S = 20
 
 
 class Pgbouncer:
-    """A pgbouncer before *server* that pools transactions, in *pool_size* connections."""
+    """
+    A pgbouncer before *server* that pools transactions, in *pool_size* connections.
 
-    def __init__(self, server: Postgres, pool_size: int) -> None:
+    :param user: the one that it logs in as, for all clients. Default None: the client's.
+    """
+
+    def __init__(self, server: Postgres, pool_size: int, user: str | None = None) -> None:
         self._server = server
         self._pool_size = pool_size
+        self._user = user
         self._child = Child("pgbouncer")
         self._folder: Path | None = None
         self.port = 0
@@ -76,10 +81,12 @@ class Pgbouncer:
             self.port = probe.getsockname()[1]
         users, ini = folder / "users", folder / "ini"
         users.write_text('"greenline" ""\n')
+        login = f" user={self._user}" if self._user else ""
         sockets = Path(self._server.socket).parent
         ini.write_text(
-            f"[databases]\ngreenline = host={sockets} port={PORT} pool_size={self._pool_size}\n"
-            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
+            f"[databases]\ngreenline = host={sockets} port={PORT} pool_size={self._pool_size}"
+            f"{login}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+            f"listen_port = {self.port}\nunix_socket_dir =\n"
             f"auth_type = trust\nauth_file = {users}\npool_mode = transaction\n"
             "max_client_conn = 1000\n"
         )

@@ -170,9 +170,9 @@ class NestedCheckouts:
         """Return whether a connection is counted for a greenlet."""
         return me in self._held
 
-    def is_waited_for(self) -> bool:
-        """Return whether a greenlet waits for admission."""
-        return bool(self._line or self._nested_line)
+    def waiting(self) -> int:
+        """Return how many greenlets wait for admission."""
+        return len(self._line) + len(self._nested_line)
 
     def may_begin(self, me: Any) -> bool:
         """Return whether a checkout of a greenlet may be admitted now, and do not count it."""

@@ -56,6 +56,7 @@ class Connection(WatchedConnection):
     A connection made by :func:`greenline.postgres.connect.connect`.
 
     - ``pid``: the backend's process id.
+    - ``user``: the one that the server has logged in: not libpq's where a pgbouncer maps users.
     - ``is_requested``: whether something was sent to the server, which may have a backend then.
     - ``duplicate_fd``: a duplicate of the descriptor. libpq closes its own when the connection is
       lost; the duplicate still shows the end of the backend.
@@ -66,6 +67,7 @@ class Connection(WatchedConnection):
     """
 
     pid: int = 0
+    user: str | None = None
     is_requested: bool = False
     duplicate_fd: int | None = None
     busy: bool = False
@@ -81,9 +83,14 @@ class Connection(WatchedConnection):
     def settle(self) -> None:
         """Record that it is connected: from now on the socket stays the same."""
         self.pid = self.info.backend_pid
+        self.user = self.session_user()
         self.prepared = {}
         self.settled = True
         self.duplicate_fd = os.dup(self.fileno())
+
+    def session_user(self) -> str | None:
+        """Return the session's user, which the server reports when it changes."""
+        return self.info.parameter_status("session_authorization")
 
     def commit(self) -> None:
         """

@@ -71,6 +71,7 @@ class HostShare:
         self.deadlock_check_s = 0.0  # when the server may be asked for a deadlock again
         # The requests that are admitted to a pool's connection and wait for it, each since when.
         self.acquiring: dict[Any, float] = {}
+        self.moves = 0  # connections that are being taken over from idle handles
         # For code that connects by itself: all its pools on this server share the slots.
         self.nesting = NestedCheckouts(
             lambda: self.plan.max_pool_size if self.plan else maxsize,

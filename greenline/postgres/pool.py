@@ -331,9 +331,9 @@ class ConnectionPool:
         self.statistics.returns_bad += 1
         self._close_and_wait(conn)
 
-    def is_waited_for(self) -> bool:
-        """Return whether a greenlet waits for a connection that cannot be made."""
-        return self._backends.queued() > 0
+    def waiting(self) -> int:
+        """Return how many greenlets wait for a connection that cannot be made."""
+        return self._backends.queued()
 
     def is_connecting(self) -> bool:
         """Return whether a connect is in progress."""
@@ -344,8 +344,8 @@ class ConnectionPool:
         return self._queue.waited_s()
 
     def is_wanted(self, conn: Connection) -> bool:
-        """Return whether a greenlet, another pool or another process waits for *conn*'s slot."""
-        return self.is_waited_for() or self._slots.is_wanted(conn)
+        """Return whether another pool or another process waits for the slot of *conn*."""
+        return self._slots.is_wanted(conn)
 
     def invalidate(self, conn: Connection) -> None:
         """Evict all connections made before now, unless *conn* was evicted already."""

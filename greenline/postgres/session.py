@@ -19,7 +19,16 @@ QUERY = """
 select
   (select pg_catalog.json_object_agg(name, setting)
    from pg_catalog.pg_settings where source = 'session' and name <> all (%s))::pg_catalog.text,
-  pg_catalog.current_setting('role') <> 'none' or session_user::pg_catalog.text <> %s
+  -- Another role than that of a new session, which ALTER ROLE or ALTER DATABASE may have set.
+  pg_catalog.current_setting('role') <> coalesce((
+    select pg_catalog.substr(setting, 6)
+    from pg_catalog.pg_db_role_setting, pg_catalog.unnest(setconfig) as setting
+    where setting like 'role=%%'
+      and setrole in (0, (select oid from pg_catalog.pg_roles where rolname = session_user))
+      and setdatabase in (0, (select oid from pg_catalog.pg_database
+                              where datname = pg_catalog.current_database()))
+    order by setrole = 0, setdatabase = 0 limit 1
+  ), 'none')
   or pg_catalog.pg_my_temp_schema() <> 0 and (
     exists (select from pg_catalog.pg_class where relnamespace = pg_catalog.pg_my_temp_schema())
     or exists (select from pg_catalog.pg_proc where pronamespace = pg_catalog.pg_my_temp_schema())
@@ -63,8 +72,8 @@ def read(conn: Connection) -> Session | None:
     kept.characteristics = {name: getattr(conn, name) for name in OF_PSYCOPG}
     # The application's typecasters must not change this answer.
     conn.string_types.clear()
-    text, is_bound = _ask(conn, QUERY, OF_TRANSACTION, conn.info.user)
-    if is_bound:
+    text, is_bound = _ask(conn, QUERY, OF_TRANSACTION)
+    if is_bound or conn.session_user() != conn.user:
         return None
     kept.settings = json.loads(text or "{}")
     return kept

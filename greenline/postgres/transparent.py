@@ -536,13 +536,19 @@ class DsnPool:
             self._moving = self._take_over(handle, monotonic())
 
     def _is_wanted(self, handle: Handle) -> bool:
-        """Return whether a greenlet, another pool or another process waits for its connection."""
-        conn = handle._backend
-        return conn is not None and (self._nesting.is_waited_for() or self._pool.is_wanted(conn))
+        """
+        Return whether a greenlet, another pool or another process waits for its connection.
 
-    def _is_waited_for(self) -> bool:
-        """Return whether a greenlet waits for a connection that cannot be made."""
-        return self._nesting.is_waited_for() or self._pool.is_waited_for()
+        For each of them, one connection at a time is taken over.
+        """
+        conn = handle._backend
+        if conn is None:
+            return False
+        return self._waiting() + self._pool.is_wanted(conn) > self._share.moves
+
+    def _waiting(self) -> int:
+        """Return how many greenlets wait for a connection that cannot be made."""
+        return self._nesting.waiting() + self._pool.waiting()
 
     def _look(self) -> None:
         """Take idle handles' connections over while a connection is waited for."""
@@ -550,8 +556,8 @@ class DsnPool:
             self._looking = gevent.spawn(self._take_over_idle)
 
     def _take_over_idle(self) -> None:
-        while self._is_waited_for() and not self.is_parents:
-            self._offer(lambda _: self._is_waited_for())
+        while self._waiting() and not self.is_parents:
+            self._offer()
             if any(map(self._is_forgotten, self._handles)):
                 self._collect_garbage(YOUNG)
             if self._pool.waited_s() >= COLLECT_S:
@@ -600,7 +606,7 @@ class DsnPool:
         """Let other pools and processes have the slots of idle handles, while there are handles."""
         while self._handles and not self.is_parents:
             gevent.sleep(WATCH_S)
-            self._offer(self._is_wanted)
+            self._offer()
             if any(self._is_forgotten(each) and self._is_wanted(each) for each in self._handles):
                 self._collect_garbage(YOUNG)
                 self._collect_garbage(ALL, COLLECT_S)
@@ -621,7 +627,7 @@ class DsnPool:
             pause_s = max(pause_s, COLLECT_PAUSE * (monotonic() - begun_s))
             self._collects_s[generation] = begun_s + pause_s
 
-    def _offer(self, is_wanted: Callable[[Handle], bool]) -> None:
+    def _offer(self) -> None:
         """Take over the connections of idle handles while they are wanted."""
         # A function of its own: a local variable of a greenlet that sleeps would keep a handle.
         connected = (each for each in self._handles if each._backend is not None)
@@ -632,7 +638,7 @@ class DsnPool:
             if handle is None or self.is_parents:
                 continue
             is_free_now = is_lost(handle) or (self._takes_over and is_idle(handle))
-            is_given = is_free_now and is_wanted(handle)
+            is_given = is_free_now and self._is_wanted(handle)
             moving = self._take_over(handle, now_s) if is_given else None
             if moving is not None:
                 moving.join()
@@ -658,6 +664,7 @@ class DsnPool:
             # From now on code that uses the handle waits until it is moved, and is admitted anew.
             self._hold(cast("Backend", handle._backend), OTHER)
             handle._owner, handle._backend, handle._parked = moving, None, MOVING
+            self._share.moves += 1
             moving.start()
             return moving
         return None
@@ -665,13 +672,16 @@ class DsnPool:
     def _move(self, handle: Any, conn: Backend) -> None:
         """Keep what *handle* needs to get another connection, and give *conn* to others."""
         try:
-            is_parked = self._park(handle, conn)
+            try:
+                is_parked = self._park(handle, conn)
+            finally:
+                handle._release()
+            if is_parked:
+                self.collect(conn)
+            elif is_lost(handle):
+                self._lose(handle)
         finally:
-            handle._release()
-        if is_parked:
-            self.collect(conn)
-        elif is_lost(handle):
-            self._lose(handle)
+            self._share.moves -= 1
 
     def _park(self, handle: Any, conn: Backend) -> bool:
         """Keep in *handle* what its session on *conn* has; its owner calls this."""

@@ -1,7 +1,7 @@
 """A real pgbouncer in front: it is noticed, its limit is asked for, and hosts are not counted."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from greenline.postgres import transparent
 from greenline.postgres.connect import connect
 from greenline.postgres.limits import read_facts
 from tests.helpers.member import Member
+from tests.helpers.pools import ask
 from tests.helpers.support import Databases, Service, run, service, wait_until
 
 POOL_SIZE = 4
@@ -152,3 +153,23 @@ def test_unmodified_code_is_pooled_through_it(
         for pool in list(transparent._pools.values()):
             pool.close()
         fresh.stop()
+
+
+def test_an_idle_session_of_a_mapped_user_is_taken_over(
+    pgbouncer: Pgbouncer, server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It logs in as another user than the client; the pool has one of its connections."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "1")
+    monkeypatch.setenv("GREENLINE_SURGE_HOSTS", "0")
+    monkeypatch.setenv("PGBOUNCER_POOL_SIZE", str(POOL_SIZE))
+    monkeypatch.setattr(transparent, "_pools", {})
+    with Pgbouncer(server, POOL_SIZE, user="postgres") as mapping, ExitStack() as stack:
+        kept = [transparent.pooled_connect(mapping.url) for _ in range(POOL_SIZE + 1)]
+        for conn in kept:
+            stack.callback(conn.close)
+            assert ask(conn, "select session_user") == "postgres"
+            conn.commit()
+        assert [conn._backend for conn in kept].count(None) == POOL_SIZE
+        stack.close()
+        for pool in list(transparent._pools.values()):
+            pool.close()

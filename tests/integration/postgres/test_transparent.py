@@ -461,6 +461,48 @@ def test_psycopgs_state_moves_along(url: str) -> None:
     assert pid
 
 
+@pytest.fixture
+def roles(postgres: Postgres) -> Iterator[None]:
+    """Each new session begins with the role reader, since ALTER ROLE precedes ALTER DATABASE."""
+    with closing(foreign.connect(postgres.superuser_url)) as conn, conn.cursor() as cursor:
+        cursor.execute("create role reader; create role writer; grant reader, writer to greenline")
+        cursor.execute("alter database greenline set role to writer")
+        cursor.execute("alter role greenline set role to reader")
+        conn.commit()
+        yield
+        cursor.execute("alter database greenline reset role; alter role greenline reset role")
+        cursor.execute("drop role reader, writer")
+        conn.commit()
+
+
+@pytest.mark.usefixtures("roles")
+def test_the_role_of_a_new_session_does_not_bind_it(url: str) -> None:
+    """Another one does."""
+    conns = [psycopg2.connect(url) for _ in range(SIZE + 1)]
+    for conn in conns:
+        assert ask(conn, "select current_user") == "reader"
+        conn.commit()
+    assert conns[0]._backend is None
+    assert ask(conns[0], "set role to writer; select current_user") == "writer"
+    conns[0].commit()
+    for conn in conns[1:]:
+        ask(conn, "select 1")
+        conn.commit()
+    assert ask(conns[0], "select current_user") == "writer"
+
+
+def test_another_session_user_binds_a_session(postgres: Postgres, url: str) -> None:
+    """A superuser's SET SESSION AUTHORIZATION."""
+    conns = [psycopg2.connect(postgres.superuser_url) for _ in range(SIZE + 1)]
+    assert ask(conns[0], "set session authorization greenline; select user") == "greenline"
+    conns[0].commit()
+    for conn in conns[1:]:
+        ask(conn, "select 1")
+        conn.commit()
+    assert conns[0]._backend is not None
+    assert conns[1]._backend is None
+
+
 def test_what_a_pgbouncer_has_prepared_does_not_bind_a_session(url: str) -> None:
     """It has done so for other clients, whose turns the sessions of its server have had."""
     conn = psycopg2.connect(url)
@@ -1014,6 +1056,32 @@ def test_the_connection_that_was_idle_for_the_longest_is_taken_over(
         request(partial(use, kept[number])).get(timeout=LIMIT_S)
     request(lambda: use(psycopg2.connect(url))).get(timeout=LIMIT_S)
     assert [kept[number]._backend is None for number in order] == [True, False, False]
+
+
+def test_one_connection_is_taken_over_for_one_greenlet(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two greenlets look for idle ones, and requests end, while the server is slow to answer."""
+    read = session.read
+
+    def read_slowly(conn: Any) -> Any:
+        gevent.sleep(3 * transparent.WATCH_S)
+        return read(conn)
+
+    def use(conn: Any) -> Any:
+        ask(conn, "select 1")
+        conn.commit()
+        return conn
+
+    monkeypatch.setattr(session, "read", read_slowly)
+    kept = [request(lambda: use(psycopg2.connect(url))).get(timeout=LIMIT_S) for _ in range(SIZE)]
+    for number in range(SIZE - 1):
+        waiting = request(lambda: use(psycopg2.connect(url)))
+        wait_until(lambda number=number: kept[number]._backend is None, "a takeover")
+        request(partial(use, kept[SIZE - 1])).get(timeout=LIMIT_S)
+        kept.append(waiting.get(timeout=LIMIT_S))
+        parked = [conn._backend is None for conn in kept]
+        assert parked == [each <= number for each in range(len(kept))]
 
 
 def test_requests_with_a_kept_connection_may_need_another_one(url: str) -> None:
