@@ -11,6 +11,11 @@ from pathlib import Path
 from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, wait_until
 
 GOOD = "from tests.e2e.counting import app\n"
+SAYS_READY = r"""
+def post_worker_init(worker):
+    import os
+    os.write(1, f"ready: {worker.pid}\n".encode())  # at once: the others write into the same file
+"""
 
 
 class Releases:
@@ -29,7 +34,7 @@ class Releases:
             "control_socket_disable = True\nworkers = 2\n"
             "worker_class = 'greenline.worker.GreenWorker'\n"
             f"pidfile = {str(self.folder / 'pid')!r}\n"
-            f"bind = {bind or [self.bind]!r}\n{more}\n"
+            f"bind = {bind or [self.bind]!r}\n{SAYS_READY}{more}\n"
         )
 
     def start(self) -> Service:
@@ -47,6 +52,8 @@ class Releases:
         """Run what is written."""
         running = self.start()
         try:
+            # First without a request, which would count for max_requests of the first worker.
+            wait_until(lambda: running.log.count("ready: ") >= 2, "two workers that have booted")
             wait_until(lambda: all_serve(running), "two workers")
             yield running
         finally:

@@ -190,10 +190,12 @@ def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list
 
     check = gevent.get_hub().loop.check()
     check.start(count)
+    begun_s = monotonic()
     gevent.sleep(0.3)
+    took_s = monotonic() - begun_s  # longer on a busy machine, where timers go on
     check.stop()
     check.close()
-    assert turns < 50
+    assert turns < 150 * took_s
     waiter.kill()
 
 
