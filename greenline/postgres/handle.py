@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from math import inf
 from typing import Any, Protocol, cast
-from weakref import WeakValueDictionary, finalize
+from weakref import ReferenceType, finalize, ref
 
 import gevent
 import psycopg2
@@ -81,7 +81,9 @@ class Backend(Connection):
     # It has a cursor that does not notice the end of the handle.
     is_spoilt = False
     # The cursors of its borrower by their identities: a class of the application may have no hash.
-    cursors: "WeakValueDictionary[int, cursor]"
+    # Not a WeakValueDictionary, which costs a tenth of a statement. A cursor has the identity of a
+    # collected one again and again, so this grows no more than the memory.
+    cursors: dict[int, ReferenceType[cursor]]
     holder: Any = None  # a weak reference to the greenlet of the request that has it
     looked_s = -inf  # when its session was found to be bound to it
     commit = _commit
@@ -89,7 +91,7 @@ class Backend(Connection):
     def settle(self) -> None:
         """Record that it is connected."""
         super().settle()
-        self.cursors = WeakValueDictionary()
+        self.cursors = {}
 
     def leave(self) -> None:
         """Let psycopg2 forget that a with block was entered; the transaction stays as it is."""
@@ -293,7 +295,6 @@ class Handle(InTurn, PsycopgConnection):
             made = mixed(factory, made) if isinstance(factory, type) else None
             if made is None or not issubclass(made, PooledCursor):
                 return self._foreign_cursor(conn, factory, name, withhold, scrollable)
-        self._bring_types(conn)
         found = made(self, name)
         # psycopg2 refuses them without a name, and has another default than the attribute.
         if name is not None or withhold or scrollable is not None:
@@ -473,6 +474,7 @@ def _checked(method: Any) -> Any:
         is_outer = handle._acquire()
         try:
             self._require_open()
+            handle._bring_types(self._backend)
             found = method(self, *args, **kwargs)
             self._note_settings()
             return found
@@ -502,7 +504,7 @@ class PooledCursor(CopyCursor):
     def _bind(self, handle: Handle, conn: Backend) -> None:
         """Prevent that *conn* is taken over from *handle* before this cursor is closed."""
         self._handle, self._backend = handle, conn
-        conn.cursors[id(self)] = self
+        conn.cursors[id(self)] = ref(self)
 
     @property
     def connection(self) -> Handle:  # type: ignore[override]
@@ -522,8 +524,6 @@ class PooledCursor(CopyCursor):
         me = getcurrent()
         if me is not handle._user:
             handle._begin_use(me, self._backend)
-        if handle.string_types:
-            handle._bring_types(self._backend)
 
     def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002  (psycopg2's name)
         """
@@ -541,9 +541,10 @@ class PooledCursor(CopyCursor):
         elif owner is not me:
             handle._wait(me)
         try:
-            is_known = handle._backend is self._backend and handle._user is me
-            if not is_known or handle.string_types:
+            if handle._backend is not self._backend or handle._user is not me:
                 self._require_open()
+            if handle.string_types:
+                handle._bring_types(self._backend)
             try:
                 _execute(self, query, vars)
             except ObjectInUse:
@@ -648,6 +649,11 @@ def is_movable(handle: Handle) -> bool:
 
 def open_cursors(conn: Backend) -> list[cursor]:
     """Return the cursors of its borrower that are neither closed nor collected."""
-    # Not its values(): a native thread may open one meanwhile.
-    found = [reference() for reference in conn.cursors.valuerefs()]
-    return [each for each in found if each is not None and not _is_closed(each)]
+    found = []
+    for key, reference in list(conn.cursors.items()):  # a native thread may open one meanwhile
+        each = reference()
+        if each is not None and not _is_closed(each):
+            found.append(each)
+        elif conn.cursors.get(key) is reference:
+            del conn.cursors[key]
+    return found

@@ -244,6 +244,23 @@ def test_it_comes_back_clean(url: str, leave: Callable[[Any], None], is_committe
     assert not ask(again, LEFT)
 
 
+@pytest.mark.parametrize("connected", [psycopg2.connect, foreign.connect], ids=["pooled", "not"])
+def test_a_type_counts_from_the_next_answer_on(url: str, connected: Callable[[str], Any]) -> None:
+    """It is registered while a cursor is open, whose methods ask the server again."""
+    conn = connected(url)
+    with conn.cursor("named") as named, conn.cursor() as plain:
+        named.execute("select 7 from generate_series(1, 2)")
+        assert named.fetchone() == (7,)
+        plain.callproc("abs", (7,))
+        assert plain.fetchone() == (7,)
+        twice = psycopg2.extensions.new_type((23,), "TWICE", lambda value, _: value * 2)
+        psycopg2.extensions.register_type(twice, conn)
+        assert named.fetchone() == ("77",)
+        plain.callproc("abs", (7,))
+        assert plain.fetchone() == ("77",)
+    conn.close()
+
+
 def test_psycopgs_own_state_is_not_kept_either(url: str) -> None:
     """Encoding, isolation, autocommit, typecasters, factories and messages."""
     conn = psycopg2.connect(url)
