@@ -14,7 +14,8 @@ from time import perf_counter, thread_time
 
 import gevent
 from psycogreen.gevent import gevent_wait_callback
-from psycopg2.extensions import get_wait_callback, set_wait_callback
+from psycopg2._psycopg import set_wait_callback
+from psycopg2.extensions import get_wait_callback
 
 from greenline.hub import deadline
 from greenline.postgres.connect import connect

@@ -10,10 +10,12 @@ the public face; all else is internal.
 """
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from importlib.util import find_spec
+from typing import Any
 
 import gevent.monkey
 
@@ -81,7 +83,8 @@ def hook_psycopg2() -> None:
     """
     if find_spec("psycopg2") is None:  # the application has another driver, or none
         return
-    from psycopg2.extensions import set_wait_callback
+    from psycopg2 import extensions
+    from psycopg2._psycopg import set_wait_callback
 
     from greenline.postgres import foreign, pool_psycopg2
     from greenline.postgres.wait import keeping_promises, wait
@@ -93,8 +96,18 @@ def hook_psycopg2() -> None:
         set_wait_callback(keeping_promises(gevent_wait_callback))
     else:
         set_wait_callback(wait)
+    extensions.set_wait_callback = _unless_psycogreens
     if settings.POOL.read():
         pool_psycopg2()
+
+
+def _unless_psycogreens(callback: Any) -> None:
+    """Set psycopg2's wait callback; psycogreen's does the same as ours, without the deadline."""
+    from psycopg2._psycopg import set_wait_callback
+
+    psycogreen = sys.modules.get("psycogreen.gevent")
+    if psycogreen is None or callback is not psycogreen.gevent_wait_callback:
+        set_wait_callback(callback)
 
 
 def hook_sqlalchemy() -> None:

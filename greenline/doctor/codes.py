@@ -13,7 +13,7 @@ ERROR, WARNING, REMARK = Level.ERROR, Level.WARNING, Level.REMARK
 BLOCKING_DEPENDENCY = Code(
     "GL101", ERROR, "a dependency that blocks the hub",
     "While one request waits for it, the worker serves no other one.",
-    "Use what the line names, or run it in threads by GREENLINE_OFFLOAD.",
+    "Use what the line names, or run it in threads by GREENLINE_OFFLOAD=package.module:function.",
 )  # fmt: skip
 BREAKING_DEPENDENCY = Code(
     "GL102", WARNING, "a dependency that breaks when it is interrupted",
@@ -62,9 +62,9 @@ PRELOADED = Code(
     "Leave preload_app out.",
 )  # fmt: skip
 PATCHED_LATE = Code(
-    "GL207", WARNING, "the application patches the standard library itself, after imports",
-    "What was imported before keeps the unpatched names.",
-    "Leave the call out: the worker patches before it imports the application.",
+    "GL207", REMARK, "the standard library is patched after imports",
+    "Names that were imported before stay unpatched, unless a worker has patched first.",
+    "Leave the call out where a worker imports the file; in a script of your own, move it up.",
 )  # fmt: skip
 ALARM = Code(
     "GL208", ERROR, "signal.alarm() or setitimer() in a request",
@@ -74,7 +74,7 @@ ALARM = Code(
 SIGNAL_IN_REQUEST = Code(
     "GL209", WARNING, "signal.signal() in a request",
     "A request is not in the main thread, here as with threads: it raises a ValueError.",
-    "Set the handler at import.",
+    "Set the handler at import; to limit a time, REQUEST_TIMEOUT or gevent.Timeout.",
 )  # fmt: skip
 FORKS = Code(
     "GL210", REMARK, "a request starts processes",
@@ -121,10 +121,15 @@ NOT_EMULATED = Code(
     "psycopg2 refuses both on a green worker, which provides them on what connect() makes.",
     "Use psycopg2.connect() with connection_factory, and its cursor() with cursor_factory.",
 )  # fmt: skip
+OTHER_HUB = Code(
+    "GL219", WARNING, "eventlet patches the standard library",
+    "It patches for a hub of its own, in which a worker with gevent's hub does not start.",
+    "Leave eventlet.monkey_patch() out: the worker patches before it imports the application.",
+)  # fmt: skip
 
 NO_IMPORT = Code(
-    "GL301", ERROR, "the application cannot be imported",
-    "A worker ends at its start.",
+    "GL301", ERROR, "the application cannot be imported, or is no WSGI application",
+    "A worker ends at its start, or answers no request.",
     "Start gunicorn in the application's folder and virtual environment, and mend what is named.",
 )  # fmt: skip
 IMPORTED_EARLY = Code(
@@ -162,7 +167,7 @@ UNCHECKED_DEPLOYMENT = Code(
 BLOCKS = Code(
     "GL401", ERROR, "a wait that blocks the hub",
     "It waits below Python, and no other request of its worker runs meanwhile.",
-    "Name it in GREENLINE_OFFLOAD, or take a library that waits in Python.",
+    "Take a library that waits in Python, or GREENLINE_OFFLOAD=package.module:function.",
 )  # fmt: skip
 COMPUTES = Code(
     "GL402", REMARK, "computing that keeps the hub",

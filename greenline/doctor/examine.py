@@ -7,7 +7,6 @@ from pathlib import Path
 
 from greenline.deploy.findings import Level
 from greenline.doctor import dependencies, jobs
-from greenline.doctor.codes import PATCHED_LATE
 from greenline.doctor.findings import Block, Code, Facts, Finding, Found
 from greenline.doctor.module import Module
 from greenline.doctor.project import PYPROJECT, Project
@@ -135,8 +134,7 @@ def _found(module: Module, facts: Facts, *, is_configuration: bool) -> Iterator[
             if (code, line, what) not in seen:
                 seen.add((code, line, what))
                 is_unreached = scope.is_unreached or module.function_at(line) in scope.unreached
-                # It does not matter who imports a file that patches.
-                is_doubtful = is_unreached and not is_configuration and code != PATCHED_LATE
+                is_doubtful = is_unreached and not is_configuration
                 is_lowered = is_doubtful and code.level == Level.WARNING
                 level = Level.REMARK if is_lowered else code.level
                 yield Finding(code._replace(level=level), module.path, line, what)

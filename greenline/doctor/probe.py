@@ -6,6 +6,7 @@ to a file descriptor, whatever else the application prints. :func:`greenline.doc
 starts it, with the descriptor, the target, the folder and the configuration as arguments.
 """
 
+import inspect
 import json
 import os
 import socket
@@ -29,6 +30,7 @@ WRITING = os.O_WRONLY | os.O_RDWR
 DESCRIPTORS = Path("/proc/self/fd")  # of Linux
 ANSWER_S, ANSWERS_S = 1.0, 5.0  # for a server, and for all of them, to accept a connection
 CONFIGURING = b"configuring"  # in place of the document, while gunicorn's configuration is executed
+NO_WSGI = "it is an ASGI application, which no worker for WSGI can call: leave it on uvicorn"
 CONFIGURATION = "__config__"  # gunicorn imports its configuration by this name
 # What an import may do that others notice.
 WATCHED = {
@@ -211,7 +213,7 @@ def run(fd: int, target: str, folder: str, configuration: str) -> dict[str, Any]
             found["early"] = _patched(watcher)
         begun = monotonic()
         try:
-            util.import_app(target)
+            application = util.import_app(target)
         finally:
             found["seconds"] = round(monotonic() - begun, 3)
         if is_preloaded:
@@ -225,6 +227,8 @@ def run(fd: int, target: str, folder: str, configuration: str) -> dict[str, Any]
         found["left"] = list(watcher.left())
         found["blocking"] = list(_blocking(watcher))
         found["target"] = vars(sys.modules[module]).get("__file__") or ""
+        if _awaits(application):
+            found |= {"error": NO_WSGI, "path": found["target"]}
     except BaseException as error:  # sys.exit() of the application, too
         found |= _failed(error, module, folder)
     watcher.stop()
@@ -247,6 +251,12 @@ def _configure(target: str, folder: str, name: str, found: dict[str, Any]) -> bo
     for each in filter(None, (cfg.pythonpath or "").split(",")):  # as gunicorn's run() does
         sys.path.insert(0, os.path.abspath(each))
     return bool(cfg.preload_app)
+
+
+def _awaits(application: Any) -> bool:
+    """Return whether to call *application* returns a coroutine, as an ASGI application's does."""
+    called = application, type(application).__call__
+    return any(map(inspect.iscoroutinefunction, called))
 
 
 def _patched(watcher: Watcher) -> list[Event]:

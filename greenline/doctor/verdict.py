@@ -236,6 +236,8 @@ def as_read(examined: Examined) -> str:
     """
     if examined.unreadable or any(each.level != Level.REMARK for each in examined.findings):
         return ""
+    if not examined.lines:
+        return "Not one line of the application was read: --package names an installed one."
     return (
         "Ready, as far as it was read. --run, --replay and --serve show what happens when it runs."
     )

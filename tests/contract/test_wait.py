@@ -5,6 +5,7 @@ from contextlib import closing
 from functools import partial
 
 import gevent
+import psycogreen.gevent
 import psycopg2
 import pytest
 from psycopg2.extensions import (
@@ -12,6 +13,7 @@ from psycopg2.extensions import (
     get_wait_callback,
     set_wait_callback,
 )
+from psycopg2.extras import wait_select
 
 from embedded.postgres import Postgres
 from greenline import patch
@@ -47,6 +49,15 @@ def test_the_setting_chooses_the_callback(hook: str, postgres: Postgres) -> None
     """psycogreen's is at work when it is asked for by name, and only then."""
     assert (get_wait_callback() is wait) == (hook == "greenline")
     assert ("psycogreen.gevent" in waiting_in(postgres)) == (hook == "psycogreen")
+
+
+def test_an_application_that_calls_psycogreen_changes_nothing(hook: str) -> None:
+    """Another callback is its own choice."""
+    before = get_wait_callback()
+    psycogreen.gevent.patch_psycopg()
+    assert get_wait_callback() is before
+    psycopg2.extensions.set_wait_callback(wait_select)
+    assert get_wait_callback() is wait_select
 
 
 def waiting_in(postgres: Postgres) -> set[str]:

@@ -59,7 +59,7 @@ def test_the_broken_examples() -> None:
         [BIN / "greenline", "doctor", "examples/broken"],
         cwd=CHECKOUT, env=environ({}), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert "\n2 errors, 6 warnings, in " in done.stdout
+    assert "\n2 errors, 5 warnings, 1 remark, in " in done.stdout
     assert done.returncode == 1
 
 
@@ -121,6 +121,22 @@ def test_a_folder_is_read_and_not_imported(tmp_path: Path) -> None:
     numbers, said = done.stdout.splitlines()
     assert (numbers, done.returncode) == ("nothing found, in 2 lines", 0)
     assert said.startswith("Ready, as far as it was read.")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [([], "Not one line of the application was read"), (["--package", "flask"], "Ready, as far")],
+    ids=["without", "with --package"],
+)
+def test_an_installed_application_is_not_ready_unread(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
+    """There is not one line of it in the folder."""
+    done = subprocess.run(
+        [BIN / "greenline", "doctor", "flask.app:Flask", *options],
+        cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1].startswith(said)
 
 
 @pytest.mark.parametrize("target", [*EXAMPLES, "."])

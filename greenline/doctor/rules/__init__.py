@@ -23,7 +23,7 @@ RULES: tuple[Rule, ...] = (
     shared.connections,
     shared.made_before_fork,
     shared.by_thread_id,
-    imports.patched_late,
+    imports.patched,
     processes.alarms,
     processes.handlers,
     processes.forks,

@@ -2,14 +2,15 @@
 
 import ast
 
-from greenline.doctor.codes import BOUND_BEFORE_PATCHING, PATCHED_LATE, PRELOADED
+from greenline.doctor.codes import BOUND_BEFORE_PATCHING, OTHER_HUB, PATCHED_LATE, PRELOADED
 from greenline.doctor.findings import Facts, Found
 from greenline.doctor.module import Module
 from greenline.doctor.project import preload_app
 
-PATCHES = ("gevent.monkey.patch_all", "eventlet.monkey_patch", "greenline.patch.patch_all")
+PATCHES = ("gevent.monkey.patch_all", "greenline.patch.patch_all")
+OF_EVENTLET = "eventlet.monkey_patch"
 # What may come before: it imports nothing that is patched.
-HARMLESS = {"gevent", "eventlet", "greenline", "os", "sys", "warnings", "__future__", "typing"}
+HARMLESS = {"gevent", "greenline", "os", "sys", "warnings", "__future__", "typing"}
 
 # What greenline.hub.patching does not rebind, by module: gevent and greenline.offload replace it.
 REPLACED = {
@@ -21,12 +22,16 @@ REPLACED = {
 }
 
 
-def patched_late(module: Module, facts: Facts) -> Found:
-    """Find patch_all() behind imports."""
+def patched(module: Module, facts: Facts) -> Found:
+    """Find patch_all() behind imports, and eventlet's anywhere."""
     # Under a condition it is for another server than gunicorn.
     unconditional = {each.value for each in module.tree.body if isinstance(each, ast.Expr)}
     for call in module.calls:
-        if call.name not in PATCHES or call.node not in unconditional:
+        if call.node not in unconditional:
+            continue
+        if call.name == OF_EVENTLET:
+            yield OTHER_HUB, call.node, f"{call.name}()"
+        if call.name not in PATCHES:
             continue
         before = [
             name

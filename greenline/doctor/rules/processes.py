@@ -4,10 +4,12 @@ import ast
 
 from greenline.doctor.codes import ALARM, FORKS, SIGNAL_IN_REQUEST
 from greenline.doctor.findings import Facts, Found
-from greenline.doctor.module import Call, Module, Site
+from greenline.doctor.module import Call, Module, Site, walked
 
 ALARMS = ("signal.alarm", "signal.setitimer")
-GUARDS = ("signal.signal", "threading.main_thread", "threading._MainThread")
+MAIN_THREAD = ("threading.main_thread", "threading._MainThread")
+GUARDS = ("signal.signal", *MAIN_THREAD)
+EXPECTING = {"ValueError", "Exception", "BaseException"}
 FORKING = (
     "os.fork", "os.forkpty", "multiprocessing.Process", "multiprocessing.Pool",
     "multiprocessing.pool.Pool", "concurrent.futures.ProcessPoolExecutor",
@@ -30,10 +32,24 @@ def alarms(module: Module, facts: Facts) -> Found:
 
 
 def handlers(module: Module, facts: Facts) -> Found:
-    """Find signal.signal() in the functions that a web framework calls."""
+    """Find signal.signal() in what a web framework calls, and in functions that limit a time."""
+    expected = {
+        each
+        for node, _ in module.tries
+        if any(clause.type is None or ast.unparse(clause.type) in EXPECTING
+               for clause in node.handlers)
+        for each in walked(node.body)
+    }  # fmt: skip
+    guarded = {call.site.scope.function for call in module.calls if call.name in MAIN_THREAD}
+    alarming = {call.site.scope.function for call in module.calls if call.name in ALARMS}
     for call in module.calls:
-        if call.name == "signal.signal" and is_view(call.site):
+        if call.name != "signal.signal" or call.node in expected:
+            continue
+        function = call.site.scope.function
+        limits = function in alarming - guarded and _may_be_in_a_request(call)
+        if limits or is_view(call.site):
             yield SIGNAL_IN_REQUEST, call.node, "signal.signal()"
+            alarming.discard(function)  # behind the first one nothing runs
 
 
 def forks(module: Module, facts: Facts) -> Found:

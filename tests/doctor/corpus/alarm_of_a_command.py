@@ -8,5 +8,6 @@ app = Flask(__name__)
 
 @app.cli.command()
 def export():
+    signal.signal(signal.SIGALRM, print)  # not: GL209
     signal.alarm(60)
     click.echo("done")

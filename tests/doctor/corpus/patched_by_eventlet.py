@@ -1,4 +1,5 @@
 import eventlet
-import psycopg2
 
-eventlet.monkey_patch()  # expect: GL207
+eventlet.monkey_patch()  # expect: GL219
+
+import psycopg2

@@ -69,6 +69,25 @@ def test_a_target_that_is_none(tmp_path: Path, target: str, reason: str) -> None
     assert (code, what) == ("GL301", f"{target}: {reason}")
 
 
+COROUTINE = "async def served(scope, receive, send): ...\n"
+CLASS = """
+class Framework:
+    async def __call__(self, scope, receive, send): ...
+served = Framework()
+"""
+
+
+@pytest.mark.parametrize("source", [COROUTINE, CLASS], ids=["function", "object"])
+def test_an_asgi_application_is_none(tmp_path: Path, source: str) -> None:
+    """gunicorn finds out at each request only."""
+    ((code, path, _, what),) = probed(tmp_path, source, "app:served")
+    assert (code, path) == ("GL301", "app.py")
+    assert what == (
+        "app:served: it is an ASGI application, which no worker for WSGI can call: "
+        "leave it on uvicorn"
+    )
+
+
 def test_one_that_does_not_end(tmp_path: Path) -> None:
     """It is given up, with all that it has started; the last line is shown, and none is kept."""
     source = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\n"

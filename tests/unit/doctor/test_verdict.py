@@ -253,7 +253,7 @@ def test_blocks_that_cost_nothing_are_a_change_and_no_refusal() -> None:
     """Where it is faster than threads all the same."""
     trial = Trial([seen(site(total_s=6.1))], loads(200, 100, 10))
     said = verdict.verdict(PROJECT, trial, findings(trial))
-    assert said.startswith("Ready after this change. GL401: Name it in GREENLINE_OFFLOAD")
+    assert said.startswith("Ready after this change. GL401: Take a library that waits in Python")
 
 
 def test_ready_after_changes_names_each_kind_once() -> None:
