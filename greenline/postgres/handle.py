@@ -60,6 +60,17 @@ UNLISTED = re.compile(
 )
 MAX_SEARCHED_BYTES = 2000
 COMMENTS = re.compile(rb"%s*" % SPACE)
+# Where the search has found something: UPDATE's SET may name a field of a column, and a value have
+# any text. What stands in a value is searched if it may be the name of a setting.
+TOKENS = re.compile(
+    rb"""
+    (?: --[^\n]* | /\*(?:[^*]|\*(?!/))*\*/ | "[^"]*" | '[\w.$-]*'(?!') )  # kept
+    | (?P<removed> '(?:[^']|'')*(?:'|\Z) )
+    """,
+    re.VERBOSE,
+)
+OF_UPDATE = re.compile(rb"\bupdate\b[^;']*?\bset\b")
+RESETS = re.compile(rb"\s*(?:reset|discard)\s+all\s*;?\s*", re.IGNORECASE)
 # Idle connections of the pools prevent these.
 OF_DATABASES = re.compile(rb"\s*(?:alter|create|drop)\s+database\b", re.IGNORECASE)
 
@@ -166,7 +177,8 @@ class Handle(InTurn, PsycopgConnection):
     _is_lost = False  # its connection was lost, and has been given back
     _is_entered = False
     _idle_since_s = -inf  # when a request that has used it ended
-    _is_bound = False  # its session has what the server does not list, or a thread uses it
+    _has_unlisted = False  # its session has what the server does not list
+    _is_of_a_thread = False  # a native thread has used it
 
     def __init__(self, dsn: str, **_: Any) -> None:
         try:
@@ -229,8 +241,7 @@ class Handle(InTurn, PsycopgConnection):
         # Others may have used it meanwhile.
         conn = self._backend or self._resume()
         self._user = me
-        # A native thread could not get another connection.
-        self._is_bound |= not gevent.get_hub().main_hub
+        self._is_of_a_thread |= not gevent.get_hub().main_hub
         self._source.note_user(self, me)
         return conn
 
@@ -254,6 +265,11 @@ class Handle(InTurn, PsycopgConnection):
         finally:
             if is_outer:
                 self._release()
+
+    @property
+    def _is_bound(self) -> bool:
+        """Whether it keeps its connection to its end: a native thread could not get another one."""
+        return self._has_unlisted or self._is_of_a_thread
 
     @property
     def _is_parked(self) -> bool:
@@ -337,6 +353,11 @@ class Handle(InTurn, PsycopgConnection):
         """Roll back."""
         if not self._is_parked:
             InTurn.rollback(self)
+
+    def reset(self) -> None:
+        """Roll back, and give the session its settings of the beginning."""
+        InTurn.reset(self)
+        self._has_unlisted = False
 
     # What is asked while another greenlet's statement is in progress.
     xid = _passed_on(PsycopgConnection.xid)
@@ -562,9 +583,14 @@ class PooledCursor(CopyCursor):
                 handle._owner = None
 
     def _note_settings(self) -> None:
-        """Note in the connection that the statement may have set what the server does not list."""
-        if sets_unlisted(self.query or b""):
-            self._handle._is_bound = True
+        """Note whether the session may have what the server does not list."""
+        handle, statement = self._handle, self.query or b""
+        if sets_unlisted(statement):
+            handle._has_unlisted = True
+        elif handle._has_unlisted and RESETS.fullmatch(statement):
+            # In a transaction it may be rolled back.
+            status = self._backend.info.transaction_status
+            handle._has_unlisted = status != TRANSACTION_STATUS_IDLE
 
     def cast(self, oid: int, text: Any) -> Any:
         """
@@ -612,7 +638,10 @@ def sets_unlisted(statement: bytes) -> bool:
         begin = comments.end() if comments else 0
         statement = statement[begin : begin + MAX_SEARCHED_BYTES]
     text = statement.lower()
-    return b"set" in text and UNLISTED.search(text) is not None
+    if b"set" not in text or UNLISTED.search(text) is None:
+        return False
+    text = TOKENS.sub(lambda each: b"''" if each["removed"] else each[0], text)
+    return UNLISTED.search(OF_UPDATE.sub(b"", text)) is not None
 
 
 def is_usable(handle: Handle) -> bool:

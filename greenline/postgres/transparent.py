@@ -42,18 +42,20 @@ from greenline import settings
 from greenline.errors import (
     ClientGone,
     ConfigError,
+    DeadlineExceeded,
     GreenlineError,
     PoolTimeout,
     StoreDown,
     Unavailable,
 )
-from greenline.hub import request_end, unavailable
+from greenline.hub import deadline, request_end, unavailable
 from greenline.hub.handlers import Handler
 from greenline.hub.patching import require_hook
 from greenline.hub.request_timeout import WaitTimeout
 from greenline.lifecycle.resources import close_at_exit
 from greenline.offload import fork
 from greenline.postgres import deadlock, factory, foreign, scoped, session
+from greenline.postgres.connect import KEEPALIVES
 from greenline.postgres.handle import (
     CLOSED,
     Backend,
@@ -82,6 +84,8 @@ DEADLOCK_S = 0.2
 # Seconds for which a handle keeps its connection while one request after the other uses it, and
 # after which it is idle: to take a connection over costs two round trips.
 TENURE_S, IDLE_S = 0.05, 0.01
+# Seconds for the server's answers while a connection is taken over: others wait for it meanwhile.
+MOVE_S = 10.0
 # Seconds after which a session that cannot be moved is looked at again.
 BOUND_S = 1.0
 CLOSE_IDLE_S = 5.0
@@ -544,7 +548,10 @@ class DsnPool:
         conn = handle._backend
         if conn is None:
             return False
-        return self._waiting() + self._pool.is_wanted(conn) > self._share.moves
+        waiting = self._pool.waiting() + self._pool.is_wanted(conn)
+        if conn.holder is not None:  # one that is counted for nobody admits nobody
+            waiting += self._nesting.waiting()
+        return waiting > self._share.moves
 
     def _waiting(self) -> int:
         """Return how many greenlets wait for a connection that cannot be made."""
@@ -672,16 +679,19 @@ class DsnPool:
     def _move(self, handle: Any, conn: Backend) -> None:
         """Keep what *handle* needs to get another connection, and give *conn* to others."""
         try:
-            try:
-                is_parked = self._park(handle, conn)
-            finally:
-                handle._release()
-            if is_parked:
-                self.collect(conn)
-            elif is_lost(handle):
-                self._lose(handle)
+            with deadline.limit(MOVE_S):
+                try:
+                    is_parked = self._park(handle, conn)
+                finally:
+                    handle._release()
+                if is_parked:
+                    self.collect(conn)
+        except DeadlineExceeded:
+            log.warning("a server did not answer in %.0f s: an idle connection was closed", MOVE_S)
         finally:
             self._share.moves -= 1
+        if is_lost(handle):
+            self._lose(handle)
 
     def _park(self, handle: Any, conn: Backend) -> bool:
         """Keep in *handle* what its session on *conn* has; its owner calls this."""
@@ -799,8 +809,10 @@ def _connect(
     :raises psycopg2.OperationalError: as libpq words it.
     """
     begun: list[Backend] = []
+    given = parameters(dsn)
     # Without a name of the application: the budget must not count it as another's.
-    dsn = make_dsn(dsn, fallback_application_name=application)
+    more = {"fallback_application_name": application, **KEEPALIVES}
+    dsn = make_dsn(dsn, **{name: value for name, value in more.items() if name not in given})
 
     def new(_: str) -> Backend:
         begun[:] = [Backend.__new__(Backend)]

@@ -43,7 +43,7 @@ def ask(conn: Any, statement: str, *values: object) -> Any:
     """Return the first value of the answer."""
     with conn.cursor() as cursor:
         cursor.execute(statement, values)
-        row = cursor.fetchone()
+        row = cursor.fetchone() if cursor.description else None
         return row[0] if row else None
 
 

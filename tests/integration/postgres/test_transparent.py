@@ -261,6 +261,15 @@ def test_a_type_counts_from_the_next_answer_on(url: str, connected: Callable[[st
     conn.close()
 
 
+def test_a_peer_that_vanishes_is_noticed(url: str) -> None:
+    """By keepalives, of which the application's own count first."""
+    with closing(psycopg2.connect(url)) as conn:
+        assert conn.get_dsn_parameters()["keepalives_idle"] == "10"
+    with closing(psycopg2.connect(url, keepalives_idle=99)) as conn:
+        assert conn.get_dsn_parameters()["keepalives_idle"] == "99"
+        assert conn.get_dsn_parameters()["keepalives_count"] == "3"
+
+
 def test_psycopgs_own_state_is_not_kept_either(url: str) -> None:
     """Encoding, isolation, autocommit, typecasters, factories and messages."""
     conn = psycopg2.connect(url)
@@ -716,30 +725,30 @@ def test_a_connection_that_is_being_taken_over_is_waited_for(
         go_on.wait(LIMIT_S)
         return read(conn)
 
-    def use_two(begin: Event) -> int:
+    def use_two() -> int:
         with closing(psycopg2.connect(url)) as conn:
             ask(conn, "select 1")
             began.append(conn)
-            begin.wait(LIMIT_S)
+            is_read.wait(LIMIT_S)
             with closing(psycopg2.connect(url)) as other:
                 return int(ask(other, "select 2"))
 
     for _ in range(20 * SIZE):  # afterwards none is reserved
         request(lambda: used(url).close()).get(timeout=LIMIT_S)
     began: list[Any] = []
-    both_have_one = Event()
-    using = [request(partial(use_two, begin)) for begin in [both_have_one] * (SIZE - 2) + [is_read]]
+    using = [request(use_two) for _ in range(SIZE - 1)]
     wait_until(lambda: len(began) == SIZE - 1, "all to have one")
     began.clear()
     kept = request(lambda: used(url)).get(timeout=LIMIT_S)
     monkeypatch.setattr(session, "read", read_slowly)
     nesting = transparent._pools[url]._nesting
     nesting.note_needed(SIZE)
-    both_have_one.set()
+    waiting = gevent.spawn(lambda: used(url).close())
     nested = nesting._nested_line
     wait_until(lambda: len(nested) == SIZE - 1, "all to wait for another one")
     go_on.set()
     assert [each.get(timeout=LIMIT_S) for each in using] == [2] * (SIZE - 1)
+    waiting.get(timeout=LIMIT_S)
     assert not kept.closed
 
 
@@ -1101,6 +1110,57 @@ def test_one_connection_is_taken_over_for_one_greenlet(
         assert parked == [each <= number for each in range(len(kept))]
 
 
+def test_a_server_that_does_not_answer_keeps_no_others_waiting(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection under the first idle handle is closed, and another one taken over."""
+    read = session.read
+
+    def read_of_a_deaf_one(conn: Any) -> Any:
+        if conn is deaf:
+            with connection.cursor(conn) as cursor:
+                cursor.execute("select pg_sleep(60)")
+        return read(conn)
+
+    monkeypatch.setattr(session, "read", read_of_a_deaf_one)
+    monkeypatch.setattr(transparent, "MOVE_S", 0.5)
+    kept = [psycopg2.connect(url) for _ in range(SIZE)]
+    for conn in kept:
+        ask(conn, "select 1")
+        conn.commit()
+    deaf = kept[0]._backend
+    assert ask(request(lambda: used(url)).get(timeout=LIMIT_S / 2), "select 1") == 1
+    assert kept[0].closed == 2
+    wait_until(lambda: stats(url)["leaving"] == 0, "its statement to be cancelled")
+
+
+def test_what_admits_nobody_is_not_taken_over(url: str) -> None:
+    """A request waits for those that hold connections; one is left for what they may need."""
+
+    def hold() -> None:
+        conn = psycopg2.connect(url)
+        ask(conn, "select 1")
+        go_on.wait()
+        conn.close()
+
+    for _ in range(20 * SIZE):
+        request(lambda: used(url).close()).get(timeout=LIMIT_S)
+    nesting = transparent._pools[url]._nesting
+    nesting.note_needed(2)
+    kept = request(lambda: used(url)).get(timeout=LIMIT_S)
+    go_on = Event()
+    holding = [request(hold) for _ in range(SIZE - 1)]
+    wait_until(lambda: nesting._taken == SIZE - 1, "them to hold all but one")
+    waiting = request(hold)
+    wait_until(nesting.waiting, "a request to wait")
+    with pytest.raises(gevent.Timeout):
+        waiting.get(timeout=3 * transparent.WATCH_S)
+    assert kept._backend is not None
+    assert nesting.waiting()
+    go_on.set()
+    gevent.joinall([*holding, waiting], timeout=LIMIT_S, raise_error=True)
+
+
 def test_requests_with_a_kept_connection_may_need_another_one(url: str) -> None:
     """Each holds what an earlier request has got; a connection is left for the second one."""
     kept = [request(lambda: psycopg2.connect(url)).get(timeout=LIMIT_S) for _ in range(2 * SIZE)]
@@ -1358,7 +1418,13 @@ def test_a_statement_is_executed_once(url: str, empty_database: str) -> None:
         ("set session app.user = 1", True),
         ("select \"set_config\"('app.user', 'x', false)", True),
         ("select set_config('app'||'.user', 'x', false)", True),
-        ("select set_config('app.user', 'it''s', true)", True),
+        ("select set_config('app.user', 'it''s', true)", False),
+        ("select set_config('app.user', 'it''s', false)", True),
+        ("-- it's the request's\nset app.user = 1", True),
+        ("/* it's */ set app.user = 1", True),
+        ('select 1 as "it\'s"; set app.user = 1', True),
+        ("do $$ begin update t set a = 'x'; set app.user = 1; end $$", True),
+        ("select * from t where a = '' for update; set app.user = 1", True),
         ("select set_config('app.user', 'x', true)", False),
         ("select set_config('app.user', 42::text, true)", False),
         ("set local app.user = 1", False),
@@ -1368,11 +1434,49 @@ def test_a_statement_is_executed_once(url: str, empty_database: str) -> None:
         ("select set_config('timezone', 'utc', false)", False),
         ("set timezone = 'utc'", False),
         ("update app.user set name = 'app.user'", False),
+        ("update t as x set address.city = 'x'", False),
+        ("insert into t values (1) on conflict (a) do update set address.city = 'x'", False),
+        ("insert into notes values ('please set www.example.com''s name')", False),
+        ("insert into notes values (E'set www.example.com \\\\ ''x''')", False),
+        ("insert into notes values ('set/**/www.example.com')", False),
+        (f"insert into notes values ('set www.example.com {'x' * 4000}')", False),
     ],
 )
 def test_settings_that_the_server_does_not_list(statement: str, is_unlisted: bool) -> None:
     """They have a dot in their names."""
     assert sets_unlisted(statement.encode()) is is_unlisted
+
+
+@pytest.mark.parametrize(
+    "reset",
+    [lambda conn: ask(conn, "DISCARD ALL"), lambda conn: conn.reset()],
+    ids=["discard", "reset()"],
+)
+def test_a_session_that_was_reset_is_not_bound(url: str, reset: Callable[[Any], Any]) -> None:
+    """As pony does after each session of its own."""
+    conn = psycopg2.connect(url)
+    conn.autocommit = True
+    ask(conn, "set kept.behind = 'x'; select 1")
+    reset(conn)
+    others = [used(url) for _ in range(SIZE)]
+    assert conn._backend is None
+    assert others
+
+
+def test_a_reset_that_is_rolled_back_is_none(url: str) -> None:
+    """The session has its setting again."""
+    conn = psycopg2.connect(url)
+    ask(conn, "set kept.behind = 'x'; select 1")
+    conn.commit()
+    ask(conn, "reset all")
+    conn.rollback()
+    others = [used(url) for _ in range(SIZE - 1)]
+    waiting = gevent.spawn(used, url)
+    with pytest.raises(gevent.Timeout):
+        waiting.get(timeout=0.5)
+    assert ask(conn, "select current_setting('kept.behind')") == "x"
+    others.clear()
+    waiting.get(timeout=LIMIT_S)
 
 
 def test_a_parked_handle_keeps_its_pool(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
