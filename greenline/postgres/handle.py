@@ -78,7 +78,16 @@ SET_BY_CODE = "arraysize", "itersize", "row_factory", "tzinfo_factory", "string_
 
 _execute = cursor.execute
 _commit = PsycopgConnection.commit
-_autocommit: Any = PsycopgConnection.autocommit
+# psycopg2's numbers, of which None is the server's default.
+LEVELS = {
+    "default": None, "read committed": 1, "repeatable read": 2, "serializable": 3,
+    "read uncommitted": 4,
+}  # fmt: skip
+CHARACTERISTICS: dict[str, Any] = {
+    "autocommit": PsycopgConnection.autocommit,
+    "isolation_level": PsycopgConnection.isolation_level,
+}
+_set_autocommit, _set_isolation_level = (in_turn(each.__set__) for each in CHARACTERISTICS.values())
 
 
 def _nothing() -> None: ...
@@ -370,32 +379,73 @@ class Handle(InTurn, PsycopgConnection):
     get_native_connection = _passed_on(PsycopgConnection.get_native_connection)
     get_parameter_status = _passed_on(PsycopgConnection.get_parameter_status)
 
+    # What peewee sets when it connects, under a lock that it needs to give a connection back.
     @property
     def autocommit(self) -> bool:
         """psycopg2's, of the pooled connection or of the next one."""
+        return bool(self._characteristic("autocommit"))
+
+    @autocommit.setter
+    def autocommit(self, value: Any) -> None:
+        if not self._keep(autocommit=bool(value)):
+            _set_autocommit(self, value)
+
+    @property
+    def isolation_level(self) -> int | None:
+        """psycopg2's, of the pooled connection or of the next one."""
+        return self._characteristic("isolation_level")  # type: ignore[no-any-return]
+
+    @isolation_level.setter
+    def isolation_level(self, value: Any) -> None:
+        level = LEVELS.get(value.lower(), value) if isinstance(value, str) else value
+        if not (level in LEVELS.values() and self._keep(isolation_level=level)):
+            _set_isolation_level(self, value)
+
+    def set_isolation_level(self, level: int | None) -> None:
+        """
+        Roll back, and set the isolation level of the next transactions.
+
+        :param level: 1 to 4, psycopg2's numbers; 0 is autocommit, None the server's default.
+        """
+        is_known = level == 0 or level in LEVELS.values()
+        if not (is_known and self._keep(isolation_level=level or None, autocommit=level == 0)):
+            InTurn.set_isolation_level(self, level)
+
+    def set_client_encoding(self, encoding: str) -> None:
+        """
+        Set the encoding of the session.
+
+        :param encoding: a name that PostgreSQL knows.
+        """
+        # psycopg2 spells the encodings of connections so.
+        if not self._keep(encoding="".join(filter(str.isalnum, encoding)).upper()):
+            InTurn.set_client_encoding(self, encoding)
+
+    def _characteristic(self, name: str) -> Any:
         if self._is_parked:
             is_outer = self._acquire()  # a move may be in progress
             try:
                 if self._backend is None and self._parked is not None:
-                    return bool(self._parked.characteristics.get("autocommit"))
+                    return self._parked.characteristics.get(name)
             finally:
                 if is_outer:
                     self._release()
-        return bool(_autocommit.__get__(self._backend or (self if self.closed else self._live())))
+        conn = self._backend or (self if self.closed else self._live())
+        return CHARACTERISTICS[name].__get__(conn)
 
-    @autocommit.setter
-    def autocommit(self, value: Any) -> None:
+    def _keep(self, *, encoding: str | None = None, **characteristics: Any) -> bool:
+        """Keep these for the next pooled connection; return False if there is one already."""
         is_outer = self._acquire()
         try:
-            if self._backend is None and self._parked is not None:
-                self._parked.characteristics["autocommit"] = bool(value)
-            else:
-                _autocommit.__set__(self._live(), value)
+            if self._backend is not None or self._parked is None:
+                return False
+            self._parked.encoding = encoding or self._parked.encoding
+            self._parked.characteristics.update(characteristics)
+            return True
         finally:
             if is_outer:
                 self._release()
 
-    isolation_level = _member("isolation_level")
     readonly = _member("readonly")
     deferrable = _member("deferrable")
     notices = _member("notices")

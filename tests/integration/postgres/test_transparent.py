@@ -1479,6 +1479,29 @@ def test_a_reset_that_is_rolled_back_is_none(url: str) -> None:
     waiting.get(timeout=LIMIT_S)
 
 
+def test_a_connection_that_waits_for_its_turn_has_its_characteristics_at_once(url: str) -> None:
+    """Nothing of them asks the server: the code may hold a lock that others need."""
+    others = [used(url) for _ in range(SIZE)]
+    first, second = psycopg2.connect(url), psycopg2.connect(url)
+    with gevent.Timeout(LIMIT_S / 3):
+        first.set_client_encoding("latin-1")
+        first.set_isolation_level(3)
+        assert (first.isolation_level, first.autocommit) == (3, False)
+        second.isolation_level = "Repeatable Read"
+        assert second.isolation_level == 2
+        second.set_isolation_level(0)
+        assert (second.isolation_level, second.autocommit) == (None, True)
+    others.clear()
+    assert ask(first, "show client_encoding") == "LATIN1"
+    assert ask(first, "show transaction_isolation") == "serializable"
+    ask(second, "select 1")
+    assert second.info.transaction_status == TRANSACTION_STATUS_IDLE
+    with pytest.raises(ValueError, match="isolation"):
+        second.isolation_level = "none"
+    with pytest.raises(ValueError, match="between 0 and 4"):
+        second.set_isolation_level(9)
+
+
 def test_a_parked_handle_keeps_its_pool(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unused pool is closed; one whose handle will need a connection again is not."""
     monkeypatch.setattr(transparent, "UNUSED_S", 0.0)
