@@ -140,7 +140,7 @@ IMPORTED_EARLY = Code(
 CONNECTS_AT_IMPORT = Code(
     "GL303", WARNING, "a connection that the import makes",
     "While that server is away no worker starts, and a reload fails.",
-    "Connect at the first use.",
+    "Connect at the first use, in each request or by a pool: one connection serves one at a time.",
 )  # fmt: skip
 STARTS_AT_IMPORT = Code(
     "GL304", REMARK, "a thread, a process, a listener or an open file that the import leaves",

@@ -834,6 +834,9 @@ def _forget() -> None:
     global _opening, _collector
     for each in _pools.values():
         each.is_parents = True
+        for handle in each._handles:
+            # The greenlet that uses it does not run here, and close() would wait for it.
+            handle._owner, handle._waiters = None, ()
     _pools.clear()
     _dropped.clear()
     _used_by.clear()

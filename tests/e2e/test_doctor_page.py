@@ -182,11 +182,13 @@ def test_preload_app_is_found_once_and_seen_by_the_rules(tmp_path: Path, value: 
 def test_the_deployment_is_checked_as_well(tmp_path: Path) -> None:
     """As check-deploy does, where there is a gunicorn.conf.py."""
     write_example(PAGE, "wait.py", tmp_path)
-    (tmp_path / "gunicorn.conf.py").write_text("")
+    (tmp_path / "gunicorn.conf.py").write_text("timeout = 600\n")
     done = subprocess.run(
         [BIN / "greenline", "doctor", "wait:app"],
         cwd=tmp_path, env=environ({}), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert "GL306 warning a deployment that contradicts itself" in done.stdout
-    assert "REQUEST_TIMEOUT is not set [no-deadline]" in done.stdout
+    warning, remark, _ = done.stdout.split("GL306 ")[1:]
+    assert warning.startswith("warning a deployment that contradicts itself")
+    assert "timeout is 600 s [heartbeat]" in warning
+    assert "REQUEST_TIMEOUT is not set [no-deadline]" in remark
     assert "Ready" not in done.stdout

@@ -56,11 +56,11 @@ def test_a_good_one_has_none(tmp_path: Path) -> None:
 def test_without_nginx_gunicorn_is_checked_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At its line; what is about the environment has none."""
+    """At its line; what is about the environment has none. What is not set is a remark."""
     monkeypatch.delenv("REQUEST_TIMEOUT", raising=False)
     (each,) = found(tmp_path, 'worker_tmp_dir = "/dev/shm"\n')
     assert each[1:4] == ("gunicorn.conf.py", 0, "REQUEST_TIMEOUT is not set [no-deadline]")
-    assert (each.code.code, each.level) == ("GL306", Level.WARNING)
+    assert (each.code.code, each.level) == ("GL306", Level.REMARK)
     assert each.code.why.startswith("Gunicorn's timeout is a heartbeat")
     assert each.code.fix == "Set REQUEST_TIMEOUT=30 in the environment of the service."
 

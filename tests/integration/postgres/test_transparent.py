@@ -1536,6 +1536,23 @@ def test_a_child_leaves_its_parents_connections_alone(url: str, empty_database: 
     conn.close()
 
 
+def test_a_child_closes_a_connection_in_use(url: str) -> None:
+    """The greenlet that executes a statement on it is not in the child."""
+    conn = psycopg2.connect(url)
+    asking = gevent.spawn(ask, conn, "select 1, pg_sleep(1)")
+    wait_until(lambda: conn._owner is not None, "the statement")
+    child = os.fork()
+    if not child:
+        with gevent.Timeout(LIMIT_S / 3, False):
+            conn.close()
+            os._exit(0)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert asking.get(timeout=LIMIT_S) == 1
+    conn.close()
+
+
 def test_requests_that_use_kept_connections_again_and_again_keep_no_request_waiting(
     url: str,
 ) -> None:
