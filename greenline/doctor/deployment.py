@@ -58,7 +58,9 @@ def findings(project: Project) -> Iterator[Finding]:
 def _finding(project: Project, found: dict[str, Any]) -> Finding:
     is_unset = "not set" in found["what"]  # that contradicts nothing yet
     code = DEPLOYMENT._replace(
-        level=Level.REMARK if is_unset else Level(found["level"]), why=_sentence(found["why"]), fix=_sentence(found["fix"])
+        level=Level.REMARK if is_unset else Level(found["level"]),
+        why=_sentence(found["why"]),
+        fix=_sentence(found["fix"]),
     )
     if found["code"] == "preload":
         code = PRELOADED
