@@ -83,7 +83,7 @@ def examine(
     :param track: yields the files that it gets, and may show how far it is. Default: shows nothing.
     """
     examined = Examined(folder=project.folder)
-    modules = list(_modules(project, examined, track))
+    modules = list(_modules(project, examined, track(list(project.files(facts.loaded)))))
     jobs.mark(modules, _commands(project), facts.loaded, facts.target)
     is_limited = any(call.name == SOCKET_TIMEOUT for each in modules for call in each.calls)
     facts = facts._replace(
@@ -97,10 +97,8 @@ def examine(
     return examined
 
 
-def _modules(
-    project: Project, examined: Examined, track: Callable[[list[Path]], Iterable[Path]]
-) -> Iterator[Module]:
-    for path in track(list(project.files())):
+def _modules(project: Project, examined: Examined, paths: Iterable[Path]) -> Iterator[Module]:
+    for path in paths:
         shown = project.shown(path)
         try:
             module = read(path, shown)

@@ -69,11 +69,21 @@ class Project:
                 return reason
         return None
 
-    def files(self) -> Iterator[Path]:
-        """Yield the files to read in a stable order, the first-party ones first."""
+    def files(self, loaded: Iterable[str] = ()) -> Iterator[Path]:
+        """
+        Yield the files to read in a stable order, the first-party ones first.
+
+        :param loaded: the paths of those that the import of the application loads. Default: none.
+        """
         found = set()
         for root in (self.file or self.folder, *self.packages):
             for path in self._below(root) if root.is_dir() else [root]:
+                found.add(path)
+                yield path
+        # What the import loads is run, whatever its folder is called.
+        for path in map(self.folder.joinpath, sorted(loaded)):
+            is_set_aside = self._is_excluded(path) or _is_command(self.folder, path)
+            if path not in found and path.suffix == ".py" and not is_set_aside:
                 found.add(path)
                 yield path
         # One that is named may be outside of the folder, or where no code is looked for.
@@ -99,8 +109,11 @@ class Project:
             here = Path(folder)
             folders[:] = sorted(name for name in folders if _is_first_party(here / name))
             for path in (here / name for name in sorted(names) if name.endswith(".py")):
-                if not any(fnmatch.fnmatch(self.shown(path), each) for each in self.excluded):
+                if not self._is_excluded(path):
                     yield path
+
+    def _is_excluded(self, path: Path) -> bool:
+        return any(fnmatch.fnmatch(self.shown(path), each) for each in self.excluded)
 
     def preloads(self) -> bool:
         """Return whether gunicorn's configuration sets preload_app."""

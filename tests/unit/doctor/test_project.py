@@ -6,7 +6,7 @@ import pytest
 
 from greenline.doctor.examine import examine
 from greenline.doctor.findings import Facts
-from greenline.doctor.project import load
+from greenline.doctor.project import Project, load
 from greenline.errors import ConfigError
 from tests.helpers.pages import blocks, read
 from tests.helpers.support import CHECKOUT
@@ -56,6 +56,16 @@ def test_the_examples_of_the_page_are_read(tmp_path: Path) -> None:
     assert load(tmp_path).reason("GL213", "shop/views.py") is None
     (tmp_path / "pyproject.toml").write_text(excluded)
     assert load(tmp_path).excluded == load(CHECKOUT / "examples").excluded == ("broken/*",)
+
+
+def test_what_the_import_loads_is_read_wherever_it_lies(tmp_path: Path) -> None:
+    """A part of the application may be called docs; commands and what is excluded stay so."""
+    (tmp_path / "docs").mkdir()
+    for name in ("app.py", "cli.py", "docs/views.py", "docs/conf.py", "docs/made.py"):
+        (tmp_path / name).write_text("")
+    project = Project(tmp_path, excluded=("docs/made.py",))
+    loaded = frozenset({"app.py", "cli.py", "docs/views.py", "docs/made.py"})
+    assert [*examine(project, Facts(loaded=loaded)).comments] == ["app.py", "docs/views.py"]
 
 
 def test_an_excluded_file_is_not_read(tmp_path: Path) -> None:
