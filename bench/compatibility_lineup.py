@@ -835,7 +835,9 @@ def ask_sqlite3(_: str, word: str) -> object:
 def ask_numpy(_: str, word: str) -> object:
     import numpy
 
-    numpy.sort(numpy.random.default_rng(1).random(int(1 + 8_000_000 * seconds(word))))
+    # Of integers, which no BLAS multiplies. A sort takes 0.2 to 1 s, by the processor's vectors.
+    numbers = numpy.ones((int(1 + 1000 * seconds(word)),) * 2, int)
+    numbers @ numbers
     return word
 
 
