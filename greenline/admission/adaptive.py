@@ -39,7 +39,9 @@ MIN_WINDOW_S, MAX_WINDOW_S, MIN_ENDED, MIN_ENDED_IDLE = 0.1, 5.0, 100, 16
 WINDOW_LATENCIES, LONG_WINDOW_S = 8, 0.5  # the longest window: 8 latencies, at least 0.5 s
 SMOOTHING_WINDOWS = 4  # of the rate of a limit that stays
 MIN_LATENCIES = 4  # in the shortest window, which is no longer than LONG_WINDOW_S
-DECAY_S = 5.0  # time constant of the return of the limit under a busy CPU
+# Time constants of the return of the limit under a busy CPU: of one that waits have raised, and of
+# the size of a pool, which may be for requests that wait.
+DECAY_S, POOL_DECAY_S = 5.0, 0.5
 RECOVERY_S = 0.1  # time constant of the return after a scarcity
 
 
@@ -198,7 +200,8 @@ class Adaptive:
             self._set(min(self._limit * (1 + past_s / RECOVERY_S), float(self.initial)), now)
         elif self._idle < BUSY and self._limit > self.initial:
             # A busy CPU needs no more than the first limit.
-            self._decay(past_s, self.initial, now)
+            is_of_pool = self._limit <= self._first()
+            self._decay(past_s, self.initial, now, POOL_DECAY_S if is_of_pool else DECAY_S)
         elif self._idle < SATURATED and self._limit > min(FEW, self.initial):
             # 8 keep a CPU busy as well, and need fewer connections: beyond 5, SQLAlchemy's pool
             # makes a new one for each use.
@@ -239,9 +242,9 @@ class Adaptive:
             self._forbid(limit + 1, now)
             self._set(limit, now)
 
-    def _decay(self, past_s: float, lowest: int, now: float) -> None:
+    def _decay(self, past_s: float, lowest: int, now: float, decay_s: float = DECAY_S) -> None:
         """Move the limit towards *lowest*: the CPU is busy."""
-        self._set(max(self._limit * (1 - past_s / DECAY_S), lowest), now)
+        self._set(max(self._limit * (1 - past_s / decay_s), lowest), now)
 
     def _judge(self, load: Load, now: float) -> None:
         """Compare the measurement with that of the limit before, and choose the next limit."""
