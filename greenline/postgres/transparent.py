@@ -549,7 +549,7 @@ class DsnPool:
         if conn is None:
             return False
         waiting = self._pool.waiting() + self._pool.is_wanted(conn)
-        if conn.holder is not None:  # one that is counted for nobody admits nobody
+        if conn.holder is not None:  # one that is counted for no request admits none
             waiting += self._nesting.waiting()
         return waiting > self._share.moves
 
