@@ -15,6 +15,7 @@ from greenline.doctor.project import GUNICORN, Project
 NGINX = "deploy/nginx.conf"  # check-deploy's default
 LIMIT_S = 60.0
 LEFT_OUT = {"worker-class"}  # an application that is examined may have another worker still
+MAY_BE_UNSET = {"no-deadline", "heartbeat-folder"}  # without a value it contradicts nothing yet
 
 
 def findings(project: Project) -> Iterator[Finding]:
@@ -56,7 +57,7 @@ def findings(project: Project) -> Iterator[Finding]:
 
 
 def _finding(project: Project, found: dict[str, Any]) -> Finding:
-    is_unset = "not set" in found["what"]  # that contradicts nothing yet
+    is_unset = found["code"] in MAY_BE_UNSET and "not set" in found["what"]
     code = DEPLOYMENT._replace(
         level=Level.REMARK if is_unset else Level(found["level"]),
         why=_sentence(found["why"]),

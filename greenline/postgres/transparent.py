@@ -836,7 +836,8 @@ def _forget() -> None:
         each.is_parents = True
         for handle in each._handles:
             # The greenlet that uses it does not run here, and close() would wait for it.
-            handle._owner, handle._waiters = None, ()
+            handle._owner = None
+            vars(handle).pop("_waiters", None)
     _pools.clear()
     _dropped.clear()
     _used_by.clear()

@@ -73,6 +73,15 @@ def test_nginx_and_gunicorn_are_checked_against_each_other(tmp_path: Path) -> No
     assert (each.path, each.line, each.level) == ("deploy/nginx.conf", 3, Level.ERROR)
 
 
+def test_a_header_that_nginx_does_not_set_is_no_remark(tmp_path: Path) -> None:
+    """It has check-deploy's level: the application believes the client's."""
+    everything = found(tmp_path, GUNICORN, NGINX)
+    headers = [each for each in everything if "X-Forwarded-" in each.what]
+    assert headers
+    assert all("is not set" in each.what for each in headers)
+    assert all(each.level != Level.REMARK for each in headers)
+
+
 def test_preload_app_is_found_by_its_value(tmp_path: Path) -> None:
     """At its line, with the code that the constant has."""
     (each,) = found(tmp_path, f"{GUNICORN}preload_app = bool(keepalive)\n")
