@@ -140,8 +140,7 @@ def test_unmodified_code_is_pooled_through_it(
     try:
         with pytest.raises(psycopg2.OperationalError, match="PGBOUNCER_POOL_SIZE: not set"):
             ask()
-        for pool in list(transparent._pools.values()):
-            pool.close()
+        close_pools()
         transparent._pools.clear()
         monkeypatch.setenv("PGBOUNCER_POOL_SIZE", str(POOL_SIZE))
         asking = [gevent.spawn(ask) for _ in range(5 * POOL_SIZE)]
@@ -150,9 +149,14 @@ def test_unmodified_code_is_pooled_through_it(
         (pool,) = transparent._pools.values()
         assert pool._pool.stats()["size"] <= POOL_SIZE
     finally:
-        for pool in list(transparent._pools.values()):
-            pool.close()
+        close_pools()
         fresh.stop()
+
+
+def close_pools() -> None:
+    """Close those of unmodified code, before their pgbouncer ends."""
+    for pool in list(transparent._pools.values()):
+        pool.close()
 
 
 def test_an_idle_session_of_a_mapped_user_is_taken_over(
@@ -171,5 +175,4 @@ def test_an_idle_session_of_a_mapped_user_is_taken_over(
             conn.commit()
         assert [conn._backend for conn in kept].count(None) == POOL_SIZE
         stack.close()
-        for pool in list(transparent._pools.values()):
-            pool.close()
+        close_pools()
