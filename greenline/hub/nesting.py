@@ -8,9 +8,11 @@ connections can all end one after the other, each with as many as any has needed
 banker's algorithm (Dijkstra). With two a request, that reserves the last connection
 for greenlets that hold one.
 
-First connections are given in the order of arrival. A small pool whose checkouts have never nested
-ends the reservation after some time. If checkouts nest later, or deeper than before, all holders
-may wait for each other once: this is found at once, and the last of them gets an error.
+First connections are given in the order of arrival. A pool whose checkouts have never nested ends
+the reservation after some time, if it is small or may be exceeded. If checkouts nest later, or
+deeper than before, all holders may wait for each other once: the first of them gets a connection
+more than the pool has, if it may be exceeded; else this is found, and the last of them gets an
+error.
 """
 
 from collections import deque
@@ -30,9 +32,8 @@ from greenline.hub.lock_waits import LockWait
 # and afterwards as many as any has needed at a time. A first deadlock is not always found: a holder
 # may wait for a lock of another one, such as SQLAlchemy's at the first connect of an engine.
 NESTING_CHECKOUTS, FIRST_DEPTH = 10, 3
-# A pool of so many connections always has one for nested checkouts: all others may wait in the
-# server for a row that a greenlet has locked which then needs another connection. SQLAlchemy's pool
-# has 15 by default.
+# A pool of so many connections that may not be exceeded always has one for nested checkouts: all
+# others may wait in the server for a row that a greenlet has locked which then needs another one.
 ALWAYS_RESERVING = 15
 ALL_WAIT = "each connection is held by a request that waits for another one"
 ALL_BLOCKED = f"{ALL_WAIT}, or for a lock of this request"
@@ -57,12 +58,19 @@ class NestedCheckouts:
 
     :param capacity: returns the number of connections, int.
     :param guaranteed: returns how many of them no other process can take, int. Default: all.
+    :param may_be_exceeded: whether there may be one connection more where a greenlet could not end
+        without it, bool. Default False.
     """
 
     def __init__(
-        self, capacity: Callable[[], int], guaranteed: Callable[[], int] | None = None
+        self,
+        capacity: Callable[[], int],
+        guaranteed: Callable[[], int] | None = None,
+        *,
+        may_be_exceeded: bool = False,
     ) -> None:
         self.others = 0
+        self._may_be_exceeded = may_be_exceeded
         self._limit = capacity
         self._guaranteed_limit = guaranteed or capacity
         self._taken = 0  # the connections that are counted for greenlets
@@ -178,6 +186,11 @@ class NestedCheckouts:
         """Return whether a checkout of a greenlet may be admitted now, and do not count it."""
         return me in self._held or (not self._line and self._has_room())
 
+    def is_exceeded_by(self, me: Any) -> bool:
+        """Return whether a connection more is counted than there are, for a nested checkout."""
+        is_nested = self._held.get(me, 0) > 1 and len(self._held) > 1
+        return is_nested and self._taken > self._limit() - self.others
+
     def reuse(self, me: Any) -> bool:
         """
         Count a connection that was kept from an earlier checkout, when a greenlet uses it again.
@@ -234,7 +247,7 @@ class NestedCheckouts:
 
     def _is_reserving(self) -> bool:
         """Return whether connections are reserved for nested checkouts."""
-        is_large = self._guaranteed_limit() >= ALWAYS_RESERVING
+        is_large = self._guaranteed_limit() >= ALWAYS_RESERVING and not self._may_be_exceeded
         return self._max_held > 1 or is_large or self._is_new()
 
     def _is_new(self) -> bool:
@@ -242,15 +255,22 @@ class NestedCheckouts:
 
     def _is_safe(self, me: Any) -> bool:
         """Return whether all holders can end if *me* (None: a new one) has one connection more."""
-        count = self._held.get(me, 0) + 1
         if self._held.keys() <= {me}:
             return True  # the pool is its own, however small it is
         free = self._guaranteed() - self._taken - 1
+        if self._can_end(free, me):
+            return True
+        # Checkouts nest that have not nested before: without it, it is not known that one can end.
+        is_allowed = self._may_be_exceeded and me in self._held and free >= -1
+        return is_allowed and not self._can_end(free + 1)
+
+    def _can_end(self, free: int, *more: Any) -> bool:
+        """Return whether all holders can end with *free* ones, if those of *more* have one more."""
         need = max(self._max_held, FIRST_DEPTH if self._is_new() else 2)
         if free < 0 or free >= need - 1:
             return free >= 0  # enough for any of them, and each that ends gives back more
-        counts = {**self._held, me: count}.values()
-        for count in sorted(counts, reverse=True):  # who lacks least ends first
+        held = {**self._held, **{me: self._held.get(me, 0) + 1 for me in more}}
+        for count in sorted(held.values(), reverse=True):  # who lacks least ends first
             if need - count > free:
                 return False
             free += count

@@ -53,7 +53,11 @@ def check(module: Any) -> None:
     pool = module.QueuePool(lambda: None)  # it connects at the first checkout
     inspect.signature(pool._do_get).bind()
     inspect.signature(pool._do_return_conn).bind(None)
-    _ = pool._pool.maxsize + pool._max_overflow > 0, pool._timeout > 0
+    inspect.signature(pool._create_connection).bind()
+    inspect.signature(pool._dec_overflow).bind()
+    with pool._overflow_lock:
+        pass
+    _ = pool._pool.maxsize + pool._max_overflow > pool._overflow, pool._timeout > 0
     # wrap() sets an attribute of its own.
     _ = module._ConnectionRecord(pool, connect=False).__dict__
 
@@ -88,7 +92,7 @@ def wrap(pool_class: Any) -> None:
             raise _timeout_of(self)
         admission.acquiring.add(holder)
         try:
-            record = get(self)
+            record = one_more(self) if admission.is_exceeded_by(holder) else get(self)
         except BaseException:
             admission.release(holder)
             raise
@@ -97,10 +101,22 @@ def wrap(pool_class: Any) -> None:
         record._greenline_holder = holder
         return record
 
+    def one_more(self: Any) -> Any:
+        with self._overflow_lock:
+            self._overflow += 1
+        try:
+            return self._create_connection()
+        except BaseException:
+            self._dec_overflow()
+            raise
+
     def do_return_conn(self: Any, record: Any) -> None:
         holder = record.__dict__.pop("_greenline_holder", _UNCOUNTED)
         try:
-            give_back(self, record)
+            if holder is not _UNCOUNTED and self._overflow > self._max_overflow:
+                close(self, record)
+            else:
+                give_back(self, record)
         finally:
             # Any greenlet may return a connection: it is counted for the one that took it.
             if holder is None:
@@ -108,6 +124,13 @@ def wrap(pool_class: Any) -> None:
                 self._greenline_admission.admit()
             elif holder is not _UNCOUNTED:
                 self._greenline_admission.release(holder)
+
+    def close(self: Any, record: Any) -> None:
+        """Close a connection, of which there is one more than the pool has."""
+        try:
+            record.close()
+        finally:
+            self._dec_overflow()
 
     do_get.__wrapped__ = get  # type: ignore[attr-defined]
     pool_class._do_get, pool_class._do_return_conn = do_get, do_return_conn
@@ -121,7 +144,7 @@ class _Admission(NestedCheckouts):
     """
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(lambda: capacity)
+        super().__init__(lambda: capacity, may_be_exceeded=True)
         self.is_limited = capacity > 1
         self.acquiring: set[Any] = set()
 

@@ -177,6 +177,47 @@ def test_the_last_connection_is_given_where_checkouts_do_not_nest(engines: Any) 
     other.get(timeout=LIMIT_S)
 
 
+def test_what_waits_for_a_lock_of_a_first_nested_checkout_ends(engines: Any) -> None:
+    """All connections are in use: it gets one more, which is closed afterwards."""
+    engine = engines(pool_timeout=LIMIT_S)
+    joined([spawn(lambda: engine.connect().close()) for _ in range(160)])
+    with engine.begin() as conn:
+        conn.execute(text("create table locked as select 0 as number"))
+    connects: list[Any] = []
+    event.listen(engine, "connect", lambda *_: connects.append(_))
+
+    def add(conn: Any) -> None:
+        conn.execute(text("update locked set number = number + 1"))
+
+    def work() -> None:
+        with engine.begin() as conn:
+            add(conn)
+        overflows.append(engine.pool.overflow())
+
+    def nest() -> None:
+        with engine.begin() as conn:
+            add(conn)
+            others.extend(spawn(work) for _ in range(40))
+            wait_until(lambda: engine.pool.checkedout() == 15, "the others to wait for it")
+            with engine.connect() as inner:
+                assert inner.execute(text("select number from locked")).scalar_one() == 0
+
+    others: list[Any] = []
+    overflows: list[int] = []
+    try:
+        joined([spawn(nest)])
+        joined(others)
+        with engine.connect() as conn:
+            assert conn.execute(text("select number from locked")).scalar_one() == 41
+        assert len(connects) <= 16
+        assert max(overflows[10:]) == 10
+        assert (engine.pool.checkedin(), engine.pool.overflow()) == (5, 0)
+    finally:
+        with engine.begin() as conn:
+            conn.execute(text("drop table locked"))
+    assert idle(engine)
+
+
 @in_a_request
 def test_the_timeout_is_the_pools(engines: Any) -> None:
     """And so is the error."""
@@ -334,7 +375,8 @@ def test_the_private_names_are_there() -> None:
     """Those of SQLAlchemy that the wrapper needs."""
     queue_pool = importlib.import_module(legacy.POOL_MODULE).QueuePool
     assert hasattr(queue_pool._do_get, "__wrapped__")
-    for name in ("_max_overflow", "_timeout", "_pool"):
+    for name in ("_create_connection", "_dec_overflow", "_max_overflow", "_overflow",
+                 "_overflow_lock", "_timeout", "_pool"):  # fmt: skip
         assert hasattr(queue_pool(lambda: None), name)
 
 

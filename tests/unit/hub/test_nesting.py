@@ -79,6 +79,29 @@ def test_a_large_pool_always_has_one_for_a_second_checkout() -> None:
     assert pool.nesting.acquire_now(weakref.ref(holders[0]))
 
 
+def test_one_that_may_be_exceeded_reserves_none_and_has_one_more() -> None:
+    """For the first nested checkout of those that all others may wait for, and for no other."""
+    nesting = NestedCheckouts(lambda: 15, may_be_exceeded=True)
+    holders = [Holder() for _ in range(16)]
+    me, *others = map(weakref.ref, holders)
+    for _ in range(NESTING_CHECKOUTS * 15):
+        assert nesting.acquire(others[0], LIMIT_S)
+        nesting.release(others[0])
+    assert [nesting.acquire_now(each) for each in (me, *others)] == [True] * 15 + [False]
+    assert nesting.acquire_now(me)
+    assert nesting.is_exceeded_by(me)
+    assert not nesting.acquire_now(others[0])
+    for _ in range(2):
+        nesting.release(me)
+    assert not nesting.acquire_now(me)  # one is reserved from now on
+    assert nesting.acquire_now(others[0])
+    assert not nesting.is_exceeded_by(others[0])
+    # A deeper one, for which too few are reserved.
+    assert nesting.acquire_now(others[0])
+    assert nesting.is_exceeded_by(others[0])
+    assert not nesting.acquire_now(others[1])
+
+
 def test_a_connection_that_none_gives_back_is_left_out() -> None:
     """One that a greenlet keeps: the others are admitted as to a smaller pool."""
     pool = Pool(3)
