@@ -24,7 +24,11 @@ CONNECTING = "connect_per_request:app"
 
 @dataclass(frozen=True)
 class Work:
-    """One kind of query: how long it sleeps, on how many workers, how often it is asked."""
+    """
+    One kind of query: how long it sleeps, on how many workers, how often it is asked.
+
+    *is_warm*: each client has asked once before; else only ours takes part.
+    """
 
     name: str
     seconds: int
@@ -35,6 +39,7 @@ class Work:
     asked: int = 1  # by each client
     path: str = "/"  # of the scripts
     body: bytes = b"1 rows\n"  # their answer
+    is_warm: bool = True
 
     @property
     def is_sleep(self) -> bool:

@@ -91,6 +91,16 @@ def test_a_slow_run_of_ours_is_valid() -> None:
     assert list(article.problems(row(seconds=29.0), SLEEP, 95)) == []
 
 
+def test_only_ours_are_measured_cold() -> None:
+    """All scripts take part where they are warm, and the service where it can."""
+    works = {each.name: each for each in article.WORKS}
+    found = [each.who for each in contenders("postgresql://x", "mongodb://x")]
+    of = {name: [who for who in found if article.takes_part(who, works[name])] for name in works}
+    assert of["sleep-1s-cold"] == ["greenline", "greenline-service"]
+    assert of["sleep-1s"] == found
+    assert set(found) - set(of["one"]) == {"greenline-service"}
+
+
 def test_the_script_is_the_same_on_all_workers() -> None:
     """What differs is the worker and what is set for it; the service runs as in production."""
     found = {each.who: each for each in contenders("postgresql://x", "mongodb://x")}
