@@ -20,6 +20,7 @@ from psycopg2.extensions import parse_dsn
 
 ACCOUNTS, BALANCE = 20, 1000
 options = parse_dsn(os.environ["DATABASE_URL"])
+max_age = os.environ.get("POOLED_MAX_AGE", "0")
 settings.configure(
     ROOT_URLCONF=__name__,
     ALLOWED_HOSTS=["*"],
@@ -56,7 +57,7 @@ settings.configure(
             "ENGINE": os.environ["POOLED_ENGINE"],
             "NAME": options.pop("dbname"),
             "OPTIONS": options,
-            "CONN_MAX_AGE": None if os.environ.get("POOLED_IS_KEPT") else 0,
+            "CONN_MAX_AGE": None if max_age == "None" else int(max_age),
             "ATOMIC_REQUESTS": True,
             "TIME_ZONE": "Europe/Berlin",
         },

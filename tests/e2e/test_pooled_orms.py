@@ -49,7 +49,7 @@ def django(url: str, engine: str, *arguments: str, **more: str) -> Iterator[tupl
     if engine == ENGINES[0]:
         own["GREENLINE_POOL"] = "1"
     else:
-        own["POOLED_IS_KEPT"] = "1"
+        own["POOLED_MAX_AGE"] = "None"
     make = [sys.executable, "-m", "tests.e2e.pooled_django"]
     made = subprocess.run(
         make,
@@ -114,8 +114,8 @@ def test_django_keeps_its_promises(engine: str, postgres: Postgres, url: str) ->
 
 
 def test_django_goes_on_after_an_integrity_error(url: str) -> None:
-    """Caught at a savepoint, and outside the transaction, on connections that are kept for ever."""
-    few = {"POOLED_IS_KEPT": "1", "POSTGRES_POOL_SIZE": "3"}
+    """Caught at a savepoint, and outside the transaction, on connections that are kept for 60 s."""
+    few = {"POOLED_MAX_AGE": "60", "POSTGRES_POOL_SIZE": "3"}
     with django(url, ENGINES[0], "--workers", "2", **few) as (running, _), ExitStack() as stack:
         paths = "/clash-inside", "/clash-outside"
         loads = [Load(("127.0.0.1", running.port), clients=20, path=path) for path in paths]
