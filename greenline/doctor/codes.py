@@ -43,7 +43,7 @@ CURRENT_LOOP = Code(
 )  # fmt: skip
 SHARED_CONNECTION = Code(
     "GL203", WARNING, "one connection for all requests",
-    "It is made at import, and requests wait for each other to use it, in one transaction.",
+    "It is made once, and requests wait for each other to use it, in one transaction.",
     "Connect in the request, and let GREENLINE_POOL=1 make that a checkout from a pool.",
 )  # fmt: skip
 MADE_BEFORE_FORK = Code(

@@ -20,14 +20,15 @@ MAY_BE_UNSET = {"no-deadline", "heartbeat-folder"}  # without a value it contrad
 
 def findings(project: Project) -> Iterator[Finding]:
     """
-    Yield the errors and warnings of ``check-deploy``; none without gunicorn's configuration.
+    Yield the errors and warnings of ``check-deploy``.
 
-    The configuration is executed, in a child. Without a deploy/nginx.conf the checks of gunicorn
-    and of the environment run alone. preload_app is found by its value, whatever the expression.
+    The configuration is executed, in a child. Without one, and without a deploy/nginx.conf, the
+    environment is checked alone. preload_app is found by its value, whatever the expression.
     """
     gunicorn = project.configuration
     if gunicorn == GUNICORN and not (project.folder / gunicorn).exists():
-        return
+        gunicorn = os.devnull
+    shown = gunicorn.removeprefix(os.devnull)
     nginx = NGINX if (project.folder / NGINX).exists() else os.devnull
     options = ["--json", "--nginx", nginx, "--gunicorn", gunicorn]
     try:
@@ -42,16 +43,18 @@ def findings(project: Project) -> Iterator[Finding]:
         )
     except subprocess.TimeoutExpired:
         reason = f"{gunicorn} did not end in {LIMIT_S:.0f} s"
-        yield Finding(UNCHECKED_DEPLOYMENT, gunicorn, 0, reason)
+        yield Finding(UNCHECKED_DEPLOYMENT, shown, 0, reason)
         return
     try:
         found = json.loads(done.stdout)
     except ValueError:
         *_, last = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
         reason = last.removeprefix("Error: ").removeprefix(f"{gunicorn}: ")
-        yield Finding(UNCHECKED_DEPLOYMENT, gunicorn, 0, reason)
+        yield Finding(UNCHECKED_DEPLOYMENT, shown, 0, reason)
         return
     for each in found:
+        if each["where"] == os.devnull:  # gunicorn's defaults, and what is not set
+            continue
         if each["level"] != Level.REMARK and each["code"] not in LEFT_OUT:
             yield _finding(project, each)
 

@@ -40,9 +40,14 @@ class Scope:
         """
         Bind *name*; a second value, unless it is the same, makes it unknown.
 
-        :param value: an expression, a dotted name, or None for an unknown value.
+        :param value: an expression, a dotted name, or None for an unknown value. The expression
+            ``None`` stands for no value: a library that is missing, or an object not made yet.
         """
         known = self._names.get(name, value)
+        if _is_none(value):
+            value = known
+        elif _is_none(known):
+            known = value
         is_same = known is value or (known == value and isinstance(value, str))
         self._names[name] = value if is_same else None
 
@@ -220,6 +225,10 @@ class Module:
     def name_of(self, node: ast.expr, scope: Scope) -> str:
         """Return the dotted name of an expression, empty if it is unknown."""
         return _name_of(node, scope)
+
+
+def _is_none(value: ast.expr | str | None) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _name_of(node: ast.expr | str | None, scope: Scope) -> str:

@@ -3,7 +3,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from greenline.doctor.codes import (
     NO_DEADLINE,
     NO_RUN,
     OUTSIDE_OF_A_POOL,
+    Code,
 )
 from greenline.doctor.examine import Examined
 from greenline.doctor.findings import Block, Finding
@@ -216,31 +217,44 @@ def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
             name = library(project, site.stack)
             reason = f"{share:.0%} of the time is spent in {kind}, most of it in {name}"
         return f"Not for green threads: {reason}; use gthread.{gain}"
-    changes = dict.fromkeys(each.code for each in found if each.level != Level.REMARK)
+    changes = _changes(found)
     computing = ""
     if computes > MAX_COMPUTING and not trial.tests:
         computing = f" It computes {computes:.0%} of the time: have a worker for each core."
     if not changes:
         return f"Ready.{gain}{computing}"
-    codes = sorted(changes, key=lambda code: (code.level != Level.ERROR, code.code))
-    listed = " ".join(f"{code.code}: {code.fix}" for code in codes)
-    count = "this change" if len(codes) == 1 else f"these {len(codes)} changes"
-    return f"Ready after {count}. {listed}{gain}{computing}"
+    listed = " ".join(f"{code.code}: {code.fix}" for code in changes)
+    return f"{_ready_after(changes)}. {listed}{gain}{computing}"
 
 
 def as_read(examined: Examined) -> str:
     """
-    Say that an application that has not run is ready.
+    Say whether an application that has not run is ready.
 
-    :returns: one paragraph, str; empty where there is an error, a warning or an unread file.
+    :returns: one paragraph, str; empty where a file was not read.
     """
-    if examined.unreadable or any(each.level != Level.REMARK for each in examined.findings):
+    if examined.unreadable:
         return ""
     if not examined.lines:
         return "Not one line of the application was read: --package names an installed one."
+    changes = _changes(examined.findings)
+    codes = ", ".join(dict.fromkeys(code.code for code in changes))
+    ready = f"{_ready_after(changes)} ({codes})" if changes else "Ready"
     return (
-        "Ready, as far as it was read. --run, --replay and --serve show what happens when it runs."
+        f"{ready}, as far as it was read. "
+        "--run, --replay and --serve show what happens when it runs."
     )
+
+
+def _changes(found: Iterable[Finding]) -> list[Code]:
+    """Return the codes of the errors and warnings of *found*, errors first."""
+    codes = dict.fromkeys(each.code for each in found if each.level != Level.REMARK)
+    return sorted(codes, key=lambda code: (code.level != Level.ERROR, code.code))
+
+
+def _ready_after(changes: Sequence[Code]) -> str:
+    count = "this change" if len(changes) == 1 else f"these {len(changes)} changes"
+    return f"Ready after {count}"
 
 
 def _ratio(trial: Trial, worker: str) -> float:

@@ -41,7 +41,7 @@ def test_the_example_that_runs_prints_the_same_kinds_of_figures(tmp_path: Path) 
     write_example(PAGE, "wait.py", tmp_path)
     (log,) = (each for each in blocks(read(PAGE), "") if each.startswith("192.0.2.1"))
     (tmp_path / "access.log").write_text(log)
-    (example,) = (each for each in blocks(read(PAGE), "") if "--replay" in each)
+    (example,) = (each for each in blocks(read(PAGE), "") if "--replay access.log" in each)
     command, _, expected = example.partition("\n")
     done = subprocess.run(
         [BIN / "greenline", *shlex.split(command)[2:]],
@@ -73,7 +73,9 @@ def test_the_forms_have_the_same_findings(tmp_path: Path, form: str) -> None:
     write_example(PAGE, "shop.py", tmp_path)
     done = run(tmp_path, f"--{form}")
     if form == "github":
-        found = [line.partition("title=")[2][:5] for line in done.stdout.splitlines()]
+        *annotations, said = done.stdout.splitlines()
+        found = [line.partition("title=")[2][:5] for line in annotations]
+        assert said.startswith("::notice title=verdict::Ready after these 2 changes (GL201, GL213)")
     elif form == "sarif":
         found = [each["ruleId"] for each in json.loads(done.stdout)["runs"][0]["results"]]
     else:

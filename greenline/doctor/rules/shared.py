@@ -1,11 +1,12 @@
-"""What requests share: connections that are made at import, and entries by the id of a thread."""
+"""What requests share: connections that are made once, and entries by the id of a thread."""
 
 import ast
 import re
+from collections.abc import Iterator
 
 from greenline.doctor.codes import BY_THREAD_ID, MADE_BEFORE_FORK, SHARED_CONNECTION
 from greenline.doctor.findings import Facts, Found
-from greenline.doctor.module import Call, Module, Site
+from greenline.doctor.module import Call, Function, Module, Site, walked
 from greenline.doctor.rules.timeouts import SESSION, VERBS
 
 # One connection, which one request uses at a time.
@@ -36,21 +37,49 @@ IDS = {
     "_thread.get_ident", "threading.get_native_id", "threading.current_thread().name",
     "threading.current_thread().getName",
 }  # fmt: skip
+CACHES = {"functools.cache", "functools.lru_cache", "functools.lru_cache()"}
 KEYED = ("get", "setdefault", "__getitem__")
 DELETES = ("pop", "discard", "remove")
 
 
 def connections(module: Module, facts: Facts) -> Found:
-    """Find connections that are made at import."""
+    """Find connections that are made at import, or once for all requests."""
+    kept = dict(_kept(module))
     for call in module.calls:
-        if not call.site.is_at_import or (facts.is_preloaded and call.name in UNFORKABLE):
-            continue
         # One of sqlite3 with that argument is meant for the threads of requests.
         is_shared = call.name in CONNECTIONS | SESSIONS or (
             call.name == "sqlite3.connect" and call.has("check_same_thread")
         )
-        if is_shared and call.node not in module.blocks:
-            yield SHARED_CONNECTION, call.node, f"{call.name}() at import"
+        if not is_shared or call.node in module.blocks:
+            continue
+        if call.site.is_at_import:
+            if not (facts.is_preloaded and call.name in UNFORKABLE):
+                yield SHARED_CONNECTION, call.node, f"{call.name}() at import"
+        elif call.site.is_command:
+            continue
+        elif call.node in kept:
+            yield SHARED_CONNECTION, call.node, f"{call.name}() in {kept[call.node]}"
+        elif not CACHES.isdisjoint(call.site.blocks):
+            yield SHARED_CONNECTION, call.node, f"{call.name}() in a cached function"
+
+
+def _kept(module: Module) -> Iterator[tuple[ast.expr, str]]:
+    """Yield the values that functions assign to global names and to objects of the import."""
+    made = {call.name for call in module.calls if call.site.is_at_import}
+    for node, scope in module.scopes.items():
+        if not isinstance(node, Function):
+            continue
+        owner = scope.owner.node if scope.owner else None
+        is_of_one = node.name == "__init__" and f".{getattr(owner, 'name', None)}" in made
+        statements = list(walked(node.body))
+        names = {name for each in statements if isinstance(each, ast.Global) for name in each.names}
+        for each in statements:
+            match each:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in names:
+                    yield value, "a global name"
+                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"))], value=value):
+                    if is_of_one:
+                        yield value, "an object that is made at import"
 
 
 def made_before_fork(module: Module, facts: Facts) -> Found:

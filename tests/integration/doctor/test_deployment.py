@@ -31,9 +31,20 @@ def found(folder: Path, gunicorn: str, nginx: str = "") -> list[deployment.Findi
     return list(deployment.findings(Project(folder)))
 
 
-def test_nothing_is_checked_without_a_configuration(tmp_path: Path) -> None:
-    """There is nothing to execute."""
+def test_without_a_configuration_the_environment_is_checked_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said of gunicorn's defaults, nor of what is not set."""
+    monkeypatch.delenv("REQUEST_TIMEOUT", raising=False)
+    monkeypatch.delenv("GUNICORN_CMD_ARGS", raising=False)
     assert list(deployment.findings(Project(tmp_path))) == []
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", "--timeout 300")
+    (each,) = deployment.findings(Project(tmp_path))
+    assert each[1:4] == ("", 0, "GUNICORN_CMD_ARGS (timeout): timeout is 300 s [heartbeat]")
+    monkeypatch.setenv("REQUEST_TIMEOUT", "soon")
+    (each,) = deployment.findings(Project(tmp_path))
+    assert (each.code.code, each.path) == ("GL307", "")
+    assert "REQUEST_TIMEOUT" in each.what
 
 
 def test_a_configuration_that_an_option_names(tmp_path: Path) -> None:
