@@ -225,7 +225,9 @@ def main() -> int:
             found.invalid(str(error))
     status = found.finish()
     print(f"\nerror: no answer within {CUT_S} s, or none at all")
-    print(f"every client has asked once before, unless it is cold; for {WARM_UP_S} s of sleep if any")
+    print(
+        f"every client has asked once before, for {WARM_UP_S} s of sleep if any, unless it is cold"
+    )
     return promises.status(found.verdicts) or status
 
 

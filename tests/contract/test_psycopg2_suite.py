@@ -38,7 +38,9 @@ def test_psycopg2s_own_tests_pass(pool: str, tmp_path: Path) -> None:
     failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
     assert failed <= DIFFERENT, text
     assert outcomes["tests.test_connection.ConnectionTests.test_commit_concurrency"] == "passed"
-    two_phase = [outcome for test, outcome in outcomes.items() if ".ConnectionTwoPhaseTests." in test]
+    two_phase = [
+        outcome for test, outcome in outcomes.items() if ".ConnectionTwoPhaseTests." in test
+    ]
     assert len(two_phase) > 15
     assert set(two_phase) == {"passed"}
     assert sum(outcome == "passed" for outcome in outcomes.values()) > 700

@@ -193,4 +193,4 @@ def test_the_deployment_is_checked_as_well(tmp_path: Path) -> None:
     assert warning.startswith("warning a deployment that contradicts itself")
     assert "timeout is 600 s [heartbeat]" in warning
     assert "REQUEST_TIMEOUT is not set [no-deadline]" in remark
-    assert "Ready" not in done.stdout
+    assert "\nReady after this change (GL306), as far" in done.stdout
