@@ -20,10 +20,9 @@ from greenline.doctor.codes import (
     NO_DEADLINE,
     NO_RUN,
     OUTSIDE_OF_A_POOL,
-    Code,
 )
 from greenline.doctor.examine import Examined
-from greenline.doctor.findings import Block, Finding
+from greenline.doctor.findings import Block, Code, Finding
 from greenline.doctor.observations import Observations, Site
 from greenline.doctor.probe import INSTALLED, is_own
 from greenline.doctor.project import Project
