@@ -28,7 +28,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -94,20 +93,16 @@ class Legacy:
     @contextmanager
     def started(self, application: Application) -> Iterator[dict[str, Server]]:
         """Host *application* on all servers for the length of the block."""
-        servers: dict[str, Server] = {
-            who: legacy_lineup.server(
-                who, application, address(postgres, application), self._folder / who, self._given
-            )
-            for who, postgres in self._databases.items()
-        }
-        # All at once: most of a start is a wait until the worker has gone quiet.
-        with ThreadPoolExecutor(len(servers)) as threads:
-            try:
-                with cores.on(self._cores):
-                    list(threads.map(Server.start, servers.values()))
-                yield servers
-            finally:
-                list(threads.map(Server.stop, servers.values()))
+        with ExitStack() as stack:
+            servers: dict[str, Server] = {}
+            with cores.on(self._cores):
+                for who, postgres in self._databases.items():
+                    url = address(postgres, application)
+                    server = legacy_lineup.server(
+                        who, application, url, self._folder / who, self._given
+                    )
+                    servers[who] = stack.enter_context(server)
+            yield servers
 
     def measure(self, work: Work, clients: Sequence[int]) -> list[promises.Verdict]:
         """Measure *work* on all servers, which host its application, and judge it."""
