@@ -10,8 +10,9 @@ gunicorn's gthread with 8, 16 and 32 threads.
    is an error; what is in progress at the end of a round is waited for and counts.
 3. Rounds are interleaved; a row is the middle one of them, with the answers of all. A gthread that
    is far behind the best in the first round is not measured again. What is judged is the middle of
-   our ratios to the best peer in each round. One that misses its promise is measured once more, in
-   as many rounds again, and all of them count.
+   our ratios to the best peer in each round. Where it misses its promise, ours and that peer are
+   started again and measured in as many rounds more, and all of them count: a process may be some
+   percent slower than the next one of the same code.
 4. The exit status is 1 when the run is invalid or a promise is missed. ``--pool`` judges our worker
    with ``GREENLINE_POOL=1``. With other settings of ours (``--set``) it is an experiment, and
    nothing is judged. The results of both have files of their own.
@@ -27,7 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -108,11 +109,21 @@ class Legacy:
         """Measure *work* on all servers, which host its application, and judge it."""
         verdicts: list[promises.Verdict] = []
         with self.started(work.application) as servers, cores.on(self._others):
-            for server in servers.values():
-                self._ask(work, server, WARM_CLIENTS, WARM_S)
+            self._warm(work, servers.values())
             for many in clients:
                 verdicts += self._compare(work, servers, many)
         return verdicts
+
+    def _restart(self, work: Work, servers: Collection[Server]) -> None:
+        with cores.on(self._cores):
+            for server in servers:
+                server.stop()
+                server.start()
+        self._warm(work, servers)
+
+    def _warm(self, work: Work, servers: Collection[Server]) -> None:
+        for server in servers:
+            self._ask(work, server, WARM_CLIENTS, WARM_S)
 
     def _compare(
         self, work: Work, servers: Mapping[str, Server], clients: int
@@ -127,6 +138,7 @@ class Legacy:
                 break
             best = best_peer(together(rows))
             pair = {who: servers[who] for who in (OURS, best.who)}
+            self._restart(work, pair.values())
             self._rounds_of(work, pair, clients, rows)
             verdicts = judge(work, rows)
         for row in together(rows):

@@ -181,6 +181,12 @@ class Named:
     def rss_mb(self) -> float:
         return 50.0
 
+    def start(self) -> None:
+        """Start it again."""
+
+    def stop(self) -> None:
+        """Stop it."""
+
 
 def compared(
     monkeypatch: pytest.MonkeyPatch,
@@ -193,6 +199,8 @@ def compared(
     turns = {who: iter(each) for who, each in speeds.items()}
 
     def run_for(urls: list[str], seconds: float, clients: int, **_: Any) -> load.Run:
+        if clients == legacy.WARM_CLIENTS:
+            return load.Run([], seconds)
         answers = [load.Answer(0.0, 1.0, "200")] * next(turns[urls[0].removesuffix(BUSY.path)])
         return load.Run(answers, 1.0)
 
@@ -225,7 +233,9 @@ def test_a_gthread_that_is_far_behind_is_measured_once(
 
 
 def test_a_miss_is_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ours and the best one have as many rounds more, and the middle one of all counts."""
+    """Ours and the best one start again, for as many rounds, and the middle one of all counts."""
+    started: list[str] = []
+    monkeypatch.setattr(Named, "start", lambda server: started.append(server.url))
     speeds = {
         OURS: [50, 50, 100, 100, 100, 100],
         "gthread-8": [20],
@@ -234,6 +244,7 @@ def test_a_miss_is_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     found, verdicts = compared(monkeypatch, tmp_path, speeds)
     assert [each.kept for each in verdicts] == [True]
     assert [each.req_s for each in found.rows] == [100, 20, 90]
+    assert started == [OURS, "gthread-16"]
 
 
 def test_an_experiment_is_not_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
