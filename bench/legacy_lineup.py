@@ -118,7 +118,7 @@ class Work:
         # Half of the server's connections are for the hosts of the next release, and one of a
         # large pool is for requests that have one already.
         plan = postgres_plan(PostgresFacts(MAX_CONNECTIONS), Deployment(1, 1, 1))
-        return replace(self, ours=min(plan.worker, self.connections) - 1)
+        return replace(self, ours=min(plan.worker - 1, self.connections))
 
 
 class Hosted(Gunicorn):

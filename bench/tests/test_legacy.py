@@ -99,7 +99,7 @@ def test_the_runtimes_pins_are_the_services() -> None:
         pytest.param(POOLED, 20, 32, 0.95, id="pooled-20"),
         pytest.param(POOLED, 200, 32, 0.9, id="pooled-200"),
         pytest.param(CONNECTING.with_pool(), 200, 32, 1.21, id="connects-200-with-the-budget"),
-        pytest.param(POOLED.with_pool(), 20, 32, 0.84, id="pooled-20-with-one-reserved"),
+        pytest.param(POOLED.with_pool(), 20, 32, 0.95, id="pooled-20-with-the-budget"),
         pytest.param(BUSY.with_pool(), 200, 32, 0.95, id="busy-with-the-budget"),
     ],
 )
