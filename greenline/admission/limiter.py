@@ -9,14 +9,13 @@ to a probe.
 import socket
 from collections import deque
 from collections.abc import Callable, Collection
-from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any
 
 import gevent
 import msgspec
-from gevent.event import AsyncResult
+from gevent.hub import Waiter
 
 from greenline.admission.adaptive import INITIAL, Adaptive, Fixed, Limit
 from greenline.admission.load import Load
@@ -24,12 +23,16 @@ from greenline.admission.overload import Overload
 from greenline.budget import of_unmodified_code, pool_sizes
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub import lock_waits
-from greenline.hub.disconnect import is_disconnected, watching
+from greenline.hub.cooperate import wake
+from greenline.hub.disconnect import disconnected, is_disconnected
 from greenline.hub.idle import IdleTime
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.settings import Admission
 
 OBSERVE_S = 0.02
+# Seconds between two looks for clients that have disconnected: one system call for all. To watch
+# each of them in the loop would cost each request more.
+CHECK_S = 0.1
 # A problem document (RFC 9457), made once: an overload leaves no time to make one per request.
 REFUSAL = msgspec.json.encode(
     {
@@ -48,11 +51,20 @@ REFUSAL_HEAD = [
 
 
 class _QueuedRequest:
-    """A request in the queue."""
+    """A request in the queue, until it is admitted or has an *error*."""
+
+    __slots__ = ("error", "is_admitted", "sock", "waiter")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.admission: AsyncResult[None] = AsyncResult()
+        self.waiter: Waiter[None] = Waiter()
+        self.is_admitted = False
+        self.error: Overloaded | ClientGone | None = None
+
+    def refuse(self, error: Overloaded | ClientGone) -> None:
+        """Have it raise *error*."""
+        self.error = error
+        wake(self.waiter)
 
 
 class ConcurrencyLimiter:
@@ -104,6 +116,7 @@ class ConcurrencyLimiter:
         self._overload = Overload(connected, unaccepted)
         self._idle_time = IdleTime()
         self._timer: Any = None
+        self._checked_s = 0.0  # the time at which disconnected clients were looked for
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
@@ -185,50 +198,52 @@ class ConcurrencyLimiter:
             raise Overloaded
         if self._timer is None:
             self._start_observing()
-        waiter = _QueuedRequest(sock)
-        self._waiting.append(waiter)
+        queued = _QueuedRequest(sock)
+        self._waiting.append(queued)
         wait_s = min(self._max_wait_s, self._timeout_s)
         try:
-            with watching(sock, partial(self._disconnect, waiter)):
-                waiter.admission.wait(None if wait_s == inf else wait_s)
+            if wait_s == inf:
+                queued.waiter.get()
+            else:
+                with gevent.Timeout(wait_s, False):  # type: ignore[arg-type]
+                    queued.waiter.get()
         except BaseException:
-            self._abandon(waiter)
+            self._abandon(queued)
             raise
-        if not waiter.admission.ready():
-            self._waiting.remove(waiter)
+        if queued.error is not None:
+            raise queued.error
+        if not queued.is_admitted:
+            self._waiting.remove(queued)
             if wait_s == self._timeout_s:
                 raise RequestTimeout(self._timeout_s)
             self._refused += 1
             raise Overloaded
-        waiter.admission.get()
 
     def _admit(self) -> None:
         """Admit the requests that waited longest, except those of disconnected clients."""
         while self._waiting and self._in_progress < self._limit.value:
-            waiter = self._waiting[0]
-            if is_disconnected(waiter.sock):
-                self._disconnect(waiter)
+            queued = self._waiting.popleft()
+            if is_disconnected(queued.sock):
+                self._disconnect(queued)
             else:
-                self._waiting.popleft()
                 self._in_progress += 1
-                # Counted here and not by the waiter: a new request cannot overtake it.
-                waiter.admission.set(None)
+                # Counted here and not by the request: a new one cannot overtake it.
+                queued.is_admitted = True
+                wake(queued.waiter)
 
-    def _disconnect(self, waiter: _QueuedRequest) -> None:
-        """Remove a request of a disconnected client from the queue, unless it is admitted."""
-        if not waiter.admission.ready():
-            self._waiting.remove(waiter)
-            self._disconnected += 1
-            waiter.admission.set_exception(ClientGone())
+    def _disconnect(self, queued: _QueuedRequest) -> None:
+        """Refuse a request of a disconnected client, which has left the queue."""
+        self._disconnected += 1
+        queued.refuse(ClientGone())
 
-    def _abandon(self, waiter: _QueuedRequest) -> None:
+    def _abandon(self, queued: _QueuedRequest) -> None:
         """Remove a request whose greenlet was interrupted."""
         # If it was admitted in the same moment, the next one is admitted instead.
-        if not waiter.admission.ready():
-            self._waiting.remove(waiter)
-        elif waiter.admission.successful():
+        if queued.is_admitted:
             self._in_progress -= 1
             self._admit()
+        elif queued.error is None:
+            self._waiting.remove(queued)
 
     def _start_observing(self) -> None:
         """Call :meth:`_observe` every ``OBSERVE_S`` while the limit matters."""
@@ -256,12 +271,23 @@ class ConcurrencyLimiter:
         )
         if not self._waiting:
             return
+        self._remove_disconnected()
         self._overload.observe(len(self._waiting), self._in_progress)
         # The oldest first, because they would be answered too late.
         while len(self._waiting) > self._overload.max_waiting:
             self._refused += 1
-            self._waiting.popleft().admission.set_exception(Overloaded())
+            self._waiting.popleft().refuse(Overloaded())
         self._admit()
+
+    def _remove_disconnected(self) -> None:
+        now = monotonic()
+        if now - self._checked_s < CHECK_S:
+            return
+        self._checked_s = now
+        gone = set(disconnected({queued.sock for queued in self._waiting}))
+        for queued in [each for each in self._waiting if each.sock in gone] if gone else ():
+            self._waiting.remove(queued)
+            self._disconnect(queued)
 
 
 def limiter(

@@ -381,8 +381,10 @@ def test_the_private_names_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_do_get", "_do_return_conn", "_max_overflow", "_timeout", "self._pool", "__dict__"]
-)
+    "name",
+    ["_do_get", "_do_return_conn", "_create_connection", "_dec_overflow", "_overflow_lock",
+     "_max_overflow", "_timeout", "self._pool", "__dict__"],
+)  # fmt: skip
 def test_an_unknown_pool_stays_as_it_is(name: str) -> None:
     """SQLAlchemy works without the wrapper where it has renamed one; one warning says so."""
     code = f"""
