@@ -232,7 +232,7 @@ class ConcurrencyLimiter:
                 wake(queued.waiter)
 
     def _disconnect(self, queued: _QueuedRequest) -> None:
-        """Refuse a request of a disconnected client, which has left the queue."""
+        """Refuse a request of a disconnected client; the caller takes it out of the queue."""
         self._disconnected += 1
         queued.refuse(ClientGone())
 
@@ -285,9 +285,11 @@ class ConcurrencyLimiter:
             return
         self._checked_s = now
         gone = set(disconnected({queued.sock for queued in self._waiting}))
-        for queued in [each for each in self._waiting if each.sock in gone] if gone else ():
-            self._waiting.remove(queued)
-            self._disconnect(queued)
+        if gone:
+            for queued in self._waiting:
+                if queued.sock in gone:
+                    self._disconnect(queued)
+            self._waiting = deque(each for each in self._waiting if each.error is None)
 
 
 def limiter(

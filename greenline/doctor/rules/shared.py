@@ -2,11 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from greenline.doctor.codes import BY_THREAD_ID, MADE_BEFORE_FORK, SHARED_CONNECTION
 from greenline.doctor.findings import Facts, Found
-from greenline.doctor.module import Call, Function, Module, Site, walked
+from greenline.doctor.module import Call, Function, Module, Scope, Site, last, walked
 from greenline.doctor.rules.timeouts import SESSION, VERBS
 
 # One connection, which one request uses at a time.
@@ -69,8 +69,7 @@ def _kept(module: Module) -> Iterator[tuple[ast.expr, str]]:
     for node, scope in module.scopes.items():
         if not isinstance(node, Function):
             continue
-        owner = scope.owner.node if scope.owner else None
-        is_of_one = node.name == "__init__" and f".{getattr(owner, 'name', None)}" in made
+        is_of_one = node.name == "__init__" and _is_of_one_object(scope, made)
         statements = list(walked(node.body))
         names = {name for each in statements if isinstance(each, ast.Global) for name in each.names}
         for each in statements:
@@ -80,6 +79,15 @@ def _kept(module: Module) -> Iterator[tuple[ast.expr, str]]:
                 case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"))], value=value):
                     if is_of_one:
                         yield value, "an object that is made at import"
+
+
+def _is_of_one_object(scope: Scope, made: Collection[str]) -> bool:
+    """Return whether the import makes an object of the class around *scope*."""
+    owner = scope.owner.node if scope.owner else None
+    # Each thread, here each greenlet, has an object of its own where the base is threading.local.
+    if not isinstance(owner, ast.ClassDef) or any(last(each) == "local" for each in owner.bases):
+        return False
+    return f".{owner.name}" in made
 
 
 def made_before_fork(module: Module, facts: Facts) -> Found:

@@ -1,3 +1,5 @@
+import threading
+
 import psycopg2
 from flask import Flask, g
 
@@ -14,7 +16,12 @@ class Unit:
         self.conn = psycopg2.connect("dbname=shop")  # not: GL203
 
 
-store = Store()
+class Local(threading.local):
+    def __init__(self):
+        self.conn = psycopg2.connect("dbname=shop")  # not: GL203
+
+
+store, local = Store(), Local()
 
 
 @app.before_request
