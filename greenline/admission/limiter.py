@@ -30,9 +30,9 @@ from greenline.hub.request_timeout import RequestTimeout
 from greenline.settings import Admission
 
 OBSERVE_S = 0.02
-# Seconds between two looks for clients that have disconnected: one system call for all. To watch
-# each of them in the loop would cost each request more.
-CHECK_S = 0.1
+# Seconds between two looks for clients that have disconnected, one system call for all; at least so
+# many times what the last look took. To watch each of them in the loop costs each request more.
+CHECK_S, CHECK_PAUSE = 0.1, 50
 # A problem document (RFC 9457), made once: an overload leaves no time to make one per request.
 REFUSAL = msgspec.json.encode(
     {
@@ -116,7 +116,7 @@ class ConcurrencyLimiter:
         self._overload = Overload(connected, unaccepted)
         self._idle_time = IdleTime()
         self._timer: Any = None
-        self._checked_s = 0.0  # the time at which disconnected clients were looked for
+        self._next_check_s = 0.0  # the time of the next look for disconnected clients
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
@@ -280,16 +280,17 @@ class ConcurrencyLimiter:
         self._admit()
 
     def _remove_disconnected(self) -> None:
-        now = monotonic()
-        if now - self._checked_s < CHECK_S:
+        begun_s = monotonic()
+        if begun_s < self._next_check_s:
             return
-        self._checked_s = now
         gone = set(disconnected({queued.sock for queued in self._waiting}))
         if gone:
             for queued in self._waiting:
                 if queued.sock in gone:
                     self._disconnect(queued)
             self._waiting = deque(each for each in self._waiting if each.error is None)
+        ended_s = monotonic()
+        self._next_check_s = ended_s + max(CHECK_S, CHECK_PAUSE * (ended_s - begun_s))
 
 
 def limiter(

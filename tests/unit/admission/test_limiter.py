@@ -161,6 +161,21 @@ def test_a_client_that_hangs_up_while_it_waits_is_let_go(clients: list[Client]) 
     }
 
 
+def test_those_that_hang_up_at_once_leave_the_others_in_the_queue(clients: list[Client]) -> None:
+    """The one between them is admitted in its turn."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=3, max_wait_s=LONG_S)
+    (place,) = busy(limiter, clients[0])
+    first, second, third = waiting(limiter, *clients[1:4])
+    for client in (clients[1], clients[3]):
+        client.end.close()
+    for waiter in (first, third):
+        with pytest.raises(ClientGone):
+            waiter.get(timeout=40)
+    assert (limiter.stats()["waiting"], limiter.stats()["disconnected"]) == (1, 2)
+    limiter.release(place)
+    assert second.get(timeout=40) is not None
+
+
 def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list[Client]) -> None:
     """Its end hides behind a body that is not read yet; the place goes to the next."""
     limiter = ConcurrencyLimiter(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
