@@ -136,7 +136,9 @@ class Experiment:
 
 def takes_part(who: str, work: Work) -> bool:
     """Return whether *who* is asked for *work*."""
-    return who in OURS if not work.is_warm else work.is_sleep or who != SERVICE
+    if not work.is_warm:
+        return who in OURS
+    return work.is_sleep or who != SERVICE
 
 
 def warm(server: Gunicorn, contender: Contender, work: Work, clients: int) -> None:

@@ -202,7 +202,7 @@ class ConcurrencyLimiter:
         self._waiting.append(queued)
         wait_s = min(self._max_wait_s, self._timeout_s)
         try:
-            if wait_s == inf:
+            if wait_s == inf:  # a Timeout that never fires costs a microsecond
                 queued.waiter.get()
             else:
                 with gevent.Timeout(wait_s, False):  # type: ignore[arg-type]

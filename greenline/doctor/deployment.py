@@ -25,10 +25,9 @@ def findings(project: Project) -> Iterator[Finding]:
     The configuration is executed, in a child. Without one, and without a deploy/nginx.conf, the
     environment is checked alone. preload_app is found by its value, whatever the expression.
     """
-    gunicorn = project.configuration
+    gunicorn = shown = project.configuration
     if gunicorn == GUNICORN and not (project.folder / gunicorn).exists():
-        gunicorn = os.devnull
-    shown = gunicorn.removeprefix(os.devnull)
+        gunicorn, shown = os.devnull, ""
     nginx = NGINX if (project.folder / NGINX).exists() else os.devnull
     options = ["--json", "--nginx", nginx, "--gunicorn", gunicorn]
     try:
