@@ -1,6 +1,7 @@
 """Read bodies and query strings as the records' types, and write JSON responses."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -115,16 +116,16 @@ def parsed(text: str, type_: type[S]) -> S:
     raise InvalidRequest(faults=[*wrong, *faults.found_in_query(given, type_)])
 
 
-def json(value: Any, status: int = 200) -> Response:
+def json(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Response:
     """
     Return a JSON response.
 
     :param value: anything that msgspec encodes; bytes are JSON already and are not changed.
     :param status: HTTP status, int. Default 200.
+    :param headers: names and values of further headers. Default none.
     """
-    if isinstance(value, bytes):
-        return json_response(value, status)
-    return json_response(msgspec.json.encode(value), status)
+    body = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    return json_response(body, status, headers)
 
 
 def nothing() -> Response:

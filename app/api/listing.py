@@ -165,15 +165,12 @@ class Lists:
         )
         if page.total is not None:
             body += b',"total":%d' % page.total
-        response = http.json(body + b"}")
         links = [
             f'<{asked.address}{name}={cursor}>; rel="{relation}"'
             for relation, name, cursor in (("next", "after", after), ("prev", "before", before))
             if cursor is not None
         ]
-        if links:
-            response.headers["Link"] = ", ".join(links)
-        return response
+        return http.json(body + b"}", headers=[("Link", ", ".join(links))] if links else ())
 
     def stream(self, asked: Asked, read: Callable[[Listing], Page]) -> Response:
         """

@@ -62,9 +62,7 @@ def answer(stored: Stored, status: int = 200, named: Any = None) -> Response:
     :param status: HTTP status, int. Default 200.
     :param named: id of the item if it is addressed by a name. Default None.
     """
-    response = http.json(stored.json, status)
-    response.headers["ETag"] = f'"{_before(named)}{stored.version}"'
-    return response
+    return http.json(stored.json, status, [("ETag", f'"{_tag(stored, named)}"')])
 
 
 def answer_if_new(stored: Stored, named: Any = None) -> Response:
@@ -74,13 +72,18 @@ def answer_if_new(stored: Stored, named: Any = None) -> Response:
     :param stored: the item.
     :param named: id of the item if it is addressed by a name. Default None.
     """
-    tag = f"{_before(named)}{stored.version}"
-    if "HTTP_IF_NONE_MATCH" in http.environ() and request.if_none_match.contains_weak(tag):
-        response = Response(status=304)
-        del response.headers["Content-Type"]
-        response.headers["ETag"] = f'"{tag}"'
-        return response
+    if "HTTP_IF_NONE_MATCH" in http.environ():
+        tag = _tag(stored, named)
+        if request.if_none_match.contains_weak(tag):
+            response = Response(status=304)
+            del response.headers["Content-Type"]
+            response.headers["ETag"] = f'"{tag}"'
+            return response
     return answer(stored, named=named)
+
+
+def _tag(stored: Stored, named: Any) -> str:
+    return f"{_before(named)}{stored.version}"
 
 
 def _before(named: Any) -> str:

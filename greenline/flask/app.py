@@ -168,8 +168,11 @@ class Flask(flask.Flask):
         # Exact types; everything else is left to Flask's own checks.
         if kind is dict or kind is list:
             return self.json.response(rv)
-        if (kind is str or kind is bytes) and self.decisions.text.works:
-            return self.decisions.text(rv.encode() if kind is str else rv)
+        decisions = self.decisions
+        if kind is decisions.response_class:
+            return rv
+        if (kind is str or kind is bytes) and decisions.text.works:
+            return decisions.text(rv.encode() if kind is str else rv)
         return super().make_response(rv)
 
     def process_response(self, response: flask.Response) -> flask.Response:

@@ -1,6 +1,6 @@
 """The same names on an unknown version of Flask, where each request takes Flask's own way."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import flask
@@ -20,11 +20,14 @@ def environ() -> dict[str, Any]:
     return flask.request.environ
 
 
-def json_response(body: bytes, status: int = 200) -> flask.Response:
+def json_response(
+    body: bytes, status: int = 200, headers: Sequence[tuple[str, str]] = ()
+) -> flask.Response:
     """
     Return a response whose body is JSON already.
 
     :param body: the JSON text, encoded.
     :param status: the HTTP status, int. Default 200.
+    :param headers: names and values of further headers. Default none.
     """
-    return flask.Response(body, status, mimetype="application/json")
+    return flask.Response(body, status, headers, mimetype="application/json")

@@ -1,6 +1,6 @@
 """Make and send ordinary responses in fewer steps than Werkzeug's general code."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import flask
@@ -52,16 +52,20 @@ class ResponseFactory:
         return response
 
 
-def json_response(body: bytes, status: int = 200) -> flask.Response:
+def json_response(
+    body: bytes, status: int = 200, headers: Sequence[tuple[str, str]] = ()
+) -> flask.Response:
     """
     Return a JSON response.
 
     :param body: the encoded JSON, bytes.
     :param status: the status, int, default 200.
+    :param headers: names and values of further headers, default none.
     """
     if not _json.works:
-        return flask.Response(body, status, mimetype="application/json")
+        return flask.Response(body, status, headers, mimetype="application/json")
     response: flask.Response = _json(body)
+    response.headers._list += headers
     if status != 200:
         response.status_code = status
     return response

@@ -44,6 +44,19 @@ def code_of(status: Any) -> int:
     return int(status[:3])
 
 
+@lru_cache(MAX_REMEMBERED_HEADERS)
+def is_content_length(name: Any) -> bool:
+    """
+    Return whether a header is Content-Length.
+
+    :param name: the header's name, from the application.
+    :raises NotRemembered: it is malformed, or a hop-by-hop header.
+    """
+    if not isinstance(name, str) or not TOKEN_RE.fullmatch(name) or name.lower() in hop_headers:
+        raise NotRemembered
+    return name.lower() == "content-length"
+
+
 def header_line(name: Any, value: Any) -> tuple[tuple[str, str], str, int | None]:
     """
     Return a header, its line, and the value of a Content-Length.
@@ -53,17 +66,11 @@ def header_line(name: Any, value: Any) -> tuple[tuple[str, str], str, int | None
     :returns: name and stripped value, the line, and the length, None for another header.
     :raises NotRemembered: it is malformed, or a hop-by-hop header.
     """
-    if (
-        not isinstance(name, str)
-        or not isinstance(value, str)
-        or not TOKEN_RE.fullmatch(name)
-        or not HEADER_VALUE_RE.fullmatch(value)
-        or name.lower() in hop_headers
-    ):
+    is_length = is_content_length(name)
+    if not isinstance(value, str) or not HEADER_VALUE_RE.fullmatch(value):
         raise NotRemembered
     value = value.strip(" \t")
-    length = int(value) if name.lower() == "content-length" else None
-    return (name, value), f"{name}: {value}\r\n", length
+    return (name, value), f"{name}: {value}\r\n", int(value) if is_length else None
 
 
 short_header_line = lru_cache(MAX_REMEMBERED_HEADERS)(header_line)

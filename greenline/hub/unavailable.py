@@ -27,7 +27,8 @@ def note(error: Unavailable) -> None:
 
 def forget() -> None:
     """Forget what the current greenlet's request has noted."""
-    noted.pop(getcurrent(), None)
+    if noted:
+        noted.pop(getcurrent(), None)
 
 
 def restate(response: Any) -> None:

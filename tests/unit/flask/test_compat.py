@@ -36,10 +36,11 @@ app = Flask(__name__)
 
 @app.get("/path/<name>")
 async def path(name):
-    return json_response(b'"' + environ()["PATH_INFO"].encode() + b'"', 201)
+    body = b'"' + environ()["PATH_INFO"].encode() + b'"'
+    return json_response(body, 201, [("X-Module", Flask.__module__)])
 
 answer = app.test_client().get("/path/x")
-print(answer.status, answer.json, Flask.__module__)
+print(answer.status, answer.json, answer.headers["X-Module"])
 """
 IMPORT = SERVE.partition("app = ")[0] + "print('201 CREATED /path/x', Flask.__module__)"
 
