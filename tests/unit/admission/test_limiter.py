@@ -6,11 +6,12 @@ from time import monotonic
 
 import gevent
 import pytest
+from gevent.monkey import get_original
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenline.admission.adaptive import Fixed
-from greenline.admission.limiter import ConcurrencyLimiter
+from greenline.admission.limiter import CHECK_S, ConcurrencyLimiter
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub.request_timeout import RequestTimeout
 from tests.helpers.support import wait_until
@@ -185,6 +186,21 @@ def test_a_client_that_hangs_up_after_sending_more_is_not_admitted(clients: list
     gevent.sleep(0.1)
     assert not first.ready()
     clients[1].end.close()
+    with pytest.raises(ClientGone):
+        first.get(timeout=40)
+    limiter.release(place)
+    assert second.get(timeout=40) is not None
+
+
+def test_those_that_hung_up_while_the_hub_was_blocked_are_not_admitted(
+    clients: list[Client],
+) -> None:
+    """The request that blocked it ends before the hub can look for them."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=2, max_wait_s=LONG_S)
+    (place,) = busy(limiter, clients[0])
+    first, second = waiting(limiter, clients[1], clients[2])
+    clients[1].end.close()
+    get_original("time", "sleep")(2 * CHECK_S)
     limiter.release(place)
     with pytest.raises(ClientGone):
         first.get(timeout=40)
