@@ -262,7 +262,12 @@ def _does(name: str | None, uses: Iterable[Use], calls: Iterable[Call]) -> bool:
     """Return whether first-party code imports or calls *name*, with the keyword that it has."""
     called, _, keyword = (name or "").rstrip(")").partition("(")
     if keyword:
-        return any(call.name == called and call.has(keyword) for call in calls)
+        # In the ** of a call is what a keyword or a string names elsewhere.
+        modules = {use.module.path: use.module for use in uses}.values()
+        is_named = any(text == keyword for each in modules for _, text, _ in each.strings) or any(
+            each.arg == keyword for call in calls for each in call.node.keywords
+        )
+        return is_named and any(call.name == called and call.has(keyword) for call in calls)
     names = (*(each.name for each in uses), *(call.name for call in calls))
     return any(_is_in(name, called) for name in names)
 

@@ -13,6 +13,7 @@ from greenline.doctor.project import PYPROJECT, Project
 from greenline.doctor.reader import read
 from greenline.doctor.rules import RULES
 from greenline.doctor.rules.imports import before_patching, preloading
+from greenline.doctor.rules.timeouts import has_mail_timeout
 from greenline.doctor.rules.transactions import has_atomic_requests
 
 BY_COMMENT = "a comment at the line"  # the reason for which a finding is ignored
@@ -88,6 +89,7 @@ def examine(
     is_limited = any(call.name == SOCKET_TIMEOUT for each in modules for call in each.calls)
     facts = facts._replace(
         has_socket_timeout=facts.has_socket_timeout or is_limited,
+        has_mail_timeout=has_mail_timeout(modules),
         has_atomic_requests=any(map(has_atomic_requests, modules)),
     )
     for module in modules:

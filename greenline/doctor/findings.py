@@ -91,6 +91,7 @@ class Facts(NamedTuple):
     :param is_pooled_by_transaction: the connections of Postgres go through a pgbouncer, bool.
     :param has_socket_timeout: the project calls ``socket.setdefaulttimeout``, bool.
     :param has_redis_timeout: redis-py has a timeout by default, as from its version 8 on, bool.
+    :param has_mail_timeout: Django's mails have a timeout, or do not go to a server, bool.
     :param has_atomic_requests: Django's settings make each view a transaction, bool.
     :param loaded: the files that the import of the application loads, as findings show them, str;
         empty: it was not imported.
@@ -103,6 +104,7 @@ class Facts(NamedTuple):
     is_pooled_by_transaction: bool = False
     has_socket_timeout: bool = False
     has_redis_timeout: bool = False
+    has_mail_timeout: bool = True
     has_atomic_requests: bool = False
     loaded: frozenset[str] = frozenset()
     target: str = ""

@@ -4,6 +4,7 @@ import ast
 import re
 import tokenize
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -68,11 +69,20 @@ class _Reader:
             self._bind(node, top)
         self._visit_all(module.tree.body, Site(top))
         top.background.update(self._background())
+        top.background.update(self._of_commands())
 
     def _background(self) -> Iterator[ast.AST]:
         """Yield the functions that only threads run: nothing else in the file calls them."""
-        given = {last(each) for call in self._module.calls if (each := _target(call)) is not None}
-        given -= {last(call.node.func) for call in self._module.calls}
+        calls = self._module.calls
+        # A function that asks a future for its result waits for what it has submitted.
+        waiting = {call.site.scope for call in calls if last(call.node.func) == "result"}
+        given = {
+            last(each)
+            for call in calls
+            if (each := _target(call)) is not None
+            and not (last(call.node.func) == "submit" and call.site.scope in waiting)
+        }
+        given -= {last(call.node.func) for call in calls}
         for node, scope in self._module.scopes.items():
             if not isinstance(node, ast.FunctionDef):
                 continue
@@ -80,6 +90,27 @@ class _Reader:
             bases = owner.bases if isinstance(owner, ast.ClassDef) else ()
             is_run = node.name == "run" and any(last(each) == "Thread" for each in bases)
             if is_run or node.name in given:
+                yield node
+
+    def _of_commands(self) -> Iterator[ast.AST]:
+        """Yield the private functions that only tasks, commands and threads call."""
+        tree = self._module.tree
+        found = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name[0] == "_" and not node.decorator_list
+        ]
+        if not found:
+            return
+        sites: dict[str, list[Site]] = {}
+        for call in self._module.calls:
+            if isinstance(call.node.func, ast.Name):
+                sites.setdefault(call.node.func.id, []).append(call.site)
+        # One that is passed on may be called by anything.
+        mentions = Counter(each.id for each in ast.walk(tree) if isinstance(each, ast.Name))
+        for node in found:
+            calls = sites.get(node.name, [])
+            if calls and len(calls) == mentions[node.name] and all(one.is_command for one in calls):
                 yield node
 
     # ---- Names

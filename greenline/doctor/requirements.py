@@ -1,6 +1,6 @@
 """
-Find what a project declares that it needs, in the files that pip, uv and Poetry read, and what of
-it is installed where the doctor runs.
+Find what a project declares that it needs, in the files that pip, uv, Poetry and Pipenv read, and
+what of it is installed where the doctor runs.
 
 Groups and optional dependencies count, since which of them are installed is not known. A file
 that cannot be read declares nothing: the tools that install from it say what is wrong with it.
@@ -27,7 +27,7 @@ NOT_SERVING = {
     "ci", "constraints", "dev", "devel", "develop", "development", "doc", "docs", "lint", "local",
     "test", "testing", "tests",
 }  # fmt: skip
-SETUP = "setup.cfg"
+SETUP, PIPFILE = "setup.cfg", "Pipfile"
 # Comments, options such as --hash, and the backslash of a continued line.
 NOT_THE_REQUIREMENT = re.compile(r"(?:^|\s)#|\s--|\s*\\$")
 INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(\S.*)")
@@ -44,6 +44,9 @@ def declared(folder: Path, *, with_groups: bool = True) -> Iterator[str]:
         document = tomllib.loads((folder / PYPROJECT).read_text(encoding="utf-8"))
         yield from _of_project(document, with_groups)
         yield from _of_poetry(document, with_groups)
+    with suppress(OSError, ValueError):
+        document = tomllib.loads((folder / PIPFILE).read_text(encoding="utf-8"))
+        yield from _of_table(_table(document, "packages"))
     with suppress(OSError, ValueError, ConfigParserError):
         parser = ConfigParser(interpolation=None)
         parser.read_string((folder / SETUP).read_text(encoding="utf-8"))
@@ -93,13 +96,18 @@ def _of_poetry(document: Any, with_groups: bool) -> Iterator[str]:
     poetry = _table(document, "tool", "poetry")
     groups = _table(poetry, "group").values() if with_groups else ()
     for group in (poetry, *groups):
-        for name, given in _table(group, "dependencies").items():
-            if name == "python":
-                continue
-            # Poetry's versions, such as ^1.2, are not those of PEP 508, and do not matter here.
-            extras = ",".join(given.get("extras", ())) if isinstance(given, dict) else ""
-            markers = given.get("markers") if isinstance(given, dict) else None
-            yield f"{name}[{extras}]" + (f"; {markers}" if markers else "")
+        yield from _of_table(_table(group, "dependencies"))
+
+
+def _of_table(dependencies: dict[str, Any]) -> Iterator[str]:
+    """Yield the requirements of a table of Poetry or Pipenv, whose keys are the names."""
+    for name, given in dependencies.items():
+        if name == "python":
+            continue
+        # Versions such as ^1.2 and * are not those of PEP 508, and do not matter here.
+        extras = ",".join(given.get("extras", ())) if isinstance(given, dict) else ""
+        markers = given.get("markers") if isinstance(given, dict) else None
+        yield f"{name}[{extras}]" + (f"; {markers}" if markers else "")
 
 
 def _of_file(path: Path, read: set[Path]) -> Iterator[str]:

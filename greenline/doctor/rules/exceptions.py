@@ -31,6 +31,11 @@ WAITS = {
     "publish", "pull", "push", "query", "read", "receive", "recv", "request", "retrieve",
     "rollback", "send", "sendall", "sendmail", "sleep", "upload", "urlopen", "wait",
 }  # fmt: skip
+# Methods of Django's managers, which are also used under other names than ``objects``.
+QUERIES = {
+    "bulk_create", "bulk_update", "get_or_create", "in_bulk",
+    "refresh_from_db", "select_for_update", "update_or_create",
+}  # fmt: skip
 # Behind another word these are nouns, and that word says what is done: make_request() waits, and
 # language_from_request() does not.
 NOUNS = {"call", "download", "login", "query", "read", "request", "upload"}
@@ -83,8 +88,8 @@ def _may_wait(module: Module, call: ast.Call, scope: Scope) -> bool:
     if function.startswith(LOCAL):
         return False
     name = last(call.func)
-    if "objects" in (name, last(getattr(call.func, "value", call.func))):  # a query of Django's
-        return True
+    if name in QUERIES or "objects" in (name, last(getattr(call.func, "value", call.func))):
+        return True  # a query of Django's
     words = name.lower().strip("_").split("_")
     is_noun = words[-1] in NOUNS and words[0] not in DOES
     return words[0] in WAITS or (words[-1] in WAITS and not is_noun)

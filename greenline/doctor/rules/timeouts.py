@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -33,12 +33,14 @@ URLLIB3 = (
     r"urllib3\.(?:(?:poolmanager\.)?(?:PoolManager|ProxyManager)|"
     r"(?:connectionpool\.)?HTTPS?ConnectionPool)\(\)"
 )
+REDIS_POOL = r"redis\.(?:connection\.)?(?:Blocking)?ConnectionPool"
 LIMITED = tuple(
     Limited(re.compile(pattern), *more)
     for pattern, *more in (
         (rf"requests\.(?:api\.)?(?:{VERBS})",),
         (rf"{SESSION}\.(?:{VERBS}|send)",),
         (r"urllib\.request\.urlopen", ("timeout",), 2, True),
+        (r"urllib\.request\.urlretrieve", ("timeout",), None, True),  # it can have none of its own
         (r"smtplib\.SMTP(?:_SSL)?", ("timeout",), None, True),
         (r"ftplib\.FTP", ("timeout",), 4, True),
         (r"ftplib\.FTP_TLS", ("timeout",), None, True),
@@ -52,9 +54,15 @@ LIMITED = tuple(
         (r"socket\.create_connection", ("timeout",), 1, True),
         (r"redis\.(?:client\.)?(?:Strict)?Redis", ("socket_timeout", "connection_pool")),
         (r"redis\.(?:(?:client\.)?(?:Strict)?Redis\.)?from_url", ("socket_timeout",)),
+        (rf"{REDIS_POOL}(?:\.from_url)?", ("socket_timeout",)),
         (r"pymongo\.(?:mongo_client\.)?MongoClient", ("timeoutMS", "socketTimeoutMS")),
     )
 )  # fmt: skip
+DJANGO_MAIL = re.compile(
+    r"django\.core\.mail\.(?:send_mail|send_mass_mail|mail_admins|mail_managers"
+    r"|(?:message\.)?Email(?:Message|MultiAlternatives)\(\)\.send)"
+)
+SMTP_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
 SESSIONS = ("requests.Session", "requests.sessions.Session")
 ADAPTER = "requests.adapters.HTTPAdapter"  # it has no timeout of its own
 FTP = ("ftplib.FTP", "ftplib.FTP_TLS")
@@ -71,6 +79,8 @@ def without(module: Module, facts: Facts) -> Found:
     for call in module.calls:
         if not call.name or call.site.is_command or call.is_open_ended:
             continue
+        if DJANGO_MAIL.fullmatch(call.name) and not facts.has_mail_timeout:
+            yield NO_TIMEOUT, call.node, f"{call.name}() without EMAIL_TIMEOUT"
         base, _, method = call.name.rpartition(".")
         name = f"{SESSIONS[0]}().{method}" if base in sessions else call.name
         if call.name.startswith("redis.") and facts.has_redis_timeout:
@@ -92,6 +102,17 @@ def without(module: Module, facts: Facts) -> Found:
             if any(BY_URL.search(str(getattr(each, "value", ""))) for each in call.node.args):
                 continue
             yield NO_TIMEOUT, call.node, f"{name}() without {limited.keywords[0]}"
+
+
+def has_mail_timeout(modules: Iterable[Module]) -> bool:
+    """Return whether the settings of Django limit its mails, or do not say that SMTP sends them."""
+    tops = [each.scopes[each.tree] for each in modules]
+    backends = [found[1] for each in tops if (found := each.find("EMAIL_BACKEND"))]
+    return (
+        not any(each.has("EMAIL_HOST") for each in tops)
+        or any(each.has("EMAIL_TIMEOUT") for each in tops)
+        or any(getattr(each, "value", None) != SMTP_BACKEND for each in backends)
+    )
 
 
 def _unlimited(module: Module, *bases: str) -> Iterator[str]:

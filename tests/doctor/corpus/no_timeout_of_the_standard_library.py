@@ -1,9 +1,13 @@
 import smtplib
-from urllib.request import urlopen
+from urllib.request import urlopen, urlretrieve
 
 
 def fetch(url):
     return urlopen(url).read()  # expect: GL213
+
+
+def save(url, path):
+    urlretrieve(url, path)  # expect: GL213
 
 
 def send(text):

@@ -240,8 +240,13 @@ def test_what_runs_in_threads_does_not_break(
 
 @pytest.mark.parametrize(
     ("call", "codes"),
-    [("slow.connect('h')", ["GL101"]), ("slow.connect('h', use_pure=True)", [])],
-    ids=["without", "with"],
+    [
+        ("slow.connect('h')", ["GL101"]),
+        ("slow.connect('h', use_pure=True)", []),
+        ("slow.connect(**CONFIG)", ["GL101"]),
+        ("slow.connect(**CONFIG | {'use_pure': True})", []),
+    ],
+    ids=["without", "with", "in a mapping without", "in a mapping with"],
 )
 def test_what_a_keyword_makes_yield(
     call: str, codes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,13 @@ install_requires =
     one>=1
     two ; python_version < "4"
 """
+PIPFILE = """
+[packages]
+one = "*"
+two = { version = ">=1", extras = ["tls"] }
+[dev-packages]
+three = "*"
+"""
 
 
 def names(folder: Path) -> list[str]:
@@ -43,8 +50,9 @@ def names(folder: Path) -> list[str]:
         ("pyproject.toml", PROJECT, ["one", "two", "three", "four"]),
         ("pyproject.toml", POETRY, ["one", "two", "three", "four"]),
         ("setup.cfg", SETUP, ["one", "two"]),
+        ("Pipfile", PIPFILE, ["one", "two"]),
     ],
-    ids=["project", "poetry", "setup.cfg"],
+    ids=["project", "poetry", "setup.cfg", "Pipfile"],
 )
 def test_what_each_tool_reads(tmp_path: Path, file: str, text: str, expected: list[str]) -> None:
     """All groups and extras, and nothing that is not a requirement."""
