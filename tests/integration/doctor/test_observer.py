@@ -40,9 +40,8 @@ ask("/slow")
 @pytest.mark.parametrize("path", ["/", "/grow"])
 def test_memory_and_the_longest_request(path: str, tmp_path: Path) -> None:
     """What has grown after the first fifty requests, and how long one took, by its path."""
-    (tmp_path / "script.py").write_text(SCRIPT.format(path=path))
     more = {FOLDER: str(tmp_path), "REQUEST_TIMEOUT": ""}
-    run(["python", str(tmp_path / "script.py")], more)
+    run(["python", "-c", SCRIPT.format(path=path)], more)
     (document,) = tmp_path.glob("*.json")
     requests = msgspec.json.decode(document.read_bytes(), type=Observations).requests
     assert requests.count == 151
