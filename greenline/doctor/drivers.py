@@ -41,7 +41,8 @@ class Notes(Protocol):
 def watch(notes: Notes) -> None:
     """Note what the drivers do that are imported, or will be."""
     for module, watched in (
-        ("psycopg2", _psycopg2), ("psycopg", _psycopg), ("pymongo", _pymongo), ("redis", _redis),
+        ("psycopg2", _psycopg2), ("psycopg", _psycopg), ("pymysql", _pymysql),
+        ("pymongo", _pymongo), ("redis", _redis),
     ):  # fmt: skip
         after_import(module, partial(watched, notes))
 
@@ -80,6 +81,22 @@ def _psycopg(notes: Notes, module: Any) -> None:
     # The application may have bound psycopg.connect(), and may have a class of its own.
     _before(module.Connection, "__init__", made)
     _before(module.Connection, "wait", lambda conn, *_, **__: notes.note_trip(conn))
+
+
+def _pymysql(notes: Notes, module: Any) -> None:
+    from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
+
+    driver = Driver(
+        lambda conn: conn.open, lambda conn: bool(conn.server_status & SERVER_STATUS_IN_TRANS)
+    )
+
+    def made(conn: Any, *_: Any, **__: Any) -> None:
+        notes.note_connection(conn, driver, sys._getframe(2))
+
+    _before(module.connections.Connection, "__init__", made)
+    _before(
+        module.connections.Connection, "_execute_command", lambda conn, *_: notes.note_trip(conn)
+    )
 
 
 def _pymongo(notes: Notes, module: Any) -> None:

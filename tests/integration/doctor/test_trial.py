@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bench.compatibility_servers import mariadb
 from embedded.redis import Redis
 from greenline.doctor import trial
 from greenline.doctor.trial import Request, TrialError
@@ -81,6 +82,7 @@ django.setup()
 ask = Client().get
 """,
 }
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 REFUSED = 7  # the status of curl
 LINE = '192.0.2.1 - - [25/Nov/2026:10:00:00 +0000] "{} HTTP/1.1" 200 4\n'
 
@@ -246,6 +248,58 @@ def test_other_drivers_are_observed(
     ) == [
         ("GL403", 12, "1 time"), ("GL403", 16, "1 time"), ("GL403", 19, "2 times"),
         ("GL404", 16, "1 time"), ("GL405", 16, "1 time"), ("GL406", 0, "/gets"),
+        ("GL406", 0, "/many"),
+    ]  # fmt: skip
+
+
+PYMYSQL = "PyMySQL==1.2.4"
+OF_MARIADB = """\
+import os
+import pymysql
+from werkzeug.test import Client
+
+host, _, port = os.environ["MARIADB"].rpartition(":")
+kept = []
+
+
+def connect():
+    return pymysql.connect(host=host, port=int(port), user="greenline")
+
+
+def app(environ, start_response):
+    if environ["PATH_INFO"] == "/many":
+        with connect() as conn, conn.cursor() as cursor:
+            for _ in range(40):
+                cursor.execute("select 1")
+    else:
+        kept.append(connect())
+        kept[-1].begin()
+    start_response("200 OK", [])
+    return []
+
+
+for path in ("/many", "/open"):
+    Client(app).get(path)
+"""
+
+
+@pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 downloads MariaDB")
+def test_pymysql_is_observed(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its connections, its transactions and its round trips."""
+    libraries = str(tmp_path_factory.mktemp("libraries"))
+    uv = [BIN / "uv", "pip", "install", "--quiet", "--target", libraries, PYMYSQL]
+    subprocess.run(uv, check=True, timeout=90)
+    (shop / "checks.py").write_text(OF_MARIADB)
+    command = f"{sys.executable} checks.py"
+    with mariadb() as address:
+        more = {"PYTHONPATH": libraries, "MARIADB": address}
+        found = result(doctor(shop, "--run", command, **more))
+    assert sorted(
+        (each["code"], each["line"], each["what"].partition(": ")[0])
+        for each in found["findings"]
+        if each["code"] in {"GL403", "GL404", "GL405", "GL406"}
+    ) == [
+        ("GL403", 10, "2 times"), ("GL404", 10, "1 time"), ("GL405", 10, "1 time"),
         ("GL406", 0, "/many"),
     ]  # fmt: skip
 
