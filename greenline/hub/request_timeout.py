@@ -30,6 +30,9 @@ from greenline.hub.unwinding import frames, is_unwinding
 
 TIMEOUT_SWEEP_S = 0.1
 WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
+# A clean-up may take as long as the request, at least so many seconds. What takes longer hangs, or
+# is no clean-up: an except block may try something else.
+MIN_CLEAN_UP_S = 5.0
 FAILED_WAITS = 2  # many libraries try again once; after an OSError they clean up better
 REASON = "504 Gateway Timeout"
 
@@ -158,7 +161,8 @@ class RequestTimeouts:
                 self._expire(timed, now)
 
     def _expire(self, timed: "_TimedRequest", now: float) -> None:
-        if timed.thrown is not None and is_unwinding(timed.greenlet, timed.thrown):
+        is_cleaning_up = timed.thrown is not None and is_unwinding(timed.greenlet, timed.thrown)
+        if is_cleaning_up and now < timed.thrown_s + max(self._timeout_s, MIN_CLEAN_UP_S):
             self._complain(timed, now, "cleans up and is not interrupted again")
         elif timed.failed_waits < FAILED_WAITS:
             self._fail_wait(timed, now)
@@ -204,7 +208,7 @@ class _TimedRequest:
 
     __slots__ = (
         "_application", "_request", "_response", "_sent", "_sock", "complain_at_s", "deadline_s",
-        "failed_waits", "greenlet", "thrown", "until_s",
+        "failed_waits", "greenlet", "thrown", "thrown_s", "until_s",
     )  # fmt: skip
 
     def __init__(
@@ -219,6 +223,7 @@ class _TimedRequest:
         self.greenlet = me
         self.until_s = self.deadline_s = until_s
         self.thrown: ReferenceType[BaseException] | None = None
+        self.thrown_s = 0.0
         self.failed_waits = 0
         self.complain_at_s = 0.0
         self._application = application
@@ -249,7 +254,7 @@ class _TimedRequest:
     def throw(self, error: BaseException) -> None:
         """Raise *error* where the request waits; return when it waits again, or has ended."""
         # Weak, because is_unwinding() concludes from its end that the request swallowed it.
-        self.thrown = ref(error)
+        self.thrown, self.thrown_s = ref(error), monotonic()
         self.greenlet.throw(error)
 
     def is_upgraded(self) -> bool:

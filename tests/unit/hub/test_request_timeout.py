@@ -115,3 +115,34 @@ def test_whatever_a_request_makes_of_the_timeout_it_ends_as_one(
     for work in (wrap, swallow):
         with pytest.raises(RequestTimeout):
             within(work)
+
+
+def test_a_clean_up_is_not_interrupted(within: Callable[..., Any]) -> None:
+    """It may wait as long as the request itself, at least for seconds."""
+
+    def clean_up() -> str:
+        try:
+            gevent.sleep(60)
+        except TimeoutError:
+            gevent.sleep(1)
+        return "cleaned up"
+
+    assert within(clean_up) == "cleaned up"
+
+
+def test_what_an_except_block_tries_instead_ends_too(
+    within: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks like a clean-up, and takes longer than one may."""
+    monkeypatch.setattr(request_timeout, "MIN_CLEAN_UP_S", 0.3)
+    begun_s = monotonic()
+
+    def try_both() -> None:
+        try:
+            gevent.sleep(60)
+        except TimeoutError:
+            gevent.sleep(60)
+
+    with pytest.raises(RequestTimeout):
+        within(try_both)
+    assert monotonic() - begun_s >= 0.35
