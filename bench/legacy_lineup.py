@@ -184,6 +184,8 @@ KINTO = Application(
     {"DATABASE_URL": "{sqlalchemy}"},
 )
 SIGNED_IN = {"Cookie": "sessionid=benchsession{client}"}
+# The client's own user: one of another client's session would be somebody else.
+ORDER, ADMIN = "Signed in as bench{client}, page", "<strong>bench{client}</strong>"
 BASIC = {"Authorization": "Basic " + base64.b64encode(b"bench:bench").decode()}
 API = "/api/2.0/mlflow/runs"
 WORKS = (
@@ -195,9 +197,9 @@ WORKS = (
         "mlflow-search", MLFLOW, f"{API}/search", '"param4"',
         body=json.dumps({"experiment_ids": ["1"], "max_results": 10}),
     ),
-    Work("django-orders", DJANGO, "/orders/17", "Order N-0016 of Customer 16", SIGNED_IN),
-    Work("django-orders-60", DJANGO_60, "/orders/17", "Order N-0016 of Customer 16", SIGNED_IN),
-    Work("django-admin-60", DJANGO_60, "/admin/shop/order/", "N-0999", SIGNED_IN),
+    Work("django-orders", DJANGO, "/orders/17", ORDER, SIGNED_IN),
+    Work("django-orders-60", DJANGO_60, "/orders/17", ORDER, SIGNED_IN),
+    Work("django-admin-60", DJANGO_60, "/admin/shop/order/", ADMIN, SIGNED_IN),
     Work(
         "django-sleep-60", DJANGO_60, "/sleep", "slept", SIGNED_IN,
         waits=True, connections=CONNECTIONS,

@@ -201,14 +201,17 @@ func main() {
 			defer done.Done()
 			one := client{address: address, timeout: *timeout}
 			defer one.close()
+			named := func(text []byte) []byte {
+				return bytes.ReplaceAll(text, []byte("{client}"), []byte(fmt.Sprintf("%04d", number)))
+			}
 			its := requests
 			if strings.Contains(headers, "{client}") {
 				its = nil
 				for _, each := range requests {
-					name := fmt.Sprintf("%04d", number)
-					its = append(its, bytes.ReplaceAll(each, []byte("{client}"), []byte(name)))
+					its = append(its, named(each))
 				}
 			}
+			expected := named([]byte(*marker))
 			one.connect() // what fails now fails again at the first request
 			ready.Done()
 			<-start
@@ -225,7 +228,7 @@ func main() {
 				}
 				var status string
 				if *body == "" || *alone {
-					status = one.find(request, []byte(*marker))
+					status = one.find(request, expected)
 				} else {
 					status = one.insertAndFind(request, head)
 				}

@@ -359,6 +359,7 @@ class Answers(BaseHTTPRequestHandler):
         self.server.said.add(said)  # type: ignore[attr-defined]
         self.send_response(500 if self.path == "/fails" else 200)
         body = b"the marker" if self.path != "/differs" else b"nothing"
+        body = said if self.path == "/mine" else body
         if self.path == "/chunked":
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
@@ -419,6 +420,16 @@ class TestLoad:
         """A header may name the client, so that each has a session of its own."""
         ask(site, "/right", headers={"Cookie": "sessionid=bench{client}"})
         assert site.said == {f"sessionid=bench000{each}".encode() for each in range(3)}  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize(
+        ("sent", "status"), [("bench{client}", "200"), ("bench0001", "differs")]
+    )
+    def test_the_answer_of_another_client_differs(
+        self, site: ThreadingHTTPServer, sent: str, status: str
+    ) -> None:
+        """The marker may name the client, too: here the second one has its own each time."""
+        run = ask(site, "/mine", headers={"Cookie": sent}, marker="bench{client}")
+        assert {each.status for each in run.answers} == {"200", status}
 
     def test_a_post_stands_alone(self, site: ThreadingHTTPServer) -> None:
         """What a POST answers is what is looked at."""

@@ -1,13 +1,13 @@
-"""Make the tables, orders, a superuser and a session of hers for each client of a bench."""
+"""Make the tables, orders, and for each client of a bench a user and a session of hers."""
 
 import os
 from datetime import timedelta
 
 import django
 
-SESSIONS = 1000
+CLIENTS = 1000
 # As Django's session keys are: eight characters or more.
-SESSION_KEY = "benchsession{:04}"
+SESSION_KEY, NAME = "benchsession{:04}", "bench{:04}"
 
 
 def main() -> None:
@@ -25,7 +25,10 @@ def main() -> None:
     from .models import Customer, Line, Order
 
     call_command("migrate", run_syncdb=True, verbosity=0)
-    user = User.objects.create_superuser("bench", password="bench")  # noqa: S106
+    users = User.objects.bulk_create(
+        User(username=NAME.format(n), password="!", is_staff=True, is_superuser=True)
+        for n in range(CLIENTS)
+    )
     customers = Customer.objects.bulk_create(Customer(name=f"Customer {n}") for n in range(50))
     orders = Order.objects.bulk_create(
         Order(number=f"N-{n:04}", customer=customers[n % 50], total=n) for n in range(1000)
@@ -33,18 +36,21 @@ def main() -> None:
     Line.objects.bulk_create(
         Line(order=order, product=f"Product {n}", count=n) for order in orders for n in range(5)
     )
-    content = {
-        USER: str(user.pk),
-        BACKEND_SESSION_KEY: "django.contrib.auth.backends.ModelBackend",
-        HASH_SESSION_KEY: user.get_session_auth_hash(),
-    }
+
+    def content(user):
+        return {
+            USER: str(user.pk),
+            BACKEND_SESSION_KEY: "django.contrib.auth.backends.ModelBackend",
+            HASH_SESSION_KEY: user.get_session_auth_hash(),
+        }
+
     Session.objects.bulk_create(
         Session(
             session_key=SESSION_KEY.format(n),
-            session_data=SessionStore().encode(content),
+            session_data=SessionStore().encode(content(user)),
             expire_date=timezone.now() + timedelta(days=30),
         )
-        for n in range(SESSIONS)
+        for n, user in enumerate(users)
     )
 
 
