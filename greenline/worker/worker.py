@@ -21,6 +21,7 @@ from typing import Any
 
 import gevent
 from gevent import GreenletExit
+from gevent.monkey import get_original
 from gevent.pool import Pool
 
 from greenline import offload, settings
@@ -86,6 +87,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     early_signals: Any  # the arbiter's queue of signals, as the fork has copied it
     _servers: Sequence[Listener] = ()
     _retired_s, _retire_every_s, _wanted = 0.0, RETIRE_EVERY_S, inf
+    _is_orphan = False
     shared_fd = -1  # of the memory that holds the counters of all workers
 
     @classmethod
@@ -174,6 +176,18 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if what := one.what():
                 self.log.warning("request still running after it was cancelled: %s", what)
         self.is_over = True
+
+    def notify(self) -> None:
+        """Notify the arbiter; stop as after its SIGTERM if it has ended."""
+        if self.ppid == os.getppid():
+            super().notify()
+        elif not self._is_orphan:
+            self._is_orphan = True
+            self.log.info("Parent changed, shutting down: %s", self)
+            self.alive = False
+            # As the arbiter would. A worker may wait at its exit for processes that wait for its
+            # own end, such as those of multiprocessing.
+            get_original("_thread", "start_new_thread")(_kill_after, (self.cfg.graceful_timeout,))
 
     def _must_stop(self) -> bool:
         """Return whether SIGTERM arrived while this worker booted."""
@@ -625,6 +639,11 @@ def _slots_wanted() -> int:
     """Return how many requests on the host wait for a slot that this worker may hold."""
     foreign = sys.modules.get("greenline.postgres.foreign")
     return 0 if foreign is None else int(foreign.slots_wanted())
+
+
+def _kill_after(seconds: float) -> None:
+    get_original("time", "sleep")(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _do_nothing(sig: int, frame: Any) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.helpers import uwsgi
 from tests.helpers.load import Load
 from tests.helpers.processes import children, lives, pid_in
@@ -224,17 +226,24 @@ def test_a_request_beyond_the_graceful_timeout_is_cut_and_named(tmp_path: Path) 
         assert running.log.count("cut after the graceful timeout: GET /count/for/ever") == 1
 
 
-def test_a_request_in_progress_at_the_stop_is_answered_with_close(tmp_path: Path) -> None:
-    """Its answer comes after SIGTERM, and says that it is the last one."""
+@pytest.mark.parametrize(
+    ("ending", "status"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_request_in_progress_at_the_stop_is_answered_with_close(
+    ending: signal.Signals, status: int, tmp_path: Path
+) -> None:
+    """It comes after SIGTERM, or the end of the arbiter, and says that it is the last one."""
     with counting(tmp_path, "--keep-alive", "60", COUNTING_SLEEP="1") as (running, requests, _):
         with socket.create_connection(("127.0.0.1", running.port), timeout=20) as slow:
             slow.sendall(b"GET /count?1 HTTP/1.1\r\nHost: x\r\n\r\n")
             wait_until(lambda: "1" in written(requests), "the request to begin")
-            running.process.send_signal(signal.SIGTERM)
+            workers = running.workers()
+            running.process.send_signal(ending)
             answer = slow.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 200")
             assert b"Connection: close" in answer
-        assert running.process.wait(timeout=20) == 0
+        assert running.process.wait(timeout=20) == status
+        wait_until(lambda: not any(map(lives, workers)), "the end of the workers")
 
 
 def test_a_request_in_another_protocol_is_finished_as_well(tmp_path: Path) -> None:

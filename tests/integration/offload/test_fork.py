@@ -157,7 +157,7 @@ def test_what_a_child_logs_is_in_the_log(shared: Service) -> None:
     assert shared.log.count("RuntimeError: the child 4002 fails\n") == 1
 
 
-@pytest.mark.parametrize("ending", ["a killed worker", "a stop"])
+@pytest.mark.parametrize("ending", ["a killed worker", "a killed arbiter", "a stop"])
 def test_children_end_with_their_worker(postgres: Postgres, ending: str) -> None:
     """However they were made; a child with a session of its own goes on."""
     with forking(postgres, "--graceful-timeout", "1") as (running, mark):
@@ -173,6 +173,9 @@ def test_children_end_with_their_worker(postgres: Postgres, ending: str) -> None
         try:
             if ending == "a stop":
                 running.stop()
+            elif ending == "a killed arbiter":
+                running.process.kill()
+                running.process.wait()
             else:
                 os.kill(worker, signal.SIGKILL)
                 for name, pid in children.items():
