@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import select
 import signal
 import socket
 import time
@@ -240,17 +241,48 @@ def test_idle_connections_leave_room_for_new_ones() -> None:
             assert time.monotonic() - started < 1 + 1
 
 
+def opened(running: Service, stack: ExitStack, header: bytes = b"") -> socket.socket:
+    """Return a connection that has served a request and idles."""
+    sock = stack.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=40))
+    ask_on(sock, header)
+    return sock
+
+
+def ask_on(sock: socket.socket, header: bytes = b"") -> None:
+    sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n")
+    assert sock.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_the_connection_that_idles_longest_is_closed_first() -> None:
+    """One is too many: all others are kept."""
+    options = ("--worker-connections", "20", "--keep-alive", "60")
+    options += ("--forwarded-allow-ips", "192.0.2.1")  # no proxy here is trusted
+    with hosting(TARGET, *options) as running, ExitStack() as stack:
+        socks = [opened(running, stack) for _ in range(18)]
+        ask_on(socks[0])
+        socks.append(opened(running, stack))
+        assert socks.pop(1).recv(1) == b""
+        for sock in socks:
+            ask_on(sock)
+
+
+def test_a_proxys_connection_is_closed_after_its_time() -> None:
+    """Few sockets are free, and the proxy has given it up by then."""
+    options = ("--worker-connections", "20", "--keep-alive", "60")
+    with (
+        hosting(TARGET, *options, GREENLINE_PROXY_KEEPALIVE="1") as running,
+        ExitStack() as stack,
+    ):
+        socks = [opened(running, stack, b"X-Forwarded-For: 1.2.3.4\r\n") for _ in range(19)]
+        closed = wait_until(lambda: select.select(socks, [], [], 0)[0], "one to be closed")
+        assert closed[0].recv(1) == b""
+
+
 def test_an_idle_proxy_keeps_its_connections_for_its_time() -> None:
     """Few sockets are free, and none of a trusted proxy is closed before it gives that up."""
     options = ("--worker-connections", "20", "--keep-alive", "5")
     with hosting(TARGET, *options) as running, ExitStack() as stack:
-        socks = []
-        for _ in range(19):
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
-            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n")
-            assert sock.recv(65_536).startswith(b"HTTP/1.1 200 ")
-            socks.append(sock)
+        socks = [opened(running, stack, b"X-Forwarded-For: 1.2.3.4\r\n") for _ in range(19)]
         time.sleep(1.0)
         for sock in socks:  # 127.0.0.1 is trusted by gunicorn's default
-            sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert sock.recv(65_536).startswith(b"HTTP/1.1 200 ")
+            ask_on(sock)
