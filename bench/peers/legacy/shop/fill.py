@@ -26,7 +26,7 @@ def main() -> None:
 
     call_command("migrate", run_syncdb=True, verbosity=0)
     users = User.objects.bulk_create(
-        User(username=NAME.format(n), password="!", is_staff=True, is_superuser=True)
+        User(username=NAME.format(n), password="!", is_staff=True, is_superuser=True)  # noqa: S106
         for n in range(CLIENTS)
     )
     customers = Customer.objects.bulk_create(Customer(name=f"Customer {n}") for n in range(50))
