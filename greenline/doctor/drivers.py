@@ -84,11 +84,8 @@ def _psycopg(notes: Notes, module: Any) -> None:
 
 
 def _pymysql(notes: Notes, module: Any) -> None:
-    from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
-
-    driver = Driver(
-        lambda conn: conn.open, lambda conn: bool(conn.server_status & SERVER_STATUS_IN_TRANS)
-    )
+    in_transaction = module.constants.SERVER_STATUS.SERVER_STATUS_IN_TRANS
+    driver = Driver(lambda conn: conn.open, lambda conn: bool(conn.server_status & in_transaction))
 
     def made(conn: Any, *_: Any, **__: Any) -> None:
         notes.note_connection(conn, driver, sys._getframe(2))
