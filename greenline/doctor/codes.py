@@ -30,6 +30,11 @@ UNKNOWN_DEPENDENCY = Code(
     "What waits in C cannot be patched, and the doctor's table does not have these libraries.",
     "Watch the worker's log in a test under load: it names what blocks the hub.",
 )  # fmt: skip
+OLDER_DEPENDENCY = Code(
+    "GL105", REMARK, "an older version of a dependency than was tried",
+    "The verdict of the doctor's table is of another version.",
+    "Update it, or watch the worker's log in a test under load.",
+)  # fmt: skip
 
 SHARED_LOOP = Code(
     "GL201", ERROR, "an event loop that requests share",

@@ -16,12 +16,14 @@ from importlib.metadata import packages_distributions as installed_packages
 from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from greenline import settings
 from greenline.deploy.findings import Level
 from greenline.doctor.codes import (
     BLOCKING_DEPENDENCY,
     BREAKING_DEPENDENCY,
+    OLDER_DEPENDENCY,
     UNKNOWN_DEPENDENCY,
     UNPREPARED_DEPENDENCY,
 )
@@ -170,6 +172,16 @@ def findings(project: Project, modules: Sequence[Module], facts: Facts) -> Itera
     )
     if unknown:
         yield Finding(UNKNOWN_DEPENDENCY, "", 0, ", ".join(unknown))
+    older = sorted(
+        f"{each.name} {there.version} ({each.version} was tried)"
+        for each in records()
+        if each.tried
+        and any(_own(each, uses))
+        and (there := installed(each.name)) is not None
+        and _is_older(there.version, each.version)
+    )
+    if older:
+        yield Finding(OLDER_DEPENDENCY, "", 0, ", ".join(older))
 
 
 def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
@@ -252,6 +264,16 @@ def _tried(record: Record) -> str:
 
 def _reason(record: Record) -> str:
     return record.why if record.tried else f"not tried; {record.source} says so"
+
+
+def _is_older(version: str, tried: str) -> bool:
+    """Return whether it is of an earlier major version; of 0.x, of an earlier minor one."""
+    try:
+        one, other = Version(version), Version(tried)
+    except InvalidVersion:
+        return False
+    parts = 1 if other.major else 2
+    return one.release[:parts] < other.release[:parts]
 
 
 def _is_in(name: str, module: str) -> bool:

@@ -3,8 +3,8 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from greenline.deploy.findings import Level, counted
@@ -18,6 +18,7 @@ from greenline.doctor.codes import (
     LEFT_OPEN,
     MANY_ROUND_TRIPS,
     NO_DEADLINE,
+    NO_IMPORT,
     NO_RUN,
     OUTSIDE_OF_A_POOL,
 )
@@ -38,8 +39,13 @@ MAX_BLOCKED = 0.2  # of the time: with more, the worker is slower than threads
 MAX_COMPUTING = 0.8  # of the time: with more there is nothing to gain
 MUCH_MORE = 2  # times as many requests fail: fewer may be chance
 MIN_GAIN = 0.9  # of the answers of gthread: with fewer, it is clearly slower
-MAX_STATUSES = 3
+MAX_STATUSES = MAX_PATHS = 3
 TOTAL = attrgetter("total_s")
+# What requests do is not known then, and most findings are about them.
+NO_REQUEST = (
+    "No request was seen, so it is not known whether it is ready; those of tests are seen by the "
+    "test clients of Flask (Werkzeug), Django and WebTest."
+)
 MAX_FRAMES = 4  # of a stack: so many of the application, and of what it calls
 
 
@@ -105,9 +111,8 @@ def _blocks(blocked: Iterable[Block]) -> Iterator[Finding]:
 
 def _requests(seen: Observations, *, has_memory: bool) -> Iterator[Finding]:
     requests = seen.requests
-    for path, trips in requests.trips.items():
-        if trips >= MANY_TRIPS:
-            yield Finding(MANY_ROUND_TRIPS, "", 0, f"{path}: {trips} round trips")
+    many = {path: trips for path, trips in requests.trips.items() if trips >= MANY_TRIPS}
+    yield from _of_paths(MANY_ROUND_TRIPS, many, "{} round trips")
     if requests.greenlets >= max(MIN_GREENLETS, requests.count // 10):
         what = f"{requests.greenlets} of {counted(requests.count, 'request')}"
         yield Finding(LEAVES_GREENLETS, "", 0, what)
@@ -115,9 +120,19 @@ def _requests(seen: Observations, *, has_memory: bool) -> Iterator[Finding]:
     if requests.count >= MIN_REQUESTS and grown_kib >= GROWTH_KIB * requests.count:
         each = grown_kib / requests.count
         yield Finding(GROWS, "", 0, f"{each:.0f} KiB for each of {requests.count} requests")
-    for path, longest_s in requests.longest_s.items():
-        if longest_s >= LONG_S and requests.timeout_s is None:
-            yield Finding(NO_DEADLINE, "", 0, f"{path}: {longest_s:.0f} s")
+    is_limited = requests.timeout_s is not None
+    late = {} if is_limited else {path: s for path, s in requests.longest_s.items() if s >= LONG_S}
+    yield from _of_paths(NO_DEADLINE, late, "{:.0f} s")
+
+
+def _of_paths(code: Code, values: Mapping[str, float], text: str) -> Iterator[Finding]:
+    """Yield a finding for each of the worst paths, and one for the others."""
+    # A path may have an id in it, so there may be as many as there were requests.
+    worst = sorted(values.items(), key=itemgetter(1), reverse=True)
+    for path, value in worst[:MAX_PATHS]:
+        yield Finding(code, "", 0, f"{path}: {text.format(value)}")
+    if len(worst) > MAX_PATHS:
+        yield Finding(code, "", 0, f"{counted(len(worst) - MAX_PATHS, 'path')} more")
 
 
 def _failures(trial: Trial) -> Iterator[Finding]:
@@ -220,10 +235,18 @@ def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
     computing = ""
     if computes > MAX_COMPUTING and not trial.tests:
         computing = f" It computes {computes:.0%} of the time: have a worker for each core."
+    if not changes and not _requests_of(trial):
+        return f"{NO_REQUEST}{gain}"
     if not changes:
         return f"Ready.{gain}{computing}"
     listed = " ".join(f"{code.code}: {code.fix}" for code in changes)
     return f"{_ready_after(changes)}. {listed}{gain}{computing}"
+
+
+def _requests_of(trial: Trial) -> int:
+    """Return how many requests were answered or seen."""
+    answered = trial.loads[OURS].statuses.total() if trial.loads else 0
+    return answered + sum(each.requests.count for each in trial.observed)
 
 
 def as_read(examined: Examined) -> str:
@@ -232,7 +255,7 @@ def as_read(examined: Examined) -> str:
 
     :returns: one paragraph, str; empty where a file was not read.
     """
-    if examined.unreadable:
+    if examined.unreadable or any(each.code == NO_IMPORT for each in examined.findings):
         return ""
     if not examined.lines:
         return "Not one line of the application was read: --package names an installed one."

@@ -45,6 +45,10 @@ TESTS = {
         f"{DEPENDENCIES}::test_extensions_without_a_verdict_are_named_in_one_finding",
         f"{DEPENDENCIES}::test_no_extension_that_is_unused_or_has_a_verdict_is_named",
     ),
+    "GL105": (
+        f"{DEPENDENCIES}::test_an_older_version_than_was_tried_is_a_remark",
+        f"{DEPENDENCIES}::test_an_import_is_not_found_where_it_yields_or_no_request_runs_it",
+    ),
     "GL205": (
         f"{EXAMINE}::test_unpatched_names_of_gunicorns_configuration",
         f"{EXAMINE}::test_patched_names_of_gunicorns_configuration",
@@ -123,7 +127,9 @@ def test_each_has_its_findings_and_no_others(path: Path, tmp_path: Path) -> None
     first = source.partition("\n")[0]
     facts = FACTS[first.removeprefix("# facts: ") if first.startswith("# facts: ") else ""]
     examined = examine(Project(tmp_path), facts)
-    assert sorted((each.line, each.code.code) for each in examined.findings) == expected(source)
+    # What is installed here may be older than what was tried, which is no matter of the sample.
+    found = [each for each in examined.findings if each.code.code != "GL105"]
+    assert sorted((each.line, each.code.code) for each in found) == expected(source)
     assert not examined.unreadable
 
 

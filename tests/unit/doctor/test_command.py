@@ -54,3 +54,22 @@ def test_what_is_in_no_file_has_one_for_code_scanning(
     results = json.loads(done.stdout)["runs"][0]["results"]
     places = [each["locations"][0]["physicalLocation"] for each in results]
     assert {"artifactLocation": {"uri": anchor}} in places
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "is_found"),
+    [
+        ("DATABASE_URL", "postgresql://shop@db:6432/shop", True),
+        ("PGBOUNCER_POOL_SIZE", "20", True),
+        ("DATABASE_URL", "postgresql://shop@db:5432/shop", False),
+    ],
+)
+def test_session_state_is_found_behind_a_pgbouncer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, is_found: bool
+) -> None:
+    """The environment says that there is one."""
+    (tmp_path / "app.py").write_text("def view(cursor):\n    cursor.execute('set role shop')\n")
+    monkeypatch.setenv(variable, value)
+    done = CliRunner().invoke(main, ["doctor", str(tmp_path / "app.py"), "--json"])
+    codes = [each["code"] for each in json.loads(done.stdout)["findings"]]
+    assert codes == (["GL216"] if is_found else [])

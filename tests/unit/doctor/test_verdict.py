@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from greenline.doctor import verdict
-from greenline.doctor.codes import NO_RUN, NO_TIMEOUT, SLOW_IMPORT
+from greenline.doctor.codes import NO_IMPORT, NO_RUN, NO_TIMEOUT, SLOW_IMPORT
+from greenline.doctor.examine import Examined
 from greenline.doctor.findings import Block, Finding
 from greenline.doctor.observations import Blocks, Connections, Observations, Requests, Site
 from greenline.doctor.project import Project
@@ -236,8 +237,38 @@ def test_what_is_slower_is_not_for_green_threads(sites: list[Site], ours: int, s
 
 def test_traffic_of_ones_own_measures_no_gain() -> None:
     """There is nothing to compare it with, and it says what does."""
-    said = verdict.verdict(PROJECT, Trial([seen()]), [])
+    said = verdict.verdict(PROJECT, Trial([seen(requests=Requests(1))]), [])
     assert said == "Ready. No gain was measured: --replay measures it."
+
+
+def test_it_is_not_ready_where_no_request_was_seen() -> None:
+    """Tests that ask by another client than those that are observed, or traffic that never came."""
+    trial = Trial([seen()], tests=[(0, 1.0), (0, 2.0)])
+    said = verdict.verdict(PROJECT, trial, [])
+    assert said.startswith("No request was seen, so it is not known whether it is ready")
+    assert said.endswith("Its tests take 2.0 s patched and 1.0 s as they are.")
+
+
+@pytest.mark.parametrize(
+    ("requests", "code", "worst"),
+    [
+        (Requests(9, trips={f"/{n}": 30 + n for n in range(9)}), "GL406", "/8: 38 round trips"),
+        (Requests(9, longest_s={f"/{n}": 5.0 + n for n in range(9)}), "GL409", "/8: 13 s"),
+    ],
+    ids=["trips", "long"],
+)
+def test_of_many_paths_the_worst_are_named(requests: Requests, code: str, worst: str) -> None:
+    """They may have ids in them."""
+    result = list(findings(Trial([seen(requests=requests)])))
+    assert [each.code.code for each in result] == [code] * 4
+    assert (result[0].what, result[-1].what) == (worst, "6 paths more")
+
+
+def test_what_cannot_be_imported_is_not_ready_after_one_change(tmp_path: Path) -> None:
+    """What else is wrong with it is not known."""
+    examined = Examined([Finding(NO_IMPORT, "a.py", 1, "")], lines=9, folder=tmp_path)
+    assert verdict.as_read(examined) == ""
+    assert verdict.as_read(Examined(lines=9)).startswith("Ready, as far as it was read.")
 
 
 def test_it_can_say_no() -> None:
