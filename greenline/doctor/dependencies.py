@@ -9,7 +9,7 @@ and what these need, as far as they are installed where the doctor runs. The ver
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution
 from importlib.metadata import packages_distributions as installed_packages
@@ -214,7 +214,9 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
         # A call that computes ends by itself, so it only makes the others late.
         if record.computes or not of_requests or is_left_out:
             level = Level.REMARK
-        elif level == Level.ERROR and (is_optional or not is_installed):
+        elif level == Level.ERROR and (
+            is_optional or not is_installed or not _is_loaded(own, seen.facts.loaded)
+        ):
             level = Level.WARNING
         there = "" if is_installed else f" is not installed here{_tried(record)}"
         yield _finding(code._replace(level=level), record, (of_requests or own)[0], there)
@@ -227,6 +229,11 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
         is_error = code.level == Level.ERROR and not is_done_without
         level = Level.WARNING if is_error else Level.REMARK
         yield Finding(code._replace(level=level), "", 0, what)
+
+
+def _is_loaded(uses: Iterable[Use], loaded: Collection[str]) -> bool:
+    """Return whether the application's import has loaded a file with one of *uses*, or may have."""
+    return not loaded or any(each.module.path in loaded for each in uses)
 
 
 def _named_in_strings(module: Module, imports: Sequence[Use]) -> Iterator[Use]:

@@ -135,6 +135,5 @@ def _found(module: Module, facts: Facts, *, is_configuration: bool) -> Iterator[
                 seen.add((code, line, what))
                 is_unreached = scope.is_unreached or module.function_at(line) in scope.unreached
                 is_doubtful = is_unreached and not is_configuration
-                is_lowered = is_doubtful and code.level == Level.WARNING
-                level = Level.REMARK if is_lowered else code.level
+                level = Level.REMARK if is_doubtful else code.level
                 yield Finding(code._replace(level=level), module.path, line, what)

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from greenline.doctor.module import Call, Function, Module, Scope, Site, defaults, last, walked
 
+LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 IGNORE = re.compile(r"#\s*greenline:\s*ignore\[([A-Z0-9, ]+)\]")
 
 
@@ -190,6 +191,8 @@ class _Reader:
     def _visit_all(self, nodes: list[ast.stmt], site: Site) -> None:
         for node in nodes:
             self._visit(node, site)
+            if isinstance(node, LEAVES):  # what stands behind it is never run
+                return
 
     def _visit(self, node: ast.AST, site: Site) -> None:
         module = self._module

@@ -8,7 +8,7 @@ from greenline.doctor.module import Module
 from greenline.doctor.project import preload_app
 
 PATCHES = ("gevent.monkey.patch_all", "greenline.patch.patch_all")
-OF_EVENTLET = "eventlet.monkey_patch"
+OF_EVENTLET = ("eventlet.monkey_patch", "eventlet.patcher.monkey_patch")
 # What may come before: it imports nothing that is patched.
 HARMLESS = {"gevent", "greenline", "os", "sys", "warnings", "__future__", "typing"}
 
@@ -29,7 +29,7 @@ def patched(module: Module, facts: Facts) -> Found:
     for call in module.calls:
         if call.node not in unconditional:
             continue
-        if call.name == OF_EVENTLET:
+        if call.name in OF_EVENTLET and not call.site.is_command:
             yield OTHER_HUB, call.node, f"{call.name}()"
         if call.name not in PATCHES:
             continue

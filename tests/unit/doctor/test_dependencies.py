@@ -151,6 +151,21 @@ def test_what_the_application_does_without_is_a_remark(tmp_path: Path, packages:
         assert (finding.code.code, finding.level) == ("GL101", level)
 
 
+@pytest.mark.parametrize(
+    ("loaded", "level"), [(["app.py", "more.py"], Level.ERROR), (["app.py"], Level.WARNING)]
+)
+def test_what_the_import_has_not_loaded_is_no_error(
+    loaded: list[str], level: Level, tmp_path: Path, packages: Path
+) -> None:
+    """A request may import it later, or never."""
+    install(packages, "mysqlclient")
+    (tmp_path / "app.py").write_text("import flask\n\n\ndef view():\n    import more\n")
+    (tmp_path / "more.py").write_text("import MySQLdb\n")
+    facts = Facts(loaded=frozenset(loaded), target="app.py")
+    (finding,) = examine(load(tmp_path), facts).findings
+    assert (finding.code.code, finding.path, finding.level) == ("GL101", "more.py", level)
+
+
 def test_a_distribution_with_a_malformed_requirement(tmp_path: Path, packages: Path) -> None:
     """What else it needs is read all the same: pip has installed it."""
     install(packages, "shop-base", "toml (<1pytz>=2015.4)", "mysqlclient")

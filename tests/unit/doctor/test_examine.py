@@ -220,6 +220,20 @@ def test_what_the_application_loads_serves_requests(
     assert [each.level for each in found if each.code.code == "GL213"] == levels
 
 
+@pytest.mark.parametrize(
+    ("view", "level"), [("send(5)", Level.ERROR), ("pass", Level.REMARK)], ids=["called", "not"]
+)
+def test_an_error_in_a_function_that_no_request_mentions(
+    tmp_path: Path, view: str, level: Level
+) -> None:
+    """It is a remark, as a warning is."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/app.py").write_text(f"{IN_VIEW}{view}\n")
+    (tmp_path / "shop/mail.py").write_text("import signal\ndef send(s):\n    signal.alarm(s)\n")
+    (finding,) = examine(load(tmp_path), Facts()).findings
+    assert (finding.code.code, finding.level) == ("GL208", level)
+
+
 WEB = "import flask\nfrom .mail import send, queued\nfrom . import mail\n\n\n"
 IN_VIEW = f"{WEB}@listens\ndef show():\n    "
 A_CLASS = "import requests\n\n\nclass Mail(Base):\n"
