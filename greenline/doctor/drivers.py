@@ -31,6 +31,12 @@ class Notes(Protocol):
     def note_connection(self, conn: Any, driver: Driver, frame: FrameType | None) -> None:
         """Note that the code of *frame* has made *conn*."""
 
+    def note_checkout(self, conn: Any, frame: FrameType | None) -> None:
+        """Note that the code of *frame* has got *conn* from a pool."""
+
+    def note_return(self, conn: Any) -> None:
+        """Note that *conn* has been given back to its pool."""
+
     def note_client(self, frame: FrameType | None) -> None:
         """Note that the code of *frame* makes a client, which connects for itself."""
 
@@ -42,7 +48,8 @@ def watch(notes: Notes) -> None:
     """Note what the drivers do that are imported, or will be."""
     for module, watched in (
         ("psycopg2", _psycopg2), ("psycopg", _psycopg), ("pymysql", _pymysql),
-        ("pymongo", _pymongo), ("redis", _redis),
+        ("pymongo", _pymongo), ("redis", _redis), ("psycopg2.pool", _psycopg2_pool),
+        ("sqlalchemy", _sqlalchemy),
     ):  # fmt: skip
         after_import(module, partial(watched, notes))
 
@@ -118,6 +125,30 @@ def _redis(notes: Notes, module: ModuleType) -> None:
 
     _before(ConnectionPool, "__init__", partial(_client, notes))
     _before(AbstractConnection, "send_packed_command", lambda *_, **__: notes.note_trip())
+
+
+def _psycopg2_pool(notes: Notes, module: Any) -> None:
+    for pool in (module.SimpleConnectionPool, module.ThreadedConnectionPool):
+        getconn = pool.getconn
+
+        @wraps(getconn)
+        def getting(*args: Any, getconn: Any = getconn, **kwargs: Any) -> Any:
+            conn = getconn(*args, **kwargs)
+            notes.note_checkout(conn, sys._getframe(1))
+            return conn
+
+        pool.getconn = getting
+        _before(pool, "putconn", lambda _, conn, *args, **kwargs: notes.note_return(conn))
+
+
+def _sqlalchemy(notes: Notes, module: ModuleType) -> None:
+    from sqlalchemy import event
+    from sqlalchemy.pool import Pool
+
+    event.listen(
+        Pool, "checkout", lambda _, record, *__: notes.note_checkout(record, sys._getframe())
+    )
+    event.listen(Pool, "checkin", lambda _, record: notes.note_return(record))
 
 
 def _client(notes: Notes, *_: Any, **__: Any) -> None:

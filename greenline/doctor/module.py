@@ -120,7 +120,8 @@ class Site:
     @property
     def is_at_import(self) -> bool:
         """Whether it runs when the module is imported."""
-        return self.scope.function is None and not self.is_script
+        is_later = self.scope.function is not None or isinstance(self.scope.node, ast.Lambda)
+        return not is_later and not self.is_script
 
 
 @dataclass(frozen=True)

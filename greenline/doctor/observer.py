@@ -71,6 +71,10 @@ class Observer:
         # Of a connection, the request that has used it last: a pool gives it to another one.
         self._users: weakref.WeakKeyDictionary[Any, _Request] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
+        # What a request has got from a pool and not given back yet.
+        self._held: weakref.WeakKeyDictionary[Any, tuple[str, _Request]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._clients: Counter[str] = Counter()  # by the line that makes them
         self._reported: weakref.WeakSet[Any] = weakref.WeakSet()
         self._left: weakref.WeakSet[Any] | None = None  # of the requests of test clients
@@ -93,6 +97,7 @@ class Observer:
         """Stop, and return what was seen."""
         requests = self._requests
         self._note_left(self._left or ())
+        self._note_held()
         # A single one may be kept for all requests, and made when the first needs it.
         again = (each for each in self._clients.items() if each[1] > 1)
         self._connections.outside.update(dict(again))
@@ -145,12 +150,20 @@ class Observer:
             self._left.update(request.made)
             return
         self._note_left(request.made)
+        self._note_held(request)
         self._look_at_transactions(request)
 
     def _note_left(self, connections: Iterable[Any]) -> None:
         for conn in connections:
             place, driver = self._made[conn]
             self._connections.left_open[place] += driver.is_open(conn)
+
+    def _note_held(self, request: _Request | None = None) -> None:
+        """Note what *request* has not given back to a pool. Default: what none has."""
+        for conn, (place, holder) in list(self._held.items()):
+            if request is None or holder is request:
+                del self._held[conn]
+                self._connections.left_open[place] += 1
 
     def _look_at_transactions(self, request: _Request | None = None) -> None:
         """Look at the connections that *request* has used last. Default: at all."""
@@ -182,6 +195,15 @@ class Observer:
             if not settings.POOL.read() and not is_pooled(frame):
                 self._connections.outside[place] += 1
                 maker.made.add(conn)
+
+    def note_checkout(self, conn: Any, frame: FrameType | None) -> None:
+        """Note that the code of *frame* has got *conn* from a pool."""
+        if (holder := self._in_progress.get(getcurrent())) is not None:
+            self._held[conn] = _place(frame), holder
+
+    def note_return(self, conn: Any) -> None:
+        """Note that *conn* has been given back to its pool."""
+        self._held.pop(conn, None)
 
     def note_client(self, frame: FrameType | None) -> None:
         """Note that the code of *frame* makes a client, which connects for itself."""

@@ -321,6 +321,49 @@ def test_pymysql_is_observed(shop: Path, tmp_path_factory: pytest.TempPathFactor
     ]  # fmt: skip
 
 
+POOLS = """\
+import os
+import psycopg2
+from psycopg2.pool import SimpleConnectionPool, ThreadedConnectionPool
+from sqlalchemy import create_engine, text
+from werkzeug.test import Client
+
+url = os.environ["DATABASE_URL"]
+simple, threaded = SimpleConnectionPool(0, 5, url), ThreadedConnectionPool(0, 5, url)
+engine = create_engine("postgresql+psycopg2://", creator=lambda: psycopg2.connect(url))
+kept = []
+
+
+def app(environ, start_response):
+    if environ["PATH_INFO"] == "/leak":
+        kept.append(simple.getconn())
+        kept.append(threaded.getconn())
+        kept.append(engine.connect())
+    else:
+        simple.putconn(simple.getconn())
+        threaded.putconn(threaded.getconn())
+        with engine.connect() as conn:
+            conn.execute(text("select 1"))
+    start_response("200 OK", [])
+    return []
+
+
+for path in ("/", "/leak", "/leak", "/"):
+    Client(app).get(path)
+"""
+
+
+def test_what_is_not_given_back_to_a_pool_is_found(shop: Path, empty_database: str) -> None:
+    """At the line that has got it; an idle connection of a pool is none."""
+    (shop / "checks.py").write_text(POOLS)
+    command = f"{sys.executable} checks.py"
+    found = result(doctor(shop, "--run", command, DATABASE_URL=empty_database))
+    left = [each for each in found["findings"] if each["code"] == "GL404"]
+    assert sorted((each["line"], each["what"]) for each in left) == [
+        (line, "2 times") for line in (15, 16, 17)
+    ]
+
+
 def test_requests_that_do_nothing_wrong(shop: Path, empty_database: str) -> None:
     """A connection of a pool, a committed transaction, a thread that ends; and the tests pass."""
     (shop / "good.py").write_text(
