@@ -168,6 +168,7 @@ def _examine(
         examined.verdict = verdict.as_read(examined)
     else:
         examined.blocks = verdict.blocks(project, tried)
+        examined.requests = [each.requests for each in tried.observed]
         examined.add(project, verdict.findings(project, tried, examined.blocks))
         examined.verdict = verdict.verdict(project, tried, examined.findings)
     return examined

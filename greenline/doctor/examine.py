@@ -9,6 +9,7 @@ from greenline.deploy.findings import Level
 from greenline.doctor import dependencies, jobs
 from greenline.doctor.findings import Block, Code, Facts, Finding, Found
 from greenline.doctor.module import Module
+from greenline.doctor.observations import Requests
 from greenline.doctor.project import PYPROJECT, Project
 from greenline.doctor.reader import read
 from greenline.doctor.rules import RULES
@@ -40,6 +41,7 @@ class Examined:
     :param import_s: how long the application's import took, float seconds; None: it was not
         imported.
     :param blocks: what has blocked the hub in a run, whether it is a finding or not.
+    :param requests: what the requests of a run have done, by process.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -53,6 +55,7 @@ class Examined:
     anchor: str = PYPROJECT
     import_s: float | None = None
     blocks: list[Block] = field(default_factory=list)
+    requests: list[Requests] = field(default_factory=list)
 
     def add(self, project: Project, findings: Iterable[Finding]) -> None:
         """Add findings, unless a comment at their line or the project ignores them."""

@@ -106,6 +106,7 @@ def as_json(examined: Examined) -> str:
         "lines": examined.lines,
         "import_s": examined.import_s,
         "blocks": [{**asdict(each), "stack": _frames(each.stack)} for each in examined.blocks],
+        "requests": [asdict(each) for each in examined.requests],
         "verdict": examined.verdict,
     }
     return msgspec.json.format(msgspec.json.encode(document)).decode()

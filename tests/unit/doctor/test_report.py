@@ -17,6 +17,7 @@ from greenline.doctor import report
 from greenline.doctor.codes import BLOCKS, NO_TIMEOUT, SHARED_LOOP, STARTS_AT_IMPORT
 from greenline.doctor.examine import BY_COMMENT, Examined
 from greenline.doctor.findings import Block, Finding
+from greenline.doctor.observations import Requests
 from tests.helpers.support import CHECKOUT
 
 
@@ -39,6 +40,7 @@ def examined() -> Examined:
         note="not installed: flask",
         anchor="shop/wsgi.py",
         import_s=1.234,
+        requests=[Requests(9, {"/": 0.5}, {"/": 3}, greenlets=1, grown_kib=20)],
         blocks=[
             Block("a.py", 2, "driver", True, 1, 0.25, 0.25, (("a.py", 2, "index"),)),
             Block("b.py", 3, "the application", False, 2, 0.5, 0.3, ()),
@@ -100,6 +102,12 @@ def test_for_programs(examined: Examined) -> None:
         "path": "a.py", "line": 2, "library": "driver", "waits": True, "count": 1, "total_s": 0.25,
         "longest_s": 0.25, "stack": [{"path": "a.py", "line": 2, "function": "index"}],
     }  # fmt: skip
+    assert document["requests"] == [
+        {
+            "count": 9, "longest_s": {"/": 0.5}, "trips": {"/": 3}, "greenlets": 1, "grown_kib": 20,
+            "timeout_s": None,
+        }
+    ]  # fmt: skip
 
 
 def test_for_code_scanning(examined: Examined) -> None:
