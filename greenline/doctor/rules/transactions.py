@@ -47,7 +47,9 @@ BEGINS = re.compile(
     rf"{OWN}(?:\.cursor\(\))?\.(?:execute|executemany)"
     rf"|(?:{ORM})\.(?:execute|flush|get|get_one|merge|query|refresh|scalars?)"
 )
-ENDS = re.compile(rf"(?:{OWN}|{ORM})\.(?:commit|rollback|close|remove)")
+ENDS = re.compile(
+    rf"(?:{OWN}|{ORM})\.(?:commit|rollback|close|remove)|psycopg2\.pool\.\w+\(\)\.putconn"
+)
 NO_AUTOCOMMIT = "keyword(arg='autocommit', value=constant(value=false))"
 LEAVES = (ast.Return, ast.Raise, ast.Continue)
 ATOMIC_REQUESTS = re.compile(r"'ATOMIC_REQUESTS'(?:: |\] = )True")
@@ -99,7 +101,7 @@ def _is_of_a_view(module: Module, call: Call) -> bool:
 
 
 def _between(module: Module) -> Iterator[Call]:
-    """Yield what waits between a statement and the commit() after it, in one function."""
+    """Yield what waits between a statement and a commit() or putconn(), in one function."""
     if not any(BEGINS.fullmatch(call.name) for call in module.calls):
         return
     # Each statement may stand alone.
@@ -118,7 +120,8 @@ def _between(module: Module) -> Iterator[Call]:
                 each.name for each in calls[:at] if not _waits(each) and _may_precede(each, call)
             ]
             is_committed = any(
-                each.name.endswith(".commit") and _may_precede(call, each) for each in calls[at:]
+                each.name.endswith((".commit", ".putconn")) and _may_precede(call, each)
+                for each in calls[at:]
             )
             if before and BEGINS.fullmatch(before[-1]) and is_committed:
                 yield call
