@@ -19,6 +19,10 @@ from greenline.doctor.rules.transactions import has_atomic_requests
 
 BY_COMMENT = "a comment at the line"  # the reason for which a finding is ignored
 SOCKET_TIMEOUT = "socket.setdefaulttimeout"
+# What a finding is where it is not known whether a request runs it.
+LOWERED = {
+    Level.ERROR: Level.WARNING, Level.WARNING: Level.REMARK, Level.REMARK: Level.REMARK,
+}  # fmt: skip
 
 
 @dataclass
@@ -138,5 +142,5 @@ def _found(module: Module, facts: Facts, *, is_configuration: bool) -> Iterator[
                 seen.add((code, line, what))
                 is_unreached = scope.is_unreached or module.function_at(line) in scope.unreached
                 is_doubtful = is_unreached and not is_configuration
-                level = Level.REMARK if is_doubtful else code.level
+                level = LOWERED[code.level] if is_doubtful else code.level
                 yield Finding(code._replace(level=level), module.path, line, what)

@@ -59,7 +59,7 @@ def test_the_broken_examples() -> None:
         [BIN / "greenline", "doctor", "examples/broken"],
         cwd=CHECKOUT, env=environ({}), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert "\n2 errors, 5 warnings, 1 remark, in " in done.stdout
+    assert "\n1 error, 6 warnings, 1 remark, in " in done.stdout
     assert done.returncode == 1
 
 

@@ -221,12 +221,12 @@ def test_what_the_application_loads_serves_requests(
 
 
 @pytest.mark.parametrize(
-    ("view", "level"), [("send(5)", Level.ERROR), ("pass", Level.REMARK)], ids=["called", "not"]
+    ("view", "level"), [("send(5)", Level.ERROR), ("pass", Level.WARNING)], ids=["called", "not"]
 )
 def test_an_error_in_a_function_that_no_request_mentions(
     tmp_path: Path, view: str, level: Level
 ) -> None:
-    """It is a remark, as a warning is."""
+    """It is a warning, as a warning is a remark."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/app.py").write_text(f"{IN_VIEW}{view}\n")
     (tmp_path / "shop/mail.py").write_text("import signal\ndef send(s):\n    signal.alarm(s)\n")
