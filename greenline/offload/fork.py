@@ -49,7 +49,7 @@ def install() -> None:
     _session = os.getsid(0)
     _worker_end, _worker_life = os.pipe()
     _worker_end_id = os.fstat(_worker_end).st_ino
-    os.register_at_fork(after_in_child=_begin_child)
+    os.register_at_fork(before=_catch_ends, after_in_child=_begin_child)
     # Not at the top: imported in the arbiter, these would keep unpatched functions.
     import gevent.subprocess
 
@@ -78,6 +78,14 @@ def end(error: BaseException | None) -> NoReturn:
             flush()
     # Not sys.exit(): the worker's own exit handlers and clean-up must not run here.
     os._exit(status)
+
+
+def _catch_ends() -> None:
+    """Have libev catch SIGCHLD: gevent does so after the first fork, when its child may be over."""
+    hub = get_hub_if_exists()
+    loop: Any = None if hub is None else hub.loop
+    if loop is not None and loop.default:
+        loop.install_sigchld()
 
 
 def _fork_for_exec(fork: Callable[[], int]) -> int:

@@ -41,6 +41,26 @@ main = lambda: None
     assert lines == ["another here", "locked", "status 0", "joined here"]
 
 
+def test_a_first_child_that_ends_at_once_is_noticed() -> None:
+    """Before gevent watches it: the worker is stopped meanwhile, as on a busy machine."""
+    lines = run("""
+import gevent.os
+from gevent.monkey import get_original
+fork_ = gevent.os._raw_fork
+
+def fork_slowly():
+    child = fork_()
+    if child:
+        get_original("time", "sleep")(0.5)
+    return child
+
+gevent.os._raw_fork = fork_slowly
+
+main = lambda: in_child(lambda: None)
+""")
+    assert lines == ["status 0"]
+
+
 def test_a_child_has_all_of_gevent_for_itself() -> None:
     """Threads, locks that had waiters, timers, names, processes, asyncio and a child of its own."""
     lines = run("""
