@@ -66,10 +66,9 @@ def run_for(
     """
     Ask *urls* in turn for *seconds* from *clients* at once, and wait for what is in progress then.
 
-    An answer without *marker* in its body is "differs". ``{client}`` in a header and in
-    the *marker* is the number of the client, in four digits, ``{number}`` in a *body* that of the
-    request, in eight. With a *body* it is
-    posted, and nothing is asked for what that made.
+    An answer without *marker* in its body is "differs". ``{client}`` in a header and in the
+    *marker* is the number of the client, in four digits, ``{number}`` in a *body* that of the
+    request, in eight. With a *body* it is posted, and nothing is asked for what that made.
     """
     command = [find(), "-for", f"{seconds}s", "-c", str(clients), "-t", f"{timeout_s}s"]
     command += ["-marker", marker]

@@ -81,23 +81,15 @@ def _psycopg(notes: Notes, module: Any) -> None:
     driver = Driver(
         lambda conn: not conn.closed, lambda conn: conn.info.transaction_status in open_ones
     )
-
-    def made(conn: Any, *_: Any, **__: Any) -> None:
-        notes.note_connection(conn, driver, sys._getframe(2))
-
     # The application may have bound psycopg.connect(), and may have a class of its own.
-    _before(module.Connection, "__init__", made)
+    _before(module.Connection, "__init__", partial(_made, notes, driver))
     _before(module.Connection, "wait", lambda conn, *_, **__: notes.note_trip(conn))
 
 
 def _pymysql(notes: Notes, module: Any) -> None:
     in_transaction = module.constants.SERVER_STATUS.SERVER_STATUS_IN_TRANS
     driver = Driver(lambda conn: conn.open, lambda conn: bool(conn.server_status & in_transaction))
-
-    def made(conn: Any, *_: Any, **__: Any) -> None:
-        notes.note_connection(conn, driver, sys._getframe(2))
-
-    _before(module.connections.Connection, "__init__", made)
+    _before(module.connections.Connection, "__init__", partial(_made, notes, driver))
     _before(
         module.connections.Connection, "_execute_command", lambda conn, *_: notes.note_trip(conn)
     )
@@ -149,6 +141,10 @@ def _sqlalchemy(notes: Notes, module: ModuleType) -> None:
         Pool, "checkout", lambda _, record, *__: notes.note_checkout(record, sys._getframe())
     )
     event.listen(Pool, "checkin", lambda _, record: notes.note_return(record))
+
+
+def _made(notes: Notes, driver: Driver, conn: Any, *_: Any, **__: Any) -> None:
+    notes.note_connection(conn, driver, sys._getframe(2))
 
 
 def _client(notes: Notes, *_: Any, **__: Any) -> None:

@@ -113,6 +113,14 @@ def codes(document: dict[str, Any]) -> list[tuple[str, int]]:
     return sorted((each["code"], each["line"]) for each in document["findings"])
 
 
+def of_connections(document: dict[str, Any]) -> list[tuple[str, int, str]]:
+    return sorted(
+        (each["code"], each["line"], each["what"].partition(": ")[0])
+        for each in document["findings"]
+        if each["code"] in {"GL403", "GL404", "GL405", "GL406"}
+    )
+
+
 def log(folder: Path, *requests: str) -> str:
     (folder / "access.log").write_text("".join(map(LINE.format, requests)))
     return "access.log"
@@ -258,11 +266,7 @@ def test_other_drivers_are_observed(
     with Redis() as server:
         more = {"PYTHONPATH": libraries, "REDIS_PORT": str(server.port)}
         found = result(doctor(shop, "--run", command, DATABASE_URL=empty_database, **more))
-    assert sorted(
-        (each["code"], each["line"], each["what"].partition(": ")[0])
-        for each in found["findings"]
-        if each["code"] in {"GL403", "GL404", "GL405", "GL406"}
-    ) == [
+    assert of_connections(found) == [
         ("GL403", 12, "1 time"), ("GL403", 16, "1 time"), ("GL403", 19, "2 times"),
         ("GL404", 16, "1 time"), ("GL405", 16, "1 time"), ("GL406", 0, "/gets"),
         ("GL406", 0, "/many"),
@@ -311,11 +315,7 @@ def test_pymysql_is_observed(shop: Path, tmp_path_factory: pytest.TempPathFactor
     with mariadb() as address:
         more = {"PYTHONPATH": libraries, "MARIADB": address}
         found = result(doctor(shop, "--run", command, **more))
-    assert sorted(
-        (each["code"], each["line"], each["what"].partition(": ")[0])
-        for each in found["findings"]
-        if each["code"] in {"GL403", "GL404", "GL405", "GL406"}
-    ) == [
+    assert of_connections(found) == [
         ("GL403", 10, "2 times"), ("GL404", 10, "1 time"), ("GL405", 10, "1 time"),
         ("GL406", 0, "/many"),
     ]  # fmt: skip
