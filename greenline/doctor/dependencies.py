@@ -9,7 +9,7 @@ and what these need, as far as they are installed where the doctor runs. The ver
 import ast
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution
 from importlib.metadata import packages_distributions as installed_packages
@@ -99,12 +99,14 @@ class Use(NamedTuple):
     :param name: the dotted name that is imported, str.
     :param is_at_import: it happens when the file is imported, or in a hook of gunicorn.conf.py
         that the arbiter calls, bool.
+    :param is_in_string: a framework imports it for a string of the file, bool. Default: no.
     """
 
     module: Module
     line: int
     name: str
     is_at_import: bool
+    is_in_string: bool = False
 
     @property
     def is_of_requests(self) -> bool:
@@ -211,15 +213,15 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
         return
     if own:
         level = code.level
+        calling = list(_calling(record, of_requests, seen))
         # A call that computes ends by itself, so it only makes the others late.
         if record.computes or not of_requests or is_left_out:
             level = Level.REMARK
-        elif level == Level.ERROR and (
-            is_optional or not is_installed or not _is_loaded(own, seen.facts.loaded)
-        ):
+        elif level == Level.ERROR and (is_optional or not is_installed or not calling):
             level = Level.WARNING
         there = "" if is_installed else f" is not installed here{_tried(record)}"
-        yield _finding(code._replace(level=level), record, (of_requests or own)[0], there)
+        use = (calling or of_requests or own)[0]
+        yield _finding(code._replace(level=level), record, use, there)
     elif name in seen.required and not record.computes:
         # Another library may need it: whether a request uses it is not known.
         what = f"{record.name} is required, and not imported here: {_reason(record)}"
@@ -231,9 +233,23 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
         yield Finding(code._replace(level=level), "", 0, what)
 
 
-def _is_loaded(uses: Iterable[Use], loaded: Collection[str]) -> bool:
-    """Return whether the application's import has loaded a file with one of *uses*, or may have."""
-    return not loaded or any(each.module.path in loaded for each in uses)
+def _calling(record: Record, uses: Iterable[Use], seen: _Seen) -> Iterator[Use]:
+    """
+    Yield the *uses* in files where a request may call something of the library.
+
+    What gets its module as an argument may call it, and so may a framework for a string. Of a file that the application's import has not loaded, it is
+    not known whether a request imports it later.
+    """
+    files = {
+        call.site.scope.top
+        for call in seen.calls
+        if call.site.is_of_requests
+        and (_is_of(record, call.name) or not call.arguments().isdisjoint(record.modules))
+    }
+    for each in uses:
+        is_called = each.is_in_string or each.module.scopes[each.module.tree] in files
+        if is_called and (not seen.facts.loaded or each.module.path in seen.facts.loaded):
+            yield each
 
 
 def _named_in_strings(module: Module, imports: Sequence[Use]) -> Iterator[Use]:
@@ -243,14 +259,14 @@ def _named_in_strings(module: Module, imports: Sequence[Use]) -> Iterator[Use]:
     for node, text, site in module.strings:
         found = URL.match(text)
         if found and (name := drivers.get(found[1] or found[2])) and not site.is_script:
-            yield Use(module, node.lineno, name, is_at_import=False)
+            yield Use(module, node.lineno, name, is_at_import=False, is_in_string=True)
     for pairs, site in module.dicts:
         for key, value in zip(pairs.keys, pairs.values, strict=True):
             if getattr(key, "value", None) not in BACK_END_KEYS or site.is_script:
                 continue
             for each in ast.walk(value):
                 if name := BACK_ENDS.get(str(getattr(each, "value", ""))):
-                    yield Use(module, value.lineno, name, is_at_import=False)
+                    yield Use(module, value.lineno, name, is_at_import=False, is_in_string=True)
 
 
 def _finding(code: Code, record: Record, use: Use, there: str = "") -> Finding:
@@ -262,7 +278,11 @@ def _finding(code: Code, record: Record, use: Use, there: str = "") -> Finding:
 
 def _own(record: Record, uses: Iterable[Use]) -> Iterator[Use]:
     """Yield the uses of the library by first-party code."""
-    return (each for each in uses if any(_is_in(each.name, one) for one in record.modules))
+    return (each for each in uses if _is_of(record, each.name))
+
+
+def _is_of(record: Record, name: str) -> bool:
+    return any(_is_in(name, one) for one in record.modules)
 
 
 def _tried(record: Record) -> str:

@@ -118,6 +118,13 @@ class Site:
         )
 
     @property
+    def is_of_requests(self) -> bool:
+        """Whether a request may run it, or the import of a file that requests import."""
+        top = self.scope.top
+        is_unreached = top.is_unreached or not top.unreached.isdisjoint(self.scope.functions())
+        return not (self.is_command or is_unreached)
+
+    @property
     def is_at_import(self) -> bool:
         """Whether it runs when the module is imported."""
         is_later = self.scope.function is not None or isinstance(self.scope.node, ast.Lambda)
@@ -137,6 +144,11 @@ class Call:
     node: ast.Call
     name: str
     site: Site
+
+    def arguments(self) -> set[str]:
+        """Return the dotted names of its arguments, as far as they are known."""
+        given = (*self.node.args, *(each.value for each in self.node.keywords))
+        return {_name_of(each, self.site.scope) for each in given}
 
     def has(self, *keywords: str) -> bool:
         """Return whether one of *keywords* is given and not None, or may be in ``**``."""

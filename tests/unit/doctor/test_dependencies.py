@@ -112,7 +112,7 @@ def test_an_import_is_not_found_where_it_yields_or_no_request_runs_it(
 
 def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -> None:
     """The first import; it is an error where the library is installed, and not optional."""
-    source = "import os\nimport MySQLdb\n"
+    source = "import os\nimport MySQLdb\npool = PooledDB(MySQLdb)\n"
     (finding,) = examined(tmp_path, app=source).findings
     assert (finding.path, finding.line, finding.level) == ("app.py", 2, Level.WARNING)
     assert finding.what.startswith("mysqlclient is not installed here, and version 2.")
@@ -130,7 +130,7 @@ def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -
 @pytest.mark.parametrize("job", ["tasks", "plugin"])
 def test_a_library_of_which_no_request_is_known(tmp_path: Path, packages: Path, job: str) -> None:
     """It is a remark: nobody has installed an optional one, or only jobs and plugins import it."""
-    source, lines = "import MySQLdb\n", "flask\nmysqlclient\n"
+    source, lines = "import MySQLdb\npool = PooledDB(MySQLdb)\n", "flask\nmysqlclient\n"
     (finding,) = examined(tmp_path, app=source).findings
     assert finding.level == Level.WARNING
     (tmp_path / "requirements.txt").write_text("flask\n")
@@ -164,8 +164,31 @@ def test_what_the_import_has_not_loaded_is_no_error(
     """A request may import it later, or never."""
     install(packages, "mysqlclient")
     (tmp_path / "app.py").write_text("import flask\n\n\ndef view():\n    import more\n")
-    (tmp_path / "more.py").write_text("import MySQLdb\n")
+    (tmp_path / "more.py").write_text("import MySQLdb\npool = PooledDB(MySQLdb)\n")
     facts = Facts(loaded=frozenset(loaded), target="app.py")
+    (finding,) = examine(load(tmp_path), facts).findings
+    assert (finding.code.code, finding.path, finding.level) == ("GL101", "more.py", level)
+
+
+@pytest.mark.parametrize(
+    ("code", "level"),
+    [
+        ("def view():\n    return MySQLdb.connect()\n", Level.ERROR),
+        ("pool = PooledDB(creator=MySQLdb)\n", Level.ERROR),
+        ("def is_late(error):\n    return isinstance(error, MySQLdb.Error)\n", Level.WARNING),
+        ("def unmentioned():\n    return MySQLdb.connect()\n", Level.WARNING),
+        ("@app.cli.command()\ndef load():\n    MySQLdb.connect()\n", Level.WARNING),
+        ("def load():\n    MySQLdb.connect()\n\nThread(target=load)\n", Level.WARNING),
+    ],
+)
+def test_what_no_request_is_known_to_call_is_no_error(
+    code: str, level: Level, tmp_path: Path, packages: Path
+) -> None:
+    """Another library may call it all the same."""
+    install(packages, "mysqlclient")
+    (tmp_path / "app.py").write_text("import flask\nimport more\nmore.view, more.is_late\n")
+    (tmp_path / "more.py").write_text(f"import MySQLdb\n{code}")
+    facts = Facts(loaded=frozenset(["app.py", "more.py"]), target="app.py")
     (finding,) = examine(load(tmp_path), facts).findings
     assert (finding.code.code, finding.path, finding.level) == ("GL101", "more.py", level)
 
