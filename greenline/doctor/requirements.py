@@ -1,11 +1,13 @@
 """
 Find what a project declares that it needs, in the files that pip, uv, Poetry and Pipenv read, and
-what of it is installed where the doctor runs.
+what of it is installed where the doctor runs. setup.py is read and not run: what it computes is not
+known.
 
 Groups and optional dependencies count, since which of them are installed is not known. A file
 that cannot be read declares nothing: the tools that install from it say what is wrong with it.
 """
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -20,6 +22,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from greenline.doctor.project import PYPROJECT
+from greenline.doctor.reader import parse
 
 REQUIREMENTS = ("requirements*.txt", "requirements/*.txt")
 # Words of the names of those that no service is installed from.
@@ -27,7 +30,7 @@ NOT_SERVING = {
     "ci", "constraints", "dev", "devel", "develop", "development", "doc", "docs", "lint", "local",
     "test", "testing", "tests",
 }  # fmt: skip
-SETUP, PIPFILE = "setup.cfg", "Pipfile"
+SETUP, SCRIPT, PIPFILE = "setup.cfg", "setup.py", "Pipfile"
 # Comments, options such as --hash, and the backslash of a continued line.
 NOT_THE_REQUIREMENT = re.compile(r"(?:^|\s)#|\s--|\s*\\$")
 INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(\S.*)")
@@ -37,7 +40,7 @@ def declared(folder: Path, *, with_groups: bool = True) -> Iterator[str]:
     """
     Yield the requirements of a project, as PEP 508 writes them, and maybe lines that are none.
 
-    :param folder: where its pyproject.toml, setup.cfg and files of requirements are.
+    :param folder: where its pyproject.toml, setup.cfg, setup.py and files of requirements are.
     :param with_groups: those of groups and optional dependencies, too, bool. Default True.
     """
     with suppress(OSError, ValueError):
@@ -51,6 +54,8 @@ def declared(folder: Path, *, with_groups: bool = True) -> Iterator[str]:
         parser = ConfigParser(interpolation=None)
         parser.read_string((folder / SETUP).read_text(encoding="utf-8"))
         yield from parser.get("options", "install_requires", fallback="").splitlines()
+    with suppress(OSError, SyntaxError):
+        yield from _of_script(parse((folder / SCRIPT).read_bytes()))
     read = set[Path]()
     for path in sorted(each for pattern in REQUIREMENTS for each in folder.glob(pattern)):
         if NOT_SERVING.isdisjoint(re.split(r"\W|_", path.stem.lower())):
@@ -108,6 +113,23 @@ def _of_table(dependencies: dict[str, Any]) -> Iterator[str]:
         extras = ",".join(given.get("extras", ())) if isinstance(given, dict) else ""
         markers = given.get("markers") if isinstance(given, dict) else None
         yield f"{name}[{extras}]" + (f"; {markers}" if markers else "")
+
+
+def _of_script(tree: ast.Module) -> Iterator[str]:
+    """Yield the strings of install_requires, which is a list there or the name of one."""
+    lists = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "install_requires":
+            value = lists.get(node.value.id) if isinstance(node.value, ast.Name) else node.value
+            for each in value.elts if isinstance(value, ast.List | ast.Tuple) else ():
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    yield each.value
 
 
 def _of_file(path: Path, read: set[Path]) -> Iterator[str]:

@@ -32,6 +32,10 @@ SERVICES = re.compile(
     | urllib\.request\.urlopen | urllib3\.PoolManager\(\)\.(?:request|urlopen)
     | smtplib\.SMTP(?:_SSL)?\(\)\.(?:send_message|sendmail)
     | django\.core\.mail\.(?:send_mail|send_mass_mail|mail_admins|mail_managers)
+    # What only makes an object or signs a URL sends nothing.
+    | boto3\.(?:client|resource)\(\)(?:\.\w+\(\))*
+      \.(?!can_|close|generate_|get_paginator|get_waiter|[A-Z])\w+
+    | stripe\.(?:\w+\.)*\w+\.(?:cancel|capture|confirm|create|delete|list|modify|retrieve|search)
     | subprocess\.(?:run|call|check_call|check_output) | os\.system
     """,
     re.VERBOSE,

@@ -31,6 +31,17 @@ install_requires =
     one>=1
     two ; python_version < "4"
 """
+SCRIPT = """
+from setuptools import setup
+
+setup(name="shop", install_requires=["one>=1", "two ; python_version < '4'", *more()])
+"""
+BY_NAME = """
+import setuptools
+
+needed = ("one>=1", "two")
+setuptools.setup(name="shop", install_requires=needed)
+"""
 PIPFILE = """
 [packages]
 one = "*"
@@ -50,9 +61,11 @@ def names(folder: Path) -> list[str]:
         ("pyproject.toml", PROJECT, ["one", "two", "three", "four"]),
         ("pyproject.toml", POETRY, ["one", "two", "three", "four"]),
         ("setup.cfg", SETUP, ["one", "two"]),
+        ("setup.py", SCRIPT, ["one", "two"]),
+        ("setup.py", BY_NAME, ["one", "two"]),
         ("Pipfile", PIPFILE, ["one", "two"]),
     ],
-    ids=["project", "poetry", "setup.cfg", "Pipfile"],
+    ids=["project", "poetry", "setup.cfg", "setup.py", "setup.py by name", "Pipfile"],
 )
 def test_what_each_tool_reads(tmp_path: Path, file: str, text: str, expected: list[str]) -> None:
     """All groups and extras, and nothing that is not a requirement."""
@@ -94,6 +107,6 @@ def test_files_of_pip_by_their_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[", "[project]\ndependencies = 1\n", "project = 1\n", "\xff"])
 def test_what_cannot_be_read_declares_nothing(tmp_path: Path, text: str) -> None:
     """In any of the files."""
-    for name in ("pyproject.toml", "setup.cfg"):
+    for name in ("pyproject.toml", "setup.cfg", "setup.py"):
         (tmp_path / name).write_text(text, "latin-1")
     assert names(tmp_path) == []
