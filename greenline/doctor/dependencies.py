@@ -237,8 +237,8 @@ def _calling(record: Record, uses: Iterable[Use], seen: _Seen) -> Iterator[Use]:
     """
     Yield the *uses* in files where a request may call something of the library.
 
-    What gets its module as an argument may call it, and so may a framework for a string. Of a file that the application's import has not loaded, it is
-    not known whether a request imports it later.
+    What gets its module as an argument may call it, and so may a framework for a string. Of a file
+    that the application's import has not loaded, it is not known whether a request imports it.
     """
     files = {
         call.site.scope.top

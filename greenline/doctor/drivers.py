@@ -40,6 +40,9 @@ class Notes(Protocol):
     def note_client(self, frame: FrameType | None) -> None:
         """Note that the code of *frame* makes a client, which connects for itself."""
 
+    def note_connection_of_django(self) -> None:
+        """Note that Django connects, to close the connection at the end of the request."""
+
     def note_trip(self, conn: Any = None) -> None:
         """Note a round trip, of *conn* where it is one that was noted."""
 
@@ -49,7 +52,7 @@ def watch(notes: Notes) -> None:
     for module, watched in (
         ("psycopg2", _psycopg2), ("psycopg", _psycopg), ("pymysql", _pymysql),
         ("pymongo", _pymongo), ("redis", _redis), ("psycopg2.pool", _psycopg2_pool),
-        ("sqlalchemy", _sqlalchemy),
+        ("sqlalchemy", _sqlalchemy), ("django.db.backends.base.base", _django),
     ):  # fmt: skip
         after_import(module, partial(watched, notes))
 
@@ -141,6 +144,17 @@ def _sqlalchemy(notes: Notes, module: ModuleType) -> None:
         Pool, "checkout", lambda _, record, *__: notes.note_checkout(record, sys._getframe())
     )
     event.listen(Pool, "checkin", lambda _, record: notes.note_return(record))
+
+
+def _django(notes: Notes, module: Any) -> None:
+    def connecting(wrapper: Any) -> None:
+        vendor, is_ours = wrapper.vendor, wrapper.__module__.startswith("greenline.")
+        is_pooled = is_ours or (settings.POOL.read() and vendor == "postgresql")
+        is_closed = wrapper.settings_dict["CONN_MAX_AGE"] == 0  # at the request's end
+        if is_closed and vendor != "sqlite" and not is_pooled:
+            notes.note_connection_of_django()
+
+    _before(module.BaseDatabaseWrapper, "connect", connecting)
 
 
 def _made(notes: Notes, driver: Driver, conn: Any, *_: Any, **__: Any) -> None:

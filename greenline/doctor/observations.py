@@ -74,11 +74,13 @@ class Connections:
     :param left_open: the connections of these that were open when the request had ended.
     :param in_transaction: those with an open transaction when the request had ended that has used
         them last.
+    :param of_django: how many Django has made in requests whose end closes them, int.
     """
 
     outside: dict[str, int] = field(default_factory=dict)
     left_open: dict[str, int] = field(default_factory=dict)
     in_transaction: dict[str, int] = field(default_factory=dict)
+    of_django: int = 0
 
 
 @dataclass

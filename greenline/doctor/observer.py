@@ -179,6 +179,10 @@ class Observer:
         if getcurrent() in self._in_progress:
             self._begun.add(greenlet)
 
+    def note_connection_of_django(self) -> None:
+        """Note that Django connects, to close the connection at the end of the request."""
+        self._connections.of_django += getcurrent() in self._in_progress
+
     def note_trip(self, conn: Any = None) -> None:
         """Note a round trip, of *conn* where it is one that was noted."""
         if (request := self._in_progress.get(getcurrent())) is not None:

@@ -68,6 +68,10 @@ def findings(project: Project, trial: Trial, blocked: Iterable[Block]) -> Iterat
             path, _, line = place.rpartition(":")
             shown = project.shown(Path(path)) if path else ""
             yield Finding(code, shown, int(line or 0), counted(count, "time"))
+    # It works: each request closes its own, and the worker limits how many are in progress.
+    if (count := sum(each.connections.of_django for each in trial.observed)) > 1:
+        what = f"Django, whose CONN_MAX_AGE is 0: {counted(count, 'time')}"
+        yield Finding(OUTSIDE_OF_A_POOL._replace(level=Level.REMARK), "", 0, what)
     for each in trial.observed:
         # The memory of tests grows by what they import and keep themselves.
         yield from _requests(each, has_memory=not trial.tests)

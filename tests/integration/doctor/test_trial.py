@@ -273,6 +273,66 @@ def test_other_drivers_are_observed(
     ]  # fmt: skip
 
 
+OF_DJANGO = """\
+import os
+
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+from django.db import connection
+from django.http import HttpResponse
+from django.urls import re_path
+from psycopg2.extensions import parse_dsn
+from werkzeug.test import Client
+
+given = parse_dsn(os.environ["DATABASE_URL"])
+database = {
+    "ENGINE": os.environ["ENGINE"], "NAME": given["dbname"], "HOST": given["host"],
+    "PORT": given["port"], "USER": given["user"], "CONN_MAX_AGE": int(os.environ["MAX_AGE"]),
+}
+settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], DATABASES={"default": database})
+
+
+def view(request):
+    with connection.cursor() as cursor:
+        cursor.execute("select 1")
+    return HttpResponse("done")
+
+
+urlpatterns = [re_path("", view)]
+client = Client(get_wsgi_application())
+for path in ("/one", "/two"):
+    assert client.get(path).status_code == 200
+"""
+ENGINE = "django.db.backends.postgresql"
+
+
+@pytest.mark.parametrize(
+    ("engine", "max_age", "more", "expected"),
+    [
+        (ENGINE, "0", {}, ["Django, whose CONN_MAX_AGE is 0: 2 times"]),
+        (ENGINE, "60", {}, []),
+        (ENGINE, "0", {"GREENLINE_POOL": "1"}, []),
+        ("greenline.django.postgresql", "0", {"PYTHONPATH": str(CHECKOUT)}, []),
+    ],
+)
+def test_django_that_connects_in_each_request(
+    engine: str,
+    max_age: str,
+    more: dict[str, str],
+    expected: list[str],
+    tmp_path: Path,
+    empty_database: str,
+) -> None:
+    """It is a remark: nothing is left open."""
+    (tmp_path / "checks.py").write_text(OF_DJANGO)
+    more = {"DATABASE_URL": empty_database, "ENGINE": engine, "MAX_AGE": max_age, **more}
+    found = result(doctor(tmp_path, "--run", f"{sys.executable} checks.py", **more))
+    connects = [each for each in found["findings"] if each["code"] == "GL403"]
+    assert [each["what"] for each in connects] == expected
+    assert {each["level"] for each in connects} <= {"remark"}
+    assert found["verdict"].startswith("Ready.")
+
+
 PYMYSQL = "PyMySQL==1.2.4"
 OF_MARIADB = """\
 import os
