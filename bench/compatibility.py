@@ -399,12 +399,16 @@ def try_out(library: Library, environment: Environment, *, installs: bool = True
             first = wait(worker, library)
             worker.stop()
             if first.blocks:
-                prepared = None
-                if library.prepare or library.env or library.start:
-                    env = {"COMPATIBILITY_PREPARED": "1", **library.env}
-                    worker = working_(env, is_early=library.start is not None)
-                    prepared = wait(worker, library)
-                return Trial(version, first, prepared=prepared)
+                if not (library.prepare or library.env or library.start):
+                    return Trial(version, first)
+                env = {"COMPATIBILITY_PREPARED": "1", **library.env}
+                worker = working_(env, is_early=library.start is not None)
+                prepared = wait(worker, library)
+                if library.needs is None or prepared.blocks:
+                    return Trial(version, first, prepared=prepared)
+                worker.stop()
+                limited = working_(env | {"REQUEST_TIMEOUT": f"{REQUEST_TIMEOUT_S:g}"})
+                return Trial(version, first, None, prepared, *interrupt(limited, library))
             early, early_error = None, ""
             if library.start:
                 worker = working_({})
