@@ -4,9 +4,9 @@ Notice that the hub is blocked, and name the function that blocks it.
 A timer in the hub measures how late it ran, less the time in which it waited for a processor: that
 is no block, and has a log entry of its own. A native thread records the stack of the hub's thread
 in the meantime, several times for each block; the hub evaluates the records and logs when it runs
-again, at most once in ``LOG_EVERY_S``. A hub that is stuck may never run again: then the thread
-writes to stderr itself. gevent's own monitor traces every switch (a third of a microsecond each),
-and misses most blocks shorter than twice its period.
+again: of the blocks in each ``LOG_EVERY_S`` the longest. A hub that is stuck may never run again:
+then the thread writes to stderr itself. gevent's own monitor traces every switch (a third of a
+microsecond each), and misses most blocks shorter than twice its period.
 
 ``faulthandler`` writes the stacks, because a frame of another thread goes stale under a garbage
 collection, and reading it crashes the process. It has limits:
@@ -108,6 +108,7 @@ class Watchdog:
         self._blocked = 0
         self._longest_s = 0.0
         self._unlogged = 0
+        self._longest_unlogged_s, self._recorded = 0.0, list[StackRecord]()
         self._logged_s = self._wait_logged_s = -LOG_EVERY_S
         self._beat_s = 0.0
         self._queued_s = 0.0  # in which the thread has waited for a processor, until the beat
@@ -168,29 +169,36 @@ class Watchdog:
         waited_s = queued_s - self._queued_s
         try:
             if late_s - waited_s >= self._limit_s:
-                self._note_block(late_s - waited_s, now)
+                self._note_block(late_s - waited_s)
             elif late_s >= self._limit_s:
                 self._note_wait(late_s, waited_s, now)
         finally:
             # Not before: the thread deletes its records after a new beat.
             self._beat_s, self._queued_s = now, queued_s
+        if self._unlogged and now - self._logged_s >= LOG_EVERY_S:
+            self._log_longest(now)
         if self._failure and now - self._restarted_s >= LOG_EVERY_S:
             self._restarted_s = now
             gevent.spawn(self._restart)
 
-    def _note_block(self, late_s: float, now: float) -> None:
+    def _note_block(self, late_s: float) -> None:
         self._blocked += 1
         self._longest_s = max(self._longest_s, late_s)
         self._on_blocked()
-        if now - self._logged_s < LOG_EVERY_S:
-            self._unlogged += 1
-            return
-        notes = self._notes.tolist()
-        sections = _sections(os.pread(self._fd, os.fstat(self._fd).st_size, 0), self._thread)
-        records = list(_records(notes, sections, self._beat_s))
+        self._unlogged += 1
+        # Its records cost a millisecond, which a shorter one is not worth.
+        if late_s > self._longest_unlogged_s:
+            notes = self._notes.tolist()
+            sections = _sections(os.pread(self._fd, os.fstat(self._fd).st_size, 0), self._thread)
+            self._longest_unlogged_s = late_s
+            self._recorded = list(_records(notes, sections, self._beat_s))
+
+    def _log_longest(self, now: float) -> None:
+        arguments = self._longest_unlogged_s, self._recorded, self._limit_s, self._unlogged - 1
         # Not here: a log handler may wait, and the hub must not.
-        gevent.spawn(_log, late_s, records, self._limit_s, self._unlogged, self._advise)
+        gevent.spawn(_log, *arguments, self._advise)
         self._logged_s, self._unlogged = now, 0
+        self._longest_unlogged_s, self._recorded = 0.0, []
 
     def _note_wait(self, late_s: float, waited_s: float, now: float) -> None:
         if now - self._wait_logged_s >= LOG_EVERY_S:

@@ -124,7 +124,7 @@ def test_every_block_just_above_the_limit_is_counted_and_has_a_stack() -> None:
 
 
 def test_a_hub_that_is_blocked_all_the_time_does_not_flood_the_log() -> None:
-    """Ten blocks in two seconds make one entry; the next one tells how many there were."""
+    """Ten blocks in two seconds make one entry; the next one says how many there were."""
     said = run(
         "def blocks(count):\n"
         "    for _ in range(count):\n"
@@ -134,14 +134,28 @@ def test_a_hub_that_is_blocked_all_the_time_does_not_flood_the_log() -> None:
         "blocks(10)\n"
         "print('ten')\n"
         "watchdog.LOG_EVERY_S = 1.0\n"
-        "gevent.sleep(1.0)\n"
-        "blocks(1)\n"
+        "gevent.sleep(0.5)\n"
         "report()"
     )
     first, _, second = said.partition("ten\n")
     assert first.count("WARNING") == second.count("WARNING") == 1
-    assert "(and 9 more times since the last entry)" in second
-    assert "reports 11" in second
+    assert "(and 8 more times since the last entry)" in second
+    assert "reports 10" in second
+
+
+def test_a_short_block_does_not_hide_a_longer_one() -> None:
+    """Of those since the last entry the longest is logged, with its stack, when its time comes."""
+    said = run(
+        "watchdog.LOG_EVERY_S = 6.0\n"
+        "for how, seconds in ((in_sleep, 0.5), (in_c, 1.0), (in_sleep, 0.5)):\n"
+        "    gevent.sleep(0.1)\n"
+        "    gevent.spawn(handler, how, seconds).join()\n"
+        "gevent.sleep(6.0)\n"
+        "report()",
+        limit_s=0.25,
+    )
+    assert "in in_c" in said
+    assert re.search(r"\(and \d more times since the last entry\)", said)
 
 
 def test_many_greenlets_in_turn_are_not_taken_for_one_that_blocks() -> None:
