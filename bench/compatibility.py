@@ -453,6 +453,7 @@ def record(library: Library, trial: Trial | None) -> Record:
         extension=library.extension,
         needs=library.needs,
         when=library.when,
+        without=library.without,
         computes=library.computes,
         before_patching=bool(library.start and trial and trial.wait.blocks),
     )

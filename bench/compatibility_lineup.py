@@ -46,6 +46,7 @@ class Library:
         brackets, the call that is to have it.
     :param prepare: does what *needs* says.
     :param when: the dotted name of a call without which the record does not count.
+    :param without: modules of it that do not wait in C.
     :param env: variables with which it yields.
     :param system: a function that returns variables for its install and for its run.
     :param computes: whether it keeps the processor and does not wait. Default False.
@@ -68,6 +69,7 @@ class Library:
     needs: str | None = None
     prepare: Callable[[], object] | None = None
     when: str | None = None
+    without: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     system: Callable[[], dict[str, str]] | None = None
     computes: bool = False
@@ -1055,7 +1057,7 @@ LIBRARIES = (
         "confluent-kafka", ("confluent_kafka",),
         "https://docs.confluent.io/platform/current/clients/confluent-kafka-python/html/index.html",
         "deaf", ask_confluent, extension="confluent_kafka.cimpl",
-        instead="a process of its own",
+        without=("confluent_kafka.schema_registry",), instead="a process of its own",
     ),
     Library(
         "kafka-python", ("kafka",),
@@ -1072,6 +1074,7 @@ LIBRARIES = (
     Library(
         "python-ldap", ("ldap",), "https://www.python-ldap.org/en/latest/",
         "slapd", ask_ldap, extension="_ldap", system=_ldap_system, instead="ldap3",
+        without=("ldap.dn", "ldap.filter", "ldap.modlist"),
     ),
     Library("paramiko", ("paramiko",), "https://docs.paramiko.org/en/stable/api/client.html",
             "deaf", ask_paramiko),

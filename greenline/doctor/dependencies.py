@@ -111,8 +111,12 @@ class Use(NamedTuple):
     @property
     def is_of_requests(self) -> bool:
         """Whether it is known that a file of requests has it or imports the file."""
-        scope = self.module.scopes[self.module.tree]
-        return not (scope.is_job or scope.is_unreached)
+        return not (self.is_of_jobs or self.module.scopes[self.module.tree].is_unreached)
+
+    @property
+    def is_of_jobs(self) -> bool:
+        """Whether its file is of those that no request runs."""
+        return self.module.scopes[self.module.tree].is_job
 
 
 class _Seen(NamedTuple):
@@ -214,8 +218,12 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
     if own:
         level = code.level
         calling = list(_calling(record, of_requests, seen))
+        # What the import has loaded for files of settings and the like, a request may use.
+        is_known = bool(of_requests) or (
+            record.name in seen.facts.blocking and not all(each.is_of_jobs for each in own)
+        )
         # A call that computes ends by itself, so it only makes the others late.
-        if record.computes or not of_requests or is_left_out:
+        if record.computes or not is_known or is_left_out:
             level = Level.REMARK
         elif level == Level.ERROR and (is_optional or not is_installed or not calling):
             level = Level.WARNING
@@ -282,7 +290,9 @@ def _own(record: Record, uses: Iterable[Use]) -> Iterator[Use]:
 
 
 def _is_of(record: Record, name: str) -> bool:
-    return any(_is_in(name, one) for one in record.modules)
+    """Return whether *name* is of the library, and of a module of it that may wait."""
+    is_apart = any(_is_in(name, one) for one in record.without)
+    return not is_apart and any(_is_in(name, one) for one in record.modules)
 
 
 def _tried(record: Record) -> str:

@@ -3,16 +3,16 @@ Find the functions that no request is known to run, in files that may serve requ
 
 A request may run each function of the file that has the application, what has a decorator, a method
 of a class with a base that is not the project's, or of a name by which frameworks call it, and each
-function that is mentioned, by its name alone, in one of these or in code that the import runs. The
-mention of a class is one of its special methods. An import of a function and ``__all__`` do not
-mention it, nor does a function that threads run.
+function that is mentioned, by its name alone, in one of these or in code that the import runs: a
+method behind a dot or in a string, and its class anywhere, unless that has a base or a decorator.
+The mention of a class is one of its special methods. An import and ``__all__`` mention nothing, and
+a function that threads run is none.
 """
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from typing import NamedTuple
 
 from greenline.doctor.module import Function, Module, defaults, last
 
@@ -25,6 +25,36 @@ PLAIN_BASES = {"object", "ABC", "Generic", "Protocol"}
 NAME = re.compile(r"(?:[\w.]+[.:])?([A-Za-z_]\w*)")
 
 
+class _Mentions(NamedTuple):
+    """
+    The names in code that requests may run.
+
+    :param plain: those that stand alone.
+    :param dotted: those behind a dot, in a string, or in the body of a class, str.
+    """
+
+    plain: set[str]
+    dotted: set[str]
+
+    def add(self, body: list[ast.stmt]) -> None:
+        """Add the names in *body*, but not those in the functions inside it."""
+        for name, is_dotted in _mentioned(body):
+            (self.dotted if is_dotted else self.plain).add(name)
+
+    def have(self, function: Function, owner: ast.ClassDef | None) -> bool:
+        """Return whether a function is mentioned, or a method of *owner* with its class."""
+        if owner is None:
+            return function.name in self.plain or function.name in self.dotted
+        is_known = (
+            owner.name in self.plain
+            or owner.name in self.dotted
+            or bool(owner.decorator_list)
+            # Code may know the base, and get this class from a registry.
+            or not {_name_of(each) for each in owner.bases} <= PLAIN_BASES
+        )
+        return is_known and (function.name.startswith("__") or function.name in self.dotted)
+
+
 def mark(modules: Sequence[Module], target: str = "") -> None:
     """
     Mark the functions that no request is known to run.
@@ -32,29 +62,26 @@ def mark(modules: Sequence[Module], target: str = "") -> None:
     :param modules: the files that requests may run something of.
     :param target: the path of the one that has the application. Default: not known.
     """
-    functions: defaultdict[str, list[Function]] = defaultdict(list)
-    running: list[Function] = []
-    mentioned: set[str] = set()
+    functions = [(module, *each) for module in modules for each in _functions(module)]
     open_classes = _open_classes(modules)
-    for module in modules:
-        mentioned.update(_mentioned(module.tree.body))
-        for each, owner in _functions(module):
-            is_special = each.name.startswith("__")
-            functions[owner.name if owner and is_special else each.name].append(each)
-            if module.path == target or _is_called_from_outside(each, owner, open_classes):
-                running.append(each)
-    running += chain.from_iterable(functions[name] for name in mentioned)
     known = {each for module in modules for each in module.scopes[module.tree].background}
-    while running:
-        function = running.pop()
-        if function not in known:
-            known.add(function)
-            new = set(_mentioned(function.body)) - mentioned
-            mentioned |= new
-            running += chain.from_iterable(functions[name] for name in new)
+    mentions = _Mentions(set(), set())
     for module in modules:
-        unreached = (each for each, _ in _functions(module) if each not in known)
-        module.scopes[module.tree].unreached.update(unreached)
+        mentions.add(module.tree.body)
+    running = {
+        function
+        for module, function, owner in functions
+        if module.path == target or _is_called_from_outside(function, owner, open_classes)
+        or mentions.have(function, owner)
+    }  # fmt: skip
+    while running := running - known:
+        known |= running
+        for each in running:
+            mentions.add(each.body)
+        running = {function for _, function, owner in functions if mentions.have(function, owner)}
+    for module, function, _ in functions:
+        if function not in known:
+            module.scopes[module.tree].unreached.add(function)
 
 
 def _functions(module: Module) -> Iterator[tuple[Function, ast.ClassDef | None]]:
@@ -94,21 +121,27 @@ def _is_called_from_outside(
     )
 
 
-def _mentioned(body: list[ast.stmt]) -> Iterator[str]:
-    """Yield the names in *body*, but not those in the functions inside it."""
-    todo: list[ast.AST] = list(body)
+def _mentioned(body: list[ast.stmt]) -> Iterator[tuple[str, bool]]:
+    """Yield the names in *body* but not in its functions, and whether each may be a method's."""
+    todo: list[tuple[ast.AST, bool]] = [(each, False) for each in body]
     while todo:
-        node = todo.pop()
+        node, is_in_class = todo.pop()
         if isinstance(node, ast.Name):
-            yield node.id
+            yield node.id, is_in_class
         elif isinstance(node, ast.Attribute):
-            yield node.attr
+            yield node.attr, True
         elif isinstance(node, ast.Constant):
             if isinstance(node.value, str) and (found := NAME.fullmatch(node.value)):
-                yield found[1]
+                yield found[1], True
         elif isinstance(node, Function):
-            todo += [*node.decorator_list, *defaults(node.args)]
+            arguments = node.args
+            every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            annotations = filter(None, (each.annotation for each in every))
+            headers = (*node.decorator_list, *defaults(arguments), *annotations)
+            todo += ((each, is_in_class) for each in headers)
             continue
+        elif isinstance(node, ast.ClassDef):
+            is_in_class = True
         elif isinstance(node, ast.Assign) and last(node.targets[0]) == "__all__":
             continue
-        todo.extend(ast.iter_child_nodes(node))
+        todo += ((each, is_in_class) for each in ast.iter_child_nodes(node))

@@ -37,6 +37,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     :param extension: the C module that blocks where it is loaded. Default None.
     :param needs: the dotted name that makes it yield, called or imported. Default None.
     :param when: the dotted name without whose use the record does not count. Default None.
+    :param without: modules of it that do not wait in C. Default: none.
     :param computes: whether it keeps the processor and does not wait, bool. Default False.
     :param before_patching: whether it needs to be imported before the worker is patched, by
         gunicorn.conf.py, bool. Default False.
@@ -55,6 +56,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     extension: str | None = None
     needs: str | None = None
     when: str | None = None
+    without: tuple[str, ...] = ()
     computes: bool = False
     before_patching: bool = False
 

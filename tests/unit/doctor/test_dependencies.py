@@ -7,8 +7,9 @@ import pytest
 
 from greenline.deploy.findings import Level
 from greenline.doctor import dependencies, requirements
+from greenline.doctor.codes import BLOCKING_DEPENDENCY
 from greenline.doctor.examine import Examined, examine
-from greenline.doctor.findings import Facts
+from greenline.doctor.findings import Facts, Finding
 from greenline.doctor.project import load
 from greenline.hub.compatibility import BLOCKS, BREAKS, YIELDS, Record
 
@@ -191,6 +192,36 @@ def test_what_no_request_is_known_to_call_is_no_error(
     facts = Facts(loaded=frozenset(["app.py", "more.py"]), target="app.py")
     (finding,) = examine(load(tmp_path), facts).findings
     assert (finding.code.code, finding.path, finding.level) == ("GL101", "more.py", level)
+
+
+@pytest.mark.parametrize(
+    ("name", "blocking", "level"),
+    [
+        ("local", {"mysqlclient"}, Level.WARNING),
+        ("local", set(), Level.REMARK),
+        ("tasks", {"mysqlclient"}, Level.REMARK),
+    ],
+    ids=["settings", "not loaded", "a job"],
+)
+def test_what_the_import_has_loaded_for_other_files(
+    name: str, blocking: set[str], level: Level, tmp_path: Path, packages: Path
+) -> None:
+    """Settings that are included by their path, for instance; not for jobs."""
+    install(packages, "mysqlclient")
+    (tmp_path / "app.py").write_text("import flask\n")
+    (tmp_path / f"{name}.py").write_text("D = {'ENGINE': 'django.db.backends.mysql'}\n")
+    by_import = {each: Finding(BLOCKING_DEPENDENCY, "", 0, each) for each in blocking}
+    facts = Facts(loaded=frozenset(["app.py"]), target="app.py", blocking=by_import)
+    (finding,) = examine(load(tmp_path), facts).findings
+    assert (finding.code.code, finding.path, finding.level) == ("GL101", f"{name}.py", level)
+
+
+def test_modules_that_do_not_wait_in_c_are_not_found(tmp_path: Path, packages: Path) -> None:
+    """Of a library that does."""
+    install(packages, "python-ldap")
+    source = "from ldap.filter import escape_filter_chars\nescape_filter_chars('x')\n"
+    assert found(tmp_path, app=source) == []
+    assert found(tmp_path, app=f"import ldap\n{source}") == [("GL101", "app.py", 1)]
 
 
 def test_a_distribution_with_a_malformed_requirement(tmp_path: Path, packages: Path) -> None:

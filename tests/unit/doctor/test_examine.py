@@ -239,6 +239,8 @@ IN_VIEW = f"{WEB}@listens\ndef show():\n    "
 A_CLASS = "import requests\n\n\nclass Mail(Base):\n"
 A_METHOD = "    def send(self, url):\n        requests.post(url)\n"
 SPECIAL = (A_CLASS + A_METHOD).replace("(Base)", "").replace("send", "__call__")
+OF_CLASS = f"class Mail:\n{A_METHOD}"
+OF_ITSELF = f"import requests\n\n\n{OF_CLASS}"
 A_THREAD = "import threading\n\n\ndef watch():\n    send('x')\n\n\n"
 MAKES = "import requests\ndef made():\n    def inner(url):\n        requests.get(url)\n"
 MORE = f"{PLAIN_CALL}\n\ndef queued(url):\n    send(url)\n"
@@ -275,14 +277,20 @@ MORE = f"{PLAIN_CALL}\n\ndef queued(url):\n    send(url)\n"
      (WEB, MAKES.replace("def inner", "@listens\n    def inner"), Level.WARNING),
      (f"{IN_VIEW}made()\n", f"{PLAIN_CALL}\n\ndef made():\n    def inner():\n        send('x')\n",
       Level.REMARK),
-     (f"{IN_VIEW}made()\n", f"{MAKES}    return inner\n", Level.WARNING)],
+     (f"{IN_VIEW}made()\n", f"{MAKES}    return inner\n", Level.WARNING),
+     (f"{IN_VIEW}other.send('x')\n", OF_ITSELF, Level.REMARK),
+     (f"{IN_VIEW}mail.Mail().send('x')\n", OF_ITSELF, Level.WARNING),
+     (f"{IN_VIEW}mail.Mail(send)\n", OF_ITSELF, Level.REMARK),
+     (f"{IN_VIEW}other.send('x')\n", f"import requests\n@known\n{OF_CLASS}", Level.WARNING),
+     (f"{WEB}@listens\ndef show(mail: Mail):\n    mail.send('x')\n", OF_ITSELF, Level.WARNING)],
     ids=["a call", "through another", "of its module", "getattr", "a string", "at import",
          "a default", "a decorator", "a special method", "of another class", "a class with a base",
          "object", "a base of the project", "a base of another one", "a method of Falcon's",
          "a view that is not mentioned", "a thread", "a scheduler", "no thread", "only imports",
          "only one that is not mentioned", "__all__", "a plain decorator", "another string",
          "inside, unused", "inside one that is not mentioned",
-         "through an unused one inside", "inside, used"],
+         "through an unused one inside", "inside, used", "a method of another class",
+         "a method", "a name without a dot", "a class with a decorator", "an annotation"],
 )  # fmt: skip
 def test_what_is_mentioned_by_no_code_of_requests_is_a_remark(
     tmp_path: Path, view: str, mail: str, level: Level
