@@ -195,9 +195,10 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
     of_requests = [each for each in own if each.is_of_requests]
     name = canonicalize_name(record.name)
     # An extra or a back end counts where somebody installs it and has the application use it.
-    is_optional = bool(seen.mandatory) and name not in seen.mandatory
+    is_used = record.name in seen.facts.blocking
+    is_optional = bool(seen.mandatory) and name not in seen.mandatory and not is_used
     is_installed = installed(record.name) is not None
-    is_done_without = bool(seen.facts.loaded) and record.name not in seen.facts.blocking
+    is_done_without = bool(seen.facts.loaded) and not is_used
     is_left_out = not is_installed and (is_optional or is_done_without)
     if record.when is not None and not _does(record.when, seen.uses, seen.calls):
         return
@@ -219,9 +220,7 @@ def _of_record(record: Record, seen: _Seen) -> Iterator[Finding]:
         level = code.level
         calling = list(_calling(record, of_requests, seen))
         # What the import has loaded for files of settings and the like, a request may use.
-        is_known = bool(of_requests) or (
-            record.name in seen.facts.blocking and not all(each.is_of_jobs for each in own)
-        )
+        is_known = bool(of_requests) or (is_used and not all(each.is_of_jobs for each in own))
         # A call that computes ends by itself, so it only makes the others late.
         if record.computes or not is_known or is_left_out:
             level = Level.REMARK

@@ -2,10 +2,11 @@
 Find the files that no request runs: of jobs, daemons and commands, and what only these import.
 
 The names of files and folders say which these are. What imports a web framework serves requests,
-if the import of the application has loaded it, and so does what frameworks load by its name. Where
-no file does, as in a library, the names alone count. The name of a file that has a view or is the
-application's own, and that of its folder, say nothing. Of a file that is neither, and that no file
-of requests imports, it is not known whether a request runs it.
+if the import of the application has loaded it, and so does what frameworks load by its name, and
+what that import has loaded although no file imports it: an application's configuration names it.
+Where no file does, as in a library, the names alone count. The name of a file that has a view or is
+the application's own, and that of its folder, say nothing. Of a file that is neither, and that no
+file of requests imports, it is not known whether a request runs it.
 """
 
 import re
@@ -59,10 +60,12 @@ def mark(
     jobs, by_name = _named(JOBS, files, answering), _named(BY_NAME, files)
     running = {name for name, each in files.items() if not loaded or each.path in loaded} - jobs
     serving = {each for each in running if files[each].path == target or _serves(files[each])}
-    serving |= by_name - jobs if loaded else set()
+    imports = {name: _imports(name, files) for name in files}
+    if loaded:
+        serving |= by_name - jobs | _by_configuration(running, files, imports)
     if serving:
-        jobs |= _reached(jobs, files) - _reached(serving, files)
-        reached = _reached(serving | by_name - jobs, files) - jobs
+        jobs |= _reached(jobs, imports) - _reached(serving, imports)
+        reached = _reached(serving | by_name - jobs, imports) - jobs
         for name in files.keys() - jobs - reached:
             module = files[name]
             module.scopes[module.tree].is_unreached = True
@@ -107,15 +110,30 @@ def _serves(module: Module) -> bool:
     )
 
 
-def _reached(names: Collection[str], files: Mapping[str, Module]) -> set[str]:
+def _by_configuration(
+    running: Iterable[str], files: Mapping[str, Module], imports: Mapping[str, Collection[str]]
+) -> set[str]:
+    """Return what the import loads and no file imports: its name is in the configuration."""
+    imported = set().union(*imports.values())
+    # A package is loaded for the sake of what is in it.
+    packages = {name for name in running if files[name].path.endswith("__init__.py")}
+    return set(running) - imported - packages
+
+
+def _reached(names: Collection[str], imports: Mapping[str, Collection[str]]) -> set[str]:
     """Return *names*, and those of the files that they import or name, directly or not."""
     found, left = set(names), list(names)
     while left:
-        for name in {_file_of(each, files) for each in _imported(left.pop(), files)}:
-            if name in files and name not in found:
+        for name in imports[left.pop()]:
+            if name not in found:
                 found.add(name)
                 left.append(name)
     return found
+
+
+def _imports(name: str, files: Mapping[str, Module]) -> set[str]:
+    """Return those of *files* that a file imports or names."""
+    return {_file_of(each, files) for each in _imported(name, files)} & files.keys()
 
 
 def _imported(name: str, files: Mapping[str, Module]) -> Iterator[str]:

@@ -216,6 +216,38 @@ def test_what_the_import_has_loaded_for_other_files(
     assert (finding.code.code, finding.path, finding.level) == ("GL101", f"{name}.py", level)
 
 
+@pytest.mark.parametrize(
+    ("loaded", "level"),
+    [(["app.py", "plugins/login.py"], Level.ERROR), (["app.py"], Level.REMARK)],
+)
+def test_what_the_configuration_has_the_import_load(
+    loaded: list[str], level: Level, tmp_path: Path, packages: Path
+) -> None:
+    """By importlib, for instance: no file imports it, and requests call it."""
+    install(packages, "python-ldap")
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins/login.py").write_text(
+        "import ldap\n@known\ndef login():\n    ldap.initialize('ldap://h')\n"
+    )
+    (tmp_path / "app.py").write_text("import flask\n")
+    facts = Facts(loaded=frozenset(loaded), target="app.py")
+    (finding,) = examine(load(tmp_path), facts).findings
+    assert (finding.code.code, finding.path) == ("GL101", "plugins/login.py")
+    assert finding.level == level
+
+
+def test_what_the_import_has_loaded_is_not_optional(tmp_path: Path, packages: Path) -> None:
+    """Although the project does not declare it."""
+    install(packages, "mysqlclient")
+    (tmp_path / "requirements.txt").write_text("flask\n")
+    (tmp_path / "app.py").write_text("D = {'ENGINE': 'django.db.backends.mysql'}\n")
+    for blocking, level in ((set(), Level.WARNING), ({"mysqlclient"}, Level.ERROR)):
+        by_import = {each: Finding(BLOCKING_DEPENDENCY, "", 0, each) for each in blocking}
+        facts = Facts(loaded=frozenset(["app.py"]), target="app.py", blocking=by_import)
+        (finding,) = examine(load(tmp_path), facts).findings
+        assert (finding.code.code, finding.level) == ("GL101", level)
+
+
 def test_modules_that_do_not_wait_in_c_are_not_found(tmp_path: Path, packages: Path) -> None:
     """Of a library that does."""
     install(packages, "python-ldap")

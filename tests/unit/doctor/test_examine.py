@@ -197,7 +197,9 @@ def test_what_has_a_view_is_no_job(
 @pytest.mark.parametrize(
     ("files", "loaded", "levels"),
     [({"app": "from . import mail\n"}, ["app", "mail"], [Level.WARNING]),
-     ({}, ["app", "mail"], [Level.REMARK]),
+     ({}, ["app", "mail"], [Level.WARNING]),
+     ({}, ["app"], [Level.REMARK]),
+     ({"other": "from . import mail\n"}, ["app", "mail"], [Level.REMARK]),
      ({"web": VIEW}, ["app", "web", "mail"], [Level.WARNING]),
      ({"app": "def look():\n    from . import mail\n"}, ["app"], [Level.WARNING]),
      ({"signals": "from . import mail\n"}, ["app"], [Level.WARNING]),
@@ -205,8 +207,9 @@ def test_what_has_a_view_is_no_job(
       [Level.WARNING]),
      ({"other": VIEW}, ["app"], [Level.REMARK]),
      ({"other": VIEW, "tasks": "from . import mail\n"}, ["app"], [])],
-    ids=["its import", "loaded by nothing known", "a view's import", "a later import",
-         "a name that is loaded", "that and a job", "another program", "another program and a job"],
+    ids=["its import", "loaded by a name", "not loaded", "loaded, and imported", "a view's import",
+         "a later import", "a name that is loaded", "that and a job", "another program",
+         "another program and a job"],
 )  # fmt: skip
 def test_what_the_application_loads_serves_requests(
     tmp_path: Path, files: dict[str, str], loaded: list[str], levels: list[Level]
