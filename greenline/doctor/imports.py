@@ -48,7 +48,7 @@ def probe(project: Project, target: str, limit_s: float = LIMIT_S) -> dict[str, 
     :param target: ``module:name``.
     :param limit_s: seconds after which the child is ended, float. Default 60.
     """
-    arguments = (target, str(project.folder), project.configuration)
+    arguments = (target, str(project.folder), project.configuration, *map(str, project.packages))
     with tempfile.TemporaryFile() as document:
         fd = document.fileno()
         child = subprocess.Popen(

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -190,7 +190,7 @@ def _shown(what: Any) -> str:
     return what.decode(errors="replace") if isinstance(what, bytes) else str(what)
 
 
-def run(fd: int, target: str, folder: str, configuration: str) -> dict[str, Any]:
+def run(fd: int, target: str, folder: str, configuration: str, *packages: str) -> dict[str, Any]:
     """
     Import *target* and return what happened.
 
@@ -198,6 +198,7 @@ def run(fd: int, target: str, folder: str, configuration: str) -> dict[str, Any]
     :param target: ``module:name``, as gunicorn takes it.
     :param folder: the folder in which gunicorn is started.
     :param configuration: the path of gunicorn's configuration in it, which need not be there.
+    :param packages: folders and files of libraries that are read as well, str.
     """
     watcher = Watcher(folder, configuration)
     watcher.start()
@@ -220,7 +221,7 @@ def run(fd: int, target: str, folder: str, configuration: str) -> dict[str, Any]
             found["early"] = _patched(watcher)
         try:
             _load_urls()
-            found["loaded"] = list(_loaded(folder))
+            found["loaded"] = list(_loaded(folder, packages))
         except BaseException as error:  # which views there are is not known then
             found |= _failed(error, "", folder)
             found["error"] = f"its URLs: {found['error']}"
@@ -292,13 +293,14 @@ def _load_urls() -> None:
         import_module("django.urls").get_resolver().url_patterns  # noqa: B018  it imports
 
 
-def _loaded(folder: str) -> Iterator[str]:
-    """Yield the application's own files that are loaded."""
+def _loaded(folder: str, packages: Iterable[str]) -> Iterator[str]:
+    """Yield the application's own files that are loaded, and those of *packages*."""
+    roots = tuple(path if path.endswith(".py") else path + os.sep for path in packages)
     from greenline.hub.namespaces import namespaces
 
     for _, namespace in namespaces():
         path = namespace.get("__file__")
-        if isinstance(path, str) and is_own(path, folder):
+        if isinstance(path, str) and (is_own(path, folder) or path.startswith(roots)):
             yield path
 
 

@@ -81,9 +81,10 @@ class Project:
                 found.add(path)
                 yield path
         # What the import loads is run, whatever its folder is called.
-        for path in map(self.folder.joinpath, sorted(loaded)):
+        shown = set(map(self.shown, found))
+        for path in (self.folder / each for each in sorted(loaded) if each not in shown):
             is_set_aside = self._is_excluded(path) or _is_command(self.folder, path)
-            if path not in found and path.suffix == ".py" and not is_set_aside:
+            if path.suffix == ".py" and not is_set_aside and path.is_file():
                 found.add(path)
                 yield path
         # One that is named may be outside of the folder, or where no code is looked for.

@@ -335,6 +335,28 @@ def test_djangos_urls_are_loaded(tmp_path: Path, checkout: str, expected: list[A
     assert loaded == (set() if expected else {"app.py", "routes.py", "checkout.py"})
 
 
+def test_the_files_of_a_package_that_is_read_count_as_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --package NAME; those of other libraries do not."""
+    library, folder = tmp_path / "site-packages", tmp_path / "project"
+    folder.mkdir()
+    (library / "shop").mkdir(parents=True)
+    (library / "shop/__init__.py").write_text("import other\n")
+    (library / "shop/views.py").touch()
+    (library / "shop/unused.py").touch()
+    (library / "other.py").touch()
+    monkeypatch.syspath_prepend(library)
+    path = f"import sys\nsys.path.append({str(library)!r})\n"
+    (folder / "app.py").write_text(f"{path}import shop.views\n{APP}")
+    project = load(folder, ["shop"])
+    seen = imports.probe(project, "app")
+    loaded = sorted(project.shown(Path(each)) for each in seen["loaded"])
+    assert loaded == ["app.py", "shop/__init__.py", "shop/views.py"]
+    files = sorted(map(project.shown, project.files(loaded)))
+    assert files == ["app.py", "shop/__init__.py", "shop/unused.py", "shop/views.py"]
+
+
 @pytest.mark.parametrize("source", ["", "import MySQLdb\n"], ids=["a library's", "its own"])
 def test_what_the_worker_warns_of_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
