@@ -13,7 +13,7 @@ from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
 
 from greenline.admission.limiter import ConcurrencyLimiter
-from greenline.hub import poll
+from greenline.hub import deadline, poll
 from greenline.hub.cooperate import yield_to_hub
 from greenline.settings import Limits
 
@@ -117,7 +117,7 @@ class Client:
         self.sock.settimeout(self.limits.write_s)
         try:
             # The time limit is for each 64 KiB; sendall() of it all would have one limit in total.
-            with memoryview(data) as view:
+            with deadline.spending("writing"), memoryview(data) as view:
                 for start in range(0, len(view), TIMED_WRITE_BYTES):
                     self.sock.sendall(view[start : start + TIMED_WRITE_BYTES])
         except TimeoutError:

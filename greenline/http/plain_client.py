@@ -17,6 +17,7 @@ from gevent.exceptions import ConcurrentObjectUseError
 from greenlet import getcurrent
 
 from greenline.http.client import NEVER, RECV_BYTES, TIMED_WRITE_BYTES, Client, IdleTimeout, Over
+from greenline.hub import deadline
 from greenline.hub.cooperate import yield_to_hub
 from greenline.settings import Limits
 
@@ -157,7 +158,8 @@ class PlainClient(Client):
     def _wait_writable(self, budget: "_Budget") -> None:
         started, queued = monotonic(), self._queued_bytes()
         try:
-            self._wait(self._writing, started + budget.left_s)
+            with deadline.spending("writing"):
+                self._wait(self._writing, started + budget.left_s)
         except Over:
             # The kernel reports room when a third of its buffer is free, which may be megabytes.
             taken = queued - self._queued_bytes()

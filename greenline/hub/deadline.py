@@ -3,7 +3,8 @@ Give each request one deadline, an absolute monotonic time, and pass the remaini
 
 The limit is in a context variable. A wait asks :func:`remaining` and ends by itself, or waits in
 :func:`wait_for`. A greenlet that goes on after its deadline is interrupted ``GRACE_S`` later,
-wherever it waits, and every ``GRACE_S`` again. The time spent is counted by name, for the error.
+wherever it waits, and every ``GRACE_S`` again. The time spent is counted by name, for the error and
+for the request's line in the access log.
 """
 
 import logging
@@ -23,6 +24,7 @@ from greenlet import greenlet
 from greenline.errors import DeadlineExceeded
 from greenline.hub.unwinding import is_unwinding
 
+SPENT = "greenline.spent"  # in the environ: seconds by name, dict
 GRACE_S = 0.25  # after a timeout, for the application's own answer
 
 P = ParamSpec("P")
@@ -49,6 +51,8 @@ class _Limit:
 
     def __init__(self, timeout_s: float, spent_s: dict[str, float] | None) -> None:
         self.timeout_s = timeout_s
+        if spent_s is None:
+            spent_s = _requests_spent_s()
         self.spent_s = {} if spent_s is None else spent_s
 
     def __call__(self, work: Callable[P, T]) -> Callable[P, T]:
@@ -121,6 +125,18 @@ class _Limit:
 
 
 _current: ContextVar[_Limit | None] = ContextVar("deadline", default=None)
+_environ: ContextVar[dict[str, Any] | None] = ContextVar("environ", default=None)
+
+# Set the environ of the request that this greenlet serves: spending() counts in it, unless a limit
+# has a dict of its own. An alias, not a function of its own: every request calls it.
+count_in = _environ.set
+
+
+def _requests_spent_s() -> dict[str, float] | None:
+    """Return the seconds by name of the request that this greenlet serves; None: it serves none."""
+    environ = _environ.get()
+    # Made here: most requests of some applications spend none.
+    return None if environ is None else environ.setdefault(SPENT, {})
 
 
 def forget() -> None:
@@ -135,8 +151,8 @@ def limit(timeout_s: float, spent_s: dict[str, float] | None = None) -> _Limit:
     Inside another limit the earlier end counts.
 
     :param timeout_s: seconds that the block may take, float.
-    :param spent_s: dict of seconds by name, to which :func:`spending` adds. Default: a new one.
-        Inside another limit the dict of the outer one is used, and this one is not.
+    :param spent_s: dict of seconds by name, to which :func:`spending` adds. Default: that of the
+        request, or a new one. Inside another limit that of the outer one is used, and no other.
     :returns: a context manager, which is a decorator as well.
     :raises DeadlineExceeded: the block took longer; its ``spent_s`` has the dict.
     """
@@ -187,17 +203,21 @@ class _Spending:
         self._what = what
 
     def __enter__(self) -> None:
-        self._limit = _current.get()
+        current = _current.get()
+        self._spent_s = _requests_spent_s() if current is None else current.spent_s
         self._started = monotonic()
 
     def __exit__(self, *_: object) -> None:
-        if self._limit is not None:
-            spent = self._limit.spent_s
+        if (spent := self._spent_s) is not None:
             spent[self._what] = spent.get(self._what, 0.0) + monotonic() - self._started
 
 
 def spending(what: str) -> _Spending:
-    """Count the time of a block under the name *what*: queued, connecting, postgres, mongodb."""
+    """
+    Count the time of a block.
+
+    :param what: its name, str: queued, connecting, postgres, mongodb or writing.
+    """
     return _Spending(what)
 
 

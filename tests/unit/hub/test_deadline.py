@@ -169,3 +169,27 @@ def test_the_deadline_holds_for_a_wait_that_begins_after_the_block(readable: Any
         wait = gevent.spawn(copy_context().run, late)
     wait.join(timeout=5)
     assert type(wait.exception) is DeadlineExceeded
+
+
+def test_without_a_limit_the_requests_time_is_counted() -> None:
+    """In its environ; inside a limit as well, unless that has a dict of its own."""
+    environ: dict[str, Any] = {}
+    own_s: dict[str, float] = {}
+
+    def request() -> None:
+        deadline.count_in(environ)
+        with deadline.spending("postgres"):
+            gevent.sleep(0.01)
+        with deadline.limit(10), deadline.spending("mongodb"):
+            gevent.sleep(0.01)
+        with deadline.limit(10, own_s), deadline.spending("queued"):
+            gevent.sleep(0.01)
+
+    gevent.spawn(request).get()
+    spent_s = environ["greenline.spent"]
+    assert spent_s.keys() == {"postgres", "mongodb"}
+    assert min(spent_s.values()) >= 0.01
+    assert own_s.keys() == {"queued"}
+    with deadline.spending("postgres"):  # another greenlet's is not
+        gevent.sleep(0.01)
+    assert spent_s["postgres"] < 1
