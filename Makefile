@@ -15,7 +15,7 @@ COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline 
 
 .PHONY: help serve dev test test-fast test-long test-deploy canary check pins wheel docs results bench-article bench-held bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
-	bench-slow-clients bench-legacy bench-migrate bench-documents bench-copy compatibility clean \
+	bench-metrics bench-slow-clients bench-legacy bench-migrate bench-documents bench-copy compatibility clean \
 	have-python setup-serve setup-dev setup-bench
 
 .DEFAULT_GOAL := help
@@ -108,6 +108,9 @@ bench-burst: setup-dev ## a thousand clients in bursts through three reloads and
 
 bench-hot-worker: setup-dev ## compare one busy worker of four with what an even split gives it
 	@exec .venv/bin/python -m bench.hot_worker $(ARGS)
+
+bench-metrics: setup-dev ## compare the worker with /metrics and without
+	@exec .venv/bin/python -m bench.metrics $(ARGS)
 
 bench-slow-clients: setup-dev ## measure the others while 500 clients are slow, with nginx and without
 	@exec .venv/bin/python -m bench.slow_clients $(ARGS)
