@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg2
@@ -19,6 +20,7 @@ from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeou
 from greenline.errors import ConfigError
 
 TIMEOUT_S = 5
+METRICS_PORT = 9191
 ESCAPE = "in a password, write @ as %40, / as %2F, : as %3A, % as %25"
 
 
@@ -55,6 +57,17 @@ def port() -> int:
                 f"or set PORT to another, as in PORT={int(text) % 65_000 + 1} make serve"
             ) from error
     return int(text)
+
+
+def metrics_port() -> int:
+    """Return ``METRICS_PORT``, or another one if a process listens there."""
+    for number in (METRICS_PORT, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", number))
+            probe.listen()
+            return int(probe.getsockname()[1])
+    raise ConfigError("GREENLINE_OPS_BIND: no port is free")
 
 
 def postgres(url: str) -> str:

@@ -16,7 +16,13 @@ NEW_BOOK = (
 
 
 def banner(
-    port: int, notes: list[str], key: str | None, *, has_mongo: bool, in_colour: bool
+    port: int,
+    notes: list[str],
+    key: str | None,
+    *,
+    metrics: str,
+    has_mongo: bool,
+    in_colour: bool,
 ) -> str:
     """
     Return the lines to print: the servers, the key, the page to open, and commands to try.
@@ -24,6 +30,7 @@ def banner(
     :param port: where the service listens, int.
     :param notes: lines about the databases.
     :param key: the API key, str; None if none is required.
+    :param metrics: where the metrics are, ``host:port`` or the path of a unix socket, str.
     :param has_mongo: whether the service has what is stored in MongoDB, bool.
     :param in_colour: whether the terminal shows colours, bool.
     """
@@ -40,6 +47,8 @@ def banner(
     lines += [f"{curl} '{base}/books?limit=3'"]
     lines += [f"{curl} '{base}/states?limit=3'"] * has_mongo
     lines += [f"{curl} {base}/books -H 'Content-Type: application/json' -d '{NEW_BOOK}'"]
+    where = metrics if "/" in metrics else f"http://{metrics}/metrics"
+    lines += ["", f"What it does, for Prometheus: {where}"]
     lines += ["", "Ctrl-C stops it, the data stays"]
     return "\n".join(["", *(f"  {line}".rstrip() for line in lines), ""])
 

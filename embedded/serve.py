@@ -24,7 +24,7 @@ from embedded.postgres import Postgres
 from embedded.process import Child, run, wait_until
 from embedded.settings import CHECKOUT, data_folder
 from greenline.errors import ConfigError
-from greenline.settings import OFF
+from greenline.settings import OFF, OPS_BIND
 from greenline.telemetry.console import has_colours
 
 # The format of gunicorn's lines.
@@ -68,6 +68,8 @@ class Serve:
         self.take_data_folder()
         self.port = checks.port()
         self.env["PORT"] = str(self.port)
+        if not self.env.get(OPS_BIND.name, "").strip():
+            self.env[OPS_BIND.name] = f"127.0.0.1:{checks.metrics_port()}"
         self.have_postgres()
         self.have_mongo()
         self.prepare_databases()
@@ -217,6 +219,7 @@ def main() -> int:
             serve.port,
             serve.notes,
             serve.key,
+            metrics=serve.env[OPS_BIND.name],
             has_mongo=serve.env["MONGODB_URI"] != OFF,
             in_colour=has_colours(sys.stdout),
         )

@@ -16,6 +16,7 @@ MODULES = {
     "deploy": {"crossplane"},
     "doctor": {"rich"},
     "flask": {"flask", "werkzeug"},
+    "ops": {"prometheus_client"},
     "mongo": {"bson", "pymongo", "tenacity"},
     "postgres": {"psycopg2"},
 }

@@ -21,6 +21,7 @@ from greenline.errors import ConfigError
 
 MAX_SECONDS = 86_400.0
 MAX_WHOLE = 10**100 - 1
+MAX_PATH_BYTES = 107  # of a unix socket, on Linux
 OFF = "off"
 
 T = TypeVar("T")
@@ -182,6 +183,45 @@ def _offload_names(text: str) -> tuple[str, ...]:
     return names
 
 
+class Bind(NamedTuple):
+    """
+    An address to listen on.
+
+    :param host: of TCP, str; empty for a unix socket.
+    :param port: of TCP, int; 0 for a unix socket.
+    :param path: of a unix socket, str; empty for TCP.
+    """
+
+    host: str
+    port: int
+    path: str
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.path or f"{host}:{self.port}"
+
+
+def _bind(text: str) -> Bind:
+    if "/" in text:
+        if len(text.encode()) > MAX_PATH_BYTES:
+            raise ConfigError(f"{text!r} is longer than {MAX_PATH_BYTES} bytes, a socket's limit")
+        return Bind("", 0, text)
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[\w.-]*", host):
+        raise ConfigError(f"{text!r} is neither host:port nor the path of a unix socket")
+    try:
+        number = whole(1, 65_535)(port)
+    except ConfigError as error:
+        raise ConfigError(f"{text!r}: the port {error}") from error
+    return Bind(host.strip("[]") or "127.0.0.1", number, "")
+
+
+def _ops_bind(text: str) -> Bind:
+    if find_spec("prometheus_client") is None:
+        raise ConfigError("prometheus_client is not installed: pip install 'greenline[ops]'")
+    return _bind(text)
+
+
 POOL = Variable(
     "GREENLINE_POOL",
     flag,
@@ -287,11 +327,23 @@ REQUEST_TIMEOUT = Variable(
     "",
     "seconds that the application may take for a request; then 504",
 )
+OPS_BIND = Variable(
+    "GREENLINE_OPS_BIND",
+    optional(_ops_bind),
+    "",
+    "`host:port`, or the path of a unix socket, where `/metrics` is; unset: nowhere",
+)
+OPS_TOKEN = Variable(
+    "GREENLINE_OPS_TOKEN",
+    optional(str),
+    "",
+    "the bearer token that a scraper has to send; unset: none",
+)
 OF_WORKER: tuple[Variable[object], ...] = (
     PG_WAIT, POOL, POOL_TAKE_OVER,
     HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT,
+    BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT, OPS_BIND, OPS_TOKEN,
 )  # fmt: skip
 
 # Read by postgres.open(), mongo.open() and the console script. An application of another kind may

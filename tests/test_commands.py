@@ -129,7 +129,10 @@ RUNNERS = {
         "*": "tests/integration/embedded/test_secantusdb_page.py::"
         "test_each_block_prints_what_its_comment_says"
     },
-    "watch.md": {"# counts.py": "tests/e2e/test_pages.py::test_a_route_shows_the_counts"},
+    "watch.md": {
+        "# counts.py": "tests/e2e/test_pages.py::test_a_route_shows_the_counts",
+        "curl *": "tests/e2e/test_metrics.py::test_the_page_names_each_metric",
+    },
 }
 
 

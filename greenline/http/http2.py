@@ -19,6 +19,7 @@ class StreamResponse(HTTP2Response):  # type: ignore[misc]
 
     status_code: int | None = None
     route = "-"
+    is_counted = False
     environ: dict[str, Any]
 
     def start_response(self, status: str, headers: Any, exc_info: Any = None) -> Any:

@@ -5,7 +5,7 @@ The bytes sent are the same, except for the date.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from time import time
 from typing import Any
@@ -97,6 +97,9 @@ class Response(StrictResponse):  # type: ignore[misc]
     status_code: int | None = None
     chunked = must_close = headers_sent = upgrade = False
     response_length: int | None = None
+    is_counted = False
+    # Set on the class: counts a response by its environ, its route and its status.
+    count: Callable[[Mapping[str, Any], str, int], None] = staticmethod(lambda *_: None)
     is_ending = False  # set on the class: the worker stops, so each response closes its connection
     sent = 0
     route = "-"
@@ -226,6 +229,8 @@ class Response(StrictResponse):  # type: ignore[misc]
 
     def _head(self) -> bytes:
         version = self.req.version
+        self.is_counted = True
+        self.count(self.environ, self.route, self.status_code or 500)
         # Checked as late as possible: the stop may have begun while the application ran.
         if self.is_ending:
             self.must_close = True

@@ -2,8 +2,8 @@
 Count events of all workers of an arbiter in shared memory.
 
 Each worker locks one row of the memory and continues from the counts in it, so counts survive a
-worker and there are at most as many rows as workers at once. Counts are summed over all rows;
-values (gauges) over the rows of running workers.
+worker and there are at most as many rows as workers at once. Counts and histograms are summed over
+all rows; values (gauges) over the rows of running workers.
 
 prometheus_client's multiprocess mode takes 1.3 microseconds for a count, leaves files behind with
 each worker that is replaced, and is set by a variable that the application may use itself.
@@ -16,9 +16,12 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
 import msgspec
+
+from greenline.telemetry.histograms import BUCKETS, bucket_of
 
 ROWS = 256
 ENTRIES = 1024
@@ -29,10 +32,39 @@ KIND = 8  # offset of an entry's kind, behind its number; 0: no entry here yet
 KEY_BYTES = ENTRY_BYTES - KIND - 1
 COUNT, VALUE = ord("c"), ord("v")
 OTHER = "other"
+OF_ONE = "worker"  # the name of values that are not summed
+# Internal: the memory of the arbiter that has executed this one, and the form of its contents.
+HANDED_OVER, FORM = "GREENLINE_COUNTERS", "1"
+# Behind all entries, the histograms of each row: a key as in an entry, the sum of the durations,
+# float seconds, and the count of each bucket.
+HISTOGRAMS, SPARE_HISTOGRAMS = 512, 16
+HISTOGRAM_BYTES = 2048
+SUM, FIRST_BUCKET = ENTRY_BYTES // 8, ENTRY_BYTES // 8 + 1  # cells
+HISTOGRAMS_START = ROWS * ROW_BYTES
+HISTOGRAMS_ROW_BYTES = HISTOGRAMS * HISTOGRAM_BYTES
+SIZE_BYTES = HISTOGRAMS_START + ROWS * HISTOGRAMS_ROW_BYTES
 
 log = logging.getLogger(__name__)
 
 Key = tuple[str | int, ...]
+
+
+class Histogram(NamedTuple):
+    """
+    Hold the counts of a histogram.
+
+    :param counts: by bucket, int.
+    :param sum_s: of the durations, float seconds.
+    """
+
+    counts: list[int]
+    sum_s: float
+
+    def __add__(self, other: Any) -> "Histogram":
+        counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
+        return Histogram(counts, self.sum_s + other.sum_s)
+
+
 Stats = Callable[[], Mapping[str, int]]
 
 
@@ -53,82 +85,56 @@ growths: dict[str, Parts] = {}
 
 
 def share() -> int:
-    """Return a descriptor of new shared memory; call it in the arbiter, before the fork."""
+    """
+    Return a descriptor of shared memory; call it in the arbiter, before the fork.
+
+    It is that of the arbiter before this one, if that has handed it over, otherwise it is new.
+    """
+    given, _, form = os.environ.pop(HANDED_OVER, "").partition(":")
+    with suppress(OSError, ValueError):
+        if form == FORM and os.fstat(int(given)).st_size == SIZE_BYTES:
+            os.set_inheritable(int(given), False)
+            return int(given)
     # Without a name, so that nothing has to be removed after a crash.
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("greenline-counters")
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, ROWS * ROW_BYTES)  # pages are allocated on the first write
+    os.ftruncate(fd, SIZE_BYTES)  # pages are allocated on the first write
     return fd
 
 
-class Counters:
+@contextmanager
+def handed_over(fd: int, environ: dict[str, str]) -> Iterator[None]:
     """
-    Write this worker's row of the shared memory, and read all rows.
+    Let a program that is executed in the block get the memory; its ``share()`` returns it.
+
+    :param fd: the descriptor of the memory, int.
+    :param environ: the environment of that program, which is changed for the length of the block.
+    """
+    environ[HANDED_OVER] = f"{fd}:{FORM}"
+    os.set_inheritable(fd, True)
+    try:
+        yield
+    finally:
+        os.set_inheritable(fd, False)
+        del environ[HANDED_OVER]
+
+
+class Reader:
+    """
+    Read all rows of the shared memory.
 
     :param fd: descriptor of the memory, int.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._memory = mmap.mmap(fd, ROWS * ROW_BYTES)
+        self._memory = mmap.mmap(fd, SIZE_BYTES)
         self._cells = memoryview(self._memory).cast("q")
-        self._row = self._take_row()
-        # The highest values of all workers, including those that have ended. Read before the values
-        # of this row are cleared below.
-        self.inherited = self._highest_values()
-        self._cell_of: dict[Key, int] = {}
-        self._used = 0
-        for cell, kind, key in self._entries(self._row):
-            self._cell_of[key] = cell
-            self._used += 1
-            if kind == VALUE:
-                self._cells[cell] = 0
-        if not self._used:  # no row that was taken is empty: totals() relies on it
-            self.count(("workers",), 0)
-
-    def __repr__(self) -> str:
-        return f"<Counters row={self._row} entries={self._used}>"
-
-    def count(self, key: Key, by: int = 1) -> None:
-        """
-        Add to a count.
-
-        :param key: a name and labels, tuple, as in ``("requests", route, status)``.
-        :param by: int, default 1.
-        """
-        # Only this worker writes the row, in one store of eight bytes: no lock is needed, and a
-        # kill leaves no half-written number.
-        try:
-            self._cells[self._cell_of[key]] += by
-        except KeyError:
-            self._cells[self._new(key, COUNT)] += by
-
-    def set(self, key: Key, value: int) -> None:
-        """
-        Set a value of this worker.
-
-        :param key: a name and labels, tuple, as in ``("pool", "postgres", "active")``.
-        :param value: int.
-        """
-        try:
-            self._cells[self._cell_of[key]] = value
-        except KeyError:
-            self._cells[self._new(key, VALUE)] = value
-
-    def read_gauges(self) -> None:
-        """Set the values of all ``gauges``, and add all ``growths`` to their counts."""
-        for write, parts in ((self.set, gauges), (self.count, growths)):
-            for name, stats in parts.items():
-                try:
-                    numbers = stats()
-                except Exception:  # must not end the worker's main loop
-                    log.exception("the gauge %s failed", name)
-                    continue
-                for what, value in numbers.items():
-                    write((name, what), value)
+        self._seconds = memoryview(self._memory).cast("d")  # the same cells
+        self._row = -1  # of a worker: its own
 
     def totals(self) -> dict[Key, int]:
         """Return the sums over all workers; for counts, also over those that have ended."""
@@ -140,7 +146,7 @@ class Counters:
                 # A system call, so only for a row with values, and once.
                 if kind == VALUE and is_held is None:
                     is_held = self._is_held(row)
-                if kind == COUNT or is_held:
+                if kind == COUNT or (is_held and key[0] != OF_ONE):
                     totals[key] = totals.get(key, 0) + self._cells[cell]
             if cell is None:
                 break  # rows are taken in order, so the following ones are empty, too
@@ -163,23 +169,31 @@ class Counters:
                 break
         return total
 
-    def _highest_values(self) -> dict[Key, int]:
-        highest: dict[Key, int] = {}
+    def histograms(self) -> dict[Key, Histogram]:
+        """Return the sums over all workers, also over those that have ended."""
+        found: dict[Key, Histogram] = {}
+        for row in range(ROWS):
+            if not self._memory[row * ROW_BYTES + KIND]:
+                break  # as in totals()
+            for cell, key in self._histograms(row):
+                first = cell + FIRST_BUCKET
+                counts = self._cells[first : first + BUCKETS].tolist()
+                here = Histogram(counts, self._seconds[cell + SUM])
+                found[key] = here if key not in found else found[key] + here
+        return found
+
+    def running(self) -> dict[int, dict[Key, int]]:
+        """Return the values of each running worker, by the number of its row."""
+        found = {}
         for row in range(ROWS):
             entries = self._entries(row)
-            for cell, kind, key in entries:
-                if kind == VALUE:
-                    highest[key] = max(highest.get(key, 0), self._cells[cell])
             if not entries:
-                break
-        return highest
-
-    def _take_row(self) -> int:
-        # The kernel releases the lock when the process ends, in any way.
-        for row in range(ROWS):
-            if self._lock(row):
-                return row
-        raise RuntimeError(f"more than {ROWS} workers count at once")
+                break  # as in totals()
+            if self._is_held(row):
+                found[row] = {
+                    key: self._cells[cell] for cell, kind, key in entries if kind == VALUE
+                }
+        return found
 
     def _is_held(self, row: int) -> bool:
         # A process does not conflict with its own record locks: unlocking would lose this one.
@@ -201,23 +215,6 @@ class Counters:
             return False
         return True
 
-    def _new(self, key: Key, kind: int) -> int:
-        """Add an entry for *key* and return its cell."""
-        # In a full row its keys share entries, such as ("requests", "other", 200).
-        wider = (key[0], OTHER, *key[2:])
-        for key, spare in ((key, SPARE_ENTRIES), (wider, 1), ((OTHER,), 0)):  # noqa: B020
-            if key in self._cell_of:
-                return self._cell_of[key]
-            text = msgspec.json.encode(key)
-            if self._used + spare < ENTRIES and len(text) <= KEY_BYTES:
-                break
-        start = self._row * ROW_BYTES + self._used * ENTRY_BYTES
-        self._memory[start + KIND + 1 : start + ENTRY_BYTES] = text.ljust(KEY_BYTES, b"\0")
-        self._memory[start + KIND] = kind  # last: it makes the entry valid for the other workers
-        self._used += 1
-        self._cell_of[key] = start // 8
-        return start // 8
-
     def _starts(self, row: int) -> Iterator[tuple[int, int]]:
         """Yield the offset and the kind of each entry of *row*."""
         for start in range(row * ROW_BYTES, (row + 1) * ROW_BYTES, ENTRY_BYTES):
@@ -233,6 +230,171 @@ class Counters:
             text: Any = self._memory[start + KIND + 1 : start + ENTRY_BYTES].rstrip(b"\0")
             found.append((start // 8, kind, tuple(msgspec.json.decode(text))))
         return found
+
+    def _histograms(self, row: int) -> list[tuple[int, Key]]:
+        """Return the first cell and the key of each histogram of *row*."""
+        found = []
+        first = HISTOGRAMS_START + row * HISTOGRAMS_ROW_BYTES
+        for start in range(first, first + HISTOGRAMS_ROW_BYTES, HISTOGRAM_BYTES):
+            if not self._memory[start + KIND]:
+                break
+            text: Any = self._memory[start + KIND + 1 : start + ENTRY_BYTES].rstrip(b"\0")
+            found.append((start // 8, tuple(msgspec.json.decode(text))))
+        return found
+
+
+class Counters(Reader):
+    """
+    Write this worker's row of the shared memory, and read all rows.
+
+    :param fd: descriptor of the memory, int.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self._row = self._take_row()
+        # The highest values of all workers, including those that have ended. Read before the values
+        # of this row are cleared below.
+        self.inherited = self._highest_values()
+        self._cell_of: dict[Key, int] = {}
+        self._used = 0
+        for cell, kind, key in self._entries(self._row):
+            self._cell_of[key] = cell
+            self._used += 1
+            if kind == VALUE:
+                self._cells[cell] = 0
+        if not self._used:  # no row that was taken is empty: totals() relies on it
+            self.count(("workers",), 0)
+        self._histogram_of = {key: cell for cell, key in self._histograms(self._row)}
+        self._noted: dict[int, list[float]] = {}  # seconds, by the histogram's cell
+
+    def __repr__(self) -> str:
+        return f"<Counters row={self._row} entries={self._used}>"
+
+    def count(self, key: Key, by: int = 1) -> None:
+        """
+        Add to a count.
+
+        :param key: a name and labels, tuple, as in ``("requests", route, method, status)``.
+        :param by: int, default 1.
+        """
+        # Only this worker writes the row, in one store of eight bytes: no lock is needed, and a
+        # kill leaves no half-written number.
+        try:
+            self._cells[self._cell_of[key]] += by
+        except KeyError:
+            self._cells[self._new(key, COUNT)] += by
+
+    def counter(self, key: Key) -> Callable[[], None]:
+        """Return a function that adds 1 to the count of *key*, and looks nothing up."""
+        cells, cell = self._cells, self._cell_of.get(key)
+        if cell is None:
+            cell = self._new(key, COUNT)
+
+        def count() -> None:
+            cells[cell] += 1
+
+        return count
+
+    def observer(self, key: Key) -> Callable[[float], None]:
+        """
+        Return a function that notes a duration for a histogram; :meth:`flush` adds it.
+
+        :param key: a name and labels, tuple, as in ``("part", route, "queued")``.
+        """
+        cell = self._histogram_of.get(key) or self._new_histogram(key)
+        # Several keys of a full row share a histogram.
+        return self._noted.setdefault(cell, []).append
+
+    def flush(self) -> None:
+        """Add the durations that were noted to their histograms."""
+        # All at once: to find the bucket of each by itself costs three times as much.
+        for cell, noted in self._noted.items():
+            if noted:
+                first = cell + FIRST_BUCKET
+                for bucket, count in Counter(map(bucket_of, noted)).items():
+                    self._cells[first + bucket] += count
+                self._seconds[cell + SUM] += sum(noted)
+                noted.clear()
+
+    def set(self, key: Key, value: int) -> None:
+        """
+        Set a value of this worker.
+
+        :param key: a name and labels, tuple, as in ``("pool", "postgres", "active")``.
+        :param value: int.
+        """
+        try:
+            self._cells[self._cell_of[key]] = value
+        except KeyError:
+            self._cells[self._new(key, VALUE)] = value
+
+    def read_gauges(self) -> None:
+        """Set the values of all ``gauges``; add all ``growths`` to their counts, and durations."""
+        self.flush()
+        for write, parts in ((self.set, gauges), (self.count, growths)):
+            for name, stats in parts.items():
+                try:
+                    numbers = stats()
+                except Exception:  # must not end the worker's main loop
+                    log.exception("the gauge %s failed", name)
+                    continue
+                for what, value in numbers.items():
+                    write((name, what), value)
+
+    def _highest_values(self) -> dict[Key, int]:
+        highest: dict[Key, int] = {}
+        for row in range(ROWS):
+            entries = self._entries(row)
+            for cell, kind, key in entries:
+                if kind == VALUE:
+                    highest[key] = max(highest.get(key, 0), self._cells[cell])
+            if not entries:
+                break
+        return highest
+
+    def _take_row(self) -> int:
+        # The kernel releases the lock when the process ends, in any way.
+        for row in range(ROWS):
+            if self._lock(row):
+                return row
+        raise RuntimeError(f"more than {ROWS} workers count at once")
+
+    def _new(self, key: Key, kind: int) -> int:
+        """Add an entry for *key* and return its cell."""
+        # In a full row its keys share entries, such as ("requests", "other", "GET", 200).
+        wider = (key[0], OTHER, *key[2:])
+        for key, spare in ((key, SPARE_ENTRIES), (wider, 1), ((OTHER,), 0)):  # noqa: B020
+            if key in self._cell_of:
+                return self._cell_of[key]
+            text = msgspec.json.encode(key)
+            if self._used + spare < ENTRIES and len(text) <= KEY_BYTES:
+                break
+        start = self._row * ROW_BYTES + self._used * ENTRY_BYTES
+        self._write_key(start, text, kind)
+        self._used += 1
+        self._cell_of[key] = start // 8
+        return start // 8
+
+    def _new_histogram(self, key: Key) -> int:
+        """Add a histogram for *key* and return its cell."""
+        # As in _new().
+        for key in (key, (key[0], OTHER, *key[2:]), (OTHER,)):  # noqa: B020
+            if key in self._histogram_of:
+                return self._histogram_of[key]
+            text = msgspec.json.encode(key)
+            spare = 0 if OTHER in key else SPARE_HISTOGRAMS
+            if len(self._histogram_of) + spare < HISTOGRAMS and len(text) <= KEY_BYTES:
+                break
+        start = HISTOGRAMS_START + self._row * HISTOGRAMS_ROW_BYTES
+        start += len(self._histogram_of) * HISTOGRAM_BYTES
+        self._write_key(start, text, COUNT)
+        self._histogram_of[key] = start // 8
+        return start // 8
+
+    def _write_key(self, start: int, text: bytes, kind: int) -> None:
+        self._memory[start + KIND + 1 : start + ENTRY_BYTES] = text.ljust(KEY_BYTES, b"\0")
+        self._memory[start + KIND] = kind  # last: it makes the entry valid for the other processes
 
 
 _own: Counters | None = None

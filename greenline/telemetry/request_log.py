@@ -21,8 +21,10 @@ from greenline.telemetry.access_log import AccessLog, LineHandler
 from greenline.telemetry.counters import Counters
 from greenline.telemetry.log_stream import LineStream
 from greenline.telemetry.log_writer import GATHER_S, LineWriter, open_log
+from greenline.telemetry.request_counts import RequestCounts
 
 CLOSE_S = 1.0
+DEADLINE = 504
 ERROR_GATHER_S = 0.005  # short: lines that wait are lost when the process is killed
 
 
@@ -51,11 +53,24 @@ class RequestLog:
     :param log: gunicorn's logger object.
     :param counters: counts the responses.
     :param as_json: whether to write the access log as JSON, bool.
+    :param has_metrics: whether to note the durations for ``/metrics``, bool. Default False.
     """
 
-    def __init__(self, cfg: Any, log: Any, counters: Counters, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        cfg: Any,
+        log: Any,
+        counters: Counters,
+        *,
+        as_json: bool,
+        has_metrics: bool = False,
+    ) -> None:
         self._log = log
         self._counters = counters
+        self._counts = RequestCounts(counters, has_durations=has_metrics)
+        # Called for each response before its head is sent: a worker that is killed in between has
+        # counted more answers than clients have got, and never fewer.
+        self.count = self._counts.count
         self._writers: list[tuple[LineWriter, str | int]] = []
         self._json: AccessLog | None = None
         # Before 25.3, gunicorn's logger has no such attribute, and its access() decides.
@@ -82,16 +97,20 @@ class RequestLog:
         self, environ: Mapping[str, Any], request: Any, response: Any, took_s: float
     ) -> None:
         """
-        Log and count a response that was sent, even if only a part of it was.
+        Log a response that was sent, even if only a part of it was.
 
         :param environ: of the request.
         :param request: the request.
-        :param response: the response, with ``route``, ``status_code`` and ``sent``.
+        :param response: the response, with ``route``, ``status_code`` and ``sent``; it is counted
+            here unless its ``is_counted`` says that it was.
         :param took_s: seconds that the request took, float.
         """
         if self._by_gunicorn:
             self._log.access(response, request, environ, timedelta(seconds=took_s))
-        self._record(environ, response.route, response.status_code or 500, response.sent, took_s)
+        status = response.status_code or 500
+        if not response.is_counted:
+            self.count(environ, response.route, status)
+        self._record(environ, response.route, status, response.sent, took_s)
 
     def record_error(self, environ: Mapping[str, Any], status: int, took_s: float = 0.0) -> None:
         """
@@ -101,15 +120,17 @@ class RequestLog:
         :param status: the status code, int.
         :param took_s: seconds that the request took, float, default 0.
         """
-        self._record(environ, access_log.route(environ), status, 0, took_s)
+        route = access_log.route(environ)
+        self.count(environ, route, status)
+        self._record(environ, route, status, 0, took_s)
 
     def _record(
         self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, took_s: float
     ) -> None:
         if self._json is not None:
             self._json.log(environ, route, status, size_bytes, took_s)
-        self._counters.count(("requests", route, status))
-        if status == 504:
+        self._counts.note(environ, route, took_s)
+        if status == DEADLINE:
             self._counters.count(("deadlines",))
 
     def reopen(self) -> None:

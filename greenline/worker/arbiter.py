@@ -3,7 +3,8 @@ Patch gunicorn's arbiter so that a release that cannot be loaded does not stop t
 
 On HUP a child loads the new release first; if that fails, the workers continue with the old one.
 A worker that fails to boot later is started again after ``BOOT_RETRY_S``. The arbiter also shares
-with its workers whether the service stops.
+with its workers whether the service stops, runs the process of ``/metrics``, and hands the counts
+over to the arbiter that follows it at USR2.
 """
 
 import signal
@@ -23,7 +24,9 @@ from greenline.http.gunicorn_compat import (
     forget_dead_workers,
     signal_queue,
 )
+from greenline.telemetry import counters
 from greenline.worker.dry_run import DryRun
+from greenline.worker.ops_process import OpsProcess
 
 BOOT_RETRY_S = 5.0
 
@@ -72,14 +75,15 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
         check_settings(server.cfg)
     except ConfigError as error:
         raise HaltServer(f"greenline: {error}", 1) from error
-    if "handle_hup" not in vars(server):
-        Reloads(server)
+    if not hasattr(server, "reloads"):
+        server.reloads = Reloads(server, worker.shared_fd)
     # Until a booting worker sets its own handlers, signals go to its copy of this queue.
     worker.early_signals = signal_queue(server)
     hook(server, worker)
 
 
 def _post_fork(hook: Any, server: Any, worker: Any) -> None:
+    server.reloads.leave_to_arbiter()
     # Before the hook, which may open databases: what it imports must find the process patched.
     worker.patch()
     hook(server, worker)
@@ -94,10 +98,12 @@ class Reloads:
     Replace the methods of an arbiter that load releases and reap workers.
 
     :param server: gunicorn's Arbiter.
+    :param memory: the descriptor of the counters' memory, int.
     """
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, memory: int) -> None:
         self._server = server
+        self._memory = memory
         self._dry_run: DryRun | None = None
         self._not_before_s = 0.0
         self._is_reloading = False
@@ -105,10 +111,20 @@ class Reloads:
         self._manage, server.manage_workers = server.manage_workers, self.go_round
         self._reap, server.reap_workers = server.reap_workers, self.reap
         self._stop, server.stop = server.stop, self.stop
+        self._reexec, server.reexec = server.reexec, self.reexec
         if sys.modules["__main__"].__spec__ is not None:
             # Started by `python -m`. USR2 would execute the module's file instead: that puts its
             # folder first in sys.path, where our http hides the standard library's.
             server.START_CTX["args"] = [sys.executable, *sys.orig_argv[1:]]
+        has_metrics = settings.OPS_BIND.read() is not None
+        self._ops = OpsProcess(server.log, memory) if has_metrics else None
+        if self._ops is not None:
+            self._ops.start()
+
+    def leave_to_arbiter(self) -> None:
+        """Close in a worker what belongs to the arbiter alone."""
+        if self._ops is not None:
+            self._ops.close_pipe()
 
     def begin(self) -> None:
         """Handle SIGHUP: start a dry run of the release on the disk, and end an earlier one."""
@@ -135,6 +151,8 @@ class Reloads:
                 )
         if monotonic() >= self._not_before_s:
             self._manage()
+        if self._ops is not None:
+            self._ops.start()
 
     def _take(self) -> None:
         """Reload, without gunicorn's wait for the old workers."""
@@ -181,6 +199,13 @@ class Reloads:
         if not self._server.reexec_pid and not self._server.master_pid:
             _shared[_STOPPING] = 1
         self._stop(graceful)
+        if self._ops is not None:
+            self._ops.end()
+
+    def reexec(self) -> None:
+        """Handle USR2: start another arbiter, whose workers continue from the counts of these."""
+        with counters.handed_over(self._memory, self._server.cfg.env_orig):
+            self._reexec()
 
     def _end(self) -> None:
         if self._dry_run is not None and self._dry_run.status() is None:

@@ -51,6 +51,7 @@ from greenline.http.response import Response
 from greenline.http.tls_client import TlsClient
 from greenline.hub import (
     blocking,
+    deadline,
     disconnect,
     lock_waits,
     native_locals,
@@ -88,6 +89,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     _servers: Sequence[Listener] = ()
     _retired_s, _retire_every_s, _wanted = 0.0, RETIRE_EVERY_S, inf
     _is_orphan = False
+    _lag_s = 0.0  # by which the hub was late at the last look
     shared_fd = -1  # of the memory that holds the counters of all workers
 
     @classmethod
@@ -152,7 +154,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._close_idle()
             try:
                 self._free_slots()
+                begun_s = monotonic()
                 gevent.sleep(TICK_S)
+                self._lag_s = monotonic() - begun_s - TICK_S
             except SystemError:  # the event loop cannot continue
                 raise
             except Exception:
@@ -172,6 +176,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         for server in servers:
             server.close()
         drain.finish(self.conversations, self.proxy_s)
+        self._counters.flush()
         for one in list(self.conversations):
             if what := one.what():
                 self.log.warning("request still running after it was cancelled: %s", what)
@@ -209,7 +214,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.proxy_s = cfg.keepalive if configured_s is None else configured_s
         self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
         self._counters = counters.join(self.shared_fd)
-        self._request_log = RequestLog(cfg, self.log, self._counters, as_json=settings.logs_json())
+        self._request_log = RequestLog(
+            cfg,
+            self.log,
+            self._counters,
+            as_json=settings.logs_json(),
+            has_metrics=settings.OPS_BIND.read() is not None,
+        )
+        Response.count = self._request_log.count
         atexit.register(self._request_log.close)  # after gunicorn's last line
         self._error_responses = ErrorResponses(cfg, self.log, self._request_log, self.handle_error)
         self.base = base_environ(cfg)  # after RequestLog has replaced sys.stderr
@@ -232,6 +244,8 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             unaccepted=lambda: sum(server.unaccepted() for server in self._servers),
         )
         counters.add("limiter", self._limiter.stats)
+        counters.add("connections", self._count_connections)
+        counters.add(counters.OF_ONE, self._describe)
         self._connect = partial(
             ClientConnection,
             rules=self.rules,
@@ -258,6 +272,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     "http2_cleartext: HTTP/1 requests of trusted peers are served by gunicorn, "
                     "without a limit, a queue and REQUEST_TIMEOUT"
                 )
+
+    def _count_connections(self) -> dict[str, int]:
+        most = self.worker_connections * len(self._servers)
+        return {"open": sum(server.connected() for server in self._servers), "max": most}
+
+    def _describe(self) -> dict[str, int]:
+        return {"pid": os.getpid(), "lag_us": max(0, int(self._lag_s * 1e6))}
 
     def handle(self, listener: Any, sock: Any, addr: Any) -> None:
         """
@@ -444,6 +465,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         result: Any = None
         # The databases' waits watch this socket, to end when the client disconnects.
         disconnect.serve(environ["gunicorn.socket"])
+        deadline.count_in(environ)
         try:
             result = application(environ, response.start_response)
             if result is ALREADY_HANDLED:

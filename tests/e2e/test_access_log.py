@@ -64,7 +64,7 @@ def counted(running: Service, status: int) -> int:
     """Return how many answers with that status were counted, whatever their route."""
     totals = {tuple(json.loads(key)): value for key, value in running.get("/totals").json.items()}
     return sum(
-        value for key, value in totals.items() if key[0] == "requests" and key[2:] == (status,)
+        value for key, value in totals.items() if key[0] == "requests" and key[3:] == (status,)
     )
 
 

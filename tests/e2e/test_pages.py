@@ -81,5 +81,5 @@ def test_a_route_shows_the_counts(tmp_path: Path) -> None:
         )
         answer = running.get("/counts")
     assert answer.status == 200
-    assert answer.json["requests /counts 200"] >= 1
+    assert answer.json["requests /counts GET 200"] >= 1
     assert answer.json["limiter in_progress"] >= 0

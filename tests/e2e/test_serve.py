@@ -259,6 +259,9 @@ def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(used: Path) ->
         psql = re.search(r"^ +(\S*psql '.+')$", printed, re.MULTILINE)
         assert psql
         assert "1000" in _shell(f"{psql[1]} -Atc 'select count(*) from books'")
+        link = re.search(r"http://127\.0\.0\.1:\d+/metrics$", printed, re.MULTILINE)
+        assert link
+        assert 'greenline_pool_connections{pool="postgres"' in _shell(f"curl -s {link[0]}")
 
 
 def test_a_terminal_shows_a_short_log_and_the_banner_last(used: Path) -> None:

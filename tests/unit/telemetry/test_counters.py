@@ -9,7 +9,16 @@ import pytest
 from gevent.monkey import get_original
 
 from greenline.telemetry import counters
-from greenline.telemetry.counters import ENTRIES, OTHER, Counters, Key
+from greenline.telemetry.counters import (
+    ENTRIES,
+    HANDED_OVER,
+    HISTOGRAMS,
+    OTHER,
+    Counters,
+    Key,
+    Reader,
+)
+from greenline.telemetry.histograms import quantile
 from tests.helpers.support import CHECKOUT, environ
 
 BEGIN = """
@@ -261,3 +270,68 @@ def test_a_forked_child_does_not_hold_the_row(memory: int) -> None:
     finally:
         assert worker.process.stdin is not None
         get_original("os", "close")(worker.process.stdin.fileno())
+
+
+def test_durations_of_all_workers_are_added_up(memory: int) -> None:
+    """Also those of workers that have ended; a key beyond the room is counted as other."""
+    script = (
+        "observe = counters.observer(('plain', '/books'))\n"
+        "for n in range(1000): observe(0.001 * n)\n"
+        "counters.flush()\n"
+        "ready()\n"
+    )
+    workers = [Worker(memory, script).until_ready() for _ in range(3)]
+    workers[0].end()
+    workers[1].kill()
+    reader = Reader(memory)
+    found = reader.histograms()["plain", "/books"]
+    assert sum(found.counts) == 3000
+    assert found.sum_s == pytest.approx(3 * 0.001 * 999 * 1000 / 2)
+    assert quantile(found.counts, 0.5) == pytest.approx(0.5, rel=0.05)
+    workers[2].end()
+    mine = Counters(memory)
+    for n in range(2 * HISTOGRAMS):
+        mine.observer(("plain", f"/{n}"))(0.001)
+    mine.flush()
+    counts = {key: sum(each.counts) for key, each in reader.histograms().items()}
+    assert sum(counts.values()) == 3000 + 2 * HISTOGRAMS
+    assert counts["plain", OTHER] > HISTOGRAMS
+    assert len(counts) <= HISTOGRAMS
+
+
+def test_only_the_values_of_running_workers_are_read(memory: int) -> None:
+    """By the number of the row; those of one worker alone are not summed."""
+    script = "counters.set(('worker', 'pid'), os.getpid())\ncounters.set(('a', 'b'), 1)\nready()\n"
+    workers = [Worker(memory, script).until_ready() for _ in range(2)]
+    reader = Reader(memory)
+    pids = {values["worker", "pid"] for values in reader.running().values()}
+    assert pids == {worker.process.pid for worker in workers}
+    assert reader.totals() == {("workers",): 0, ("a", "b"): 2}
+    workers[0].kill()
+    (values,) = reader.running().values()
+    assert values["worker", "pid"] == workers[1].process.pid
+    workers[1].end()
+
+
+def test_another_program_continues_from_the_counts(memory: int) -> None:
+    """As an arbiter that is executed by another one at USR2; of another form they are not used."""
+    Counters(memory).count(("requests", "/", 200), 5)
+    script = (
+        "import os\nfrom greenline.telemetry import counters\n"
+        "fd = counters.share()\nprint(os.get_inheritable(fd), counters.Counters(fd).totals())\n"
+    )
+    given = environ({})
+    with counters.handed_over(memory, given):
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=CHECKOUT, env=given, pass_fds=[memory],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        other = {**given, HANDED_OVER: f"{memory}:0"}
+        new = subprocess.run(
+            [sys.executable, "-c", script], cwd=CHECKOUT, env=other, pass_fds=[memory],
+            capture_output=True, text=True,
+        )  # fmt: skip
+    assert HANDED_OVER not in given
+    assert not os.get_inheritable(memory)
+    assert done.stdout == "False {('workers',): 0, ('requests', '/', 200): 5}\n"
+    assert new.stdout == "False {('workers',): 0}\n"

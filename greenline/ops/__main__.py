@@ -1,0 +1,77 @@
+"""
+Serve the metrics of an arbiter, as its child.
+
+It ends with the arbiter: the pipe that it gets ends, or it has another parent. Its exit status is
+never one that gunicorn takes for a worker's that could not boot.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+from contextlib import suppress
+
+from prometheus_client.registry import CollectorRegistry
+
+from greenline import settings
+from greenline.ops.metrics import Metrics
+from greenline.ops.server import Server
+from greenline.settings import Bind
+from greenline.telemetry.counters import Reader
+
+RETRY_S = 1.0
+ARBITERS_SIGNALS = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
+
+
+def main() -> None:
+    """Serve until the arbiter ends: the arguments are the memory's and the pipe's descriptors."""
+    memory, pipe = map(int, sys.argv[1:3])
+    # The terminal and supervisors send the arbiter's signals to the whole group.
+    for number in ARBITERS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    parent = os.getppid()
+    bind = settings.OPS_BIND.read()
+    if bind is None:
+        return
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Metrics(Reader(memory)))
+    server = _listen(bind, registry, pipe, parent)
+    if server is None:
+        return
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    while not _has_ended(pipe, parent):
+        pass
+    with suppress(OSError):
+        server.server_close()
+
+
+def _listen(bind: Bind, registry: CollectorRegistry, pipe: int, parent: int) -> Server | None:
+    """Return the server; None: the arbiter has ended first."""
+    reason = ""
+    while True:
+        try:
+            return Server(bind, registry, settings.OPS_TOKEN.read())
+        except OSError as error:
+            if str(error) != reason:
+                reason = str(error)
+                # After USR2 the process of the old arbiter has the address until that ends.
+                print(
+                    f"greenline: no /metrics: {settings.OPS_BIND.name}={bind}: {reason}; "
+                    f"tried again every {RETRY_S:.0f} s",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
+        if _has_ended(pipe, parent):
+            return None
+
+
+def _has_ended(pipe: int, parent: int) -> bool:
+    """Wait for ``RETRY_S``, or until the arbiter ends; return whether it has."""
+    readable, _, _ = select.select([pipe], [], [], RETRY_S)
+    return bool(readable) or os.getppid() != parent
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""
+Name the counts of all workers as Prometheus' guidelines ask for, and collect them for a scrape.
+
+https://prometheus.io/docs/practices/naming/ has the guidelines. The counts are read when they are
+asked for, by prometheus_client's registry.
+"""
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from greenline import __version__, settings
+from greenline.telemetry.counters import Histogram, Key, Reader
+from greenline.telemetry.histograms import cumulative
+from greenline.telemetry.request_counts import APPLICATION, MIXED, PART, PLAIN
+
+EVERY = 8  # buckets: at /metrics the bounds are the powers of 2
+LIBRARIES = ("gevent", "gunicorn")
+SECRETS = {settings.OPS_TOKEN.name}
+# A count of all workers without labels: its key, its name, and what it is.
+COUNTS = (
+    ("deadlines", "deadlines", "Requests that were answered 504: their time had run out."),
+    ("gone", "client_disconnects", "Clients that disconnected before their answer."),
+    ("refused", "refused_requests", "Requests that were refused with a 503: too many waited."),
+    ("hub_blocked", "hub_blocks", "Times that the hub was blocked."),
+)
+# A sum over the running workers: its key, its name, and what it is.
+SUMS = (
+    (("limiter", "in_progress"), "requests_in_progress", "Requests that are worked on."),
+    (("limiter", "waiting"), "requests_waiting", "Requests that wait for their turn."),
+    (("limiter", "limit"), "concurrency_limit", "Requests that may be worked on at once."),
+    (("connections", "open"), "connections", "Connections of clients."),
+    (("connections", "max"), "connections_max", "worker_connections of all workers."),
+    (("handlers", "size"), "handlers", "Greenlets that run requests, with those that are idle."),
+    (("handlers", "idle"), "handlers_idle", "Greenlets that wait for a request to run."),
+    (("psycopg2", "waiting"), "psycopg2_waiting", "Requests that wait for a slot of Postgres."),
+    (("psycopg2", "unpooled"), "psycopg2_unpooled", "Connections that passed the pool by."),
+)
+# Of a pool, the value that makes it one.
+MAX_OR_SIZE = "size"
+STATES = ("active", "idle", "leaving")
+# Of a pool: a count, its name, its unit, and what it is.
+POOL_COUNTS = (
+    ("requests_num", "checkouts", 1, "Connections that were requested."),
+    ("requests_queued", "checkouts_queued", 1, "Requests for a connection that waited."),
+    ("requests_wait_ms", "wait_seconds", 1000, "Time that they waited."),
+    ("requests_errors", "checkout_errors", 1, "Requests that got no connection."),
+    ("usage_ms", "usage_seconds", 1000, "Time that connections were checked out."),
+    ("returns_bad", "bad_returns", 1, "Connections that had to be closed at their return."),
+    ("connections_num", "connects", 1, "Attempts to connect."),
+    ("connections_ms", "connect_seconds", 1000, "Time of those that succeeded."),
+    ("connections_errors", "connect_errors", 1, "Those that failed."),
+    ("connections_lost", "lost_connections", 1, "Idle connections that were found closed."),
+)
+OWN = {"limiter", "connections", "handlers", "psycopg2", "worker"}  # parts that are no pools
+
+
+class _Process(NamedTuple):
+    """
+    What the kernel says about a process.
+
+    :param memory_bytes: its resident memory, int.
+    :param cpu_s: the processor time that it has used, float.
+    """
+
+    memory_bytes: int
+    cpu_s: float
+
+
+class Metrics(Collector):
+    """
+    Collect the metrics of all workers of an arbiter.
+
+    :param reader: reads the counts.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def collect(self) -> Iterator[Metric]:
+        """Read all counts, and yield the metrics."""
+        totals = self._reader.totals()
+        yield _requests(totals)
+        yield from self._durations()
+        for key, name, what in COUNTS:
+            yield CounterMetricFamily(f"greenline_{name}", what, value=totals.get((key,), 0))
+        for part, name, what in SUMS:
+            if part in totals:
+                yield GaugeMetricFamily(f"greenline_{name}", what, value=totals[part])
+        yield from _pools(totals)
+        yield from self._workers()
+        yield _build()
+        yield _settings()
+
+    def _durations(self) -> Iterator[Metric]:
+        whole = HistogramMetricFamily(
+            "greenline_request_duration_seconds",
+            "Time from the first byte of a request to the last one of its answer.",
+            labels=["route"],
+        )
+        parts = HistogramMetricFamily(
+            "greenline_request_part_seconds",
+            "Time that requests have spent in queues, in a database, in writing their answers, and "
+            "in the application; those that have spent none there are not counted.",
+            labels=["route", "part"],
+        )
+        for family, found in zip((whole, parts), _by_route(self._reader.histograms()), strict=True):
+            for labels, histogram in sorted(found.items()):
+                buckets = cumulative(histogram.counts, EVERY)
+                named = [(_bound(le_s), count) for le_s, count in buckets]
+                family.add_metric(labels, named, histogram.sum_s)
+        yield whole
+        yield parts
+
+    def _workers(self) -> Iterator[Metric]:
+        lag = GaugeMetricFamily(
+            "greenline_worker_hub_lag_seconds",
+            "How late the hub was when it was last asked, ten times a second.",
+            labels=["worker"],
+        )
+        memory = GaugeMetricFamily(
+            "greenline_worker_resident_memory_bytes", "Resident memory.", labels=["worker"]
+        )
+        cpu = CounterMetricFamily(
+            "greenline_worker_cpu_seconds", "Processor time; it begins anew with a new process.",
+            labels=["worker"],
+        )  # fmt: skip
+        running = self._reader.running()
+        for row, values in running.items():
+            labels = [str(row)]
+            lag.add_metric(labels, values.get(("worker", "lag_us"), 0) / 1e6)
+            if (process := _process(values.get(("worker", "pid"), 0))) is not None:
+                memory.add_metric(labels, process.memory_bytes)
+                cpu.add_metric(labels, process.cpu_s)
+        yield GaugeMetricFamily("greenline_workers", "Workers that run.", value=len(running))
+        yield from (lag, memory, cpu)
+
+
+def _by_route(
+    found: Mapping[Key, Histogram],
+) -> tuple[dict[tuple[str, ...], Histogram], dict[tuple[str, ...], Histogram]]:
+    """Return the histograms of whole requests by route, and those of parts by route and part."""
+    whole: dict[tuple[str, ...], Histogram] = {}
+    parts: dict[tuple[str, ...], Histogram] = {}
+
+    def add(
+        family: dict[tuple[str, ...], Histogram], labels: tuple[str, ...], one: Histogram
+    ) -> None:
+        family[labels] = family[labels] + one if labels in family else one
+
+    for (name, *rest), histogram in found.items():
+        labels = tuple(map(str, rest))
+        if name in (PLAIN, MIXED):
+            add(whole, labels, histogram)
+        if name == PLAIN:
+            add(parts, (*labels, APPLICATION), histogram)
+        if name == PART:
+            add(parts, labels, histogram)
+    return whole, parts
+
+
+def _bound(le_s: float) -> str:
+    text: str = floatToGoString(le_s)  # type: ignore[no-untyped-call]
+    return text
+
+
+def _requests(totals: Mapping[Key, int]) -> Metric:
+    family = CounterMetricFamily(
+        "greenline_requests",
+        "Requests that were answered, by the rule of the framework that matched.",
+        labels=["route", "method", "status"],
+    )
+    for (name, *labels), count in sorted(totals.items(), key=str):
+        if name == "requests":
+            family.add_metric(list(map(str, labels)), count)
+    return family
+
+
+def _pools(totals: Mapping[Key, int]) -> Iterator[Metric]:
+    pools = sorted({str(name) for name, *what in totals if what == [MAX_OR_SIZE]} - OWN)
+    size = GaugeMetricFamily(
+        "greenline_pool_connections", "Connections of the pools.", labels=["pool", "state"]
+    )
+    largest = GaugeMetricFamily(
+        "greenline_pool_connections_max", "Connections that the pools may have.", labels=["pool"]
+    )
+    waiting = GaugeMetricFamily(
+        "greenline_pool_waiting", "Greenlets that wait for a connection.", labels=["pool"]
+    )
+    for pool in pools:
+        for state in STATES:
+            if (pool, state) in totals:
+                size.add_metric([pool, state], totals[pool, state])
+        if (pool, "max") in totals:
+            largest.add_metric([pool], totals[pool, "max"])
+        waiting.add_metric([pool], totals.get((pool, "waiting"), 0))
+    yield from (size, largest, waiting)
+    for key, name, unit, what in POOL_COUNTS:
+        family = CounterMetricFamily(f"greenline_pool_{name}", what, labels=["pool"])
+        for pool in pools:
+            family.add_metric([pool], totals.get((pool, key), 0) / unit)
+        yield family
+
+
+def _process(pid: int) -> _Process | None:
+    """Return what the kernel says about a process; None where it says nothing."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    ticks = int(fields[11]) + int(fields[12])
+    pages = int(fields[21])
+    return _Process(pages * os.sysconf("SC_PAGESIZE"), ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _build() -> Metric:
+    versions = {"version": __version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return InfoMetricFamily("greenline_build", "Versions.", value=versions)
+
+
+def _settings() -> Metric:
+    family = GaugeMetricFamily(
+        "greenline_setting_info", "The settings of the worker that are set.",
+        labels=["name", "value"],
+    )  # fmt: skip
+    for variable in settings.OF_WORKER:
+        if variable.is_set() and variable.name not in SECRETS:
+            family.add_metric([variable.name, os.environ[variable.name].strip()], 1)
+    return family

@@ -1,0 +1,80 @@
+"""
+Count requests by route, method and status, and add their durations to histograms.
+
+A request that has spent time in a queue or a database is in another histogram than one that has
+not: for the latter, all of its time is the application's, and nothing else is noted.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from greenline.telemetry.counters import OTHER, Counters
+
+# Clients may send any word as a method.
+METHODS = {
+    "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "-",
+}  # fmt: skip
+MAX_KEPT = 1_000  # functions: an application may have any number of routes
+PLAIN, MIXED, PART, APPLICATION = "plain", "mixed", "part", "application"
+
+
+class RequestCounts:
+    """
+    Count the requests of one worker.
+
+    :param counters: the counters of the worker.
+    :param has_durations: whether to note durations, bool.
+    """
+
+    def __init__(self, counters: Counters, *, has_durations: bool) -> None:
+        self._counters = counters
+        self._has_durations = has_durations
+        self._count: dict[tuple[str, str, int], Callable[[], None]] = {}
+        self._observe: dict[tuple[str, ...], Callable[[float], None]] = {}
+
+    def count(self, environ: Mapping[str, Any], route: str, status: int) -> None:
+        """
+        Count a request.
+
+        :param environ: of the request; empty if that could not be read.
+        :param route: the rule that matched, str.
+        :param status: the status code, int.
+        """
+        key = route, environ.get("REQUEST_METHOD", "-"), status
+        (self._count.get(key) or self._new_counter(key))()
+
+    def note(self, environ: Mapping[str, Any], route: str, took_s: float) -> None:
+        """
+        Note the duration of a request, and of its parts.
+
+        :param environ: of the request; empty if that could not be read.
+        :param route: the rule that matched, str.
+        :param took_s: seconds that it took, float.
+        """
+        if not self._has_durations:
+            return
+        if spent_s := environ.get("greenline.spent"):
+            self._note((MIXED, route), took_s)
+            for part, part_s in spent_s.items():
+                self._note((PART, route, part), part_s)
+            # Several greenlets of a request may have waited at once.
+            self._note((PART, route, APPLICATION), max(took_s - sum(spent_s.values()), 0.0))
+        else:
+            self._note((PLAIN, route), took_s)
+
+    def _note(self, key: tuple[str, ...], duration_s: float) -> None:
+        (self._observe.get(key) or self._new_observer(key))(duration_s)
+
+    def _new_counter(self, key: tuple[str, str, int]) -> Callable[[], None]:
+        route, method, status = key
+        known = method if method in METHODS else OTHER
+        count = self._counters.counter(("requests", route, known, status))
+        if len(self._count) < MAX_KEPT:
+            self._count[key] = count
+        return count
+
+    def _new_observer(self, key: tuple[str, ...]) -> Callable[[float], None]:
+        observe = self._counters.observer(key)
+        if len(self._observe) < MAX_KEPT:
+            self._observe[key] = observe
+        return observe
