@@ -1,0 +1,196 @@
+"""deploy/prometheus, read by Debian's promtool and run by Debian's Prometheus."""
+
+import json
+import random
+import re
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from embedded import debian
+from tests.e2e.hosting import hosting
+from tests.helpers.support import CHECKOUT, free_port, wait_until
+
+FOLDER = CHECKOUT / "deploy/prometheus"
+RULES = FOLDER / "rules.yml"
+# By alert, series of promtool's tests in which it fires after half an hour.
+FIRES: dict[str, dict[str, str]] = {
+    "GreenlineIsAway": {'up{job="greenline",instance="a:9191"}': "0x40"},
+    "GreenlineFails": {
+        'greenline_requests_total{instance="a:9191",status="500"}': "0+6x40",
+        'greenline_requests_total{instance="a:9191",status="200"}': "0+300x40",
+    },
+    "GreenlineRefuses": {'greenline_refused_requests_total{instance="a:9191"}': "0+60x40"},
+    "GreenlineMissesDeadlines": {'greenline_deadlines_total{instance="a:9191"}': "0+1x40"},
+    "GreenlineQueueGrows": {
+        'greenline_requests_waiting{instance="a:9191"}': "50x40",
+        'greenline_concurrency_limit{instance="a:9191"}': "20x40",
+    },
+    "GreenlineConnectionsRunOut": {
+        'greenline_connections{instance="a:9191"}': "1900x40",
+        'greenline_connections_max{instance="a:9191"}': "2000x40",
+    },
+    "GreenlinePoolIsEmpty": {'greenline_pool_waiting{instance="a:9191",pool="postgres"}': "3x40"},
+    "GreenlinePoolFails": {
+        'greenline_pool_checkout_errors_total{instance="a:9191",pool="postgres"}': "0+1x40"
+    },
+    "GreenlineHubIsBlocked": {'greenline_hub_blocks_total{instance="a:9191"}': "0+2x40"},
+    "GreenlineWorkersAreMissing": {'greenline_workers{instance="a:9191"}': "4x5 3x35"},
+}
+# In which none does.
+QUIET = {
+    'up{job="greenline",instance="a:9191"}': "1x40",
+    'greenline_requests_total{instance="a:9191",status="500"}': "0+1x40",
+    'greenline_requests_total{instance="a:9191",status="200"}': "0+300x40",
+    'greenline_refused_requests_total{instance="a:9191"}': "7x40",
+    'greenline_deadlines_total{instance="a:9191"}': "3x40",
+    'greenline_requests_waiting{instance="a:9191"}': "5x40",
+    'greenline_concurrency_limit{instance="a:9191"}': "20x40",
+    'greenline_connections{instance="a:9191"}': "500x40",
+    'greenline_connections_max{instance="a:9191"}': "2000x40",
+    'greenline_pool_waiting{instance="a:9191",pool="postgres"}': "0 2 0x38",
+    'greenline_pool_checkout_errors_total{instance="a:9191",pool="postgres"}': "4x40",
+    'greenline_hub_blocks_total{instance="a:9191"}': "0+0.1x40",
+    'greenline_workers{instance="a:9191"}': "4x40",
+}
+SLEEPS_S = (0.02, 0.4)  # of most requests, and of three in a hundred
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    """The folder of prometheus and promtool."""
+    return debian.unpacked("prometheus") / "usr/bin"
+
+
+def promtool(programs: Path, *arguments: str, given: str = "") -> str:
+    done = subprocess.run(
+        [programs / "promtool", *arguments],
+        input=given, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def ask(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_the_files_are_valid(programs: Path) -> None:
+    """By promtool; each alert says why it is one, and what to do."""
+    assert "SUCCESS" in promtool(programs, "check", "config", str(FOLDER / "prometheus.yml"))
+    alerts = [rule for rule in rules() if "alert" in rule]
+    assert {rule["alert"] for rule in alerts} == set(FIRES)
+    assert all(rule["annotations"].keys() == {"summary", "reason", "action"} for rule in alerts)
+
+
+def firing(programs: Path, folder: Path, series: dict[str, str], expected: list[str]) -> None:
+    """Have promtool prove that these alerts fire after half an hour, and no others."""
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": 'sum by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": "35m",
+                "exp_samples": [
+                    {"labels": f'{{alertname="{name}"}}', "value": 1} for name in expected
+                ],
+            }
+        ],
+    }
+    path = folder / "test.yml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [test]}))
+    promtool(programs, "test", "rules", str(path))
+
+
+@pytest.mark.parametrize("alert", FIRES)
+def test_an_alert_fires(programs: Path, tmp_path: Path, alert: str) -> None:
+    """For half an hour of what it is about; no other one does."""
+    firing(programs, tmp_path, FIRES[alert], [alert])
+
+
+def test_no_alert_fires_without_a_reason(programs: Path, tmp_path: Path) -> None:
+    """A service that works, with a few failures behind it."""
+    firing(programs, tmp_path, QUIET, [])
+
+
+@contextmanager
+def prometheus(programs: Path, folder: Path, target: str) -> Iterator[str]:
+    """Run Prometheus with our configuration, but for the target and the interval."""
+    text = (FOLDER / "prometheus.yml").read_text(encoding="utf-8")
+    text = text.replace("127.0.0.1:9191", target).replace("15s", "1s")
+    (folder / "prometheus.yml").write_text(text)
+    (folder / "rules.yml").write_bytes(RULES.read_bytes())
+    port = free_port()
+    command = [
+        programs / "prometheus", f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}",
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def query(url: str, expression: str) -> list[tuple[dict[str, str], float]]:
+    answer = json.loads(ask(f"{url}/api/v1/query?query={urllib.parse.quote(expression)}"))
+    return [(each["metric"], float(each["value"][1])) for each in answer["data"]["result"]]
+
+
+def is_up(url: str) -> bool:
+    try:
+        return [value for _, value in query(url, "up")] == [1.0]
+    except OSError:
+        return False
+
+
+def test_prometheus_has_the_clients_p99(programs: Path, tmp_path: Path) -> None:
+    """Within the bounds of a bucket; what we expose and what the rules ask for is known to it."""
+    port = free_port()
+    with (
+        hosting("tests.e2e.watched:app", GREENLINE_OPS_BIND=f"127.0.0.1:{port}") as running,
+        prometheus(programs, tmp_path, f"127.0.0.1:{port}") as url,
+    ):
+        wait_until(lambda: is_up(url), "the first scrape")
+        promtool(programs, "check", "metrics", given=ask(f"http://127.0.0.1:{port}/metrics"))
+        chances, took_s = random.Random(5), []
+        for _ in range(200):
+            sleep_s = SLEEPS_S[chances.random() < 0.03]
+            begun_s = time.monotonic()
+            assert running.get(f"/wait?{sleep_s}").status == 200
+            took_s.append(time.monotonic() - begun_s)
+        expression = (
+            "histogram_quantile(0.99, sum by (le) (rate("
+            'greenline_request_duration_seconds_bucket{route="/wait"}[1m])))'
+        )
+        count = 'greenline_request_duration_seconds_count{route="/wait"}'
+        wait_until(lambda: [value for _, value in query(url, count)] == [200], "all requests")
+        ((_, p99_s),) = query(url, expression)
+        client_s = sorted(took_s)[round(0.99 * len(took_s)) - 1]
+        assert client_s / 2 <= p99_s <= client_s * 2
+        names = {each["__name__"] for each, _ in query(url, '{__name__=~"greenline_.+"}')}
+        used = {
+            name
+            for rule in rules()
+            for name in re.findall(r"(?<![:\w])greenline_\w+(?!\w*:)", rule["expr"])
+        }
+        # Without a pool its series are missing.
+        assert {name for name in used - names if not name.startswith("greenline_pool_")} == set()
