@@ -46,6 +46,7 @@ NUMBERS = 6  # values of a record in the notes
 MAX_SHARE = 0.01  # of the CPU, for records: each takes 5 us for each frame of each thread
 MAX_RECORDED_BYTES = 1024 * 1024
 STDERR = 2
+STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
 
 FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
@@ -88,6 +89,8 @@ class Watchdog:
         so it must not wait, nor make an object that the garbage collector tracks. Default: 0.
     :param advise: called in the hub with the stack of a block; returns a sentence with a remedy,
         None where it knows none. Default: None.
+    :param on_logged: called in the hub with the stack of each block that is logged with one.
+        Default: do nothing.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Watchdog:
         on_blocked: Callable[[], object] = lambda: None,
         progress: Callable[[], int] = lambda: 0,
         advise: Callable[[Stack], str | None] = lambda stack: None,
+        on_logged: Callable[[Stack], object] = lambda stack: None,
     ) -> None:
         self._limit_s = limit_s
         self._period_s = limit_s / RECORDS
@@ -105,6 +109,7 @@ class Watchdog:
         self._on_blocked = on_blocked
         self._progress = progress
         self._advise = advise
+        self._on_logged = on_logged
         self._blocked = 0
         self._longest_s = 0.0
         self._unlogged = 0
@@ -196,7 +201,7 @@ class Watchdog:
     def _log_longest(self, now: float) -> None:
         arguments = self._longest_unlogged_s, self._recorded, self._limit_s, self._unlogged - 1
         # Not here: a log handler may wait, and the hub must not.
-        gevent.spawn(_log, *arguments, self._advise)
+        gevent.spawn(_log, *arguments, self._advise, self._on_logged)
         self._logged_s, self._unlogged = now, 0
         self._longest_unlogged_s, self._recorded = 0.0, []
 
@@ -373,6 +378,7 @@ def _log(
     limit_s: float,
     unlogged: int,
     advise: Callable[[Stack], str | None],
+    on_logged: Callable[[Stack], object],
 ) -> None:
     run, is_alone = _longest_run(records)
     several = not is_alone and run[-1].gap_s - run[0].gap_s < limit_s
@@ -385,6 +391,23 @@ def _log(
     where = f", {'for instance ' * several}here:\n{_formatted(stack)}" if stack else ""
     advice = None if several else advise(stack)
     log.warning("%s%s%s", head, where, f"\n{advice}" if advice else "")
+    if stack and not several:
+        on_logged(stack)
+
+
+def function_of(stack: Stack) -> str:
+    """
+    Return ``file.function`` of the innermost frame that is not the standard library's.
+
+    :param stack: file, line and function of each frame, the outermost first.
+    """
+    others = (
+        each
+        for each in reversed(stack)
+        if not each[0].startswith(STANDARD_LIBRARY) or "-packages" in each[0]  # installed there
+    )
+    file, _, function = next(others, stack[-1])
+    return f"{os.path.basename(file).removesuffix('.py')}.{function}"
 
 
 def _formatted(stack: Stack) -> str:

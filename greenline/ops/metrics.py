@@ -97,6 +97,7 @@ class Metrics(Collector):
         yield from self._durations()
         for key, name, what in COUNTS:
             yield CounterMetricFamily(f"greenline_{name}", what, value=totals.get((key,), 0))
+        yield _blocking(totals)
         for part, name, what in SUMS:
             if part in totals:
                 yield GaugeMetricFamily(f"greenline_{name}", what, value=totals[part])
@@ -185,6 +186,18 @@ def _requests(totals: Mapping[Key, int]) -> Metric:
     )
     for (name, *labels), count in sorted(totals.items(), key=str):
         if name == "requests":
+            family.add_metric(list(map(str, labels)), count)
+    return family
+
+
+def _blocking(totals: Mapping[Key, int]) -> Metric:
+    family = CounterMetricFamily(
+        "greenline_hub_blocks_logged",
+        "Of the times that the hub was blocked, those that are in the log, by the function.",
+        labels=["function"],
+    )
+    for (name, *labels), count in sorted(totals.items(), key=str):
+        if name == "hub_blocked_by":
             family.add_metric(list(map(str, labels)), count)
     return family
 

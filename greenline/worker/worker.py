@@ -60,7 +60,7 @@ from greenline.hub import (
 )
 from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
-from greenline.hub.watchdog import Watchdog
+from greenline.hub.watchdog import Stack, Watchdog, function_of
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.offload import fork
 from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
@@ -71,6 +71,7 @@ from greenline.worker.heartbeat import Heartbeat
 from greenline.worker.listener import Listener, Name
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
+MAX_BLOCKING = 50  # functions that have a count of their own
 STUCK_S = 15.0  # if gunicorn's timeout is off
 TAKEN_OVER = 101  # the status logged if the application has taken over the socket
 
@@ -106,6 +107,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._is_patched = False
+        self._blocking: set[str] = set()  # functions that have blocked the hub
         arbiter.attend(self.cfg)
 
     def patch(self) -> None:
@@ -631,7 +633,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 on_blocked=blocked,
                 progress=lambda: int(self.nr),
                 advise=offload.advice_for,
+                on_logged=self._count_blocking,
             ).start()
+
+    def _count_blocking(self, stack: Stack) -> None:
+        """Count a function that has blocked the hub; beyond MAX_BLOCKING, all others as one."""
+        name = function_of(stack)
+        if len(self._blocking) < MAX_BLOCKING:
+            self._blocking.add(name)
+        known = name if name in self._blocking else counters.OTHER
+        self._counters.count(("hub_blocked_by", known))
 
     def _listen(self, listener: Any) -> Listener:
         """Accept clients, at most worker_connections of them."""

@@ -193,6 +193,8 @@ def test_it_answers_while_each_hub_is_blocked(tmp_path: Path) -> None:
         assert not asked[0].done()
         assert asked[0].result().status == 200
         wait_until(lambda: value(port, "greenline_hub_blocks_total"), "the count")
+        named = {"function": "watched.app"}
+        wait_until(lambda: value(port, "greenline_hub_blocks_logged_total", **named), "its name")
 
 
 def test_it_is_started_again_and_ends_with_the_arbiter() -> None:

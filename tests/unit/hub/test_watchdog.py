@@ -1,8 +1,10 @@
 """The look at all threads that faulthandler writes, and the stack that the watchdog takes of it."""
 
+import os
+
 import pytest
 
-from greenline.hub.watchdog import _sections, stack_of
+from greenline.hub.watchdog import _sections, function_of, stack_of
 
 
 @pytest.mark.parametrize("name", ["", " [gunicorn]"], ids=["up to 3.13", "from 3.14 on"])
@@ -22,3 +24,18 @@ def test_finds_the_hubs_thread_among_others(name: str) -> None:
     assert [stack_of(section) for section in sections] == [
         [("", 0, "???"), ("inner.py", 4, "inner")]
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["/shop/views.py", f"{os.path.dirname(os.__file__)}/socket.py"], "views.f0"),
+        (["/shop/views.py", f"{os.path.dirname(os.__file__)}/site-packages/x/y.py"], "y.f1"),
+        ([f"{os.path.dirname(os.__file__)}/socket.py"], "socket.f0"),
+    ],
+    ids=["of the application", "of a library", "of the standard library alone"],
+)
+def test_the_function_that_blocks_has_a_short_name(files: list[str], expected: str) -> None:
+    """The innermost one that is not the standard library's."""
+    stack = [(file, 1, f"f{number}") for number, file in enumerate(files)]
+    assert function_of(stack) == expected
