@@ -138,7 +138,14 @@ class Reader:
 
     def totals(self) -> dict[Key, int]:
         """Return the sums over all workers; for counts, also over those that have ended."""
-        totals: dict[Key, int] = {}
+        return self._sums(COUNT, VALUE)
+
+    def values(self) -> dict[Key, int]:
+        """Return the values, summed over all workers."""
+        return self._sums(VALUE)
+
+    def _sums(self, *kinds: int) -> dict[Key, int]:
+        sums: dict[Key, int] = {}
         for row in range(ROWS):
             is_held: bool | None = None
             cell = None
@@ -146,11 +153,12 @@ class Reader:
                 # A system call, so only for a row with values, and once.
                 if kind == VALUE and is_held is None:
                     is_held = self._is_held(row)
-                if kind == COUNT or (is_held and key[0] != OF_ONE):
-                    totals[key] = totals.get(key, 0) + self._cells[cell]
+                is_counted = kind == COUNT or (is_held and key[0] != OF_ONE)
+                if kind in kinds and is_counted:
+                    sums[key] = sums.get(key, 0) + self._cells[cell]
             if cell is None:
                 break  # rows are taken in order, so the following ones are empty, too
-        return totals
+        return sums
 
     def value(self, key: Key) -> int:
         """Return the value of *key*, summed over all workers."""

@@ -3,8 +3,8 @@ Patch gunicorn's arbiter so that a release that cannot be loaded does not stop t
 
 On HUP a child loads the new release first; if that fails, the workers continue with the old one.
 A worker that fails to boot later is started again after ``BOOT_RETRY_S``. The arbiter also shares
-with its workers whether the service stops, runs the process of ``/metrics``, and hands the counts
-over to the arbiter that follows it at USR2.
+with its workers whether the service stops, runs the process of ``/metrics``, sends the values of
+all workers to statsd, and hands the counts over to the arbiter that follows it at USR2.
 """
 
 import signal
@@ -29,6 +29,7 @@ from greenline.worker.dry_run import DryRun
 from greenline.worker.ops_process import OpsProcess
 
 BOOT_RETRY_S = 5.0
+GAUGE_EVERY_S = 0.9  # the arbiter goes round each second
 
 # Memory shared with the workers, which are forked later; one byte for each flag.
 _shared = mmap(-1, 3)
@@ -120,6 +121,10 @@ class Reloads:
         self._ops = OpsProcess(server.log, memory) if has_metrics else None
         if self._ops is not None:
             self._ops.start()
+        # gunicorn's own logger for statsd has such a method.
+        self._gauge = getattr(server.log, "gauge", None) if server.cfg.statsd_host else None
+        self._counters = counters.Reader(memory)
+        self._gauged_s = 0.0
 
     def leave_to_arbiter(self) -> None:
         """Close in a worker what belongs to the arbiter alone."""
@@ -153,6 +158,10 @@ class Reloads:
             self._manage()
         if self._ops is not None:
             self._ops.start()
+        if self._gauge is not None and monotonic() - self._gauged_s >= GAUGE_EVERY_S:
+            self._gauged_s = monotonic()
+            for name, value in self._counters.values().items():
+                self._gauge(".".join(("greenline", *map(str, name))), value)
 
     def _take(self) -> None:
         """Reload, without gunicorn's wait for the old workers."""

@@ -1,6 +1,7 @@
 """The lines and counters of each response, and their destinations, over real sockets."""
 
 import json
+import re
 import signal
 import socket
 from collections import Counter
@@ -245,6 +246,8 @@ def test_statsd_gets_its_metrics(environ: dict[str, str], tmp_path: Path, lines:
             received = datagrams_up_to(metrics, b"gunicorn.request.status.200")
             assert any(b"gunicorn.requests:1|c" in one for one in received)
             assert any(b"gunicorn.request.duration:" in one for one in received)
+            gauge = datagrams_up_to(metrics, b"greenline.limiter.limit:")[-1]
+            assert re.fullmatch(rb"greenline\.limiter\.limit:[1-9]\d*\|g", gauge)
             wait_until(lambda: "/measured" in log.read_text(), "the line")
     text = log.read_text()
     assert text.count("/measured") == 1
