@@ -1,12 +1,15 @@
 """greenline.worker.arbiter on an arbiter that forks nothing."""
 
+import os
 import signal
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gunicorn.arbiter import Arbiter
 
+from greenline.telemetry import counters
 from greenline.worker import arbiter
 
 
@@ -21,6 +24,7 @@ class Server:
         self.log: Any = self
         self.START_CTX: dict[str, Any] = {"args": sys.argv}
         self.sent: list[int] = []
+        self.cfg: Any = SimpleNamespace(reload=False, statsd_host=None)
 
     def info(self, *_: object) -> None: ...
 
@@ -29,6 +33,8 @@ class Server:
     def reap_workers(self) -> None: ...
 
     def stop(self, graceful: bool = True) -> None: ...
+
+    def reexec(self) -> None: ...
 
     def reload(self) -> None:
         self.reap_workers()  # in the wait for the old worker
@@ -53,9 +59,10 @@ def test_a_reload_reaches_the_dirty_arbiter(monkeypatch: pytest.MonkeyPatch) -> 
 
     server = Server()
     monkeypatch.setattr(arbiter, "DryRun", Loadable)
-    arbiter.Reloads(server)
-    server.cfg = type("Config", (), {"reload": False})  # type: ignore[attr-defined]
+    memory = counters.share()
+    arbiter.Reloads(server, memory)
     server.handle_hup()
     assert server.sent == []
     server.manage_workers()
     assert server.sent == [signal.SIGHUP]
+    os.close(memory)
