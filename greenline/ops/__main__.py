@@ -27,8 +27,13 @@ ARBITERS_SIGNALS = (
 
 
 def main() -> None:
-    """Serve until the arbiter ends: the arguments are the memory's and the pipe's descriptors."""
-    memory, pipe = map(int, sys.argv[1:3])
+    """
+    Serve until the arbiter ends.
+
+    The arguments are the descriptors of the memory and of the pipe, and the workers' user and
+    group.
+    """
+    memory, pipe, uid, gid = map(int, sys.argv[1:])
     # The terminal and supervisors send the arbiter's signals to the whole group.
     for number in ARBITERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -38,6 +43,11 @@ def main() -> None:
         return
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Metrics(Reader(memory)))
+    # Not earlier: the files of Python may be readable for root alone, which starts gunicorn.
+    if os.geteuid() == 0 and uid != 0:
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
     server = _listen(bind, registry, pipe, parent)
     if server is None:
         return

@@ -89,6 +89,7 @@ class Metrics(Collector):
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
+        self._build = _build()
 
     def collect(self) -> Iterator[Metric]:
         """Read all counts, and yield the metrics."""
@@ -103,7 +104,7 @@ class Metrics(Collector):
                 yield GaugeMetricFamily(f"greenline_{name}", what, value=totals[part])
         yield from _pools(totals)
         yield from self._workers()
-        yield _build()
+        yield self._build
         yield _settings()
 
     def _durations(self) -> Iterator[Metric]:

@@ -118,7 +118,7 @@ class Reloads:
             # folder first in sys.path, where our http hides the standard library's.
             server.START_CTX["args"] = [sys.executable, *sys.orig_argv[1:]]
         has_metrics = settings.OPS_BIND.read() is not None
-        self._ops = OpsProcess(server.log, memory) if has_metrics else None
+        self._ops = OpsProcess(server, memory) if has_metrics else None
         if self._ops is not None:
             self._ops.start()
         # gunicorn's own logger for statsd has such a method.

@@ -24,19 +24,20 @@ class OpsProcess:
     """
     The process, and the pipe whose end tells it that the arbiter has ended.
 
-    :param log: gunicorn's logger object.
+    :param server: gunicorn's Arbiter.
     :param memory: the descriptor of the counters' memory, int.
     """
 
-    def __init__(self, log: Any, memory: int) -> None:
-        self._log = log
+    def __init__(self, server: Any, memory: int) -> None:
+        self._log = server.log
         self._memory = memory
+        self._owner = server.cfg.uid, server.cfg.gid
         self._process: subprocess.Popen[bytes] | None = None
         self._until_s = 0.0
         self._read_end, self._write_end = os.pipe()
 
     def start(self) -> None:
-        """Start the process, unless it runs, or was started ``RETRY_S`` ago or later."""
+        """Start the process, unless it runs, or was started less than ``RETRY_S`` ago."""
         if self._process is not None and self._process.poll() is None:
             return
         if monotonic() < self._until_s:
@@ -47,9 +48,10 @@ class OpsProcess:
         folder = str(Path(greenline.__file__).parent.parent)
         command = [sys.executable, "-P", "-c", CODE.format(folder)]
         descriptors = (self._memory, self._read_end)
+        arguments = (*descriptors, *self._owner)
         try:
             self._process = subprocess.Popen(
-                [*command, *map(str, descriptors)], pass_fds=descriptors, stdin=subprocess.DEVNULL
+                [*command, *map(str, arguments)], pass_fds=descriptors, stdin=subprocess.DEVNULL
             )
         except OSError as error:  # out of processes or memory: the service goes on
             self._log.error("the process of /metrics cannot be started: %s", error)

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import pwd
 import re
 import shlex
 import signal
@@ -214,6 +215,16 @@ def test_it_is_started_again_and_ends_with_the_arbiter() -> None:
         assert second is not None
         running.process.kill()
         wait_until(lambda: not lives(second), "its end")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs workers as another user")
+def test_it_runs_as_the_user_of_the_workers() -> None:
+    """And not as root, where the arbiter does."""
+    with watching("--user", "nobody", "--group", "nogroup") as (running, _):
+        arbiter = running.process.pid
+        processes = [ops_process(arbiter), *workers(arbiter)]
+        owners = {Path(f"/proc/{pid}").stat().st_uid for pid in processes}
+        assert owners == {pwd.getpwnam("nobody").pw_uid}
 
 
 def test_another_arbiter_takes_over(tmp_path: Path) -> None:
