@@ -1,6 +1,7 @@
 """Define the command ``greenline doctor``."""
 
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -52,16 +53,18 @@ RECURSION = 10_000  # a chain of a thousand + signs is nested that deeply
 @click.option(
     "--host", metavar="NAME", help="The Host that --replay names; by default the address."
 )
-@click.option("--json", "form", flag_value="json", help="Print JSON.")
-@click.option("--sarif", "form", flag_value="sarif", help="Print SARIF 2.1.0, for code scanning.")
-@click.option("--github", "form", flag_value="github", help="Print GitHub's annotations.")
+@click.option("--json", "forms", flag_value="json", multiple=True, help="Print JSON.")
+@click.option("--sarif", "forms", flag_value="sarif", multiple=True,
+              help="Print SARIF 2.1.0, for code scanning.")  # fmt: skip
+@click.option("--github", "forms", flag_value="github", multiple=True,
+              help="Print GitHub's annotations.")  # fmt: skip
 @click.pass_context
 def doctor(
     context: click.Context,
     /,
     target: str,
     packages: tuple[str, ...],
-    form: str | None,
+    forms: tuple[str, ...],
     tests: str | None,
     **served: Any,
 ) -> None:
@@ -82,20 +85,29 @@ def doctor(
             from rich.console import Console
 
             from greenline.doctor import report
+        if len(forms) > 1:
+            raise ConfigError("there is one of --json, --sarif and --github")
         _check(target, tests, **served)
         examined = _examine(target, packages, partial(_trial, target, tests, **served))
     except (ConfigError, ModuleNotFoundError) as error:
         raise click.UsageError(str(error)) from error
-    if form is None:
-        report.print_text(examined, Console())
+    if forms:
+        click.echo(report.FORMATS[forms[0]](examined))
     else:
-        click.echo(report.FORMATS[form](examined))
+        report.print_text(examined, Console())
     context.exit(int(any(each.level == Level.ERROR for each in examined.findings)))
 
 
 def _check(target: str, tests: str | None, *, serve: bool, replay: str | None, **_: Any) -> None:
     if (tests is not None) + serve + (replay is not None) > 1:
         raise ConfigError("there is one of --run, --serve and --replay")
+    if tests is not None:
+        try:
+            words = shlex.split(tests)
+        except ValueError as error:
+            raise ConfigError(f"--run: {tests!r}: {error}") from error
+        if not words:
+            raise ConfigError('--run needs a command, such as "pytest -x"')
     if (serve or replay is not None) and Path(target).exists():
         raise ConfigError(f"{target!r} is a path: a server needs a module:name")
 

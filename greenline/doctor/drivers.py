@@ -71,7 +71,8 @@ def _psycopg2(notes: Notes, module: Any) -> None:
         return conn
 
     def waiting(conn: Any) -> None:
-        notes.note_trip(conn)
+        if conn.status != extensions.STATUS_SETUP:  # a connect is no statement
+            notes.note_trip(conn)
         wait(conn)  # type: ignore[misc]
 
     module._connect = connecting

@@ -32,7 +32,7 @@ BY_NAME = re.compile(
 FRAMEWORKS = re.compile(
     r"(?:flask(?!\.current_app$)|flask_(?!babel|caching|mail|migrate|sqlalchemy)\w+|werkzeug|rest_framework|ninja|tastypie|pyramid|cornice|bottle|falcon|webob"
     r"|pecan|wsme|cherrypy|connexion|tg|py4web|morepath|starlette|fastapi|graphene_django"
-    r"|django\.(?:http|views|urls|shortcuts|middleware|template\.response|contrib\.admin"
+    r"|django\.(?:core\.[aw]sgi|http|views|urls|shortcuts|middleware|template\.response|contrib\.admin"
     r"|contrib\.auth\.views|conf\.urls|utils\.deprecation)|zope\.publisher|plone\.rest|plone\.restapi"
     r"|Products\.Five)(?:\..*)?"
 )

@@ -95,6 +95,7 @@ class Observer:
 
     def stop(self) -> Observations:
         """Stop, and return what was seen."""
+        blocks = self._sampler.stop()  # first: what follows is not the application's
         requests = self._requests
         self._note_left(self._left or ())
         self._note_held()
@@ -106,7 +107,7 @@ class Observer:
         if requests.count > WARM_UP:
             requests.grown_kib = max(0, _memory_kib() - self._stable_kib)
         self._look_at_transactions()
-        return Observations(self._sampler.stop(), requests, self._connections)
+        return Observations(blocks, requests, self._connections)
 
     def requests(self, application: Any) -> Any:
         """Return *application*, with its requests observed."""

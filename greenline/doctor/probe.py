@@ -88,6 +88,23 @@ class Watcher:
         """Note where the module *fullname* is imported."""
         self.modules[fullname] = self._place(sys._getframe(1))
 
+    def watch_psycopg2(self) -> None:
+        """Note its connections, which libpq makes in C: no audit event tells of them."""
+        from greenline.offload.imports import after_import
+
+        def watch(module: Any) -> None:
+            connect = module._connect
+
+            def noting(dsn: str, *args: Any, **kwargs: Any) -> Any:
+                given = module.extensions.parse_dsn(dsn)
+                where = f"{given.get('host', 'the local Postgres')}:{given.get('port', 5432)}"
+                self._note({"does": WATCHED["socket.connect"], "what": where}, sys._getframe(1))
+                return connect(dsn, *args, **kwargs)
+
+            module._connect = noting
+
+        after_import("psycopg2", watch)
+
     def left(self) -> Iterator[Event]:
         """Yield the threads that run, and the files that are open for writing."""
         for thread in threading.enumerate():
@@ -123,11 +140,17 @@ class Watcher:
         what = arguments[1] if event.startswith("socket.") else arguments[:1]
         if event == "socket.bind" and isinstance(what, tuple) and what[1] == 0:
             return  # a test whether there is IPv6, for instance
-        noted = {"does": WATCHED[event], "what": _shown(what)} | self._place(sys._getframe(1))
-        if noted["chain"] and noted not in self.events:
-            self.events.append(noted)
-            if is_connection:
-                self._servers.append((noted, arguments[0].family, what))
+        noted = self._note({"does": WATCHED[event], "what": _shown(what)}, sys._getframe(1))
+        if is_connection and noted is not None:
+            self._servers.append((noted, arguments[0].family, what))
+
+    def _note(self, event: Event, frame: FrameType | None) -> Event | None:
+        """Note what the code of *frame* does in an import; None: in none, or it is known."""
+        noted = event | self._place(frame)
+        if not self._is_on or not noted["chain"] or noted in self.events:
+            return None
+        self.events.append(noted)
+        return noted
 
     def _place(self, frame: FrameType | None) -> Event:
         """Return the innermost line of the application's own files, and the imports in progress."""
@@ -228,8 +251,8 @@ def run(fd: int, target: str, folder: str, configuration: str, *packages: str) -
         found["left"] = list(watcher.left())
         found["blocking"] = list(_blocking(watcher))
         found["target"] = vars(sys.modules[module]).get("__file__") or ""
-        if _awaits(application):
-            found |= {"error": NO_WSGI, "path": found["target"]}
+        if reason := _is_no_wsgi(application):
+            found |= {"error": reason, "path": found["target"]}
     except BaseException as error:  # sys.exit() of the application, too
         found |= _failed(error, module, folder)
     watcher.stop()
@@ -254,10 +277,18 @@ def _configure(target: str, folder: str, name: str, found: dict[str, Any]) -> bo
     return bool(cfg.preload_app)
 
 
-def _awaits(application: Any) -> bool:
-    """Return whether to call *application* returns a coroutine, as an ASGI application's does."""
-    called = application, type(application).__call__
-    return any(map(inspect.iscoroutinefunction, called))
+def _is_no_wsgi(application: Any) -> str:
+    """Return why *application* is no WSGI application; empty: it may be one."""
+    # To call an ASGI application returns a coroutine.
+    if any(map(inspect.iscoroutinefunction, (application, type(application).__call__))):
+        return NO_WSGI
+    if inspect.isfunction(application):
+        try:
+            inspect.signature(application).bind({}, None)
+        except TypeError:
+            name = application.__name__
+            return f"{name}() does not take environ and start_response; a factory is {name}()"
+    return ""
 
 
 def _patched(watcher: Watcher) -> list[Event]:
@@ -266,6 +297,7 @@ def _patched(watcher: Watcher) -> list[Event]:
     from greenline.patch import patch_all
 
     patch_all()
+    watcher.watch_psycopg2()
     return [
         {"what": each} | watcher.modules.get(each.partition(" ")[0], {})
         for each in sorted(set(patching.imported_early()))

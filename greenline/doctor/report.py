@@ -77,7 +77,8 @@ def summary(examined: Examined) -> str:
     ]
     if examined.ignored:
         numbers.append(f"{len(examined.ignored)} ignored")
-    return f"{', '.join(numbers) or 'nothing found'}, in {examined.lines:,} lines"
+    lines = f"{examined.lines:,} line{'s' * (examined.lines != 1)}"
+    return f"{', '.join(numbers) or 'nothing found'}, in {lines}"
 
 
 def by_library(blocks: Iterable[Block]) -> str:

@@ -27,7 +27,7 @@ from greenline.doctor.findings import Block, Code, Finding
 from greenline.doctor.observations import Observations, Site
 from greenline.doctor.probe import INSTALLED, is_own
 from greenline.doctor.project import Project
-from greenline.doctor.trial import GTHREAD, OURS, SYNC, Trial
+from greenline.doctor.trial import GTHREAD, MIN_GAIN, OURS, SYNC, Trial
 from greenline.hub.watchdog import Stack
 
 MIN_BLOCKS, LONG_BLOCK_S = 2, 0.2  # a single short one may be the machine's
@@ -38,7 +38,7 @@ GROWTH_KIB, MIN_REQUESTS = 10, 200  # for each request, of at least so many
 MAX_BLOCKED = 0.2  # of the time: with more, the worker is slower than threads
 MAX_COMPUTING = 0.8  # of the time: with more there is nothing to gain
 MUCH_MORE = 2  # times as many requests fail: fewer may be chance
-MIN_GAIN = 0.9  # of the answers of gthread: with fewer, it is clearly slower
+LEAKS = {LEFT_OPEN.code, IDLE_IN_TRANSACTION.code}
 MAX_STATUSES = MAX_PATHS = 3
 TOTAL = attrgetter("total_s")
 # What requests do is not known then, and most findings are about them.
@@ -222,6 +222,12 @@ def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
     computes = sum(each.blocks.computes_s for each in trial.observed) / seconds
     gain, ratio = _gain(trial), _ratio(trial, GTHREAD)
     is_blocked = waits > MAX_BLOCKED and ratio <= 1
+    changes = _changes(found)
+    leaks = [code for code in changes if code.code in LEAKS]
+    # Others wait for what is never given back, on threads as well if they get as far.
+    if leaks and not is_blocked and ratio < MIN_GAIN:
+        listed = " ".join(f"{code.code}: {code.fix}" for code in leaks)
+        return f"No verdict before this is mended: connections stay in use. {listed}{gain}"
     # What computes all the time gets a core for each worker, and threads may share several now.
     if is_blocked or (ratio < MIN_GAIN and computes <= MAX_COMPUTING):
         reason = "it is slower than with threads"
@@ -235,7 +241,6 @@ def verdict(project: Project, trial: Trial, found: Iterable[Finding]) -> str:
             name = library(project, site.stack)
             reason = f"{share:.0%} of the time is spent in {kind}, most of it in {name}"
         return f"Not for green threads: {reason}; use gthread.{gain}"
-    changes = _changes(found)
     computing = ""
     if computes > MAX_COMPUTING and not trial.tests:
         computing = f" It computes {computes:.0%} of the time: have a worker for each core."

@@ -175,7 +175,8 @@ class Watchdog:
         try:
             if late_s - waited_s >= self._limit_s:
                 self._note_block(late_s - waited_s)
-            elif late_s >= self._limit_s:
+            # Less than a half: a machine that was stopped for a moment, of which nothing is known.
+            elif late_s >= self._limit_s and waited_s >= late_s / 2:
                 self._note_wait(late_s, waited_s, now)
         finally:
             # Not before: the thread deletes its records after a new beat.

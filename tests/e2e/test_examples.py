@@ -227,6 +227,7 @@ INSTALLS = {
     "pip install ../greenline": "greenline.patch",
     'pip install "../greenline[postgres,mongo]"': "greenline.postgres.pool, greenline.mongo.client",
     'pip install "../greenline[doctor]"': "greenline.doctor.report",
+    'pip install "../greenline[ops]"': "greenline.ops.metrics",
     "pip install limits[redis]": "limits, redis",
 }
 
@@ -388,7 +389,7 @@ def test_the_wheel_describes_itself(wheel: Path) -> None:
         assert "greenline/postgres/_copying.abi3.so" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"greenline"}
     extras = set(said.get_all("Provides-Extra", []))
-    assert extras == {"deploy", "doctor", "flask", "mongo", "postgres", "all"}
+    assert extras == {"deploy", "doctor", "flask", "mongo", "ops", "postgres", "all"}
     named = ",".join(sorted(extras - {"all"}))
     required = said.get_all("Requires-Dist", [])
     assert f'greenline[{named}]; extra == "all"' in required

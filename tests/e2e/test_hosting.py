@@ -207,7 +207,7 @@ def test_what_was_counted_is_what_was_logged(tmp_path: Path) -> None:
                 entry = json.loads(line)
                 logged[entry["route"], entry["status"]] += 1
     counted = {
-        (key[1], key[2]): value
+        (key[1], key[3]): value
         for key, value in ((json.loads(text), value) for text, value in totals.items())
         if key[0] == "requests"
     }

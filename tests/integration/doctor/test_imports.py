@@ -309,6 +309,38 @@ def test_the_files_that_an_import_loads_are_those_of_requests(
     ] == [("mail.py", "warning"), ("tasks.py", "warning"), ("other.py", "remark")]
 
 
+def test_a_connection_of_psycopg2_is_found(tmp_path: Path) -> None:
+    """Which libpq makes in C, in a function that the import calls."""
+    source = (
+        "import psycopg2\n\ndef version():\n    try:\n"
+        "        psycopg2.connect('host=127.0.0.1 port=1 connect_timeout=1')\n"
+        "    except psycopg2.OperationalError:\n        return None\n\nVERSION = version()\n"
+    )
+    found = [each for each in probed(tmp_path, source) if each[0] == "GL303"]
+    assert [(code, line) for code, _, line, _ in found] == [("GL303", 5)]
+    assert found[0][3].startswith("connects to 127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("call", "is_found"),
+    [("create", True), ("create()", False), ("both", False), ("Made()", False), ("any", False)],
+)
+def test_a_factory_without_parentheses_is_no_application(
+    tmp_path: Path, call: str, is_found: bool
+) -> None:
+    """What cannot take environ and start_response."""
+    source = (
+        "def create(debug=False):\n    return application\n"
+        "def both(environ, start_response):\n    return []\n"
+        "def any(*args):\n    return []\n"
+        "class Made:\n    def __call__(self, environ, start_response):\n        return []\n"
+        "made = Made()\n"
+    )
+    found = probed(tmp_path, source, f"app:{call.replace('Made()', 'made')}")
+    reason = "create() does not take environ and start_response; a factory is create()"
+    assert any(code == "GL301" and reason in what for code, _, _, what in found) == is_found
+
+
 @pytest.mark.parametrize(
     ("checkout", "expected"),
     [("def pay(request): pass\n", []),

@@ -73,3 +73,19 @@ def test_session_state_is_found_behind_a_pgbouncer(
     done = CliRunner().invoke(main, ["doctor", str(tmp_path / "app.py"), "--json"])
     codes = [each["code"] for each in json.loads(done.stdout)["findings"]]
     assert codes == (["GL216"] if is_found else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--run", ""], '--run needs a command, such as "pytest -x"'),
+        (["--run", "pytest '"], '--run: "pytest \'": No closing quotation'),
+        (["--run", "true", "--serve"], "there is one of --run, --serve and --replay"),
+        (["--json", "--sarif"], "there is one of --json, --sarif and --github"),
+    ],
+)
+def test_wrong_options_are_one_clear_line(options: list[str], reason: str) -> None:
+    """And nothing runs."""
+    done = CliRunner().invoke(main, ["doctor", "shop:app", *options])
+    assert done.exit_code == 2
+    assert reason in done.output

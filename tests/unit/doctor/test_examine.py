@@ -352,3 +352,22 @@ def test_what_only_a_job_imports_is_of_the_job(
         file.write_text(text)
     codes = [each.code.code for each in examine(load(tmp_path), Facts()).findings]
     assert codes.count("GL213") == count
+
+
+def test_what_settings_name_is_run_by_requests_where_there_is_a_manage_py(tmp_path: Path) -> None:
+    """Although a command names the settings, too: so does the file of the application."""
+    (tmp_path / "shop").mkdir()
+    files = {
+        "manage.py": "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'shop.settings'\n",
+        "shop/wsgi.py": "import os\nfrom django.core.wsgi import get_wsgi_application\n"
+        "os.environ['DJANGO_SETTINGS_MODULE'] = 'shop.settings'\n"
+        "application = get_wsgi_application()\n",
+        "shop/settings.py": "MIDDLEWARE = ['shop.middleware.Limit']\n",
+        "shop/middleware.py": "import signal\n\n\nclass Limit:\n"
+        "    def __call__(self, request):\n        signal.alarm(10)\n",
+    }
+    for path, text in files.items():
+        (tmp_path / path).write_text(text)
+    (finding,) = examine(load(tmp_path), Facts()).findings
+    assert (finding.code.code, finding.path) == ("GL208", "shop/middleware.py")
+    assert finding.level == Level.ERROR

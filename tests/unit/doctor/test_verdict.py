@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from greenline.doctor import verdict
-from greenline.doctor.codes import NO_IMPORT, NO_RUN, NO_TIMEOUT, SLOW_IMPORT
+from greenline.doctor.codes import LEFT_OPEN, NO_IMPORT, NO_RUN, NO_TIMEOUT, SLOW_IMPORT
 from greenline.doctor.examine import Examined
 from greenline.doctor.findings import Block, Finding
 from greenline.doctor.observations import Blocks, Connections, Observations, Requests, Site
@@ -233,6 +233,15 @@ def test_what_is_slower_is_not_for_green_threads(sites: list[Site], ours: int, s
     assert verdict.verdict(PROJECT, Trial([seen(*sites)], loads(ours, 100, 10)), []).startswith(
         said
     )
+
+
+def test_what_leaks_connections_gets_no_verdict_on_its_speed() -> None:
+    """The others wait for what is never given back; threads may fail at once instead."""
+    trial, leak = Trial([seen()], loads(2, 100, 10)), Finding(LEFT_OPEN, "views.py", 3, "93 times")
+    said = verdict.verdict(PROJECT, trial, [leak])
+    assert said.startswith("No verdict before this is mended: connections stay in use. GL404: ")
+    faster = Trial([seen()], loads(120, 100, 10))
+    assert verdict.verdict(PROJECT, faster, [leak]).startswith("Ready after this change. GL404: ")
 
 
 def test_traffic_of_ones_own_measures_no_gain() -> None:
