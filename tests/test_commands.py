@@ -91,6 +91,7 @@ RUNNERS = {
         "greenline budget --max-connections 200 --workers 8 --hosts 3": (
             "tests/e2e/test_readme.py::test_the_budget_is_printed_without_a_server"
         ),
+        "greenline doctor myapp:app": f"{DOCTOR}::test_the_example_is_what_the_command_prints",
     },
     "api.md": {
         "*": "tests/e2e/test_api_page.py::test_each_line_is_answered_and_can_be_typed_again"
