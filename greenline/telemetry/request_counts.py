@@ -31,6 +31,7 @@ class RequestCounts:
         self._has_durations = has_durations
         self._count: dict[tuple[str, str, int], Callable[[], None]] = {}
         self._observe: dict[tuple[str, ...], Callable[[float], None]] = {}
+        self._plain: dict[str, Callable[[float], None]] = {}  # by route
 
     def count(self, environ: Mapping[str, Any], route: str, status: int) -> None:
         """
@@ -53,14 +54,21 @@ class RequestCounts:
         """
         if not self._has_durations:
             return
-        if spent_s := environ.get("greenline.spent"):
-            self._note((MIXED, route), took_s)
-            for part, part_s in spent_s.items():
-                self._note((PART, route, part), part_s)
-            # Several greenlets of a request may have waited at once.
-            self._note((PART, route, APPLICATION), max(took_s - sum(spent_s.values()), 0.0))
-        else:
-            self._note((PLAIN, route), took_s)
+        if not (spent_s := environ.get("greenline.spent")):
+            # By the route alone, without a call: most requests of a small application pass here.
+            try:
+                self._plain[route](took_s)
+            except KeyError:
+                observe = self._new_observer((PLAIN, route))
+                if len(self._plain) < MAX_KEPT:
+                    self._plain[route] = observe
+                observe(took_s)
+            return
+        self._note((MIXED, route), took_s)
+        for part, part_s in spent_s.items():
+            self._note((PART, route, part), part_s)
+        # Several greenlets of a request may have waited at once.
+        self._note((PART, route, APPLICATION), max(took_s - sum(spent_s.values()), 0.0))
 
     def _note(self, key: tuple[str, ...], duration_s: float) -> None:
         (self._observe.get(key) or self._new_observer(key))(duration_s)
