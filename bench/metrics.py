@@ -11,7 +11,6 @@ What ``/metrics`` costs: our worker with it and without it, on the same applicat
 """
 
 import argparse
-import os
 import sys
 import tempfile
 import threading
@@ -20,20 +19,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench import proc, promises, report, wrk
+from bench import promises, report, wrk
 from bench.rounds import interleaved
 from bench.servers import Gunicorn, free_port
 
 WITHOUT = "without"
 PAIRS, CLIENTS = 2, (10, 100)
-SCRAPE_S = 1.0  # ten times as often as Prometheus does where nothing is set
+SCRAPE_S = 1.0  # 15 times as often as with deploy/prometheus
 WARM_S, ROUND_S = 1, 3
 MIN_RATIO = 0.98
 ARGUMENTS = (
     "-c", "bench/peers/gunicorn_plain.py", "--worker-class", "greenline.worker.GreenWorker",
     "--workers", "1", "bench.peers.json_wsgi:app",
 )  # fmt: skip
-TICK_US = 1_000_000 / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -74,9 +72,9 @@ def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
             print(f"{clients} connections", file=sys.stderr, flush=True)
             rows: dict[str, list[report.Row]] = {report.OURS: [], WITHOUT: []}
             for _, (who, server) in interleaved(servers, rounds):
-                ticks = _ticks(server)
+                before_us = server.cpu_us()
                 result = wrk.run(server.url, clients, ROUND_S)
-                cpu_us = round((_ticks(server) - ticks) * TICK_US / max(result.asked, 1), 1)
+                cpu_us = round((server.cpu_us() - before_us) / max(result.asked, 1), 1)
                 rows[who].append(report.row("json", who, result, server.rss_mb(), cpu_us=cpu_us))
                 if set(result.answers) - {"200"}:
                     found.invalid(f"{who}, {clients} connections: {result.answers}")
@@ -89,10 +87,6 @@ def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
         )
         for clients, its in ratios.items()
     ]
-
-
-def _ticks(server: Gunicorn) -> int:
-    return proc.cpu_ticks(server.process.pid) if server.process else 0
 
 
 def main() -> int:

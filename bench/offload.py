@@ -11,13 +11,12 @@ sqlite3 behind native threads: a view with five statements on our worker and on 
 """
 
 import argparse
-import os
 import sqlite3
 import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from bench import proc, promises, report, wrk
+from bench import promises, report, wrk
 from bench.rounds import interleaved
 from bench.servers import Gunicorn
 
@@ -32,7 +31,6 @@ CLIENTS = (1, 16, 50)
 WARM_S, ROUND_S = 1, 2
 MIN_RATIO = 0.8
 BOOKS = 1000
-TICK_US = 1_000_000 / os.sysconf("SC_CLK_TCK")
 
 
 def make_database(path: Path) -> None:
@@ -42,10 +40,6 @@ def make_database(path: Path) -> None:
         books = [(number, f"title {number}", number) for number in range(1, BOOKS + 1)]
         conn.executemany("insert into book values (?, ?, ?)", books)
         conn.commit()
-
-
-def _ticks(server: Gunicorn) -> int:
-    return proc.cpu_ticks(server.process.pid) if server.process else 0
 
 
 def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
@@ -69,9 +63,9 @@ def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
             for clients in CLIENTS:
                 rows: dict[str, list[report.Row]] = {who: [] for who in servers}
                 for _, (who, server) in interleaved(list(servers.items()), rounds):
-                    ticks = _ticks(server)
+                    before_us = server.cpu_us()
                     result = wrk.run(server.url + path, clients, ROUND_S)
-                    used_us = (_ticks(server) - ticks) * TICK_US
+                    used_us = server.cpu_us() - before_us
                     cpu_us = round(used_us / max(result.asked, 1))
                     rows[who].append(report.row(path, who, result, server.rss_mb(), cpu_us=cpu_us))
                     if set(result.answers) - {"200"} and who == report.OURS:

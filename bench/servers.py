@@ -122,6 +122,11 @@ class Server:
         """Return the memory that all its processes hold now."""
         return proc.rss_mb(self.process.pid) if self.process else 0.0
 
+    def cpu_us(self) -> float:
+        """Return the microseconds of the processor that all its processes have used."""
+        ticks = proc.cpu_ticks(self.process.pid) if self.process else 0
+        return ticks * 1_000_000 / proc.TICKS_A_SECOND
+
     def log_text(self) -> str:
         """Return what it has logged."""
         return self.log.read_text(errors="replace")

@@ -89,7 +89,7 @@ class Watcher:
         self.modules[fullname] = self._place(sys._getframe(1))
 
     def watch_psycopg2(self) -> None:
-        """Note its connections, which libpq makes in C: no audit event tells of them."""
+        """Note the connections of psycopg2: libpq makes them in C, without an audit event."""
         from greenline.offload.imports import after_import
 
         def watch(module: Any) -> None:

@@ -49,8 +49,7 @@ SUMS = (
     (("psycopg2", "waiting"), "psycopg2_waiting", "Requests that wait for a slot of Postgres."),
     (("psycopg2", "unpooled"), "psycopg2_unpooled", "Connections that passed the pool by."),
 )
-# Of a pool, the value that makes it one.
-MAX_OR_SIZE = "size"
+SIZE = "size"  # the value that each pool has
 STATES = ("active", "idle", "leaving")
 # Of a pool: a count, its name, its unit, and what it is.
 POOL_COUNTS = (
@@ -179,16 +178,21 @@ def _bound(le_s: float) -> str:
     return text
 
 
+def _labelled(family: CounterMetricFamily, key: str, totals: Mapping[Key, int]) -> Metric:
+    """Return *family* with the counts of all keys that begin with *key*; the rest are labels."""
+    for (name, *labels), count in sorted(totals.items(), key=str):
+        if name == key:
+            family.add_metric(list(map(str, labels)), count)
+    return family
+
+
 def _requests(totals: Mapping[Key, int]) -> Metric:
     family = CounterMetricFamily(
         "greenline_requests",
         "Requests that were answered, by the rule of the framework that matched.",
         labels=["route", "method", "status"],
     )
-    for (name, *labels), count in sorted(totals.items(), key=str):
-        if name == "requests":
-            family.add_metric(list(map(str, labels)), count)
-    return family
+    return _labelled(family, "requests", totals)
 
 
 def _blocking(totals: Mapping[Key, int]) -> Metric:
@@ -197,14 +201,11 @@ def _blocking(totals: Mapping[Key, int]) -> Metric:
         "Of the times that the hub was blocked, those that are in the log, by the function.",
         labels=["function"],
     )
-    for (name, *labels), count in sorted(totals.items(), key=str):
-        if name == "hub_blocked_by":
-            family.add_metric(list(map(str, labels)), count)
-    return family
+    return _labelled(family, "hub_blocked_by", totals)
 
 
 def _pools(totals: Mapping[Key, int]) -> Iterator[Metric]:
-    pools = sorted({str(name) for name, *what in totals if what == [MAX_OR_SIZE]} - OWN)
+    pools = sorted({str(name) for name, *what in totals if what == [SIZE]} - OWN)
     size = GaugeMetricFamily(
         "greenline_pool_connections", "Connections of the pools.", labels=["pool", "state"]
     )

@@ -29,7 +29,7 @@ from greenline.worker.dry_run import DryRun
 from greenline.worker.ops_process import OpsProcess
 
 BOOT_RETRY_S = 5.0
-GAUGE_EVERY_S = 0.9  # the arbiter goes round each second
+SEND_EVERY_S = 0.9  # the arbiter goes round each second
 
 # Memory shared with the workers, which are forked later; one byte for each flag.
 _shared = mmap(-1, 3)
@@ -122,9 +122,9 @@ class Reloads:
         if self._ops is not None:
             self._ops.start()
         # gunicorn's own logger for statsd has such a method.
-        self._gauge = getattr(server.log, "gauge", None) if server.cfg.statsd_host else None
-        self._counters = counters.Reader(memory)
-        self._gauged_s = 0.0
+        gauge = getattr(server.log, "gauge", None) if server.cfg.statsd_host else None
+        self._send = gauge and partial(_send_values, counters.Reader(memory), gauge)
+        self._sent_s = 0.0
 
     def leave_to_arbiter(self) -> None:
         """Close in a worker what belongs to the arbiter alone."""
@@ -158,10 +158,9 @@ class Reloads:
             self._manage()
         if self._ops is not None:
             self._ops.start()
-        if self._gauge is not None and monotonic() - self._gauged_s >= GAUGE_EVERY_S:
-            self._gauged_s = monotonic()
-            for name, value in self._counters.values().items():
-                self._gauge(".".join(("greenline", *map(str, name))), value)
+        if self._send is not None and monotonic() - self._sent_s >= SEND_EVERY_S:
+            self._sent_s = monotonic()
+            self._send()
 
     def _take(self) -> None:
         """Reload, without gunicorn's wait for the old workers."""
@@ -220,3 +219,9 @@ class Reloads:
         if self._dry_run is not None and self._dry_run.status() is None:
             self._dry_run.end()
         self._dry_run = None
+
+
+def _send_values(reader: counters.Reader, gauge: Any) -> None:
+    """Send the values of all workers to statsd."""
+    for name, value in reader.values().items():
+        gauge(".".join(("greenline", *map(str, name))), value)

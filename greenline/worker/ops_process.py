@@ -22,7 +22,7 @@ CODE = "import sys; sys.path.append({!r}); from greenline.ops.__main__ import ma
 
 class OpsProcess:
     """
-    The process, and the pipe whose end tells it that the arbiter has ended.
+    Run the process; it reads a pipe that the arbiter alone writes to, and ends at its end.
 
     :param server: gunicorn's Arbiter.
     :param memory: the descriptor of the counters' memory, int.
