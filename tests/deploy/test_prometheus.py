@@ -1,6 +1,7 @@
 """deploy/prometheus, read by Debian's promtool and run by Debian's Prometheus."""
 
 import json
+import math
 import random
 import re
 import subprocess
@@ -9,6 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ import yaml
 
 from embedded import debian
 from tests.e2e.hosting import hosting
-from tests.helpers.support import CHECKOUT, free_port, wait_until
+from tests.helpers.load import Load
+from tests.helpers.support import CHECKOUT, Databases, free_port, service, wait_until
 
 FOLDER = CHECKOUT / "deploy/prometheus"
 RULES = FOLDER / "rules.yml"
@@ -61,6 +64,10 @@ QUIET = {
     'greenline_hub_blocks_total{instance="a:9191"}': "0+0.1x40",
     'greenline_workers{instance="a:9191"}': "4x40",
 }
+DASHBOARD = CHECKOUT / "deploy/grafana/greenline.json"
+# What the dashboard shows without a number here: no function blocks the hub, and no connection is
+# made after the first scrape.
+NOT_HERE = re.compile("greenline_(slots|hub_blocks_logged|pool_connect_seconds)_")
 SLEEPS_S = (0.02, 0.4)  # of most requests, and of three in a hundred
 
 
@@ -194,3 +201,44 @@ def test_prometheus_has_the_clients_p99(programs: Path, tmp_path: Path) -> None:
         }
         # Without a pool its series are missing.
         assert {name for name in used - names if not name.startswith("greenline_pool_")} == set()
+
+
+def test_each_query_of_the_dashboard_has_a_number(
+    programs: Path, tmp_path: Path, databases: Databases
+) -> None:
+    """Of the service under load, with both pools and failures."""
+    port = free_port()
+    settings = {
+        "GREENLINE_OPS_BIND": f"127.0.0.1:{port}", "GREENLINE_DIAGNOSTICS": "1", "AUTH": "off",
+        "REQUEST_TIMEOUT": "1",
+    }  # fmt: skip
+    chosen = {
+        "$job": "greenline", "$instance": f"127.0.0.1:{port}|other", "$__rate_interval": "1m",
+    }  # fmt: skip
+
+    def numbers(expression: str) -> list[float]:
+        for name, value in chosen.items():
+            expression = expression.replace(name, value)
+        return [value for _, value in query(url, expression) if not math.isnan(value)]
+
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    with (
+        service({**databases.environ, **settings}) as running,
+        prometheus(programs, tmp_path, f"127.0.0.1:{port}") as url,
+    ):
+        wait_until(lambda: is_up(url), "the first scrape")
+        paths = ("/books?limit=1", "/states?limit=1", "/diagnostics/sleep?seconds=9")
+        loads = [Load(("127.0.0.1", running.port), clients=2, path=path) for path in paths]
+        for grown in ('greenline_requests_total{status="504"}', "greenline_pool_checkouts_total"):
+            wait_until(partial(numbers, f"min(rate({grown}[1m])) > 0"), grown)
+        empty = [each["expr"] for each in targets if not numbers(each["expr"])]
+        assert [each for each in empty if not NOT_HERE.search(each)] == []
+        for each in dashboard["annotations"]["list"]:
+            assert numbers(each["expr"]) == []
+        for each in dashboard["templating"]["list"]:
+            for series, label in re.findall(r"label_values\((.+),(\w+)\)", each["query"]):
+                assert numbers(f"count by ({label}) ({series})") == [1]
+        for load in loads:
+            load.stop()
+        assert {status for load in loads for status in load.statuses} == {200, 504}
