@@ -14,11 +14,19 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from greenline.budget.plan import Deployment, mongodb_plan
+from greenline.budget.plan import Deployment, PostgresFacts, mongodb_plan, postgres_plan
 from greenline.lifecycle import health
 from greenline.worker import dry_run, preflight
 from tests.deploy.kustomize import FOLDER, NotBuilt, build
-from tests.helpers.support import CHECKOUT, Databases, Service, run, service, wait_until
+from tests.helpers.support import (
+    CHECKOUT,
+    Databases,
+    Service,
+    free_port,
+    run,
+    service,
+    wait_until,
+)
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 # The oldest API that has all of it, and the newest that is known here.
@@ -55,6 +63,13 @@ def container(pod: Object) -> Object:
 
 
 @pytest.fixture(scope="module")
+def autoscaler(objects: dict[str, Object]) -> Object:
+    """What says how many pods there are."""
+    spec: Object = objects["HorizontalPodAutoscaler"]["spec"]
+    return spec
+
+
+@pytest.fixture(scope="module")
 def settings() -> dict[str, str]:
     """The settings of all pods."""
     lines = (FOLDER / "settings.env").read_text().splitlines()
@@ -78,6 +93,7 @@ def pod_of_nothing(
 ) -> Iterator[Service]:
     """A service with a pod's settings, on databases where nothing is."""
     environ = {**settings, "DATABASE_URL": empty_database, "MONGODB_URI": empty_mongo}
+    environ["GREENLINE_OPS_BIND"] = f"127.0.0.1:{free_port()}"
     with service(environ, wait=False) as running:
         yield running
 
@@ -115,7 +131,8 @@ def test_kustomize_puts_it_together(objects: dict[str, Object], settings: dict[s
     secret = {"secretRef": {"name": "greenline"}}
     assert one["envFrom"] == [{"configMapRef": {"name": name}}, secret]
     assert other["envFrom"] == [secret]
-    assert made["Deployment"]["spec"]["replicas"] >= 2
+    # Else each `kubectl apply` would undo what the autoscaler has done.
+    assert "replicas" not in made["Deployment"]["spec"]
 
 
 @pytest.mark.timeout(900)
@@ -182,6 +199,57 @@ def test_a_rollout_keeps_within_the_connections(
     assert plan.worker == AT_REST_MOST
 
 
+def test_the_autoscaler_keeps_within_the_connections(autoscaler: Object, container: Object) -> None:
+    """Of a Postgres as it comes, also while as many pods that were replaced drain."""
+    workers = int(container["resources"]["limits"]["cpu"])
+    pods = autoscaler["maxReplicas"]
+
+    def connections(hosts: int) -> int:
+        facts = PostgresFacts(max_connections=100)
+        return postgres_plan(facts, Deployment(workers, hosts=hosts), is_counted=True).host
+
+    text = (FOLDER / "autoscaler.yaml").read_text()
+    (shown,) = re.findall(r"pods have (\d+)\s+#\s+each, and (\d+) .*? needs (\d+),", text, re.S)
+    assert [int(number) for number in shown] == [
+        connections(pods),
+        connections(2 * pods),
+        2 * workers,
+    ]
+    assert connections(2 * pods) >= 2 * workers
+
+
+def test_the_autoscaler_knows_the_pods(
+    autoscaler: Object, objects: dict[str, Object], container: Object
+) -> None:
+    """Which ones, what they may use, and how long one of them takes to come and to go."""
+    deployment = objects["Deployment"]
+    target = {"apiVersion": deployment["apiVersion"], "kind": "Deployment"}
+    assert autoscaler["scaleTargetRef"] == {**target, "name": deployment["metadata"]["name"]}
+    assert 2 <= autoscaler["minReplicas"] < autoscaler["maxReplicas"]
+    cpu = autoscaler["metrics"][0]["resource"]["target"]["averageUtilization"] / 100
+    used = cpu * float(container["resources"]["requests"]["cpu"])
+    assert used / float(container["resources"]["limits"]["cpu"]) == pytest.approx(0.7)
+    up, down = (autoscaler["behavior"][name] for name in ("scaleUp", "scaleDown"))
+    assert up["policies"][0]["periodSeconds"] > deployment["spec"]["minReadySeconds"]
+    grace_s = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert down["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 2 * grace_s}]
+
+
+def test_prometheus_finds_the_metrics(
+    objects: dict[str, Object], container: Object, settings: dict[str, str]
+) -> None:
+    """On the port that the pod has, its annotation names and the network lets through."""
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    host, _, port = settings["GREENLINE_OPS_BIND"].rpartition(":")
+    assert (host, int(port)) == ("0.0.0.0", ports["metrics"])
+    annotations = objects["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {"prometheus.io/scrape": "true", "prometheus.io/port": port}
+    rules = objects["NetworkPolicy"]["spec"]["ingress"]
+    assert [port["port"] for rule in rules for port in rule["ports"]] == list(ports)
+    assert ["from" in rule for rule in rules] == [False, True]
+    assert "\nprometheus-client==" in (CHECKOUT / "requirements-image.txt").read_text()
+
+
 def test_every_setting_is_one_that_the_readme_knows(settings: dict[str, str]) -> None:
     """A misspelled one would change nothing, without an error."""
     known = set(
@@ -220,6 +288,7 @@ def test_no_request_is_sent_to_the_migration(objects: dict[str, Object]) -> None
     selectors = [objects["Service"]["spec"]["selector"]]
     for kind in ("Deployment", "PodDisruptionBudget"):
         selectors.append(objects[kind]["spec"]["selector"]["matchLabels"])
+    selectors.append(objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"])
     for selector in selectors:
         assert selector.items() <= web
         assert not selector.items() <= migration

@@ -64,6 +64,9 @@ QUIET = {
     'greenline_hub_blocks_total{instance="a:9191"}': "0+0.1x40",
     'greenline_workers{instance="a:9191"}': "4x40",
 }
+# What Prometheus adds to the series of a pod.
+POD = {"namespace": "default", "pod": "greenline-1"}
+AUTOSCALER = CHECKOUT / "deploy/kubernetes/autoscaler.yaml"
 DASHBOARD = CHECKOUT / "deploy/grafana/greenline.json"
 # What the dashboard shows without a number here: no function blocks the hub, and no connection is
 # made after the first scrape.
@@ -138,10 +141,11 @@ def test_no_alert_fires_without_a_reason(programs: Path, tmp_path: Path) -> None
 
 @contextmanager
 def prometheus(programs: Path, folder: Path, target: str) -> Iterator[str]:
-    """Run Prometheus with our configuration, but for the target and the interval."""
+    """Run Prometheus with our configuration, but for the target, its labels and the interval."""
     text = (FOLDER / "prometheus.yml").read_text(encoding="utf-8")
-    text = text.replace("127.0.0.1:9191", target).replace("15s", "1s")
-    (folder / "prometheus.yml").write_text(text)
+    configuration = yaml.safe_load(text.replace("15s", "1s"))
+    configuration["scrape_configs"][0]["static_configs"] = [{"targets": [target], "labels": POD}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
     (folder / "rules.yml").write_bytes(RULES.read_bytes())
     port = free_port()
     command = [
@@ -203,6 +207,22 @@ def test_prometheus_has_the_clients_p99(programs: Path, tmp_path: Path) -> None:
         assert {name for name in used - names if not name.startswith("greenline_pool_")} == set()
 
 
+def adapted(url: str) -> list[str]:
+    """Return the pods for which prometheus-adapter finds what the autoscaler asks for."""
+    (rule,) = yaml.safe_load((FOLDER / "adapter.yml").read_text(encoding="utf-8"))["rules"]
+    assert rule.keys() == {"seriesQuery", "resources", "metricsQuery"}
+    metrics = yaml.safe_load(AUTOSCALER.read_text(encoding="utf-8"))["spec"]["metrics"]
+    (name,) = (one["pods"]["metric"]["name"] for one in metrics if one["type"] == "Pods")
+    ((found, _),) = query(url, rule["seriesQuery"])
+    assert found["__name__"] == name
+    assert rule["resources"]["overrides"] == {label: {"resource": label} for label in POD}
+    # As the adapter fills in its template.
+    matchers = f'namespace="{POD["namespace"]}",pod=~"{POD["pod"]}|greenline-2"'
+    parts = {".Series": name, ".LabelMatchers": matchers, ".GroupBy": "pod"}
+    filled = re.sub(r"<<(.+?)>>", lambda part: parts[part[1]], rule["metricsQuery"])
+    return [labels["pod"] for labels, _ in query(url, filled)]
+
+
 def test_each_query_of_the_dashboard_has_a_number(
     programs: Path, tmp_path: Path, databases: Databases
 ) -> None:
@@ -239,6 +259,7 @@ def test_each_query_of_the_dashboard_has_a_number(
         for each in dashboard["templating"]["list"]:
             for series, label in re.findall(r"label_values\((.+),(\w+)\)", each["query"]):
                 assert numbers(f"count by ({label}) ({series})") == [1]
+        assert adapted(url) == [POD["pod"]]
         for load in loads:
             load.stop()
         assert {status for load in loads for status in load.statuses} == {200, 504}

@@ -77,6 +77,7 @@ def settings(server: Postgres, mongo: Mongo) -> dict[str, str]:
         **databases.environ,
         "WEB_CONCURRENCY": str(WORKERS),
         "GREENLINE_DIAGNOSTICS": "1",
+        "GREENLINE_OPS_BIND": "",  # the pods have one address here
     }
 
 
