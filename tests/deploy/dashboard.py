@@ -269,9 +269,8 @@ def healthy(page: Page) -> None:
     )  # fmt: skip
     page.verdict(
         "Waiting", "short", {1: "orange"},
-        "Requests that wait for their turn. Normal: 0, or a few for moments. With a concurrency "
-        "limit of 16 or more a worker, the CPU or a database is busy; below 16, requests wait for "
-        "a lock or a pool of the application.",
+        "Requests that wait for their turn. Normal: 0, or a few for moments. Else something is "
+        "full: 'How full each limit is'.",
         {"waiting": f"sum({now('requests_waiting')})"},
     )  # fmt: skip
     page.verdict(
@@ -512,7 +511,7 @@ def pools(page: Page) -> None:
 
 def workers(page: Page) -> None:
     """Add each worker, and what runs in it."""
-    page.row("Workers")
+    page.row("Each worker")
     page.lines(
         "CPU of each worker", "percentunit",
         "A worker is one thread: 100 % is all that it can use. All near it: more workers or hosts, "

@@ -207,6 +207,34 @@ def test_prometheus_has_the_clients_p99(programs: Path, tmp_path: Path) -> None:
         assert {name for name in used - names if not name.startswith("greenline_pool_")} == set()
 
 
+def test_the_dashboard_counts_missing_workers(programs: Path, tmp_path: Path) -> None:
+    """One of a host that answers, and both of one that does not."""
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    (panel,) = (panel for panel in panels if panel["title"] == "Workers")
+    running, missing = (target["expr"] for target in panel["targets"])
+    series = {
+        'greenline_workers{job="greenline",instance="a:9191"}': "4x5 3x35",
+        'greenline_workers{job="greenline",instance="b:9191"}': "2x30 _x10",
+        'up{job="greenline",instance="a:9191"}': "1x40",
+        'up{job="greenline",instance="b:9191"}': "1x30 0x10",
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": re.sub(r"\$\w+", ".*", expression),
+                "eval_time": "40m",
+                "exp_samples": [{"labels": "{}", "value": 3}],
+            }
+            for expression in (running, missing)
+        ],
+    }
+    path = tmp_path / "test.yml"
+    path.write_text(yaml.safe_dump({"tests": [test]}))
+    promtool(programs, "test", "rules", str(path))
+
+
 def adapted(url: str) -> list[str]:
     """Return the pods for which prometheus-adapter finds what the autoscaler asks for."""
     (rule,) = yaml.safe_load((FOLDER / "adapter.yml").read_text(encoding="utf-8"))["rules"]
