@@ -1,6 +1,6 @@
 """
-Define the console script ``greenline``, with its commands ``budget``, ``check-deploy`` and
-``doctor``.
+Define the console script ``greenline``, with its commands ``budget``, ``check-deploy``,
+``doctor``, ``stacks`` and ``top``.
 
 Internal: applications import nothing from here.
 """
@@ -16,11 +16,19 @@ import msgspec
 
 from greenline import __version__, settings
 from greenline.budget import DOES_NOT_FIT, FITS, UNREACHABLE
-from greenline.budget.plan import Deployment, Plan, PostgresFacts, mongodb_plan, postgres_plan
+from greenline.budget.plan import (
+    Deployment,
+    Plan,
+    PostgresFacts,
+    mongodb_plan,
+    postgres_plan,
+    table,
+)
 from greenline.deploy.command import check_deploy
 from greenline.doctor.command import doctor
 from greenline.errors import ConfigError, GreenlineError
 from greenline.lazy import needs_extra
+from greenline.ops.command import show_stacks, top
 from greenline.settings import Sizing
 
 if TYPE_CHECKING:
@@ -63,6 +71,8 @@ def main() -> None:
 
 main.add_command(check_deploy)
 main.add_command(doctor)
+main.add_command(top)
+main.add_command(show_stacks)
 
 
 @main.command()
@@ -260,16 +270,7 @@ def _table(name: str, outcome: BudgetOutcome) -> str:
     plan = outcome.plan
     if plan is None:
         return f"{name}: {'no plan' if outcome.status != FITS else outcome.problem}"
-    suffix = f", up to {plan.max_pool_size} while others idle" * (plan.max_pool_size > plan.worker)
-    rows = [f"{name}: {plan.host} connections a host, {plan.worker} in a worker's pool{suffix}"]
-    rows += [f"{plan.more_workers} more workers would fit; {plan.binding} binds"]
-    number = max(len(str(line.number)) for line in plan.lines)
-    text = max(len(line.name) for line in plan.lines)
-    for line in plan.lines:
-        # A line without a sign starts a new sum.
-        row = f"  {line.sign:>2} {line.number:>{number}}  {line.name:<{text}}  {line.meaning}"
-        rows += [row.rstrip()] if line.sign else ["", row.rstrip()]
-    return "\n".join(rows)
+    return table(name, plan)
 
 
 @contextmanager

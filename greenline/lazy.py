@@ -16,7 +16,7 @@ MODULES = {
     "deploy": {"crossplane"},
     "doctor": {"rich"},
     "flask": {"flask", "werkzeug"},
-    "ops": {"prometheus_client"},
+    "ops": {"prometheus_client", "rich"},
     "mongo": {"bson", "pymongo", "tenacity"},
     "postgres": {"psycopg2"},
 }

@@ -118,7 +118,10 @@ def hook_sqlalchemy() -> None:
 
 
 def hook_pymongo() -> None:
-    """Let the application's MongoClients share connections, once it imports pymongo."""
+    """Count the time in MongoDB, once the application imports pymongo; share its connections."""
+    from greenline.legacy import pymongo_time
+
+    after_import("pymongo", lambda _: pymongo_time.install())
     if settings.POOL.read():
         after_import("pymongo", lambda _: _pool_pymongo())
 

@@ -303,6 +303,12 @@ BLOCKED_HUB_MS = Variable(
     "100",
     "a hub blocked for longer is logged with the stack; 0 is never",
 )
+SLOW_MS = Variable(
+    "GREENLINE_SLOW_MS",
+    optional(whole(1)),
+    "",
+    "a request that takes longer is logged, with where its time went; unset: none",
+)
 ACCESS_LOG = Variable(
     "GREENLINE_ACCESS_LOG",
     choice("gunicorn", "json"),
@@ -343,7 +349,8 @@ OF_WORKER: tuple[Variable[object], ...] = (
     PG_WAIT, POOL, POOL_TAKE_OVER,
     HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT, OPS_BIND, OPS_TOKEN,
+    BLOCKED_HUB_MS, SLOW_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT,
+    OPS_BIND, OPS_TOKEN,
 )  # fmt: skip
 
 # Read by postgres.open(), mongo.open() and the console script. An application of another kind may
@@ -559,6 +566,16 @@ def blocked_hub_s() -> float | None:
     :raises ConfigError: the value is not a whole number of milliseconds.
     """
     return BLOCKED_HUB_MS.read() / 1000 or None
+
+
+def slow_s() -> float | None:
+    """
+    Return the seconds after which a request is logged as slow, None for never.
+
+    :raises ConfigError: the value is not a whole number of milliseconds.
+    """
+    slow_ms = SLOW_MS.read()
+    return None if slow_ms is None else slow_ms / 1000
 
 
 def logs_json() -> bool:

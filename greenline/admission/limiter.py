@@ -24,6 +24,7 @@ from greenline.budget import of_unmodified_code, pool_sizes
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub import lock_waits
 from greenline.hub.cooperate import wake
+from greenline.hub.deadline import SPENT, WAITS_FOR
 from greenline.hub.disconnect import disconnected
 from greenline.hub.idle import IdleTime
 from greenline.hub.request_timeout import RequestTimeout
@@ -142,7 +143,7 @@ class ConcurrencyLimiter:
         """
         Admit a request, at once or after a wait in the queue.
 
-        The seconds of the wait are set in ``environ["greenline.spent"]`` as ``queued``.
+        The seconds of the wait are set in the environ as ``queued``, as in ``hub.deadline``.
 
         :param environ: the environ of the request, dict.
         :param sock: the client's socket, which is watched during the wait.
@@ -162,9 +163,11 @@ class ConcurrencyLimiter:
             self._in_progress += 1
             return monotonic()
         came = monotonic()
+        environ[WAITS_FOR] = "turn"
         self._wait(sock, came)
+        environ[WAITS_FOR] = None
         admitted = monotonic()
-        environ.setdefault("greenline.spent", {})["queued"] = admitted - came
+        environ.setdefault(SPENT, {})["queued"] = admitted - came
         return admitted
 
     def release(self, admitted_s: float | None, ok: bool = True) -> None:

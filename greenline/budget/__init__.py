@@ -18,7 +18,9 @@ FITS, DOES_NOT_FIT, UNREACHABLE = 0, 1, 3
 
 # How many connections to each server this worker may have, by the name of the file of its slots.
 pool_sizes: dict[str, int] = {}
-# Those of them whose connections go to code that connects by itself.
+# The plan of each server that this worker has asked, as a sum to check by hand, by the pool's name.
+tables: dict[str, str] = {}
+# Those of *pool_sizes* whose connections go to code that connects by itself.
 of_unmodified_code: set[str] = set()
 
 __getattr__ = lazy.attributes(__name__, {"Plan": "plan"})

@@ -121,6 +121,24 @@ class Plan:
         return f"{self.worker} connections a worker{suffix} ({self.reason})"
 
 
+def table(name: str, plan: Plan) -> str:
+    """
+    Return *plan* as a sum to check by hand, with a line for each number.
+
+    :param name: of the server or the pool, str.
+    """
+    suffix = f", up to {plan.max_pool_size} while others idle" * (plan.max_pool_size > plan.worker)
+    rows = [f"{name}: {plan.host} connections a host, {plan.worker} in a worker's pool{suffix}"]
+    rows += [f"{plan.more_workers} more workers would fit; {plan.binding} binds"]
+    number = max(len(str(line.number)) for line in plan.lines)
+    text = max(len(line.name) for line in plan.lines)
+    for line in plan.lines:
+        # A line without a sign starts a new sum.
+        row = f"  {line.sign:>2} {line.number:>{number}}  {line.name:<{text}}  {line.meaning}"
+        rows += [row.rstrip()] if line.sign else ["", row.rstrip()]
+    return "\n".join(rows)
+
+
 def postgres_plan(
     facts: PostgresFacts,
     deployment: Deployment,

@@ -130,7 +130,7 @@ class ClientConnection:
         self._is_idle = False
         self._idle_since_s = 0.0
         self._is_withheld = False
-        self._greenlet = gevent.getcurrent()
+        self.greenlet = gevent.getcurrent()
         self._fast_parser = FastParser(rules, base, addr, server)
         self._data = b""  # read, but not parsed: the beginning of the next request
         self._body: Any = None
@@ -460,6 +460,11 @@ class ClientConnection:
         request = self.request
         return None if request is None else f"{request.method} {request.uri}"
 
+    def in_progress(self) -> tuple[Response, float] | None:
+        """Return the response that is being made, and since when, in monotonic seconds."""
+        response, started_s = self._response, self.started_s
+        return None if response is None or started_s == NEVER else (response, started_s)
+
     def idle_s(self) -> float | None:
         """Return the seconds since the last request, None while one is in progress."""
         return monotonic() - self._idle_since_s if self._is_idle else None
@@ -476,13 +481,13 @@ class ClientConnection:
     def cut(self) -> None:
         """End the request in progress, or the wait for one."""
         # The greenlet of the connection may be waiting for the handler, which would go on.
-        gevent.kill(self._handler or self._greenlet)
+        gevent.kill(self._handler or self.greenlet)
 
     def _close_if_idle(self) -> None:
         # Runs in the hub: no greenlet switch between the check and the throw. A close would lose
         # input, which is the next request.
         if self._is_idle and not self._client.has_input():
-            self._greenlet.throw(gevent.GreenletExit)
+            self.greenlet.throw(gevent.GreenletExit)
 
     def _set_body(self, request: FastRequest, length: int, rest: bytes) -> None:
         max_bytes = self._limits.max_body_bytes

@@ -22,9 +22,11 @@ from gevent.hub import Hub
 from greenlet import greenlet
 
 from greenline.errors import DeadlineExceeded
+from greenline.hub import slow_waits
 from greenline.hub.unwinding import is_unwinding
 
-SPENT = "greenline.spent"  # in the environ: seconds by name, dict
+# In the environ: seconds by name, dict, and the name of what the request waits for now.
+SPENT, WAITS_FOR = "greenline.spent", "greenline.waits_for"
 GRACE_S = 0.25  # after a timeout, for the application's own answer
 
 P = ParamSpec("P")
@@ -132,6 +134,12 @@ _environ: ContextVar[dict[str, Any] | None] = ContextVar("environ", default=None
 count_in = _environ.set
 
 
+def environ_of(other: greenlet) -> dict[str, Any] | None:
+    """Return the environ of the request that another greenlet serves; None: it serves none."""
+    context = other.gr_context
+    return None if context is None else context.get(_environ)
+
+
 def _requests_spent_s() -> dict[str, float] | None:
     """Return the seconds by name of the request that this greenlet serves; None: it serves none."""
     environ = _environ.get()
@@ -203,13 +211,24 @@ class _Spending:
         self._what = what
 
     def __enter__(self) -> None:
+        environ = self._environ = _environ.get()
         current = _current.get()
-        self._spent_s = _requests_spent_s() if current is None else current.spent_s
+        if environ is not None:
+            self._outer = environ.get(WAITS_FOR)
+            environ[WAITS_FOR] = self._what
+            self._spent_s = environ.setdefault(SPENT, {}) if current is None else current.spent_s
+        else:
+            self._spent_s = None if current is None else current.spent_s
         self._started = monotonic()
 
     def __exit__(self, *_: object) -> None:
+        took_s = monotonic() - self._started
         if (spent := self._spent_s) is not None:
-            spent[self._what] = spent.get(self._what, 0.0) + monotonic() - self._started
+            spent[self._what] = spent.get(self._what, 0.0) + took_s
+        if (environ := self._environ) is not None:
+            environ[WAITS_FOR] = self._outer
+            if took_s >= slow_waits.min_s:
+                slow_waits.note(environ, self._what, took_s)
 
 
 def spending(what: str) -> _Spending:

@@ -39,14 +39,15 @@ from gevent.hub import Hub
 from gevent.monkey import get_original
 
 from greenline.hub import schedstat
+from greenline.telemetry.reports import Frame
 
 LOG_EVERY_S = 10.0
 RECORDS = 4  # of the stack, in each limit_s
 NUMBERS = 6  # values of a record in the notes
 MAX_SHARE = 0.01  # of the CPU, for records: each takes 5 us for each frame of each thread
 MAX_RECORDED_BYTES = 1024 * 1024
+SHOWN_S = 0.5  # a hub that is blocked for longer is reported meanwhile
 STDERR = 2
-STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
 
 FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
@@ -55,7 +56,7 @@ ESCAPE = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Stack = list[tuple[str, int, str]]  # file, line and function, the outermost first
+Stack = list[Frame]  # the outermost first
 
 
 class StackRecord(NamedTuple):
@@ -89,8 +90,10 @@ class Watchdog:
         so it must not wait, nor make an object that the garbage collector tracks. Default: 0.
     :param advise: called in the hub with the stack of a block; returns a sentence with a remedy,
         None where it knows none. Default: None.
-    :param on_logged: called in the hub with the stack of each block that is logged with one.
-        Default: do nothing.
+    :param on_logged: called in the hub with the stack of each block that is logged with one, and
+        its seconds. Default: do nothing.
+    :param on_stuck: called in the native thread while the hub is blocked, with the time of the last
+        beat and the stack; no garbage collection begins in it. Default: do nothing.
     """
 
     def __init__(
@@ -101,7 +104,8 @@ class Watchdog:
         on_blocked: Callable[[], object] = lambda: None,
         progress: Callable[[], int] = lambda: 0,
         advise: Callable[[Stack], str | None] = lambda stack: None,
-        on_logged: Callable[[Stack], object] = lambda stack: None,
+        on_logged: Callable[[Stack, float], object] = lambda stack, late_s: None,
+        on_stuck: Callable[[float, Stack], object] = lambda since_s, stack: None,
     ) -> None:
         self._limit_s = limit_s
         self._period_s = limit_s / RECORDS
@@ -110,6 +114,7 @@ class Watchdog:
         self._progress = progress
         self._advise = advise
         self._on_logged = on_logged
+        self._on_stuck = on_stuck
         self._blocked = 0
         self._longest_s = 0.0
         self._unlogged = 0
@@ -122,6 +127,7 @@ class Watchdog:
         self._loop: Any = None
         self._thread = 0
         self._fd = -1
+        self._shown_from = 0  # where the last record begins
         self._notes = array("d")
         self._failure = ""  # the traceback of a native thread that has ended
         self._restarted_s = -LOG_EVERY_S
@@ -238,7 +244,7 @@ class Watchdog:
         dump = faulthandler.dump_traceback
         fd, _ = arguments  # one tuple for all records
         notes = self._notes
-        head = self._head
+        head, show = self._head, self._show
         recorded_bytes = 0
         recorded_s = 0.0  # the beat before the last record
         reported_s = 0.0  # the beat before the last report on stderr
@@ -256,6 +262,7 @@ class Watchdog:
                 continue
             if recorded_bytes > MAX_RECORDED_BYTES and recorded_s != beat_s:
                 self._forget(fd)
+                recorded_bytes = 0
             # Critical section: the interpreter's lock is not released between here and the dump.
             # Otherwise a hub that has just left a C call that kept the lock would continue to run.
             recorded_s = beat_s
@@ -267,6 +274,9 @@ class Watchdog:
             notes.append(len(self._loop._callbacks))
             notes.append(without_collection(head))
             dump(*arguments)
+            if gap_s >= SHOWN_S:
+                self._shown_from = recorded_bytes
+                without_collection(show)
             took_s = thread_time() - started_s
             recorded_bytes = os.lseek(fd, 0, os.SEEK_CUR)
             if gap_s >= self._stuck_s and reported_s != beat_s:
@@ -286,6 +296,12 @@ class Watchdog:
             return 0
         # The iterator, and a list behind it, are the only objects here that the collector tracks.
         return id(next(iter(callbacks)))
+
+    def _show(self) -> None:
+        """Report the last record."""
+        size = os.lseek(self._fd, 0, os.SEEK_CUR) - self._shown_from
+        sections = _sections(os.pread(self._fd, size, self._shown_from), self._thread)
+        self._on_stuck(self._notes[-NUMBERS], stack_of(sections[-1]) if sections else [])
 
     def _forget(self, fd: int) -> None:
         """Delete the records of blocks that have ended."""
@@ -379,7 +395,7 @@ def _log(
     limit_s: float,
     unlogged: int,
     advise: Callable[[Stack], str | None],
-    on_logged: Callable[[Stack], object],
+    on_logged: Callable[[Stack, float], object],
 ) -> None:
     run, is_alone = _longest_run(records)
     several = not is_alone and run[-1].gap_s - run[0].gap_s < limit_s
@@ -393,22 +409,7 @@ def _log(
     advice = None if several else advise(stack)
     log.warning("%s%s%s", head, where, f"\n{advice}" if advice else "")
     if stack and not several:
-        on_logged(stack)
-
-
-def function_of(stack: Stack) -> str:
-    """
-    Return ``file.function`` of the innermost frame that is not the standard library's.
-
-    :param stack: file, line and function of each frame, the outermost first.
-    """
-    others = (
-        each
-        for each in reversed(stack)
-        if not each[0].startswith(STANDARD_LIBRARY) or "-packages" in each[0]  # installed there
-    )
-    file, _, function = next(others, stack[-1])
-    return f"{os.path.basename(file).removesuffix('.py')}.{function}"
+        on_logged(stack, late_s)
 
 
 def _formatted(stack: Stack) -> str:

@@ -163,6 +163,8 @@ class CountedPool(LimitedPool):
     :param address: the server's. The other arguments are pymongo's.
     """
 
+    greenline_counts_time = True
+
     def __init__(self, owner: CountedClient, address: Address, *args: Any, **kwargs: Any) -> None:
         budget = owner.budget
         super().__init__(owner.monitors, budget.statistics, NAME, address, *args, **kwargs)
@@ -381,7 +383,7 @@ class Budget:
         if not self._clients:  # otherwise another worker frees the slots, after this process
             self._permits.keep(0)
         counters.remove(NAME, self.stats)
-        self._share.slot_table.close()
+        self._share.close()
 
     @property
     def _max_permits(self) -> int:

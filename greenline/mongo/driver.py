@@ -168,6 +168,8 @@ class LimitedPool(Pool):
         pymongo's.
     """
 
+    greenline_counts_time = False  # the client does, see greenline.legacy.pymongo_time
+
     def __init__(
         self,
         sockets: Sockets,

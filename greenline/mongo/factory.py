@@ -89,7 +89,7 @@ class OpenMongo(Mongo):
             super().close()
         finally:
             counters.remove(self.name, self._first.stats)
-            self.slot_table.close()
+            self._share.close()
 
 
 # The first one by server and user: two clients could not divide a pool, as the size of pymongo's is

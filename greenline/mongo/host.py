@@ -8,11 +8,19 @@ from urllib.parse import unquote, urlsplit
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_hosts
 
-from greenline.budget.plan import MONGODB_EXTRA_A_WORKER, Deployment, Plan, mongodb_plan
+from greenline.budget import tables
+from greenline.budget.plan import (
+    MONGODB_EXTRA_A_WORKER,
+    Deployment,
+    Plan,
+    mongodb_plan,
+    table,
+)
 from greenline.errors import ConfigError, StoreDown
 from greenline.settings import Sizing
 from greenline.slots import SlotTable
 from greenline.slots import path as slot_table_path
+from greenline.telemetry import counters
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +45,16 @@ class HostShare:
         # need to ask it.
         min_connections = sizing.workers * min_a_worker
         self.slot_table.resize(max(min_connections, self.slot_table.published), min_connections)
+        counters.add(f"{counters.SLOTS}{name}", self.slot_table.stats)
 
     def __repr__(self) -> str:
         return f"<HostShare {self.slot_table} plan={self.plan}>"
+
+    def close(self) -> None:
+        """Give the slots back."""
+        tables.pop(self._name, None)
+        counters.remove(f"{counters.SLOTS}{self._name}", self.slot_table.stats)
+        self.slot_table.close()
 
     def size(self, max_connections: int | None) -> int:
         """
@@ -60,6 +75,7 @@ class HostShare:
             raise StoreDown(f"MongoDB: {error}") from error
         self.slot_table.resize(plan.host, plan.reserved)
         self.slot_table.publish(plan.host)
+        tables[self._name] = table(self._name, plan)
         log.debug("%s pool: %s", self._name, plan)
         return plan.worker
 

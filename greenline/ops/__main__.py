@@ -1,5 +1,5 @@
 """
-Serve the metrics of an arbiter, as its child.
+Serve the metrics and the page of an arbiter, as its child.
 
 It ends with the arbiter: the pipe that it gets ends, or it has another parent. Its exit status is
 never one that gunicorn takes for a worker's that could not boot.
@@ -10,15 +10,17 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from prometheus_client.registry import CollectorRegistry
 
 from greenline import settings
 from greenline.ops.metrics import Metrics
 from greenline.ops.server import Server
+from greenline.ops.watch import Watch
 from greenline.settings import Bind
-from greenline.telemetry.counters import Reader
 
 RETRY_S = 1.0
 ARBITERS_SIGNALS = (
@@ -41,14 +43,15 @@ def main() -> None:
     bind = settings.OPS_BIND.read()
     if bind is None:
         return
+    watch = Watch(memory)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Metrics(Reader(memory)))
+    registry.register(Metrics(watch.reader, watch.reports))
     # Not earlier: the files of Python may be readable for root alone, which starts gunicorn.
     if os.geteuid() == 0 and uid != 0:
         os.setgroups([])
         os.setgid(gid)
         os.setuid(uid)
-    server = _listen(bind, registry, pipe, parent)
+    server = _listen(bind, partial(Server, bind, registry, watch), pipe, parent)
     if server is None:
         return
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -58,12 +61,14 @@ def main() -> None:
         server.server_close()
 
 
-def _listen(bind: Bind, registry: CollectorRegistry, pipe: int, parent: int) -> Server | None:
+def _listen(
+    bind: Bind, listen: Callable[[str | None], Server], pipe: int, parent: int
+) -> Server | None:
     """Return the server; None: the arbiter has ended first."""
     reason = ""
     while True:
         try:
-            return Server(bind, registry, settings.OPS_TOKEN.read())
+            return listen(settings.OPS_TOKEN.read())
         except OSError as error:
             if str(error) != reason:
                 reason = str(error)

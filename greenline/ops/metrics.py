@@ -7,10 +7,8 @@ asked for, by prometheus_client's registry.
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,9 +21,11 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from greenline import __version__, settings
-from greenline.telemetry.counters import Histogram, Key, Reader
+from greenline.ops.values import lag_s, pool_names, process_of
+from greenline.telemetry.counters import SLOTS, Key, Reader
 from greenline.telemetry.histograms import cumulative
-from greenline.telemetry.request_counts import APPLICATION, MIXED, PART, PLAIN
+from greenline.telemetry.reports import ReportReader
+from greenline.telemetry.request_counts import by_route
 
 EVERY = 8  # buckets: at /metrics the bounds are the powers of 2
 LIBRARIES = ("gevent", "gunicorn")
@@ -49,7 +49,6 @@ SUMS = (
     (("psycopg2", "waiting"), "psycopg2_waiting", "Requests that wait for a slot of Postgres."),
     (("psycopg2", "unpooled"), "psycopg2_unpooled", "Connections that passed the pool by."),
 )
-SIZE = "size"  # the value that each pool has
 STATES = ("active", "idle", "leaving")
 # Of a pool: a count, its name, its unit, and what it is.
 POOL_COUNTS = (
@@ -64,19 +63,14 @@ POOL_COUNTS = (
     ("connections_errors", "connect_errors", 1, "Those that failed."),
     ("connections_lost", "lost_connections", 1, "Idle connections that were found closed."),
 )
-OWN = {"limiter", "connections", "handlers", "psycopg2", "worker"}  # parts that are no pools
-
-
-class _Process(NamedTuple):
-    """
-    What the kernel says about a process.
-
-    :param memory_bytes: its resident memory, int.
-    :param cpu_s: the processor time that it has used, float.
-    """
-
-    memory_bytes: int
-    cpu_s: float
+# Of a host's slot table: a value, its name, whether the workers' are added up, and what it is.
+SLOT_VALUES = (
+    ("held", "held", True, "Slots of the workers' connections."),
+    ("orphans", "orphans", True, "Slots of killed processes, whose backends may live."),
+    ("held_by_all", "held_by_all", False, "Slots of all processes of the host."),
+    ("capacity", "capacity", False, "Slots that the host has."),
+    ("wanting", "wanted", False, "Processes that wait for a slot."),
+)
 
 
 class Metrics(Collector):
@@ -84,10 +78,12 @@ class Metrics(Collector):
     Collect the metrics of all workers of an arbiter.
 
     :param reader: reads the counts.
+    :param reports: reads the reports of the same workers.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, reports: ReportReader) -> None:
         self._reader = reader
+        self._reports = reports
         self._build = _build()
 
     def collect(self) -> Iterator[Metric]:
@@ -102,7 +98,9 @@ class Metrics(Collector):
             if part in totals:
                 yield GaugeMetricFamily(f"greenline_{name}", what, value=totals[part])
         yield from _pools(totals)
-        yield from self._workers()
+        running = self._reader.running()
+        yield from _slots(running.values())
+        yield from self._workers(running)
         yield self._build
         yield _settings()
 
@@ -118,7 +116,7 @@ class Metrics(Collector):
             "in the application; those that have spent none there are not counted.",
             labels=["route", "part"],
         )
-        for family, found in zip((whole, parts), _by_route(self._reader.histograms()), strict=True):
+        for family, found in zip((whole, parts), by_route(self._reader.histograms()), strict=True):
             for labels, histogram in sorted(found.items()):
                 buckets = cumulative(histogram.counts, EVERY)
                 named = [(_bound(le_s), count) for le_s, count in buckets]
@@ -126,10 +124,10 @@ class Metrics(Collector):
         yield whole
         yield parts
 
-    def _workers(self) -> Iterator[Metric]:
+    def _workers(self, running: Mapping[int, Mapping[Key, int]]) -> Iterator[Metric]:
         lag = GaugeMetricFamily(
             "greenline_worker_hub_lag_seconds",
-            "How late the hub was when it was last asked, ten times a second.",
+            "How late the hub is; it is asked ten times a second.",
             labels=["worker"],
         )
         memory = GaugeMetricFamily(
@@ -139,38 +137,14 @@ class Metrics(Collector):
             "greenline_worker_cpu_seconds", "Processor time; it begins anew with a new process.",
             labels=["worker"],
         )  # fmt: skip
-        running = self._reader.running()
         for row, values in running.items():
             labels = [str(row)]
-            lag.add_metric(labels, values.get(("worker", "lag_us"), 0) / 1e6)
-            if (process := _process(values.get(("worker", "pid"), 0))) is not None:
+            lag.add_metric(labels, lag_s(self._reports, row, values))
+            if (process := process_of(values.get(("worker", "pid"), 0))) is not None:
                 memory.add_metric(labels, process.memory_bytes)
                 cpu.add_metric(labels, process.cpu_s)
         yield GaugeMetricFamily("greenline_workers", "Workers that run.", value=len(running))
         yield from (lag, memory, cpu)
-
-
-def _by_route(
-    found: Mapping[Key, Histogram],
-) -> tuple[dict[tuple[str, ...], Histogram], dict[tuple[str, ...], Histogram]]:
-    """Return the histograms of whole requests by route, and those of parts by route and part."""
-    whole: dict[tuple[str, ...], Histogram] = {}
-    parts: dict[tuple[str, ...], Histogram] = {}
-
-    def add(
-        family: dict[tuple[str, ...], Histogram], labels: tuple[str, ...], one: Histogram
-    ) -> None:
-        family[labels] = family[labels] + one if labels in family else one
-
-    for (name, *rest), histogram in found.items():
-        labels = tuple(map(str, rest))
-        if name in (PLAIN, MIXED):
-            add(whole, labels, histogram)
-        if name == PLAIN:
-            add(parts, (*labels, APPLICATION), histogram)
-        if name == PART:
-            add(parts, labels, histogram)
-    return whole, parts
 
 
 def _bound(le_s: float) -> str:
@@ -205,7 +179,7 @@ def _blocking(totals: Mapping[Key, int]) -> Metric:
 
 
 def _pools(totals: Mapping[Key, int]) -> Iterator[Metric]:
-    pools = sorted({str(name) for name, *what in totals if what == [SIZE]} - OWN)
+    pools = pool_names(totals)
     size = GaugeMetricFamily(
         "greenline_pool_connections", "Connections of the pools.", labels=["pool", "state"]
     )
@@ -230,15 +204,16 @@ def _pools(totals: Mapping[Key, int]) -> Iterator[Metric]:
         yield family
 
 
-def _process(pid: int) -> _Process | None:
-    """Return what the kernel says about a process; None where it says nothing."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    ticks = int(fields[11]) + int(fields[12])
-    pages = int(fields[21])
-    return _Process(pages * os.sysconf("SC_PAGESIZE"), ticks / os.sysconf("SC_CLK_TCK"))
+def _slots(workers: Collection[Mapping[Key, int]]) -> Iterator[Metric]:
+    pools = sorted(
+        {str(key[0]) for values in workers for key in values if str(key[0]).startswith(SLOTS)}
+    )
+    for value, name, is_sum, what in SLOT_VALUES:
+        family = GaugeMetricFamily(f"greenline_slots_{name}", what, labels=["pool"])
+        for pool in pools:
+            found = [values[pool, value] for values in workers if (pool, value) in values]
+            family.add_metric([pool.removeprefix(SLOTS)], sum(found) if is_sum else max(found))
+        yield family
 
 
 def _build() -> Metric:

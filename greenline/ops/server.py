@@ -1,28 +1,46 @@
 """
-Answer ``/metrics``, on TCP or a unix socket, each client in a thread of its own.
+Answer scrapers and browsers, on TCP or a unix socket, each client in a thread of its own.
 
-A client that does not read, or does not ask, is disconnected after ``CLIENT_S``; of more than
-``MAX_CLIENTS`` at once, the others are disconnected at once.
+``/metrics`` is for Prometheus, ``/`` a page that ``/events`` keeps up to date, and ``/state`` what
+it shows. A client that does not read, or does not ask, is disconnected after ``CLIENT_S``; of more
+than ``MAX_CLIENTS`` at once, the others are disconnected at once.
 """
 
 import hmac
 import os
+import re
 import socket
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
 from threading import BoundedSemaphore
+from time import monotonic, sleep
 from typing import Any
 
+import msgspec
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
+from greenline.ops.watch import EVERY_S, Watch
 from greenline.settings import Bind
 
 CLIENT_S = 10.0
 MAX_CLIENTS = 32
-PATH = "/metrics"
+NONE: Mapping[str, str] = {}
+EVENTS_S = 3600.0  # then a browser asks again
+HTML, JSON = "text/html; charset=utf-8", "application/json"
+PAGE = Path(__file__).with_name("page.html").read_bytes()
+# The page has one script and one style sheet in itself, and loads nothing.
+POLICY = "default-src 'none'; connect-src 'self'; img-src data:; " + "; ".join(
+    f"{kind}-src 'sha256-{b64encode(sha256(found).digest()).decode()}'"
+    for kind in ("script", "style")
+    for found in re.findall(rb"<%b>(.*?)</%b>" % (kind.encode(), kind.encode()), PAGE, re.DOTALL)
+)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -33,28 +51,70 @@ class Handler(BaseHTTPRequestHandler):
     server: "Server"
 
     def do_GET(self) -> None:
-        """Answer with the metrics, in the format that the client accepts."""
+        """Answer with the metrics, the page, or the state."""
+        path = self.path.partition("?")[0]
+        answer = {
+            "/": self._send_page,
+            "/metrics": self._send_metrics,
+            "/state": self._send_state,
+            "/events": self._send_events,
+        }.get(path)
         if not self._is_allowed():
             self._answer(HTTPStatus.UNAUTHORIZED, "text/plain", b"a token is needed\n")
-        elif self.path.partition("?")[0] != PATH:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", f"look at {PATH}\n".encode())
+        elif answer is None:
+            text = b"look at / with a browser, at /metrics, or at /state\n"
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", text)
         else:
-            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, content_type, encode(self.server.registry))
+            answer()
 
     do_HEAD = do_GET  # noqa: N815
 
     def _is_allowed(self) -> bool:
         token = self.server.token
-        given = self.headers.get("Authorization", "")
-        return token is None or hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+        if token is None:
+            return True
+        kind, _, given = self.headers.get("Authorization", "").partition(" ")
+        if kind == "Basic":  # a browser asks for a name and a password
+            with suppress(ValueError):
+                given = b64decode(given).decode("utf-8", "replace").partition(":")[2]
+        return kind in ("Basic", "Bearer") and hmac.compare_digest(given.encode(), token.encode())
 
-    def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
+    def _send_metrics(self) -> None:
+        encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+        self._answer(HTTPStatus.OK, content_type, encode(self.server.registry))
+
+    def _send_page(self) -> None:
+        self._answer(HTTPStatus.OK, HTML, PAGE, {"Content-Security-Policy": POLICY})
+
+    def _send_state(self) -> None:
+        self._answer(HTTPStatus.OK, JSON, msgspec.json.encode(self.server.watch.state()))
+
+    def _send_events(self) -> None:
+        """Send the state each second, as server-sent events."""
+        self.close_connection = True
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        until = monotonic() + EVENTS_S
+        while self.command != "HEAD" and monotonic() < until:
+            self.wfile.write(b"data: " + msgspec.json.encode(self.server.watch.state()) + b"\n\n")
+            sleep(EVERY_S)
+
+    def _answer(
+        self, status: HTTPStatus, content_type: str, body: bytes, more: Mapping[str, str] = NONE
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
         if status == HTTPStatus.UNAUTHORIZED:
             self.send_header("WWW-Authenticate", "Bearer")
+            self.send_header("WWW-Authenticate", 'Basic realm="the token is the password"')
+        for name, value in more.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -73,6 +133,7 @@ class Server(ThreadingMixIn, TCPServer):
 
     :param bind: where.
     :param registry: the metrics.
+    :param watch: computes the state of the workers.
     :param token: what a scraper has to send, str; None: nothing.
     :raises OSError: the address is taken, or cannot be bound.
     """
@@ -82,8 +143,11 @@ class Server(ThreadingMixIn, TCPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, bind: Bind, registry: CollectorRegistry, token: str | None = None) -> None:
+    def __init__(
+        self, bind: Bind, registry: CollectorRegistry, watch: Watch, token: str | None = None
+    ) -> None:
         self.registry = registry
+        self.watch = watch
         self.token = token
         self._free = BoundedSemaphore(MAX_CLIENTS)
         self.address_family = _family(bind)

@@ -18,13 +18,14 @@ from gevent.lock import BoundedSemaphore
 from psycopg2.extensions import make_dsn
 
 from greenline import settings
-from greenline.budget import of_unmodified_code, pool_sizes
+from greenline.budget import of_unmodified_code, pool_sizes, tables
 from greenline.budget.plan import (
     POSTGRES_EXTRA_A_WORKER,
     Deployment,
     Plan,
     PostgresFacts,
     postgres_plan,
+    table,
 )
 from greenline.errors import ConfigError
 from greenline.hub.nesting import NestedCheckouts
@@ -59,10 +60,12 @@ class HostShare:
     :param path: the file of the host's slot table.
     :param sizing: what the budget is computed from; its ``hosts`` is None where they are counted.
     :param connect: makes the control connection.
+    :param name: of the pool that opens it first, str, in the counters.
     """
 
-    def __init__(self, path: Path, sizing: Sizing, connect: Connect) -> None:
+    def __init__(self, path: Path, sizing: Sizing, connect: Connect, name: str) -> None:
         self.path = path
+        self._name = name
         self.sizing = sizing
         self.plan: Plan | None = None
         self.users: list[OpenPostgres] = []
@@ -100,6 +103,7 @@ class HostShare:
             )
             self.control = Control(connect, slot_table=self.slot_table, on_connect=fixed.read)
             self.reaper = Reaper(self.slot_table, self.control, partial(fixed.look, self.control))
+        counters.add(f"{counters.SLOTS}{name}", self.slot_table.stats)
 
     def named(self, connect: Connect) -> Connect:
         """Return *connect*, with the host's name for each connection where hosts are counted."""
@@ -120,6 +124,8 @@ class HostShare:
         if _shares.get(self.path) is self:
             del _shares[self.path]
         pool_sizes.pop(self.path.name, None)
+        tables.pop(self._name, None)
+        counters.remove(f"{counters.SLOTS}{self._name}", self.slot_table.stats)
         of_unmodified_code.discard(self.path.name)
         with ExitStack() as stack:
             stack.callback(self.slot_table.close)
@@ -144,6 +150,7 @@ class HostShare:
         self.plan = plan
         # The limit of all pools of this process on this server together.
         pool_sizes[self.path.name] = plan.max_pool_size
+        tables[self._name] = table(self._name, plan)
         for user in self.users:
             user.resize(plan)
         # Last: a log handler may switch greenlets, which must not find the plan in parts.
@@ -323,7 +330,7 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     connect_to: Connect = partial(connect, url, connect_timeout_s, timeout)
     path = slot_table_path(server_of(url))
     with _opening:
-        share = _share_of(path, sizing, connect_to)
+        share = _share_of(path, sizing, connect_to, name)
         if share.sizing != sizing:
             raise ConfigError(
                 f"{server_of(url)} is open already with another number of workers, hosts or "
@@ -391,7 +398,8 @@ def pool_of(
     connect_control = partial(connect, control_dsn, CONNECT_TIMEOUT_S, None)
     with _opening:
         sizing = own_sizing()
-        share = _share_of(slot_table_path(server_of(control_dsn)), sizing, connect_control)
+        path = slot_table_path(server_of(control_dsn))
+        share = _share_of(path, sizing, connect_control, name)
         if not share.users:
             of_unmodified_code.add(share.path.name)
         connect_to = share.named(connect_as_given)
@@ -417,11 +425,11 @@ def pool_of(
     return pool, share, opened.close
 
 
-def _share_of(path: Path, sizing: Sizing, connect: Connect) -> HostShare:
+def _share_of(path: Path, sizing: Sizing, connect: Connect, name: str) -> HostShare:
     """Return what this process has of the slots in *path*; call with ``_opening``."""
     share = _shares.get(path)
     if share is None:
-        share = _shares[path] = HostShare(path, sizing, connect)
+        share = _shares[path] = HostShare(path, sizing, connect, name)
     return share
 
 

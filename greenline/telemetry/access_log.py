@@ -88,16 +88,13 @@ class AccessLog:
         if second != self._second:
             self._second, self._date = second, strftime("%Y-%m-%dT%H:%M:%S", gmtime(second))
         get = environ.get
-        path = get("PATH_INFO", "-")
-        if not path.isascii():
-            path = path.encode("latin-1").decode("utf-8", "replace")
         spent_s = get("greenline.spent") or NOTHING
         entry = Entry(
             self._date + MILLISECONDS[int((now - second) * 1000)],
-            get("greenline.request_id") or get("HTTP_X_REQUEST_ID", "-"),
+            request_id_of(environ),
             get("REMOTE_ADDR", ""),
             get("REQUEST_METHOD", "-"),
-            path,
+            path_of(environ),
             route,
             status,
             size_bytes,
@@ -113,6 +110,18 @@ class AccessLog:
             _shorten(entry)
             line = self._encoder.encode(entry)
         self._write(line + b"\n")
+
+
+def path_of(environ: Mapping[str, Any]) -> str:
+    """Return the path without the query, ``-`` if unknown."""
+    path: str = environ.get("PATH_INFO", "-")
+    return path if path.isascii() else path.encode("latin-1").decode("utf-8", "replace")
+
+
+def request_id_of(environ: Mapping[str, Any]) -> str:
+    """Return the id that the application or the client has given a request, ``-`` without one."""
+    found: str = environ.get("greenline.request_id") or environ.get("HTTP_X_REQUEST_ID", "-")
+    return found
 
 
 def lost(count: int) -> bytes:

@@ -13,36 +13,35 @@ import fcntl
 import logging
 import mmap
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from greenline.telemetry.histograms import BUCKETS, bucket_of
+from greenline.telemetry.shared_memory import (
+    COUNTS_ROW_BYTES,
+    HISTOGRAMS_ROW_BYTES,
+    HISTOGRAMS_START,
+    ROWS,
+    SIZE_BYTES,
+)
 
-ROWS = 256
-ENTRIES = 1024
 SPARE_ENTRIES = 64  # entries reserved for keys with ``other``
 ENTRY_BYTES = 256
-ROW_BYTES = ENTRIES * ENTRY_BYTES
+ENTRIES = COUNTS_ROW_BYTES // ENTRY_BYTES
 KIND = 8  # offset of an entry's kind, behind its number; 0: no entry here yet
 KEY_BYTES = ENTRY_BYTES - KIND - 1
 COUNT, VALUE = ord("c"), ord("v")
 OTHER = "other"
 OF_ONE = "worker"  # the name of values that are not summed
-# Internal: the memory of the arbiter that has executed this one, and the form of its contents.
-HANDED_OVER, FORM = "GREENLINE_COUNTERS", "1"
-# Behind all entries, the histograms of each row: a key as in an entry, the sum of the durations,
-# float seconds, and the count of each bucket.
-HISTOGRAMS, SPARE_HISTOGRAMS = 512, 16
+SLOTS = "slots "  # the name of a host's slot table begins with it; the pool's name follows
+# A histogram: a key as in an entry, the sum of the durations, float seconds, and the count of each
+# bucket.
 HISTOGRAM_BYTES = 2048
+HISTOGRAMS, SPARE_HISTOGRAMS = HISTOGRAMS_ROW_BYTES // HISTOGRAM_BYTES, 16
 SUM, FIRST_BUCKET = ENTRY_BYTES // 8, ENTRY_BYTES // 8 + 1  # cells
-HISTOGRAMS_START = ROWS * ROW_BYTES
-HISTOGRAMS_ROW_BYTES = HISTOGRAMS * HISTOGRAM_BYTES
-SIZE_BYTES = HISTOGRAMS_START + ROWS * HISTOGRAMS_ROW_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -82,44 +81,6 @@ class Parts(list[Stats]):
 gauges: dict[str, Parts] = {}
 # Functions that return how much this worker's counts of a part have grown since their last call.
 growths: dict[str, Parts] = {}
-
-
-def share() -> int:
-    """
-    Return a descriptor of shared memory; call it in the arbiter, before the fork.
-
-    It is that of the arbiter before this one, if that has handed it over, otherwise it is new.
-    """
-    given, _, form = os.environ.pop(HANDED_OVER, "").partition(":")
-    with suppress(OSError, ValueError):
-        if form == FORM and os.fstat(int(given)).st_size == SIZE_BYTES:
-            os.set_inheritable(int(given), False)
-            return int(given)
-    # Without a name, so that nothing has to be removed after a crash.
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("greenline-counters")
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, SIZE_BYTES)  # pages are allocated on the first write
-    return fd
-
-
-@contextmanager
-def handed_over(fd: int, environ: dict[str, str]) -> Iterator[None]:
-    """
-    Let a program that is executed in the block get the memory; its ``share()`` returns it.
-
-    :param fd: the descriptor of the memory, int.
-    :param environ: the environment of that program, which is changed for the length of the block.
-    """
-    environ[HANDED_OVER] = f"{fd}:{FORM}"
-    os.set_inheritable(fd, True)
-    try:
-        yield
-    finally:
-        os.set_inheritable(fd, False)
-        del environ[HANDED_OVER]
 
 
 class Reader:
@@ -181,7 +142,7 @@ class Reader:
         """Return the sums over all workers, also over those that have ended."""
         found: dict[Key, Histogram] = {}
         for row in range(ROWS):
-            if not self._memory[row * ROW_BYTES + KIND]:
+            if not self._memory[row * COUNTS_ROW_BYTES + KIND]:
                 break  # as in totals()
             for cell, key in self._histograms(row):
                 first = cell + FIRST_BUCKET
@@ -225,7 +186,7 @@ class Reader:
 
     def _starts(self, row: int) -> Iterator[tuple[int, int]]:
         """Yield the offset and the kind of each entry of *row*."""
-        for start in range(row * ROW_BYTES, (row + 1) * ROW_BYTES, ENTRY_BYTES):
+        for start in range(row * COUNTS_ROW_BYTES, (row + 1) * COUNTS_ROW_BYTES, ENTRY_BYTES):
             kind = self._memory[start + KIND]
             if not kind:
                 return
@@ -260,7 +221,7 @@ class Counters(Reader):
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
-        self._row = self._take_row()
+        self._row = self.row = self._take_row()
         # The highest values of all workers, including those that have ended. Read before the values
         # of this row are cleared below.
         self.inherited = self._highest_values()
@@ -378,7 +339,7 @@ class Counters(Reader):
             text = msgspec.json.encode(key)
             if self._used + spare < ENTRIES and len(text) <= KEY_BYTES:
                 break
-        start = self._row * ROW_BYTES + self._used * ENTRY_BYTES
+        start = self._row * COUNTS_ROW_BYTES + self._used * ENTRY_BYTES
         self._write_key(start, text, kind)
         self._used += 1
         self._cell_of[key] = start // 8

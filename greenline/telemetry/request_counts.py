@@ -8,7 +8,7 @@ not: for the latter, all of its time is the application's, and nothing else is n
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from greenline.telemetry.counters import OTHER, Counters
+from greenline.telemetry.counters import OTHER, Counters, Histogram, Key
 
 # Clients may send any word as a method.
 METHODS = {
@@ -86,3 +86,26 @@ class RequestCounts:
         if len(self._observe) < MAX_KEPT:
             self._observe[key] = observe
         return observe
+
+
+def by_route(
+    found: Mapping[Key, Histogram],
+) -> tuple[dict[tuple[str, ...], Histogram], dict[tuple[str, ...], Histogram]]:
+    """Return the histograms of whole requests by route, and those of parts by route and part."""
+    whole: dict[tuple[str, ...], Histogram] = {}
+    parts: dict[tuple[str, ...], Histogram] = {}
+
+    def add(
+        family: dict[tuple[str, ...], Histogram], labels: tuple[str, ...], one: Histogram
+    ) -> None:
+        family[labels] = family[labels] + one if labels in family else one
+
+    for (name, *rest), histogram in found.items():
+        labels = tuple(map(str, rest))
+        if name in (PLAIN, MIXED):
+            add(whole, labels, histogram)
+        if name == PLAIN:
+            add(parts, (*labels, APPLICATION), histogram)
+        if name == PART:
+            add(parts, labels, histogram)
+    return whole, parts

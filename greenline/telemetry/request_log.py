@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -21,11 +22,15 @@ from greenline.telemetry.access_log import AccessLog, LineHandler
 from greenline.telemetry.counters import Counters
 from greenline.telemetry.log_stream import LineStream
 from greenline.telemetry.log_writer import GATHER_S, LineWriter, open_log
+from greenline.telemetry.reports import Reports
 from greenline.telemetry.request_counts import RequestCounts
 
 CLOSE_S = 1.0
-DEADLINE = 504
+DEADLINE, FAILED = 504, 500
+SLOW_S = 1.0  # a request that takes longer is reported, where no setting says what is slow
 ERROR_GATHER_S = 0.005  # short: lines that wait are lost when the process is killed
+
+log = logging.getLogger(__name__)
 
 
 class ErrorLogHandler(logging.Handler):
@@ -54,6 +59,8 @@ class RequestLog:
     :param counters: counts the responses.
     :param as_json: whether to write the access log as JSON, bool.
     :param has_metrics: whether to note the durations for ``/metrics``, bool. Default False.
+    :param reports: get the requests that are slow or fail. Default None: they are not kept.
+    :param slow_s: a request that takes longer is logged, float seconds; None, the default: none is.
     """
 
     def __init__(
@@ -64,10 +71,15 @@ class RequestLog:
         *,
         as_json: bool,
         has_metrics: bool = False,
+        reports: Reports | None = None,
+        slow_s: float | None = None,
     ) -> None:
         self._log = log
         self._counters = counters
         self._counts = RequestCounts(counters, has_durations=has_metrics)
+        self._reports = reports
+        self._logged_s = inf if slow_s is None else slow_s
+        self._reported_s = SLOW_S if slow_s is None else slow_s
         # Called for each response before its head is sent: a worker that is killed in between has
         # counted more answers than clients have got, and never fewer.
         self.count = self._counts.count
@@ -132,6 +144,30 @@ class RequestLog:
         self._counts.note(environ, route, took_s)
         if status == DEADLINE:
             self._counters.count(("deadlines",))
+        if status >= FAILED or took_s >= self._reported_s:
+            self._report(environ, route, status, took_s)
+
+    def _report(self, environ: Mapping[str, Any], route: str, status: int, took_s: float) -> None:
+        method, path = environ.get("REQUEST_METHOD", "-"), access_log.path_of(environ)
+        parts_s = dict(environ.get("greenline.spent") or {})
+        if self._reports is not None:
+            self._reports.note_request(
+                request_id=access_log.request_id_of(environ),
+                method=method,
+                path=path,
+                route=route,
+                status=status,
+                took_s=took_s,
+                parts_s=parts_s,
+            )
+        if took_s >= self._logged_s:
+            parts_s["application"] = max(took_s - sum(parts_s.values()), 0.0)
+            parts = ", ".join(f"{name} {part_s * 1000:.0f}" for name, part_s in parts_s.items())
+            waits = "; ".join(["", *map(str, environ.get("greenline.slow_waits", ()))])
+            log.warning(
+                "slow request: %s %s, route %s, %d, took %.0f ms: %s%s",
+                method, path, route, status, took_s * 1000, parts, waits,
+            )  # fmt: skip
 
     def reopen(self) -> None:
         """Continue in new files after a rotation; call it after gunicorn has opened its own."""

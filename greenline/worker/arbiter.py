@@ -24,7 +24,7 @@ from greenline.http.gunicorn_compat import (
     forget_dead_workers,
     signal_queue,
 )
-from greenline.telemetry import counters
+from greenline.telemetry import counters, shared_memory
 from greenline.worker.dry_run import DryRun
 from greenline.worker.ops_process import OpsProcess
 
@@ -212,7 +212,7 @@ class Reloads:
 
     def reexec(self) -> None:
         """Handle USR2: start another arbiter, whose workers continue from the counts of these."""
-        with counters.handed_over(self._memory, self._server.cfg.env_orig):
+        with shared_memory.handed_over(self._memory, self._server.cfg.env_orig):
             self._reexec()
 
     def _end(self) -> None:

@@ -12,7 +12,8 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -27,6 +28,7 @@ from gevent.pool import Pool
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
 from greenline.admission.limiter import limiter, refuse
+from greenline.budget import tables
 from greenline.errors import ClientGone, ConfigError, Overloaded, Unavailable
 from greenline.http import h1c_compat, http2, proxy_headers
 from greenline.http.client import Client
@@ -56,21 +58,26 @@ from greenline.hub import (
     lock_waits,
     native_locals,
     request_end,
+    slow_waits,
+    stacks,
     unavailable,
 )
 from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
-from greenline.hub.watchdog import Stack, Watchdog, function_of
+from greenline.hub.watchdog import Stack, Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.offload import fork
 from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
-from greenline.telemetry import counters
+from greenline.telemetry import counters, shared_memory
+from greenline.telemetry.reports import HubState, Reports, Stacks, function_of
 from greenline.telemetry.request_log import RequestLog
 from greenline.worker import arbiter, signals
 from greenline.worker.heartbeat import Heartbeat
 from greenline.worker.listener import Listener, Name
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
+HELD_S = 1.0
+SLOW_WAIT = 0.05  # the part of GREENLINE_SLOW_MS from which a wait of a request is noted
 MAX_BLOCKING = 50  # functions that have a count of their own
 STUCK_S = 15.0  # if gunicorn's timeout is off
 TAKEN_OVER = 101  # the status logged if the application has taken over the socket
@@ -102,12 +109,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             sys.exit(f"greenline: {error}")
         hook_pymongo()  # preload_app: what is made here may connect in the workers alone
         if cls.shared_fd < 0:  # a reload calls this again, and old workers still count
-            cls.shared_fd = counters.share()
+            cls.shared_fd = shared_memory.share()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._is_patched = False
         self._blocking: set[str] = set()  # functions that have blocked the hub
+        self._held: deque[tuple[float, Any]] = deque()  # what the watchdog's thread has looked at
         arbiter.attend(self.cfg)
 
     def patch(self) -> None:
@@ -152,6 +160,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self.alive = False
         while self.alive and not arbiter.is_stopping():
             heartbeat.beat()
+            self._attend()
             self._counters.read_gauges()
             self._close_idle()
             try:
@@ -167,7 +176,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.alive = False
         # From now on each response says "Connection: close".
         Response.is_ending = True
-        drain = Drain(self.cfg.graceful_timeout, heartbeat.beat)
+
+        def beat() -> None:
+            heartbeat.beat()
+            self._attend()
+
+        drain = Drain(self.cfg.graceful_timeout, beat)
         # Keep accepting for a moment: /readyz fails by now, and the load balancer needs time to
         # notice. A worker that is replaced need not wait.
         if arbiter.is_stopping():
@@ -216,12 +230,18 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.proxy_s = cfg.keepalive if configured_s is None else configured_s
         self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
         self._counters = counters.join(self.shared_fd)
+        self._reports = Reports(self.shared_fd, self._counters.row, os.getpid())
+        slow_s = settings.slow_s()
+        if slow_s is not None:
+            slow_waits.min_s = slow_s * SLOW_WAIT
         self._request_log = RequestLog(
             cfg,
             self.log,
             self._counters,
             as_json=settings.logs_json(),
             has_metrics=settings.OPS_BIND.read() is not None,
+            reports=self._reports,
+            slow_s=slow_s,
         )
         Response.count = self._request_log.count
         atexit.register(self._request_log.close)  # after gunicorn's last line
@@ -264,6 +284,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._run = self._respond_with_hooks if has_hooks else self._respond
         # The objects of the loaded application are permanent: exclude them from collections.
         gc.collect()
+        stacks.note_permanent()
         gc.freeze()
         self._watch_hub()  # not before: that collection would be reported as a blocked hub
         if self.age == 1:  # the first worker only: the others have the same application
@@ -281,6 +302,51 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _describe(self) -> dict[str, int]:
         return {"pid": os.getpid(), "lag_us": max(0, int(self._lag_s * 1e6))}
+
+    def _attend(self) -> None:
+        """Note that the hub runs, and describe its greenlets if a process asks for that."""
+        while self._held and self._held[0][0] < monotonic() - HELD_S:
+            self._held.popleft()
+        self._reports.note_tables(tables)
+        if self._reports.beat():
+            try:
+                self._reports.answer(self._stacks())
+            except Exception:  # must not end the worker's main loop
+                self._reports.answered()
+                self.log.exception("the stacks of the greenlets cannot be described")
+
+    def _stacks(self) -> Stacks:
+        now = monotonic()
+        ages_s: dict[int, float] = {}
+        clients: dict[Any, Mapping[str, Any] | None] = {}
+        for each in self.conversations:
+            if isinstance(each, ClientConnection):
+                clients[each.greenlet] = None
+                if (found := each.in_progress()) is not None:
+                    response, started_s = found
+                    ages_s[id(response.environ)] = now - started_s
+                    if response.environ.get(deadline.WAITS_FOR) == "turn":
+                        clients[each.greenlet] = response.environ
+        return stacks.describe(os.getpid(), ages_s, clients)
+
+    def _in_progress(self, conversations: tuple[Any, ...]) -> Iterator[tuple[Response, float]]:
+        """Yield the responses that are being made, and since when."""
+        for each in conversations:
+            if isinstance(each, ClientConnection) and (found := each.in_progress()) is not None:
+                yield found
+
+    def _note_hub(self, since_s: float, stack: Stack) -> None:
+        """Note what the requests wait for; the watchdog's thread calls it, the hub is blocked."""
+        now = monotonic()
+        conversations = tuple(self.conversations)
+        found = list(self._in_progress(conversations))
+        # The hub drops the last reference to each: destructors must not run in this thread.
+        values = [tuple(response.environ.values()) for response, _ in found]
+        self._held.append((now, (conversations, found, values)))
+        states = [
+            stacks.request_state(response.environ, now - started_s) for response, started_s in found
+        ]
+        self._reports.note_hub(HubState(since_s, states, stack))
 
     def handle(self, listener: Any, sock: Any, addr: Any) -> None:
         """
@@ -633,12 +699,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 on_blocked=blocked,
                 progress=lambda: int(self.nr),
                 advise=offload.advice_for,
-                on_logged=self._count_blocking,
+                on_logged=self._note_block,
+                on_stuck=self._note_hub,
             ).start()
 
-    def _count_blocking(self, stack: Stack) -> None:
+    def _note_block(self, stack: Stack, late_s: float) -> None:
         """Count a function that has blocked the hub; beyond MAX_BLOCKING, all others as one."""
         name = function_of(stack)
+        self._reports.note_block(late_s, name, stack)
         if len(self._blocking) < MAX_BLOCKING:
             self._blocking.add(name)
         known = name if name in self._blocking else counters.OTHER

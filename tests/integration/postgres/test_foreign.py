@@ -23,7 +23,7 @@ from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.postgres import backlog, foreign
 from greenline.postgres.connect import connect as connect_our_own
-from greenline.telemetry import counters
+from greenline.telemetry import counters, shared_memory
 from tests.helpers.greenlets import at_once
 from tests.helpers.pools import Watch, limited, through
 from tests.helpers.proxy import Proxy
@@ -334,7 +334,7 @@ def test_a_worker_waits_for_what_another_one_holds(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one sees that it is waited for. When it is gone, there is nothing to wait for."""
-    fd = counters.share()
+    fd = shared_memory.share()
     monkeypatch.setattr(counters, "_own", None)
     monkeypatch.setattr(foreign, "_open", set())
     monkeypatch.setattr(foreign, "_closed_s", float("-inf"))

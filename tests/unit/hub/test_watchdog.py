@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from greenline.hub.watchdog import _sections, function_of, stack_of
+from greenline.hub.watchdog import _sections, stack_of
+from greenline.telemetry.reports import function_of
 
 
 @pytest.mark.parametrize("name", ["", " [gunicorn]"], ids=["up to 3.13", "from 3.14 on"])

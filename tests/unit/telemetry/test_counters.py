@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 from gevent.monkey import get_original
 
-from greenline.telemetry import counters
+from greenline.telemetry import shared_memory
 from greenline.telemetry.counters import (
     ENTRIES,
-    HANDED_OVER,
     HISTOGRAMS,
     OTHER,
     Counters,
@@ -19,6 +18,7 @@ from greenline.telemetry.counters import (
     Reader,
 )
 from greenline.telemetry.histograms import quantile
+from greenline.telemetry.shared_memory import HANDED_OVER
 from tests.helpers.support import CHECKOUT, environ
 
 BEGIN = """
@@ -35,7 +35,7 @@ COUNT = "for _ in range(1000): counters.count(('requests', '/books', 200))\n"
 @pytest.fixture
 def memory() -> Iterator[int]:
     """Shared memory as the arbiter makes it."""
-    fd = counters.share()
+    fd = shared_memory.share()
     yield fd
     os.close(fd)
 
@@ -317,11 +317,12 @@ def test_another_program_continues_from_the_counts(memory: int) -> None:
     """As an arbiter that is executed by another one at USR2; of another form they are not used."""
     Counters(memory).count(("requests", "/", 200), 5)
     script = (
-        "import os\nfrom greenline.telemetry import counters\n"
-        "fd = counters.share()\nprint(os.get_inheritable(fd), counters.Counters(fd).totals())\n"
+        "import os\nfrom greenline.telemetry import counters, shared_memory\n"
+        "fd = shared_memory.share()\n"
+        "print(os.get_inheritable(fd), counters.Counters(fd).totals())\n"
     )
     given = environ({})
-    with counters.handed_over(memory, given):
+    with shared_memory.handed_over(memory, given):
         done = subprocess.run(
             [sys.executable, "-c", script], cwd=CHECKOUT, env=given, pass_fds=[memory],
             capture_output=True, text=True,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gunicorn.arbiter import Arbiter
 
-from greenline.telemetry import counters
+from greenline.telemetry import shared_memory
 from greenline.worker import arbiter
 
 
@@ -59,7 +59,7 @@ def test_a_reload_reaches_the_dirty_arbiter(monkeypatch: pytest.MonkeyPatch) -> 
 
     server = Server()
     monkeypatch.setattr(arbiter, "DryRun", Loadable)
-    memory = counters.share()
+    memory = shared_memory.share()
     arbiter.Reloads(server, memory)
     server.handle_hup()
     assert server.sent == []

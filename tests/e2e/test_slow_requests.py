@@ -1,0 +1,61 @@
+"""``GREENLINE_SLOW_MS``: a line for each slow request, with where its time went."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from embedded.mongo import Mongo
+from tests.e2e.hosting import hosting
+from tests.helpers.support import wait_until
+
+APP = "tests.e2e.watched_databases:app"
+
+
+def test_a_slow_request_is_logged_with_its_parts(empty_database: str) -> None:
+    """And with the function that waited for the statement; a fast one is not."""
+    with hosting(APP, URL=empty_database, GREENLINE_SLOW_MS="300") as running:
+        assert running.get("/postgres/books?s=0").status == 200
+        assert running.get("/postgres/books?s=0.6&key=secret").status == 200
+        line = wait_until(
+            lambda: re.search(r"slow request: (.*)", running.log), "the line of the slow request"
+        )[1]
+        assert "secret" not in running.log
+    found = re.fullmatch(
+        r"GET /postgres/books, route /postgres/<name>, 200, took (\d+) ms: ([^;]*); "
+        r"(?:connecting \d+ ms in [^;]*; )?postgres (\d+) ms in watched_databases\.slow_report:\d+",
+        line,
+    )
+    assert found is not None, line
+    parts = dict(part.split(" ") for part in found[2].split(", "))
+    assert 600 <= int(found[3]) <= int(parts["postgres"]) + 1
+    assert abs(sum(map(int, parts.values())) - int(found[1])) <= len(parts)
+    assert int(parts["application"]) < int(parts["postgres"])
+
+
+def test_none_is_logged_by_default(empty_database: str) -> None:
+    """However slow it is."""
+    with hosting(APP, URL=empty_database) as running:
+        assert running.get("/postgres/books?s=1.5").status == 200
+        running.stop()
+        assert "slow request" not in running.log
+
+
+def test_the_time_in_mongodb_is_named(folder: Path) -> None:
+    """Of a client that the application has made itself, with its own pool."""
+    with (
+        Mongo(folder / "slow", durable=False) as server,
+        hosting(APP, URI=f"{server.url}slow", GREENLINE_SLOW_MS="1") as running,
+    ):
+        assert running.get("/mongo").status == 200
+        line = wait_until(
+            lambda: re.search(r"slow request: GET /mongo.* mongodb (\d+)", running.log), "the line"
+        )
+        assert int(line[1]) >= 1
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "1.5"])
+def test_a_wrong_value_ends_the_start(value: str) -> None:
+    """With a line that names the variable."""
+    with pytest.raises(AssertionError), hosting(APP, GREENLINE_SLOW_MS=value) as running:
+        raise AssertionError(running.log)

@@ -1,0 +1,147 @@
+"""``greenline stacks``: where each greenlet of a worker is, also while its hub is blocked."""
+
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from embedded.mongo import Mongo
+from tests.e2e.hosting import hosting
+from tests.helpers.support import Service, run, wait_until
+
+APP = "tests.e2e.watched_databases:app"
+COMMAND = ["python", "-m", "greenline", "stacks"]
+
+
+def stacks(target: object) -> str:
+    return run([*COMMAND, str(target)], {}).stdout
+
+
+@contextmanager
+def waiting(running: Service, file: Path, *paths: str, url: str = "") -> Iterator[None]:
+    """
+    Ask for each path; the application waits until the block ends.
+
+    For the file that is made then, or for the lock that is held on the database of *url*.
+    """
+    with ExitStack() as held, ThreadPoolExecutor(len(paths)) as clients:
+        if url:
+            connection = held.enter_context(closing(psycopg2.connect(url)))
+            connection.cursor().execute("SELECT pg_advisory_xact_lock(1)")
+        answers = [clients.submit(running.get, f"{path}?file={file}") for path in paths]
+        try:
+            yield
+        finally:
+            file.touch()
+            if url:
+                connection.rollback()
+        assert {each.result().status for each in answers} == {200}, running.log
+
+
+def test_each_request_is_shown_where_it_waits(empty_database: str, tmp_path: Path) -> None:
+    """With its route, its age and what it waits for; the worker goes on meanwhile."""
+    with hosting(APP, URL=empty_database) as running:
+        (worker,) = running.workers()
+        paths = ("/postgres/books", "/lock", "/lock", "/sleep")
+        with waiting(running, tmp_path / "go", *paths, url=empty_database):
+            shown = wait_until(
+                lambda: text if (text := stacks(worker)).count("s old") == len(paths) else None,
+                "the requests to wait",
+            )
+            assert running.get("/count").status == 200
+        entry = re.compile(
+            r"^  (GET \S+)(?: \(route (\S+)\))?, [\d.]+ s old, waits for (.*)$", re.M
+        )
+        found = {(path, waits_for) for path, _, waits_for in entry.findall(shown)}
+        assert found == {
+            ("GET /postgres/books", "Postgres"),
+            ("GET /lock", "a lock"),
+            ("GET /lock", "a sleep"),
+            ("GET /sleep", "a sleep"),
+        }
+        assert ("GET /postgres/books", "/postgres/<name>", "Postgres") in entry.findall(shown)
+        assert 'cursor.execute("SELECT pg_advisory_xact_lock(1)")' in shown
+        assert shown.startswith(f"worker {worker}: 4 greenlets serve requests")
+        assert "hub was blocked" not in running.log
+
+
+def test_what_waits_for_its_turn_is_shown(tmp_path: Path) -> None:
+    """And requests at one place are one group."""
+    with hosting(APP, GREENLINE_MAX_IN_PROGRESS="3") as running:
+        with waiting(running, tmp_path / "go", *["/sleep"] * 5):
+            shown = wait_until(
+                lambda: text if "waits for its turn" in (text := stacks("all")) else None,
+                "the queue",
+            )
+        assert "  3 requests, waits for a sleep" in shown
+        assert re.search(r"2 requests, waits for its turn\n  GET /sleep, ", shown)
+
+
+def test_a_blocked_hub_shows_its_requests_and_the_code_that_blocks(
+    empty_database: str, tmp_path: Path
+) -> None:
+    """From the shared memory: its greenlets cannot be asked."""
+    paths = ("/postgres/books", "/sleep")
+    with hosting(APP, URL=empty_database) as running:
+        (worker,) = running.workers()
+        with waiting(running, tmp_path / "go", *paths, url=empty_database):
+            wait_until(lambda: stacks(worker).count("s old") == 2, "the requests to wait")
+            with waiting(running, tmp_path / "unblock", "/block"):
+                shown = wait_until(
+                    lambda: text if "in progress: 3" in (text := stacks(worker)) else None,
+                    "the block",
+                )
+    head, rest = shown.split("\n", 1)
+    assert re.fullmatch(rf"worker {worker}: its hub has been blocked for \d+\.\d s", head)
+    where, requests = rest.split("  requests in progress: 3\n")
+    assert "pause(0.02)" in where
+    found = set(re.findall(r"^    GET (.*), [\d.]+ s old(?:, waits for (.*))?$", requests, re.M))
+    assert found == {
+        ("/block", ""), ("/sleep", ""), ("/postgres/books (route /postgres/<name>)", "Postgres"),
+    }  # fmt: skip
+
+
+def test_an_arbiter_stands_for_its_workers() -> None:
+    """Each with a text of its own."""
+    with hosting(APP, "-w", "2") as running:
+        wait_until(lambda: len(running.workers()) == 2, "two workers")
+        shown = wait_until(
+            lambda: text if (text := stacks(running.process.pid)).count("worker ") == 2 else None,
+            "two texts",
+        )
+        for worker in running.workers():
+            assert f"worker {worker}: 0 greenlets serve requests" in shown
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("nginx", "Error: 'nginx' is no process id, and not 'all'"),
+        (str(2**22 + 1), f"Error: there is no process {2**22 + 1}"),
+        (str(os.getpid()), f"Error: process {os.getpid()} is no gunicorn with "
+                           "greenline.worker.GreenWorker"),
+    ],
+    ids=["no number", "no process", "another program"],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_named(target: str, reason: str) -> None:
+    """One line, and an exit status."""
+    done = run([*COMMAND, target], {}, check=False)
+    assert (done.returncode, done.stderr.strip()) == (1, reason)
+
+
+def test_mongodb_is_named(folder: Path) -> None:
+    """For a client of pymongo's that the application has made."""
+    with (
+        Mongo(folder / "stacks", durable=False) as server,
+        hosting(APP, URI=f"{server.url}stacks") as running,
+    ):
+        (worker,) = running.workers()
+        with ThreadPoolExecutor() as clients:
+            answers = [clients.submit(running.get, "/mongo") for _ in range(20)]
+            wait_until(lambda: "/mongo" in (text := stacks(worker)) and "MongoDB" in text, "it")
+            assert {each.result().status for each in answers} == {200}, running.log

@@ -1,0 +1,201 @@
+"""``greenline top`` and ``/state``: what the workers do, for a host, a process and a URL."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from greenline.ops.sources import memory_of, pids_of
+from greenline.ops.watch import Watch
+from tests.e2e.hosting import at_once, hosting
+from tests.helpers.support import BIN, CHECKOUT, Service, environ, free_port, run, wait_until
+
+APP = "tests.e2e.watched:app"
+COMMAND = ["python", "-m", "greenline", "top"]
+TOKEN = "sesame"
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def running(port: int) -> Iterator[Service]:
+    """Two workers, whose state can be asked for with a token."""
+    more = {
+        "GREENLINE_OPS_BIND": f"127.0.0.1:{port}",
+        "GREENLINE_OPS_TOKEN": TOKEN,
+        "GREENLINE_ACCESS_LOG": "json",
+    }
+    with hosting(APP, "-w", "2", **more) as service:
+        wait_until(lambda: len(pids(service)) == 2, "two workers")
+        yield service
+
+
+def pids(running: Service) -> set[int]:
+    return set(pids_of(memory_of(running.process.pid)))
+
+
+def once(*arguments: object, token: str = TOKEN) -> Any:
+    done = run([*COMMAND, *map(str, arguments), "--once", "--json"], {"GREENLINE_OPS_TOKEN": token})
+    return json.loads(done.stdout)
+
+
+def exact(durations_s: list[float], share: float) -> float:
+    return sorted(durations_s)[ceil(share * len(durations_s)) - 1]
+
+
+def test_durations_are_within_five_percent(running: Service) -> None:
+    """Of an exact list, which is made of the access log, for all and for each route."""
+    watch = Watch(memory_of(running.process.pid))
+    watch.state()
+    with ThreadPoolExecutor(20) as clients:
+        paths = [f"/wait?{0.02 + 0.01 * each}" for each in range(100)]
+        assert {each.status for each in clients.map(running.get, paths)} == {200}
+    lines = wait_until(
+        lambda: found if len(found := _durations(running.log)) == 100 else None, "the access log"
+    )
+    # They are noted within a tenth of a second, and the state is at most a second old.
+    asked_s = time.time() + 0.2
+    state = wait_until(
+        lambda: now if (now := watch.state()).time > asked_s else None, "the durations"
+    )
+    (route,) = state.routes
+    assert route.route == "/wait"
+    assert {"application"} <= set(route.parts_s) <= {"application", "queued"}
+    for shown in (state, route):
+        assert shown.p50_s == pytest.approx(exact(lines, 0.5), rel=0.05)
+        assert shown.p99_s == pytest.approx(exact(lines, 0.99), rel=0.05)
+
+
+def _durations(log: str) -> list[float]:
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return [line["total_ms"] / 1000 for line in lines if line["path"] == "/wait"]
+
+
+def test_it_is_the_same_for_a_process_and_a_url(running: Service, port: int) -> None:
+    """The workers, their limits and their last slow requests, as JSON for scripts."""
+    assert running.get("/wait?1.1").status == 200
+    for target in (running.process.pid, *pids(running), f"http://127.0.0.1:{port}"):
+        state = once(target)
+        assert {each["pid"] for each in state["workers"]} == pids(running)
+        assert {each["connections_max"] for each in state["workers"]} == {1000}
+        (slow,) = state["requests"]
+        assert (slow["path"], slow["route"], slow["status"]) == ("/wait", "/wait", 200)
+        assert slow["took_s"] >= 1.1
+        assert state["findings"] == []
+
+
+def test_a_blocked_worker_is_the_first_finding(running: Service, tmp_path: Path) -> None:
+    """With its process and the function that blocks it; it is in the list of blocks afterwards."""
+    watch = Watch(memory_of(running.process.pid))
+    watch.state()
+    begun = tmp_path / "begun"
+    with ThreadPoolExecutor() as clients:
+        blocking = clients.submit(running.get, f"/block?{begun}")
+        wait_until(begun.exists, "the block")
+        found = wait_until(lambda: watch.state().findings, "the finding")
+        blocking.result()
+    worker = re.fullmatch(
+        r"The hub of worker (\d+) has been blocked for \d\.\d s in watched\.app: no other request "
+        "goes on there.",
+        found[0],
+    )
+    assert worker is not None, found
+    (block,) = wait_until(lambda: watch.state().blocks, "its entry")
+    assert (block.worker, block.function) == (int(worker[1]), "watched.app")
+    assert block.took_s >= 2.5
+
+
+def test_an_overload_is_named() -> None:
+    """Requests that are refused, and those that wait for their turn."""
+    given = {"GREENLINE_MAX_IN_PROGRESS": "2", "GREENLINE_MAX_WAITING": "5"}
+    with hosting(APP, **given) as running:
+        watch = Watch(memory_of(running.process.pid))
+        watch.state()
+        answers, _ = at_once(running, "/wait?2", 40)
+        found = watch.state().findings
+    assert {each.status for each in answers} == {200, 503}
+    assert re.match(
+        r"\d+\.\d requests a second are refused with 503: there is an overload", found[0]
+    )
+
+
+def test_it_is_drawn_in_a_terminal(running: Service) -> None:
+    """And drawn again each second, until Ctrl-C ends it."""
+    ours, theirs = pty.openpty()
+    command = [str(BIN / "python"), *COMMAND[1:], str(running.process.pid)]
+    process = subprocess.Popen(
+        command, cwd=CHECKOUT, env=environ({"TERM": "xterm", "COLUMNS": "120", "LINES": "50"}),
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = ""
+
+    def has(text: str, times: int) -> bool:
+        nonlocal shown
+        with suppress(OSError):  # the program has ended
+            while select.select([ours], [], [], 0)[0]:
+                shown += os.read(ours, 65_536).decode(errors="replace")
+        return shown.count(text) >= times
+
+    try:
+        wait_until(lambda: has("Healthy: nothing waits", 3), "three pictures")
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: has("", 0) and process.poll() is not None, "the end")
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    for pid in pids(running):
+        assert str(pid) in shown
+    assert "/ 1000" in shown
+
+
+def test_without_a_terminal_it_is_printed_once(running: Service, port: int) -> None:
+    """Whole, by a URL as well."""
+    for target in (str(running.process.pid), f"http://127.0.0.1:{port}"):
+        done = run([*COMMAND, target, "--once"], {"GREENLINE_OPS_TOKEN": TOKEN})
+        assert "Healthy: nothing waits, nothing fails, and no hub is late." in done.stdout
+        assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "token", "reason"),
+    [
+        ("http://127.0.0.1:{port}", "", "set GREENLINE_OPS_TOKEN to its token"),
+        ("http://127.0.0.1:{port}", "wrong", "set GREENLINE_OPS_TOKEN to its token"),
+        ("http://127.0.0.1:{other}", TOKEN, "Connection refused"),
+        ("http://127.0.0.1:{service}", TOKEN, "404 Not Found: no state"),
+        ("/nowhere.sock", TOKEN, "No such file or directory"),
+        ("localhost:9191", TOKEN, "is no process id, no path of a socket and no URL"),
+        ("4194305", TOKEN, "there is no process 4194305"),
+    ],
+    ids=["no token", "a wrong token", "no listener", "the service", "no socket", "no URL",
+         "no process"],
+)  # fmt: skip
+def test_what_cannot_be_watched_is_named(
+    target: str, token: str, reason: str, running: Service, port: int
+) -> None:
+    """In one line that names the target."""
+    named = target.format(port=port, other=free_port(), service=running.port)
+    done = run([*COMMAND, named, "--once"], {"GREENLINE_OPS_TOKEN": token}, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert reason in line
+    assert named in line
