@@ -1,16 +1,19 @@
 """
-What ``/metrics`` costs: our worker with it and without it, on the same application.
+What ``/metrics`` and the page cost: our worker with them and without, on the same application.
 
-1. Both have one worker and answer a small JSON object of bench-http's, which costs as little as a
-   request can. With it, ``/metrics`` is asked every SCRAPE_S.
+1. All have one worker and answer a small JSON object of bench-http's, which costs as little as a
+   request can. With ``/metrics``, it is asked every SCRAPE_S; with the page, a client follows the
+   events that keep it up to date.
 2. There are PAIRS servers of each, because one process may be a few percent slower than the next
    for as long as it lives. Rounds are interleaved; a ratio is of the middle rounds of all.
-3. The exit status is 1 when the run is invalid, or when the ratio is below MIN_RATIO.
+3. The processor time of the page's process is measured at RATE requests a second.
+4. The exit status is 1 when the run is invalid, or when a promise is not kept.
 
     python -m bench.metrics [--rounds 4]
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import threading
@@ -19,15 +22,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench import promises, report, wrk
+from bench import proc, promises, report, vegeta, wrk
 from bench.rounds import interleaved
 from bench.servers import Gunicorn, free_port
 
-WITHOUT = "without"
+WITHOUT, PAGE = "without", "page"
 PAIRS, CLIENTS = 2, (10, 100)
-SCRAPE_S = 1.0  # 15 times as often as with deploy/prometheus
+SCRAPE_S = 5.0  # three times as often as with deploy/prometheus
 WARM_S, ROUND_S = 1, 3
-MIN_RATIO = 0.98
+RATE, RATE_S = 1_000, 10
+MIN_RATIO, MAX_PAGE, MAX_CPU = 0.98, 1 / 0.99, 0.05
 ARGUMENTS = (
     "-c", "bench/peers/gunicorn_plain.py", "--worker-class", "greenline.worker.GreenWorker",
     "--workers", "1", "bench.peers.json_wsgi:app",
@@ -52,25 +56,56 @@ def scraped(url: str) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def followed(url: str) -> Iterator[None]:
+    """Read the events at *url* for the length of the block."""
+    is_over = threading.Event()
+
+    def follow() -> None:
+        with urllib.request.urlopen(url, timeout=10) as events:
+            while not is_over.is_set():
+                events.readline()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def page_cpu_s(server: Gunicorn) -> float:
+    """Return the processor time that the process of the page has used."""
+    (pid,) = (
+        child
+        for child in proc.children(server.process.pid if server.process else 0)
+        if b"greenline.ops" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    return proc.cpu_ticks(pid) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
     """Start all, measure them in turns, and judge."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
         servers: list[tuple[str, Gunicorn]] = []
         for number in range(PAIRS):
-            for who in (report.OURS, WITHOUT):
+            for who in (report.OURS, WITHOUT, PAGE):
                 port = free_port()
-                env = {"GREENLINE_OPS_BIND": f"127.0.0.1:{port}"} if who == report.OURS else {}
+                env = {} if who == WITHOUT else {"GREENLINE_OPS_BIND": f"127.0.0.1:{port}"}
                 log = folder / f"{who}-{number}.log"
                 server = Gunicorn(ARGUMENTS, ready="/", env=env, log=log)
                 servers.append((who, stack.enter_context(server)))
-                if env:
+                if who == report.OURS:
                     stack.enter_context(scraped(f"http://127.0.0.1:{port}/metrics"))
+                elif who == PAGE:
+                    stack.enter_context(followed(f"http://127.0.0.1:{port}/events"))
         for _, server in servers:
             wrk.run(server.url, CLIENTS[0], WARM_S)
         for clients in CLIENTS:
             print(f"{clients} connections", file=sys.stderr, flush=True)
-            rows: dict[str, list[report.Row]] = {report.OURS: [], WITHOUT: []}
+            rows: dict[str, list[report.Row]] = {report.OURS: [], WITHOUT: [], PAGE: []}
             for _, (who, server) in interleaved(servers, rounds):
                 before_us = server.cpu_us()
                 result = wrk.run(server.url, clients, ROUND_S)
@@ -80,13 +115,20 @@ def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
                     found.invalid(f"{who}, {clients} connections: {result.answers}")
             for each in rows.values():
                 found.add(report.middle(each))
-    ratios = report.ratios(found.rows)["json"]
-    return [
-        promises.at_least(
-            f"req/s with /metrics, {clients} connections", its[WITHOUT] or 0.0, MIN_RATIO
-        )
-        for clients, its in ratios.items()
+        watched = next(server for who, server in servers if who == PAGE)
+        before_s = page_cpu_s(watched)
+        vegeta.attack(watched.url, RATE, RATE_S)
+        share = (page_cpu_s(watched) - before_s) / RATE_S
+    verdicts = [
+        promises.at_most(f"processors of the page at {RATE} requests a second", share, MAX_CPU)
     ]
+    for clients, its in report.ratios(found.rows)["json"].items():
+        what = f"{clients} connections"
+        verdicts += [
+            promises.at_least(f"req/s with /metrics, {what}", its[WITHOUT] or 0.0, MIN_RATIO),
+            promises.at_most(f"/metrics over the page, {what}", its[PAGE] or 0.0, MAX_PAGE),
+        ]
+    return verdicts
 
 
 def main() -> int:

@@ -47,6 +47,9 @@ def banner(
     lines += [f"{curl} '{base}/books?limit=3'"]
     lines += [f"{curl} '{base}/states?limit=3'"] * has_mongo
     lines += [f"{curl} {base}/books -H 'Content-Type: application/json' -d '{NEW_BOOK}'"]
+    lines += ["", "What it does, live:", ""]
+    lines += [] if "/" in metrics else [f"open http://{metrics}/"]
+    lines += [".venv/bin/greenline top"]
     where = metrics if "/" in metrics else f"http://{metrics}/metrics"
     lines += ["", f"What it does, for Prometheus: {where}"]
     lines += ["", "Ctrl-C stops it, the data stays"]

@@ -337,13 +337,13 @@ OPS_BIND = Variable(
     "GREENLINE_OPS_BIND",
     optional(_ops_bind),
     "",
-    "`host:port`, or the path of a unix socket, where `/metrics` is; unset: nowhere",
+    "`host:port`, or the path of a unix socket, where a page and `/metrics` are; unset: nowhere",
 )
 OPS_TOKEN = Variable(
     "GREENLINE_OPS_TOKEN",
     optional(str),
     "",
-    "the bearer token that a scraper has to send; unset: none",
+    "the token that a scraper or a browser has to send; unset: none",
 )
 OF_WORKER: tuple[Variable[object], ...] = (
     PG_WAIT, POOL, POOL_TAKE_OVER,

@@ -79,6 +79,15 @@ RUNNERS = {
         COMPILER: "tests/test_commands.py::test_the_packages_to_build_psycopg2_are_the_image_s",
         **dict.fromkeys(OURS, "tests/test_commands.py::test_a_command_of_greenline_runs"),
         **dict.fromkeys(SERVICE, SERVED),
+        **dict.fromkeys(
+            [
+                "greenline stacks all",
+                "greenline top",
+                "greenline top --once --json",
+                "greenline top http://127.0.0.1:9191",
+            ],
+            "tests/e2e/test_top.py::test_each_command_of_the_page_runs_as_typed",
+        ),
         **dict.fromkeys(SHELL, "tests/test_commands.py::test_a_line_for_the_shell_runs"),
         **dict.fromkeys(NAMES, "tests/test_docs.py::test_each_command_on_a_page_exists"),
     },

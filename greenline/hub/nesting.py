@@ -81,6 +81,10 @@ class NestedCheckouts:
         self._checkouts = 0
         self._max_held = 1  # the most that a greenlet has needed at a time
 
+    def stats(self) -> dict[str, int]:
+        """Return how many greenlets wait for admission."""
+        return {"waiting": len(self._line) + len(self._nested_line)}
+
     def acquire(
         self,
         me: Any,

@@ -38,7 +38,7 @@ def top(target: str | None, once: bool, as_json: bool) -> None:
                 from greenline.ops import screen
         except ModuleNotFoundError as error:
             raise ConfigError(str(error)) from error
-        if once:
+        if once or not sys.stdout.isatty():
             screen.print_once(state())
         else:
             screen.follow(state)

@@ -49,14 +49,14 @@ def _databases(state: State) -> Iterator[str]:
         if pool.waiting:
             of = f" of {pool.max_size}" if pool.max_size else ""
             yield (
-                f"{pool.waiting} requests wait for a connection of {name}, {pool.active}{of} are "
+                f"{pool.waiting} requests wait for a connection of '{name}', {pool.active}{of} are "
                 "in use: the database is the limit, or connections are held for longer than "
                 "their statements."
             )
     for name, slots in state.slots.items():
         if slots.wanted and slots.held >= slots.capacity:
             yield (
-                f"All {slots.capacity} slots of the host for {name} are held, and "
+                f"All {slots.capacity} slots of the host for '{name}' are held, and "
                 f"{slots.wanted} processes wait for one: see the plan of the connections."
             )
 

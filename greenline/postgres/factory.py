@@ -104,6 +104,7 @@ class HostShare:
             self.control = Control(connect, slot_table=self.slot_table, on_connect=fixed.read)
             self.reaper = Reaper(self.slot_table, self.control, partial(fixed.look, self.control))
         counters.add(f"{counters.SLOTS}{name}", self.slot_table.stats)
+        counters.add(name, self.nesting.stats)  # they wait for the pools of code as it is
 
     def named(self, connect: Connect) -> Connect:
         """Return *connect*, with the host's name for each connection where hosts are counted."""
@@ -126,6 +127,7 @@ class HostShare:
         pool_sizes.pop(self.path.name, None)
         tables.pop(self._name, None)
         counters.remove(f"{counters.SLOTS}{self._name}", self.slot_table.stats)
+        counters.remove(self._name, self.nesting.stats)
         of_unmodified_code.discard(self.path.name)
         with ExitStack() as stack:
             stack.callback(self.slot_table.close)

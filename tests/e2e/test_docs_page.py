@@ -7,7 +7,6 @@ The browser is Debian's chromium with its chromium-driver; ``GREENLINE_LONG_TEST
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
+from tests.helpers.browser import browser as browser_of_debian
 from tests.helpers.support import Databases, Service, run, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
@@ -76,23 +76,8 @@ def browser() -> Iterator[webdriver.Chrome]:
     """A headless Chromium, which says what goes wrong in a page."""
     if not IS_LONG:
         pytest.skip("GREENLINE_LONG_TESTS=1 starts a browser")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("there is no chromium and chromium-driver (Debian packages)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    # A sandbox needs more than the root of a container has.
-    for argument in (
-        "headless=new",
-        "no-sandbox",
-        "disable-dev-shm-usage",
-        "window-size=1200,1600",
-    ):
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    running = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    yield running
-    running.quit()
+    with browser_of_debian() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -262,6 +262,14 @@ def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(used: Path) ->
         link = re.search(r"http://127\.0\.0\.1:\d+/metrics$", printed, re.MULTILINE)
         assert link
         assert 'greenline_pool_connections{pool="postgres"' in _shell(f"curl -s {link[0]}")
+        page = re.search(r"^  open (http://127\.0\.0\.1:\d+/)$", printed, re.MULTILINE)
+        assert page
+        assert "<title>Greenline</title>" in _shell(f"curl -s {page[1]}")
+        top = re.search(r"^  (\S*greenline top)$", printed, re.MULTILINE)
+        assert top
+        # Other tests beside this one may run gunicorn as well: then it names them.
+        shown = _shell(f"{top[1]} --once 2>&1; true")
+        assert "Greenline" in shown or "several run on this host" in shown
 
 
 def test_a_terminal_shows_a_short_log_and_the_banner_last(used: Path) -> None:

@@ -199,3 +199,16 @@ def test_what_cannot_be_watched_is_named(
     assert line.startswith("Error: ")
     assert reason in line
     assert named in line
+
+
+def test_each_command_of_the_page_runs_as_typed(running: Service, port: int) -> None:
+    """For the one gunicorn of the host; where several run, it names them."""
+    page = (CHECKOUT / "docs/watch.md").read_text(encoding="utf-8")
+    typed = re.findall(r"(?:^\$ |`)(greenline (?:top|stacks)(?: [^`\n]*)?)", page, re.MULTILINE)
+    assert len(set(typed)) == 4
+    for command in typed:
+        given = command.replace("9191", str(port)).split()
+        done = run(given, {"GREENLINE_OPS_TOKEN": TOKEN}, check=False)
+        if "several run on this host" not in done.stderr:
+            assert (done.returncode, done.stderr) == (0, ""), command
+            assert str(pids(running) and min(pids(running))) in done.stdout, command

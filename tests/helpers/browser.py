@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from selenium import webdriver
 
@@ -55,11 +54,3 @@ def browser(
 def complaints(running: webdriver.Chrome) -> list[str]:
     """Return what the browser has logged: errors of scripts, what a policy has refused."""
     return [each["message"] for each in running.get_log("browser")]
-
-
-def picture(running: webdriver.Chrome, path: Path) -> None:
-    """Write a picture of the whole page."""
-    height = running.execute_script("return document.documentElement.scrollHeight")
-    width = running.get_window_size()["width"]
-    running.set_window_size(width, height)
-    running.save_screenshot(str(path))
