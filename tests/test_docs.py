@@ -118,7 +118,7 @@ REQUIRED = {
     "bench-article": [article.ROUNDS_FACTOR, *PSYCOGREEN, PGBOUNCER],
     "bench-held": [held.MIN_RATIO, held.MAX_WAIT_S],
     "bench-http": [http.FLOOR, http.P99_LIMIT],
-    "bench-metrics": [metrics.MIN_RATIO],
+    "bench-metrics": [metrics.MIN_RATIO, metrics.MAX_PAGE, metrics.MAX_CPU],
     "bench-overload": [overload.MIN_GOODPUT],
     "bench-limit": [limit.MIN_RATIO],
     "bench-hot-worker": [hot_worker.MIN_RATIO],

@@ -48,9 +48,7 @@ LIBRARIES = {
 # If none is: by file and function of gevent and the standard library.
 WAITS = {
     ("hub.py", "sleep"): "a sleep",
-    ("event.py", ""): "an event",
     ("lock.py", ""): "a lock",
-    ("_semaphore.py", ""): "a lock",
     ("lock_waits.py", ""): "a lock",
     ("thread.py", ""): "a lock",
     ("threading.py", ""): "a lock",
@@ -105,7 +103,7 @@ def describe(
     clients: Mapping[greenlet, Mapping[str, Any] | None],
 ) -> Stacks:
     """
-    Describe all greenlets but the one that calls, the hub, and those without work.
+    Describe the greenlets of this thread but the one that calls, the hub, and those without work.
 
     :param pid: of this process, int.
     :param ages_s: the seconds since each request was read, by the identity of its environ.
@@ -115,9 +113,9 @@ def describe(
     found: list[GreenletState] = []
     idle = left_out = 0
     current = getcurrent()
+    root = _root(current)
     for each in (*_permanent, *_greenlets()):
-        frame = each.gr_frame
-        if each is current or frame is None or issubclass(type(each), Hub):
+        if each is current or not each or issubclass(type(each), Hub) or _root(each) is not root:
             continue
         environ = clients.get(each) or environ_of(each)
         has_work = each.work is not None if isinstance(each, Handler) else each not in clients
@@ -127,7 +125,7 @@ def describe(
         if len(found) >= MAX_GREENLETS:
             left_out += 1
             continue
-        stack = _stack(frame)
+        stack = _stack(each.gr_frame)  # none where all of its code is compiled
         request = None
         if environ is not None:
             request = request_state(environ, ages_s.get(id(environ)))
@@ -153,6 +151,13 @@ def wait_of(stack: list[Frame]) -> str:
         if not waits_for:
             waits_for = WAITS.get((name, function)) or WAITS.get((name, "")) or ""
     return waits_for
+
+
+def _root(one: greenlet) -> greenlet:
+    """Return the main greenlet of the thread to which a greenlet belongs."""
+    while one.parent is not None:
+        one = one.parent
+    return one
 
 
 def _stack(frame: Any) -> list[Frame]:

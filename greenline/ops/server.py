@@ -3,7 +3,8 @@ Answer scrapers and browsers, on TCP or a unix socket, each client in a thread o
 
 ``/metrics`` is for Prometheus, ``/`` a page that ``/events`` keeps up to date, and ``/state`` what
 it shows. A client that does not read, or does not ask, is disconnected after ``CLIENT_S``; of more
-than ``MAX_CLIENTS`` at once, the others are disconnected at once.
+than ``MAX_CLIENTS`` at once, the others are disconnected at once; ``MAX_FOLLOWERS`` of them may
+follow the events.
 """
 
 import hmac
@@ -30,7 +31,7 @@ from greenline.ops.watch import EVERY_S, Watch
 from greenline.settings import Bind
 
 CLIENT_S = 10.0
-MAX_CLIENTS = 32
+MAX_CLIENTS, MAX_FOLLOWERS = 32, 16
 NONE: Mapping[str, str] = {}
 EVENTS_S = 3600.0  # then a browser asks again
 HTML, JSON = "text/html; charset=utf-8", "application/json"
@@ -91,6 +92,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send_events(self) -> None:
         """Send the state each second, as server-sent events."""
+        if not self.server.followers.acquire(blocking=False):
+            text = b"too many pages are open\n"
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", text)
+            return
+        try:
+            self._follow()
+        finally:
+            self.server.followers.release()
+
+    def _follow(self) -> None:
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream")
@@ -150,6 +161,8 @@ class Server(ThreadingMixIn, TCPServer):
         self.watch = watch
         self.token = token
         self._free = BoundedSemaphore(MAX_CLIENTS)
+        # The others are for scrapers: a page that is left open must not keep them out.
+        self.followers = BoundedSemaphore(MAX_FOLLOWERS)
         self.address_family = _family(bind)
         self._path = bind.path
         if bind.path:

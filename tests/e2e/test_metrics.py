@@ -309,6 +309,21 @@ def _status(port: int) -> int | None:
         return None
 
 
+def test_pages_that_are_left_open_keep_no_scraper_out() -> None:
+    """However many follow the events, and never read them."""
+    with watching() as (_, port):
+        pages = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        try:
+            for one in pages:
+                one.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+            heads = Counter(one.recv(12) for one in pages)
+            assert heads == {b"HTTP/1.1 200": 16, b"HTTP/1.1 503": 4}
+            assert ask(port)[0] == 200
+        finally:
+            for one in pages:
+                one.close()
+
+
 def test_scrapers_that_never_read_are_disconnected() -> None:
     """Others are served afterwards, and the service all the time."""
     with watching() as (running, port):

@@ -1,0 +1,80 @@
+"""What a state means, in sentences."""
+
+import msgspec
+import pytest
+
+from greenline.ops.findings import findings
+from greenline.ops.states import (
+    BlockedState,
+    PoolState,
+    SlotsState,
+    State,
+    WorkerState,
+)
+from greenline.telemetry.reports import HubState
+
+WORKER = WorkerState(
+    pid=11, lag_s=0.001, is_blocked=False, connections=10, connections_max=1000, in_progress=4,
+    waiting=0, limit=16, memory_bytes=50_000_000, cpu=0.2, pools={}, slots={},
+)  # fmt: skip
+WELL = State(
+    time=0.0, version="1", findings=[], rate=100.0,
+    rates={"refused": 0.0, "failed": 0.0, "deadlines": 0.0, "disconnected": 0.0},
+    p50_s=0.01, p99_s=0.1, workers=[WORKER], pools={"postgres": PoolState(4, 4, 0, 0)},
+    slots={"postgres": SlotsState(40, 40, 0, 0)}, routes=[], blocked=[], requests=[], blocks=[],
+    plans={},
+)  # fmt: skip
+STACK = [("/srv/shop/views.py", 7, "report")]
+
+
+def worker(**changes: object) -> dict[str, object]:
+    return {"workers": [msgspec.structs.replace(WORKER, **changes)]}
+
+
+def test_a_service_that_does_its_work_has_none() -> None:
+    """Nor has one whose connections are all in use, while no request waits for one."""
+    assert findings(WELL) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "begin"),
+    [
+        ({"workers": []}, "No worker runs"),
+        ({"blocked": [BlockedState(11, 3.21, HubState(0.0, [], STACK))]},
+         "The hub of worker 11 has been blocked for 3.2 s in views.report: no other request"),
+        ({"blocked": [BlockedState(11, 3.21, None)]},
+         "The hub of worker 11 has been blocked for 3.2 s: no other request"),
+        ({"rates": {**WELL.rates, "refused": 7.0, "failed": 7.0}},
+         "7.0 requests a second are refused with 503: there is an overload"),
+        ({"rates": {**WELL.rates, "failed": 2.5}}, "2.5 requests a second fail with 5xx"),
+        (worker(connections=950), "950 of 1000 connections of clients are in use: raise"),
+        ({"pools": {"postgres": PoolState(4, 4, 0, 9)}},
+         "9 requests wait for a connection of 'postgres', 4 of 4 are in use: the database"),
+        ({"pools": {"mongodb": PoolState(0, 4, 0, 9)}},
+         "9 requests wait for a connection of 'mongodb', 4 are in use: the database"),
+        ({"slots": {"postgres": SlotsState(40, 40, 0, 2)}},
+         "All 40 slots of the host for 'postgres' are held, and 2 processes wait for one"),
+        (worker(waiting=5, in_progress=16),
+         "5 requests wait for their turn: 16 are in progress of 16."),
+        (worker(cpu=0.97), "1 of 1 workers use a whole processor: more workers"),
+        (worker(lag_s=0.25), "The hub of worker 11 is 250 ms late."),
+    ],
+    ids=["no worker", "blocked", "blocked without a stack", "refused", "failed", "connections",
+         "a pool", "a pool without a size", "slots", "turns", "processor", "late"],
+)  # fmt: skip
+def test_what_is_wrong_or_limits_is_named(changes: dict[str, object], begin: str) -> None:
+    """In one sentence for each, and the others stay away."""
+    (found,) = findings(msgspec.structs.replace(WELL, **changes))
+    assert found.startswith(begin)
+    assert found.endswith(".")
+
+
+def test_the_gravest_comes_first() -> None:
+    """A blocked hub makes requests wait: their wait is named after it."""
+    both = {
+        "blocked": [BlockedState(11, 3.0, None)],
+        "workers": [msgspec.structs.replace(WORKER, waiting=5, is_blocked=True, lag_s=3.0)],
+    }
+    first, second = findings(msgspec.structs.replace(WELL, **both))
+    assert first.startswith("The hub of worker 11 has been blocked")
+    assert second.startswith("5 requests wait for their turn")
