@@ -15,7 +15,7 @@ A green runtime for synchronous WSGI applications on gunicorn's gevent workers.
 - ``greenline.telemetry.counters.totals()`` returns the counts of all workers.
 - ``greenline.errors`` has what all of these raise.
 
-All else is internal. ``greenline budget`` and ``greenline check-deploy`` are commands.
+All else is internal. The commands are those of ``greenline --help``.
 """
 
 from greenline import lazy

@@ -215,7 +215,6 @@ class _Spending:
         environ = self._environ = _environ.get()
         current = _current.get()
         if environ is not None:
-            self._outer = environ.get(WAITS_FOR)
             environ[WAITS_FOR] = self._what
             self._spent_s = environ.setdefault(SPENT, {}) if current is None else current.spent_s
         else:
@@ -227,7 +226,7 @@ class _Spending:
         if (spent := self._spent_s) is not None:
             spent[self._what] = spent.get(self._what, 0.0) + took_s
         if (environ := self._environ) is not None:
-            environ[WAITS_FOR] = self._outer
+            environ[WAITS_FOR] = None  # an outer block's name is lost: blocks seldom nest
             if took_s >= slow_waits.min_s:
                 slow_waits.note(environ, self._what, took_s)
 
