@@ -18,8 +18,8 @@ FITS, DOES_NOT_FIT, UNREACHABLE = 0, 1, 3
 
 # How many connections to each server this worker may have, by the name of the file of its slots.
 pool_sizes: dict[str, int] = {}
-# The plan of each server that this worker has asked, as a sum to check by hand, by the pool's name.
-tables: dict[str, str] = {}
+# The plan of each server that this worker has asked, by the name of the pool.
+plans: "dict[str, Plan]" = {}
 # Those of *pool_sizes* whose connections go to code that connects by itself.
 of_unmodified_code: set[str] = set()
 

@@ -136,7 +136,7 @@ count_in = _environ.set
 
 def environ_of(other: greenlet) -> dict[str, Any] | None:
     """Return the environ of the request that another greenlet serves; None: it serves none."""
-    # greenlet takes one without a frame, all of whose code is compiled, for one that runs elsewhere.
+    # Without a frame, when all of its code is compiled, it seems to run in another thread.
     context = None if other.gr_frame is None else other.gr_context
     return None if context is None else context.get(_environ)
 

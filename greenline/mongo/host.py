@@ -8,13 +8,12 @@ from urllib.parse import unquote, urlsplit
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_hosts
 
-from greenline.budget import tables
+from greenline.budget import plans
 from greenline.budget.plan import (
     MONGODB_EXTRA_A_WORKER,
     Deployment,
     Plan,
     mongodb_plan,
-    table,
 )
 from greenline.errors import ConfigError, StoreDown
 from greenline.settings import Sizing
@@ -52,7 +51,7 @@ class HostShare:
 
     def close(self) -> None:
         """Give the slots back."""
-        tables.pop(self._name, None)
+        plans.pop(self._name, None)
         counters.remove(f"{counters.SLOTS}{self._name}", self.slot_table.stats)
         self.slot_table.close()
 
@@ -75,7 +74,7 @@ class HostShare:
             raise StoreDown(f"MongoDB: {error}") from error
         self.slot_table.resize(plan.host, plan.reserved)
         self.slot_table.publish(plan.host)
-        tables[self._name] = table(self._name, plan)
+        plans[self._name] = plan
         log.debug("%s pool: %s", self._name, plan)
         return plan.worker
 

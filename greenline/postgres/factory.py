@@ -18,14 +18,13 @@ from gevent.lock import BoundedSemaphore
 from psycopg2.extensions import make_dsn
 
 from greenline import settings
-from greenline.budget import of_unmodified_code, pool_sizes, tables
+from greenline.budget import of_unmodified_code, plans, pool_sizes
 from greenline.budget.plan import (
     POSTGRES_EXTRA_A_WORKER,
     Deployment,
     Plan,
     PostgresFacts,
     postgres_plan,
-    table,
 )
 from greenline.errors import ConfigError
 from greenline.hub.nesting import NestedCheckouts
@@ -125,7 +124,7 @@ class HostShare:
         if _shares.get(self.path) is self:
             del _shares[self.path]
         pool_sizes.pop(self.path.name, None)
-        tables.pop(self._name, None)
+        plans.pop(self._name, None)
         counters.remove(f"{counters.SLOTS}{self._name}", self.slot_table.stats)
         counters.remove(self._name, self.nesting.stats)
         of_unmodified_code.discard(self.path.name)
@@ -152,7 +151,7 @@ class HostShare:
         self.plan = plan
         # The limit of all pools of this process on this server together.
         pool_sizes[self.path.name] = plan.max_pool_size
-        tables[self._name] = table(self._name, plan)
+        plans[self._name] = plan
         for user in self.users:
             user.resize(plan)
         # Last: a log handler may switch greenlets, which must not find the plan in parts.

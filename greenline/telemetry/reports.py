@@ -156,7 +156,6 @@ class Reports:
         # The events of the worker that had the row before stay.
         self._events = max(_number(self._cells, self._start + each) for each in _event_boxes())
         self._second, self._in_second = 0, 0
-        self._tables: dict[str, str] = {}
         _clear(self._cells, self._start + TABLES_START)
         self.answered()
         _clear(self._cells, self._start + BLOCK_START)
@@ -190,12 +189,10 @@ class Reports:
         self._write(self._start + BLOCK_START, int(state.since_s * 1e6), text)
 
     def note_tables(self, tables: dict[str, str]) -> None:
-        """Note the plans of the connections, as sums, if they have changed."""
-        if tables != self._tables:
-            self._tables = dict(tables)
-            text = msgspec.json.encode(tables)
-            if len(text) <= EVENTS_START - TABLES_START - HEAD_BYTES:
-                self._write(self._start + TABLES_START, 0, text)
+        """Note the plans of the connections, as sums by the name of the pool."""
+        text = msgspec.json.encode(tables)
+        if len(text) <= EVENTS_START - TABLES_START - HEAD_BYTES:
+            self._write(self._start + TABLES_START, 0, text)
 
     def note_request(
         self,

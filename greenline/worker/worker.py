@@ -28,7 +28,8 @@ from gevent.pool import Pool
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
 from greenline.admission.limiter import limiter, refuse
-from greenline.budget import tables
+from greenline.budget import plans
+from greenline.budget.plan import Plan, table
 from greenline.errors import ClientGone, ConfigError, Overloaded, Unavailable
 from greenline.http import h1c_compat, http2, proxy_headers
 from greenline.http.client import Client
@@ -115,6 +116,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._is_patched = False
         self._blocking: set[str] = set()  # functions that have blocked the hub
+        self._plans: dict[str, Plan] = {}  # those that are in the reports
         self._held: deque[tuple[float, Any]] = deque()  # what the watchdog's thread has looked at
         arbiter.attend(self.cfg)
 
@@ -307,7 +309,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         """Note that the hub runs, and describe its greenlets if a process asks for that."""
         while self._held and self._held[0][0] < monotonic() - HELD_S:
             self._held.popleft()
-        self._reports.note_tables(tables)
+        if self._plans != plans:
+            self._plans = dict(plans)
+            self._reports.note_tables({name: table(name, plan) for name, plan in plans.items()})
         if self._reports.beat():
             try:
                 self._reports.answer(self._stacks())

@@ -28,10 +28,11 @@ def test_a_plan_is_logged_when_every_pool_follows_it(
             found.append((share.plan, list(sizes)))
 
     share: Any = HostShare.__new__(HostShare)
-    share.path, share.plan = Path("/slots"), None
+    share.path, share.plan, share._name = Path("/slots"), None, "postgres"
     share.users = [SimpleNamespace(resize=sizes.append)] * 2
     plan, handler = SimpleNamespace(max_pool_size=7), Noting()
     monkeypatch.setattr(factory, "pool_sizes", {})
+    monkeypatch.setattr(factory, "plans", {})
     factory.log.addHandler(handler)
     try:
         with caplog.at_level(logging.DEBUG, factory.log.name):
