@@ -43,6 +43,7 @@ SUMS = (
     (("limiter", "waiting"), "requests_waiting", "Requests that wait for their turn."),
     (("limiter", "limit"), "concurrency_limit", "Requests that may be worked on at once."),
     (("connections", "open"), "connections", "Connections of clients."),
+    (("connections", "idle"), "connections_idle", "Connections of clients without a request."),
     (("connections", "max"), "connections_max", "worker_connections of all workers."),
     (("handlers", "size"), "handlers", "Greenlets that run requests, with those that are idle."),
     (("handlers", "idle"), "handlers_idle", "Greenlets that wait for a request to run."),

@@ -299,8 +299,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 )
 
     def _count_connections(self) -> dict[str, int]:
+        connected = sum(server.connected() for server in self._servers)
+        handlers, limiter = self._handlers.stats(), self._limiter.stats()
+        # To count them at each look would cost the worker a part of its time.
+        busy = handlers["size"] - handlers["idle"] + limiter["waiting"]
         most = self.worker_connections * len(self._servers)
-        return {"open": sum(server.connected() for server in self._servers), "max": most}
+        return {"open": connected, "idle": max(connected - busy, 0), "max": most}
 
     def _describe(self) -> dict[str, int]:
         return {"pid": os.getpid(), "lag_us": max(0, int(self._lag_s * 1e6))}

@@ -398,6 +398,7 @@ def admission(page: Page) -> None:
         "Else: raise worker_connections, or lower the keepalive connections of the proxy.",
         {
             f"{HOST} open": now("connections"),
+            f"{HOST} idle": now("connections_idle"),
             f"{HOST} worker_connections": now("connections_max"),
             f"{HOST} handlers": now("handlers"),
             f"{HOST} idle handlers": now("handlers_idle"),
