@@ -13,6 +13,8 @@ import fcntl
 import logging
 import mmap
 import os
+import struct
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -41,6 +43,7 @@ SLOTS = "slots "  # the name of a host's slot table begins with it; the pool's n
 # bucket.
 HISTOGRAM_BYTES = 2048
 HISTOGRAMS, SPARE_HISTOGRAMS = HISTOGRAMS_ROW_BYTES // HISTOGRAM_BYTES, 16
+RANGE = struct.Struct("hhqqi4x")  # Linux's struct flock: type, whence, start, len, pid
 SUM, FIRST_BUCKET = ENTRY_BYTES // 8, ENTRY_BYTES // 8 + 1  # cells
 
 log = logging.getLogger(__name__)
@@ -168,6 +171,12 @@ class Reader:
         # A process does not conflict with its own record locks: unlocking would lose this one.
         if row == self._row:
             return True
+        if sys.platform == "linux":
+            # Asked, not locked: a worker that starts in this moment would take another row, and the
+            # one before it would stay empty.
+            asked = RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, row, 1, 0)
+            kind, *_ = RANGE.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
+            return bool(kind != fcntl.F_UNLCK)
         if self._lock(row):
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, row)
             return False

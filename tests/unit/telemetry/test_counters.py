@@ -336,3 +336,17 @@ def test_another_program_continues_from_the_counts(memory: int) -> None:
     assert not os.get_inheritable(memory)
     assert done.stdout == "False {('workers',): 0, ('requests', '/', 200): 5}\n"
     assert new.stdout == "False {('workers',): 0}\n"
+
+
+def test_a_look_locks_no_row(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that starts meanwhile would take another one, and leave this one empty."""
+    worker = Worker(memory, "counters.set(('worker', 'pid'), 1)\nready()\n").until_ready()
+    reader = Reader(memory)
+
+    def locked(*_: object) -> None:
+        raise AssertionError("a row was locked")
+
+    monkeypatch.setattr("greenline.telemetry.counters.fcntl.lockf", locked)
+    assert list(reader.running()) == [0]
+    worker.end()
+    assert list(reader.running()) == []
