@@ -12,8 +12,7 @@ import os
 import signal
 import ssl
 import sys
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -28,8 +27,6 @@ from gevent.pool import Pool
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
 from greenline.admission.limiter import limiter, refuse
-from greenline.budget import plans
-from greenline.budget.plan import Plan, table
 from greenline.errors import ClientGone, ConfigError, Overloaded, Unavailable
 from greenline.http import h1c_compat, http2, proxy_headers
 from greenline.http.client import Client
@@ -65,21 +62,20 @@ from greenline.hub import (
 )
 from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
-from greenline.hub.watchdog import Stack, Watchdog
+from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.offload import fork
 from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
 from greenline.telemetry import counters, shared_memory
-from greenline.telemetry.reports import HubState, Reports, Stacks, function_of
+from greenline.telemetry.reports import Reports
 from greenline.telemetry.request_log import RequestLog
 from greenline.worker import arbiter, signals
 from greenline.worker.heartbeat import Heartbeat
 from greenline.worker.listener import Listener, Name
+from greenline.worker.reporter import Reporter
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
-HELD_S = 1.0
 SLOW_WAIT = 0.05  # the part of GREENLINE_SLOW_MS from which a wait of a request is noted
-MAX_BLOCKING = 50  # functions that have a count of their own
 STUCK_S = 15.0  # if gunicorn's timeout is off
 TAKEN_OVER = 101  # the status logged if the application has taken over the socket
 
@@ -115,9 +111,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._is_patched = False
-        self._blocking: set[str] = set()  # functions that have blocked the hub
-        self._plans: dict[str, Plan] = {}  # those that are in the reports
-        self._held: deque[tuple[float, Any]] = deque()  # what the watchdog's thread has looked at
         arbiter.attend(self.cfg)
 
     def patch(self) -> None:
@@ -162,7 +155,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self.alive = False
         while self.alive and not arbiter.is_stopping():
             heartbeat.beat()
-            self._attend()
+            self._reporter.attend()
             self._counters.read_gauges()
             self._close_idle()
             try:
@@ -181,7 +174,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
         def beat() -> None:
             heartbeat.beat()
-            self._attend()
+            self._reporter.attend()
 
         drain = Drain(self.cfg.graceful_timeout, beat)
         # Keep accepting for a moment: /readyz fails by now, and the load balancer needs time to
@@ -232,7 +225,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.proxy_s = cfg.keepalive if configured_s is None else configured_s
         self.keepalive_s = cfg.keepalive and max(cfg.keepalive, self.proxy_s)
         self._counters = counters.join(self.shared_fd)
-        self._reports = Reports(self.shared_fd, self._counters.row, os.getpid())
+        reports = Reports(self.shared_fd, self._counters.row, os.getpid())
         slow_s = settings.slow_s()
         if slow_s is not None:
             slow_waits.min_s = slow_s * SLOW_WAIT
@@ -242,7 +235,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._counters,
             as_json=settings.logs_json(),
             has_metrics=settings.OPS_BIND.read() is not None,
-            reports=self._reports,
+            reports=reports,
             slow_s=slow_s,
         )
         Response.count = self._request_log.count
@@ -255,6 +248,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.sweep = Sweep()
         self.sweep.start()
         self.conversations: set[ClientConnection | Guest] = set()
+        self._reporter = Reporter(reports, self._counters, self.conversations)
         self._pre_request = self._hook("pre_request")
         self._post_request = self._hook("post_request")
         # A new worker starts with the limit that the others have found.
@@ -308,53 +302,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
     def _describe(self) -> dict[str, int]:
         return {"pid": os.getpid(), "lag_us": max(0, int(self._lag_s * 1e6))}
-
-    def _attend(self) -> None:
-        """Note that the hub runs, and describe its greenlets if a process asks for that."""
-        while self._held and self._held[0][0] < monotonic() - HELD_S:
-            self._held.popleft()
-        if self._plans != plans:
-            self._plans = dict(plans)
-            self._reports.note_tables({name: table(name, plan) for name, plan in plans.items()})
-        if self._reports.beat():
-            try:
-                self._reports.answer(self._stacks())
-            except Exception:  # must not end the worker's main loop
-                self._reports.answered()
-                self.log.exception("the stacks of the greenlets cannot be described")
-
-    def _stacks(self) -> Stacks:
-        now = monotonic()
-        ages_s: dict[int, float] = {}
-        clients: dict[Any, Mapping[str, Any] | None] = {}
-        for each in self.conversations:
-            if isinstance(each, ClientConnection):
-                clients[each.greenlet] = None
-                if (found := each.in_progress()) is not None:
-                    response, started_s = found
-                    ages_s[id(response.environ)] = now - started_s
-                    if response.environ.get(deadline.WAITS_FOR) == "turn":
-                        clients[each.greenlet] = response.environ
-        return stacks.describe(os.getpid(), ages_s, clients)
-
-    def _in_progress(self, conversations: tuple[Any, ...]) -> Iterator[tuple[Response, float]]:
-        """Yield the responses that are being made, and since when."""
-        for each in conversations:
-            if isinstance(each, ClientConnection) and (found := each.in_progress()) is not None:
-                yield found
-
-    def _note_hub(self, since_s: float, stack: Stack) -> None:
-        """Note what the requests wait for; the watchdog's thread calls it, the hub is blocked."""
-        now = monotonic()
-        conversations = tuple(self.conversations)
-        found = list(self._in_progress(conversations))
-        # The hub drops the last reference to each: destructors must not run in this thread.
-        values = [tuple(response.environ.values()) for response, _ in found]
-        self._held.append((now, (conversations, found, values)))
-        states = [
-            stacks.request_state(response.environ, now - started_s) for response, started_s in found
-        ]
-        self._reports.note_hub(HubState(since_s, states, stack))
 
     def handle(self, listener: Any, sock: Any, addr: Any) -> None:
         """
@@ -707,18 +654,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 on_blocked=blocked,
                 progress=lambda: int(self.nr),
                 advise=offload.advice_for,
-                on_logged=self._note_block,
-                on_stuck=self._note_hub,
+                on_logged=self._reporter.note_block,
+                on_stuck=self._reporter.note_hub,
             ).start()
-
-    def _note_block(self, stack: Stack, late_s: float) -> None:
-        """Count a function that has blocked the hub; beyond MAX_BLOCKING, all others as one."""
-        name = function_of(stack)
-        self._reports.note_block(late_s, name, stack)
-        if len(self._blocking) < MAX_BLOCKING:
-            self._blocking.add(name)
-        known = name if name in self._blocking else counters.OTHER
-        self._counters.count(("hub_blocked_by", known))
 
     def _listen(self, listener: Any) -> Listener:
         """Accept clients, at most worker_connections of them."""
