@@ -3,10 +3,12 @@ The access log: format one line of JSON for each response.
 
 The application may set ``greenline.request_id`` and ``greenline.spent`` in the environ: seconds by
 name (queued, postgres, mongodb), as ``deadline`` counts them. ``proxy_ms`` is the time from the
-proxy to here, null if the proxy sent none; no other field includes it.
+proxy to here, null if the proxy sent none; no other field includes it. Lines of ``json_lines`` have
+the fields from ``time`` to ``worker`` and ``trace_id`` as well, with the same meaning.
 """
 
 import logging
+import os
 import select
 from collections.abc import Mapping
 from time import gmtime, strftime, time
@@ -15,7 +17,10 @@ from typing import Any
 import msgspec
 
 from greenline.telemetry.log_writer import LineWriter
+from greenline.telemetry.traceparent import trace_id
 
+NAME = "gunicorn.access"  # gunicorn's logger for these lines
+REQUEST_ID = "greenline.request_id"  # in the environ
 SHORT = 100  # characters of each text in a line that was too long
 PROXY_MS = "greenline.proxy_ms"  # in the environ: the time from the proxy to here
 NOTHING: Mapping[str, float] = {}
@@ -27,11 +32,15 @@ class Entry(msgspec.Struct, gc=False):
     The fields of one line.
 
     :param time: of the end of the request, UTC, str.
-    :param request_id: str.
+    :param level: info, str.
+    :param logger: gunicorn's, str.
+    :param message: the method, the path and the status, str.
+    :param request_id: str; ``-`` if it has none.
+    :param route: the rule of the framework that matched, str; ``-`` if unknown.
+    :param worker: the process id of the worker, int.
     :param client: the client's address, str.
     :param method: the HTTP method, str.
     :param path: without the query string, str.
-    :param route: the rule of the framework that matched, str; ``-`` if unknown.
     :param status: of the response, int.
     :param bytes: of the response's body, int.
     :param proxy_ms: milliseconds from the proxy to the worker, float; None without a proxy's
@@ -40,14 +49,19 @@ class Entry(msgspec.Struct, gc=False):
     :param postgres_ms: milliseconds spent in Postgres, float.
     :param mongodb_ms: milliseconds spent in MongoDB, float.
     :param total_ms: milliseconds that the request took, float.
+    :param trace_id: of the trace that the request belongs to, str. Default: no such field.
     """
 
     time: str
+    level: str
+    logger: str
+    message: str
     request_id: str
+    route: str
+    worker: int
     client: str
     method: str
     path: str
-    route: str
     status: int
     bytes: int
     proxy_ms: float | None
@@ -55,6 +69,7 @@ class Entry(msgspec.Struct, gc=False):
     postgres_ms: float
     mongodb_ms: float
     total_ms: float
+    trace_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AccessLog:
@@ -68,6 +83,7 @@ class AccessLog:
         self._write = writer.write
         self._encoder = msgspec.json.Encoder()
         self._second, self._date = 0, ""
+        self._worker = os.getpid()
 
     def log(
         self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, total_s: float
@@ -88,14 +104,19 @@ class AccessLog:
         if second != self._second:
             self._second, self._date = second, strftime("%Y-%m-%dT%H:%M:%S", gmtime(second))
         get = environ.get
+        method, path = get("REQUEST_METHOD", "-"), path_of(environ)
         spent_s = get("greenline.spent") or NOTHING
         entry = Entry(
             self._date + MILLISECONDS[int((now - second) * 1000)],
+            "info",
+            NAME,
+            f"{method} {path} {status}",
             request_id_of(environ),
-            get("REMOTE_ADDR", ""),
-            get("REQUEST_METHOD", "-"),
-            path_of(environ),
             route,
+            self._worker,
+            get("REMOTE_ADDR", ""),
+            method,
+            path,
             status,
             size_bytes,
             get(PROXY_MS),
@@ -104,6 +125,8 @@ class AccessLog:
             int(spent_s.get("mongodb", 0) * 10_000 + 0.5) / 10,
             int(total_s * 10_000 + 0.5) / 10,
         )
+        if "HTTP_TRACEPARENT" in environ:
+            entry.trace_id = trace_id(environ) or msgspec.UNSET
         line = self._encoder.encode(entry)
         # A longer line would not be written to a pipe in one piece.
         if len(line) >= select.PIPE_BUF:
@@ -120,14 +143,23 @@ def path_of(environ: Mapping[str, Any]) -> str:
 
 def request_id_of(environ: Mapping[str, Any]) -> str:
     """Return the id that the application or the client has given a request, ``-`` without one."""
-    found: str = environ.get("greenline.request_id") or environ.get("HTTP_X_REQUEST_ID", "-")
+    found: str = environ.get(REQUEST_ID) or environ.get("HTTP_X_REQUEST_ID", "-")
     return found
 
 
 def lost(count: int) -> bytes:
     """Return a line that reports *count* lost lines."""
-    now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
-    return msgspec.json.encode({"time": now, "lost": count}) + b"\n"
+    report = {
+        "time": strftime("%Y-%m-%dT%H:%M:%S.000Z", gmtime()),
+        "level": "warning",
+        "logger": __name__,
+        "message": f"lines of the log were lost: {count}",
+        "request_id": None,
+        "route": None,
+        "worker": os.getpid(),
+        "lost": count,
+    }
+    return msgspec.json.encode(report) + b"\n"
 
 
 def route(environ: Mapping[str, Any]) -> str:
@@ -165,5 +197,5 @@ class LineHandler(logging.Handler):
 
 def _shorten(entry: Entry) -> None:
     """Shorten the texts of a line so that it fits into one piece of a pipe."""
-    for field in ("request_id", "client", "method", "path", "route"):
+    for field in ("message", "request_id", "client", "method", "path", "route"):
         setattr(entry, field, getattr(entry, field)[:SHORT])

@@ -250,7 +250,7 @@ def test_statsd_gets_its_metrics(environ: dict[str, str], tmp_path: Path, lines:
             assert re.fullmatch(rb"greenline\.limiter\.limit:[1-9]\d*\|g", gauge)
             wait_until(lambda: "/measured" in log.read_text(), "the line")
     text = log.read_text()
-    assert text.count("/measured") == 1
+    assert text.count("/measured ") == 1
     assert all(line.startswith("{") == (lines == "json") for line in text.splitlines())
 
 

@@ -88,11 +88,15 @@ def test_tells_what_was_asked_what_was_answered_and_where_the_time_went(pipe: Pi
     entry = logged(pipe, {}, 503)
     assert entry.pop("time").endswith("Z")
     assert entry == {
+        "level": "info",
+        "logger": "gunicorn.access",
+        "message": "GET /books/1 503",
         "request_id": "r1",
+        "route": "/books/<int:id>",
+        "worker": os.getpid(),
         "client": "10.0.0.9",
         "method": "GET",
         "path": "/books/1",
-        "route": "/books/<int:id>",
         "status": 503,
         "bytes": 512,
         "proxy_ms": None,
@@ -101,6 +105,19 @@ def test_tells_what_was_asked_what_was_answered_and_where_the_time_went(pipe: Pi
         "mongodb_ms": 0.0,
         "total_ms": 250.0,
     }
+
+
+def test_a_request_of_a_trace_has_its_id(pipe: Pipe) -> None:
+    """There is no such field without a valid header."""
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    header = f"00-{trace}-00f067aa0ba902b7-01"
+    assert logged(pipe, {"HTTP_TRACEPARENT": header})["trace_id"] == trace
+
+
+@pytest.mark.parametrize("more", [{}, {"HTTP_TRACEPARENT": "00-nonsense"}], ids=["none", "invalid"])
+def test_a_request_without_a_trace_has_no_id_of_one(pipe: Pipe, more: dict[str, str]) -> None:
+    """Not null, which would cost each line a field."""
+    assert "trace_id" not in logged(pipe, more)
 
 
 @pytest.mark.parametrize(
