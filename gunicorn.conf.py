@@ -9,7 +9,6 @@ from pathlib import Path
 from config import load
 from greenline.errors import ConfigError
 from greenline.settings import DRAIN_DELAY
-from greenline.telemetry.console import colour_levels
 from greenline.worker import hooks, preflight
 from greenline.worker.dry_run import try_application
 
@@ -42,18 +41,15 @@ control_socket_disable = True
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def prepare(log):
-    """
-    Colour the log, and raise the limit of descriptors: each client and each connection takes one.
-    """
-    colour_levels(log.error_log)
+def raise_descriptor_limit():
+    """Raise the limit of descriptors: each client and each connection takes one."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def on_starting(server):
     """Stop here when the application cannot be loaded, or the connections do not fit."""
-    prepare(server.log)
+    raise_descriptor_limit()
     with preflight.budget_shown(server):
         try_application(server)
 

@@ -25,7 +25,6 @@ try:
 
     from app.factory import create_app
     from config import load
-    from greenline.telemetry.console import colour_levels
 
     settings = load()
     # As gunicorn's lines, with the name of the logger.
@@ -34,7 +33,6 @@ try:
         format="%(asctime)s [%(process)d] [%(levelname)s] %(name)s: %(message)s",
         datefmt="[%Y-%m-%d %H:%M:%S %z]",
     )
-    colour_levels(logging.getLogger())
     app = create_app(settings)
 except ConfigError as error:
     raise Refused(f"greenline: {error}") from error

@@ -16,6 +16,7 @@ MODULES = {
     "deploy": {"crossplane"},
     "doctor": {"rich"},
     "flask": {"flask", "werkzeug"},
+    "log": {"pythonjsonlogger"},
     "ops": {"prometheus_client", "rich"},
     "mongo": {"bson", "pymongo", "tenacity"},
     "postgres": {"psycopg2"},

@@ -222,6 +222,13 @@ def _ops_bind(text: str) -> Bind:
     return _bind(text)
 
 
+def _log(text: str) -> str:
+    chosen = choice("text", "json")(text)
+    if chosen == "json" and find_spec("pythonjsonlogger") is None:
+        raise ConfigError("python-json-logger is not installed: pip install 'greenline[log]'")
+    return chosen
+
+
 POOL = Variable(
     "GREENLINE_POOL",
     flag,
@@ -309,11 +316,17 @@ SLOW_MS = Variable(
     "",
     "a request that takes longer is logged, with where its time went; unset: none",
 )
+LOG = Variable(
+    "GREENLINE_LOG",
+    _log,
+    "text",
+    "`json` for lines of JSON: access, errors, and the application's to standard output and error",
+)
 ACCESS_LOG = Variable(
     "GREENLINE_ACCESS_LOG",
-    choice("gunicorn", "json"),
-    "gunicorn",
-    "`json` for Greenline's lines; `gunicorn` for gunicorn's settings",
+    optional(choice("gunicorn", "json")),
+    "",
+    "`json` for Greenline's lines, `gunicorn` for gunicorn's settings; unset: as `GREENLINE_LOG`",
 )
 REQUIRE_HOST = Variable(
     "GREENLINE_REQUIRE_HOST",
@@ -349,7 +362,7 @@ OF_WORKER: tuple[Variable[object], ...] = (
     PG_WAIT, POOL, POOL_TAKE_OVER,
     HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
-    BLOCKED_HUB_MS, SLOW_MS, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT,
+    BLOCKED_HUB_MS, SLOW_MS, LOG, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT,
     OPS_BIND, OPS_TOKEN,
 )  # fmt: skip
 
@@ -580,8 +593,18 @@ def slow_s() -> float | None:
 
 def logs_json() -> bool:
     """
+    Return whether log lines are JSON.
+
+    :raises ConfigError: the value is neither ``json`` nor ``text``.
+    """
+    return LOG.read() == "json"
+
+
+def access_log_is_json() -> bool:
+    """
     Return whether the access log is Greenline's JSON instead of gunicorn's format.
 
-    :raises ConfigError: the value is neither ``json`` nor ``gunicorn``.
+    :raises ConfigError: a value is invalid.
     """
-    return ACCESS_LOG.read() == "json"
+    chosen = ACCESS_LOG.read()
+    return logs_json() if chosen is None else chosen == "json"

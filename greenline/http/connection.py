@@ -9,13 +9,13 @@ parser of the uwsgi protocol. Unread bytes are handed from one parser to the oth
 """
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from io import BytesIO
 from socket import SHUT_WR
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gevent
 from gevent.exceptions import ConcurrentObjectUseError
@@ -438,11 +438,11 @@ class ClientConnection:
         """Return whether a part of the response to the last request was sent."""
         return self._response is not None and self._response.headers_sent
 
-    def environ(self) -> Mapping[str, Any]:
+    def environ(self) -> dict[str, Any]:
         """Return the environ of the request in progress, or the part of it that is known."""
         request = self.request
         if self._response is not None:
-            return self._response.environ
+            return cast("dict[str, Any]", self._response.environ)  # set with it
         if isinstance(request, FastRequest):
             return request.environ
         known = {"REMOTE_ADDR": self._fast_parser.base["REMOTE_ADDR"]}
@@ -456,9 +456,9 @@ class ClientConnection:
         return max(monotonic() - self.started_s, 0.0)
 
     def what(self) -> str | None:
-        """Return the method and target of the request in progress, None without one."""
+        """Return the method and path of the request in progress, None without one."""
         request = self.request
-        return None if request is None else f"{request.method} {request.uri}"
+        return None if request is None else f"{request.method} {request.path}"
 
     def in_progress(self) -> tuple[Response, float] | None:
         """Return the response that is being made, and since when, in monotonic seconds."""

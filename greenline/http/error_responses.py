@@ -18,6 +18,7 @@ from greenline.http.client import (
 )
 from greenline.http.connection import LINGER_S, ClientConnection
 from greenline.http.response import Response
+from greenline.hub import deadline
 from greenline.hub.request_timeout import REASON, RequestTimeout
 from greenline.hub.unavailable import STATUS
 from greenline.telemetry import access_log
@@ -87,6 +88,10 @@ class ErrorResponses:
         """
         # The application may have wrapped the client's error in one of its own, or hidden it.
         cause = connection.error or error
+        # For the lines of the log: the application ran in another greenlet, or this one has served
+        # another request.
+        environ = connection.environ()
+        deadline.count_in(environ)
         if type(cause) in STATUS_BY_ERROR and not connection.is_answered():
             self._log.debug("Refusing a request. %s", cause)
             self._refuse(connection, STATUS_BY_ERROR[type(cause)], str(cause))
@@ -102,13 +107,13 @@ class ErrorResponses:
             noter = StatusNoter(connection.sock)
             self._handle_error(connection.request, noter, addr, error)
             took_s = connection.took_s()
-            self._request_log.record_error(connection.environ(), noter.status, took_s)
+            self._request_log.record_error(environ, noter.status, took_s)
             connection.linger()
 
     def _log_cut(self, request: Any, cause: BaseException) -> None:
         """Log why the rest of a response is missing; expected errors without a stack."""
         if isinstance(cause, GreenlineError) and type(cause) is not StoreError:
-            self._log.error("%s %s: the answer was cut: %s", request.method, request.uri, cause)
+            self._log.error("%s %s: the answer was cut: %s", request.method, request.path, cause)
         else:
             self._log.exception("Error handling request")
 
@@ -116,6 +121,7 @@ class ErrorResponses:
         """Log and answer a request that the graceful timeout has ended."""
         if (what := connection.what()) is None:
             return
+        deadline.count_in(connection.environ())
         self._log.warning("cut after the graceful timeout: %s", what)
         if not connection.is_answered():
             self._refuse(connection, "503 Service Unavailable", "the server is being stopped")

@@ -393,6 +393,10 @@ if VERSION < (26, 0):
         return send
 
 
+# It writes to the error log. A handler of logging that writes to it, as Flask's does, is one that
+# writes to standard error (greenline/telemetry/log_format.py).
+WSGIErrorsWrapper.fileno = lambda _: 2
+
 # What is called or overridden, with the parameters that it has in the supported versions.
 SIGNATURES: tuple[tuple[Callable[..., Any], str], ...] = (
     (

@@ -207,7 +207,7 @@ class Response(StrictResponse):  # type: ignore[misc]
         if missing > 0:
             # The client would take the next response for the rest of this one.
             self.must_close = True
-            log.warning("%s: %d bytes less than its Content-Length", self.req.uri, missing)
+            log.warning("%s: %d bytes less than its Content-Length", self.req.path, missing)
 
     def write_file(self, parts: Any) -> None:
         if self.sendfile(parts):

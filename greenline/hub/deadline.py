@@ -10,6 +10,7 @@ for the request's line in the access log.
 import logging
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from itertools import chain, islice
@@ -119,7 +120,8 @@ class _Limit:
         if self._fired > 2 and self._late.gr_frame is not None:
             late_s = (self._fired - 1) * GRACE_S
             stack = "".join(traceback.format_stack(self._late.gr_frame))
-            log.error("a handler goes on %.1f s after its deadline:\n%s", late_s, stack)
+            with on_behalf_of(self._late):
+                log.error("a handler goes on %.1f s after its deadline:\n%s", late_s, stack)
         error = Interrupt(self)
         # Weak: the exception must disappear when the greenlet has swallowed it.
         self._thrown = ref(error)
@@ -132,6 +134,19 @@ _environ: ContextVar[dict[str, Any] | None] = ContextVar("environ", default=None
 # Set the environ of the request that this greenlet serves: spending() counts in it, unless a limit
 # has a dict of its own. An alias, not a function of its own: every request calls it.
 count_in = _environ.set
+# Return the environ of the request that this greenlet serves, or None.
+request_environ = _environ.get
+
+
+@contextmanager
+def on_behalf_of(other: greenlet) -> Iterator[None]:
+    """Log in the ``with`` block, which does not wait, as *other* would: with its request."""
+    context = other.gr_context
+    token = _environ.set(None if context is None else context.get(_environ))
+    try:
+        yield
+    finally:
+        _environ.reset(token)
 
 
 def environ_of(other: greenlet) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from greenlet import getcurrent, greenlet
 
 from greenline.errors import Unavailable
 from greenline.hub import taken_socket
-from greenline.hub.deadline import GRACE_S, Interrupt
+from greenline.hub.deadline import GRACE_S, Interrupt, on_behalf_of
 from greenline.hub.unwinding import frames, is_unwinding
 
 TIMEOUT_SWEEP_S = 0.1
@@ -181,10 +181,11 @@ class RequestTimeouts:
         if error is None:
             return
         if timed.thrown is None:
-            self._log.warning(
-                "%s: not answered within %g s; its wait fails with a TimeoutError:\n%s",
-                timed, self._timeout_s, _text(timed.greenlet),
-            )  # fmt: skip
+            with on_behalf_of(timed.greenlet):
+                self._log.warning(
+                    "%s: not answered within %g s; its wait fails with a TimeoutError:\n%s",
+                    timed, self._timeout_s, _text(timed.greenlet),
+                )  # fmt: skip
             timed.deadline_s = now
         timed.failed_waits += 1
         timed.until_s = now + GRACE_S
@@ -197,7 +198,8 @@ class RequestTimeouts:
         if late_s >= timed.complain_at_s:
             timed.complain_at_s = 2 * late_s
             text = _text(timed.greenlet)
-            self._log.error("%s %s, %.1f s after its deadline:\n%s", timed, what, late_s, text)
+            with on_behalf_of(timed.greenlet):
+                self._log.error("%s %s, %.1f s after its deadline:\n%s", timed, what, late_s, text)
 
     def _is_for_client(self, frame: FrameType) -> bool:
         return frame.f_globals.get("__name__") in self._client_modules
@@ -249,7 +251,7 @@ class _TimedRequest:
         return result
 
     def __str__(self) -> str:
-        return f"{self._request.method} {self._request.uri}"
+        return f"{self._request.method} {self._request.path}"
 
     def throw(self, error: BaseException) -> None:
         """Raise *error* where the request waits; return when it waits again, or has ended."""

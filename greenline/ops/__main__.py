@@ -5,6 +5,7 @@ It ends with the arbiter: the pipe that it gets ends, or it has another parent. 
 never one that gunicorn takes for a worker's that could not boot.
 """
 
+import logging
 import os
 import select
 import signal
@@ -21,6 +22,9 @@ from greenline.ops.metrics import Metrics
 from greenline.ops.server import Server
 from greenline.ops.watch import Watch
 from greenline.settings import Bind
+from greenline.telemetry import log_format
+
+log = logging.getLogger("greenline.ops")
 
 RETRY_S = 1.0
 ARBITERS_SIGNALS = (
@@ -40,6 +44,7 @@ def main() -> None:
     for number in ARBITERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
+    log_format.install(as_json=settings.logs_json(), environ=lambda: None)
     bind = settings.OPS_BIND.read()
     if bind is None:
         return
@@ -73,10 +78,9 @@ def _listen(
             if str(error) != reason:
                 reason = str(error)
                 # After USR2 the process of the old arbiter has the address until that ends.
-                print(
-                    f"greenline: no /metrics: {settings.OPS_BIND.name}={bind}: {reason}; "
-                    f"tried again every {RETRY_S:.0f} s",
-                    file=sys.stderr, flush=True,
+                log.warning(
+                    "greenline: no /metrics: %s=%s: %s; tried again every %.0f s",
+                    settings.OPS_BIND.name, bind, reason, RETRY_S,
                 )  # fmt: skip
         if _has_ended(pipe, parent):
             return None

@@ -1,7 +1,7 @@
 """
 Report on a worker: the access log, the error log and the counters of all workers.
 
-``counters.totals()`` is the public face; all else is internal. The service imports ``console``.
+``counters.totals()`` is the public face; all else is internal.
 """
 
 from greenline import lazy

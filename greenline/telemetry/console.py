@@ -23,27 +23,16 @@ def coloured(text: str, codes: str) -> str:
     return f"\x1b[{codes}m{text}\x1b[0m"
 
 
-def colour_levels(logger: logging.Logger) -> None:
-    """Colour the levels of the lines that *logger* writes to terminals, from warnings on."""
-    for handler in logger.handlers:
-        if isinstance(handler, logging.StreamHandler) and has_colours(handler.stream):
-            handler.setFormatter(ColouredLevels(handler.formatter or logging.Formatter()))
-
-
-class ColouredLevels(logging.Formatter):
+def line(handler: Any, record: logging.LogRecord) -> str:
     """
-    Format records with a coloured level.
+    Return the line of *record*, with a coloured level from warnings on if a terminal shows it.
 
-    :param plain: formats them otherwise.
+    :param handler: a ``logging.StreamHandler``.
     """
-
-    def __init__(self, plain: logging.Formatter) -> None:
-        super().__init__()
-        self._plain = plain
-
-    def format(self, record: logging.LogRecord) -> str:
-        codes = COLOURS.get(record.levelno)
-        if codes is not None:
-            record = copy.copy(record)  # other handlers write it, too: to a file, without colours
-            record.levelname = coloured(record.levelname, codes)
-        return self._plain.format(record)
+    codes = COLOURS.get(record.levelno)
+    # A formatter of another class may look the level up by its name, or colour it.
+    is_plain = type(handler.formatter) in (logging.Formatter, type(None))
+    if codes is not None and is_plain and has_colours(handler.stream):
+        record = copy.copy(record)  # other handlers write it, too: to a file, without colours
+        record.levelname = coloured(record.levelname, codes)
+    return logging.Handler.format(handler, record)

@@ -16,7 +16,7 @@ from typing import Any
 from gevent.monkey import get_original
 
 GATHER_S = 0.05  # a write for each line would cost more than the line
-FILE_BYTES = 65_536
+FILE_BYTES = 32_768  # what a unix socket, such as that of journald, takes in one piece
 
 
 class LineWriter:
@@ -41,10 +41,7 @@ class LineWriter:
         self._lost = lost
         self._max_bytes = max_bytes
         self._gather_s = gather_s
-        # Lines of several processes must not be mixed. A pipe takes up to PIPE_BUF bytes in one
-        # piece, a file opened for appending any number.
-        is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
-        self._piece_bytes = select.PIPE_BUF if is_pipe else FILE_BYTES
+        self._piece_bytes = piece_bytes(fd)
         self._lines: Any = get_original("queue", "SimpleQueue")()
         # Each number has one writer, so no lock is needed: the hub those of the first line, the
         # thread those of the second.
@@ -161,6 +158,13 @@ class LineWriter:
             except OSError:
                 return False
         return True
+
+
+def piece_bytes(fd: int) -> int:
+    """Return how many bytes a descriptor takes in one piece, whatever other processes write."""
+    # Lines of several processes must not be mixed. A pipe takes up to PIPE_BUF bytes in one piece,
+    # a file opened for appending any number.
+    return select.PIPE_BUF if stat.S_ISFIFO(os.fstat(fd).st_mode) else FILE_BYTES
 
 
 def open_log(path: str | int) -> int:

@@ -24,7 +24,8 @@ from greenline.http.gunicorn_compat import (
     forget_dead_workers,
     signal_queue,
 )
-from greenline.telemetry import counters, shared_memory
+from greenline.hub import deadline
+from greenline.telemetry import counters, log_format, redaction, shared_memory
 from greenline.worker.dry_run import DryRun
 from greenline.worker.ops_process import OpsProcess
 
@@ -55,6 +56,18 @@ def has_successors() -> bool:
     return _shared[_UNLOADABLE] == 0
 
 
+def format_log() -> None:
+    """
+    Format the log as ``GREENLINE_LOG`` has it, and remove secrets from gunicorn's lines.
+
+    The workers, and dry runs, are forked from this process.
+
+    :raises ConfigError: the value is invalid.
+    """
+    redaction.install()
+    log_format.install(as_json=settings.logs_json(), environ=deadline.request_environ)
+
+
 def attend(cfg: Any) -> None:
     """
     Patch the arbiter of the workers that *cfg* describes, before it forks the first of them.
@@ -73,6 +86,7 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
         # Checked in the arbiter: workers would boot and exit in an endless loop. Not earlier:
         # gunicorn has just put `raw_env` into the environment.
         settings.check()
+        format_log()
         check_settings(server.cfg)
     except ConfigError as error:
         raise HaltServer(f"greenline: {error}", 1) from error

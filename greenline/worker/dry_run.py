@@ -21,6 +21,7 @@ from gunicorn import sock, util
 from gunicorn.errors import AppImportError
 
 from greenline.errors import ConfigError
+from greenline.telemetry import log_format
 from greenline.worker import hooks
 
 REFUSED = 4  # gunicorn's APP_LOAD_ERROR
@@ -53,6 +54,7 @@ class DryRun:
     """
 
     def __init__(self, server: Any, *, again: bool = False) -> None:
+        self._server = server
         # The status comes by a pipe, not by waitpid(): the arbiter may reap the child first.
         self._answer, write_end = os.pipe()
         self._child = os.fork()
@@ -74,7 +76,8 @@ class DryRun:
             if time.monotonic() < self._until:
                 return None
             self.end()
-            _report(f"the application did not load within {LOAD_TIMEOUT_S:.0f} s")
+            text = f"the application did not load within {LOAD_TIMEOUT_S:.0f} s"
+            _report(self._server, text)
             return REFUSED
         # Without an answer the child has crashed, or closed the pipe and still runs: do not wait.
         self._forget(0 if answer else os.WNOHANG)
@@ -96,14 +99,18 @@ def _load(server: Any, again: bool) -> int:
     try:
         _boot(server, again)
     except (AppImportError, ConfigError) as error:
-        _report(f"greenline: {error}" if isinstance(error, ConfigError) else str(error))
+        is_ours = isinstance(error, ConfigError)
+        _report(server, f"greenline: {error}" if is_ours else str(error))
         return REFUSED
     except SystemExit as error:
         if isinstance(error.code, str):
-            _report(error.code)
+            _report(server, error.code)
         return (error.code & 0xFF if isinstance(error.code, int) else 0) or REFUSED
     except BaseException:
-        traceback.print_exc()
+        if log_format.is_json():
+            server.log.exception("the application cannot be loaded")
+        else:
+            traceback.print_exc()
         return REFUSED
     return 0
 
@@ -185,5 +192,10 @@ def _family(address: Any) -> socket.AddressFamily:
     return socket.AF_INET6 if util.is_ipv6(address[0]) else socket.AF_INET
 
 
-def _report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _report(server: Any, line: str) -> None:
+    # Not by the setting, which the new release may have made invalid: an error here would return
+    # the child into the arbiter's code.
+    if log_format.is_json():
+        server.log.error("%s", line)
+    else:
+        print(line, file=sys.stderr, flush=True)

@@ -59,6 +59,7 @@ from greenline.hub import (
     slow_waits,
     stacks,
     unavailable,
+    uncaught,
 )
 from greenline.hub.handlers import Handlers
 from greenline.hub.request_timeout import REASON, RequestTimeout, RequestTimeouts
@@ -66,7 +67,7 @@ from greenline.hub.watchdog import Watchdog
 from greenline.lifecycle.drain import TICK_S, Drain, Guest
 from greenline.offload import fork
 from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
-from greenline.telemetry import counters, shared_memory
+from greenline.telemetry import counters, log_format, shared_memory
 from greenline.telemetry.reports import Reports
 from greenline.telemetry.request_log import RequestLog
 from greenline.worker import arbiter, signals
@@ -104,6 +105,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             settings.check()
         except ConfigError as error:
             sys.exit(f"greenline: {error}")
+        arbiter.format_log()
         hook_pymongo()  # preload_app: what is made here may connect in the workers alone
         if cls.shared_fd < 0:  # a reload calls this again, and old workers still count
             cls.shared_fd = shared_memory.share()
@@ -233,11 +235,13 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             cfg,
             self.log,
             self._counters,
-            as_json=settings.logs_json(),
+            as_json=settings.access_log_is_json(),
             has_metrics=settings.OPS_BIND.read() is not None,
             reports=reports,
             slow_s=slow_s,
         )
+        if log_format.is_json():
+            uncaught.install()
         Response.count = self._request_log.count
         atexit.register(self._request_log.close)  # after gunicorn's last line
         self._error_responses = ErrorResponses(cfg, self.log, self._request_log, self.handle_error)
@@ -385,7 +389,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 self._run(refuse, environ, response, started, request)
                 return not response.should_close()
             except RequestTimeout as error:
-                self._log_timeout_in_queue(request, error)
+                self._log_timeout_in_queue(environ, request, error)
                 raise
             # Reads and writes that wait suspend it. An exempt request is not counted.
             connection.count_in(admitted is not None)
@@ -448,7 +452,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             self._run(refuse, environ, response, started, request)
             return
         except RequestTimeout as error:
-            self._log_timeout_in_queue(request, error)
+            self._log_timeout_in_queue(environ, request, error)
             raise
         try:
             self._handlers.run(self._run, self.wsgi, environ, response, started, request)
@@ -459,17 +463,22 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self, environ: dict[str, Any], request: Any, response: Any, status: str, started: float
     ) -> None:
         """Log the error response that gunicorn sends, unless the application has sent its own."""
+        deadline.count_in(environ)  # for gunicorn's line
         if not response.headers_sent:
             response.status, response.status_code = status, int(status[:3])
             self._request_log.record(environ, request, response, monotonic() - started)
 
-    def _log_timeout_in_queue(self, request: Any, error: RequestTimeout) -> None:
-        self.log.warning("%s %s: %s; it waited for admission", request.method, request.uri, error)
+    def _log_timeout_in_queue(
+        self, environ: dict[str, Any], request: Any, error: RequestTimeout
+    ) -> None:
+        deadline.count_in(environ)
+        self.log.warning("%s %s: %s; it waited for admission", request.method, request.path, error)
 
     def _respond_with_hooks(
         self, application: Any, environ: dict[str, Any], response: Any, started: float, request: Any
     ) -> None:
         """Call the application between gunicorn's hooks ``pre_request`` and ``post_request``."""
+        deadline.count_in(environ)
         # In the same handler: data that they keep per thread belongs to this request.
         if self._pre_request is not None:
             self._pre_request(self, request)

@@ -227,6 +227,7 @@ INSTALLS = {
     "pip install ../greenline": "greenline.patch",
     'pip install "../greenline[postgres,mongo]"': "greenline.postgres.pool, greenline.mongo.client",
     'pip install "../greenline[doctor]"': "greenline.doctor.report",
+    'pip install "../greenline[log]"': "greenline.telemetry.json_lines",
     'pip install "../greenline[ops]"': "greenline.ops.metrics",
     "pip install limits[redis]": "limits, redis",
 }
@@ -368,14 +369,25 @@ def test_a_missing_extra_is_one_line(
     assert done.stderr.count("Error: ") == 1
 
 
-def test_psycogreen_is_needed_where_it_is_asked_for(bare: Environment, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "missing"),
+    [
+        ("GREENLINE_PG_WAIT", "psycogreen", "psycogreen is not installed: pip install psycogreen"),
+        (
+            "GREENLINE_LOG",
+            "json",
+            "python-json-logger is not installed: pip install 'greenline[log]'",
+        ),
+    ],
+)
+def test_what_a_setting_needs_is_named(
+    bare: Environment, tmp_path: Path, name: str, value: str, missing: str
+) -> None:
     """The worker does not start, and says in one line what to install."""
     line = "gunicorn -k greenline.worker.GreenWorker hello:app"
-    done = bare.run(line, {"GREENLINE_PG_WAIT": "psycogreen"}, tmp_path)
+    done = bare.run(line, {name: value}, tmp_path)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "greenline: GREENLINE_PG_WAIT: psycogreen is not installed: pip install psycogreen"
-    )
+    assert done.stderr.splitlines()[-1] == f"greenline: {name}: {missing}"
 
 
 def test_the_wheel_describes_itself(wheel: Path) -> None:
@@ -389,7 +401,7 @@ def test_the_wheel_describes_itself(wheel: Path) -> None:
         assert "greenline/postgres/_copying.abi3.so" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"greenline"}
     extras = set(said.get_all("Provides-Extra", []))
-    assert extras == {"deploy", "doctor", "flask", "mongo", "ops", "postgres", "all"}
+    assert extras == {"deploy", "doctor", "flask", "log", "mongo", "ops", "postgres", "all"}
     named = ",".join(sorted(extras - {"all"}))
     required = said.get_all("Requires-Dist", [])
     assert f'greenline[{named}]; extra == "all"' in required

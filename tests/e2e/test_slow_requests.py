@@ -49,7 +49,8 @@ def test_the_time_in_mongodb_is_named(folder: Path) -> None:
     ):
         assert running.get("/mongo").status == 200
         line = wait_until(
-            lambda: re.search(r"slow request: GET /mongo[^;]* mongodb (\d+)", running.log), "the line"
+            lambda: re.search(r"slow request: GET /mongo[^;]* mongodb (\d+)", running.log),
+            "the line",
         )
         assert int(line[1]) >= 1
 

@@ -44,6 +44,7 @@ def test_each_default_is_valid(variable: settings.Variable[object]) -> None:
         (settings.OFFLOAD, "mysqlclient, a.b:c", ("mysqlclient", "a.b:c")),
         (settings.REQUIRE_HOST, "0", False),
         (settings.ACCESS_LOG, "JSON", "json"),
+        (settings.LOG, "JSON", "json"),
         (settings.MAX_BODY_BYTES, "1000000000000", 10**12),
     ],
     ids=lambda part: part.name if isinstance(part, settings.Variable) else repr(part),

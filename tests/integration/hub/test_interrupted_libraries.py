@@ -40,7 +40,7 @@ from tests.helpers.watch import statements
 INTERRUPTIONS = 1_000 if os.environ.get("GREENLINE_LONG_TESTS") == "1" else 50
 PLACES, GREENLETS = 5, 8
 LIMIT_S = 150
-REQUEST = SimpleNamespace(method="GET", uri="/")
+REQUEST = SimpleNamespace(method="GET", path="/")
 
 Call = Callable[[int], object]
 

@@ -16,7 +16,7 @@ from greenline.hub import request_timeout
 from greenline.hub.request_timeout import RequestTimeout, RequestTimeouts
 from tests.helpers.support import wait_until
 
-REQUEST = SimpleNamespace(method="GET", uri="/")
+REQUEST = SimpleNamespace(method="GET", path="/")
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ import logging
 
 import pytest
 
-from greenline.telemetry.console import colour_levels
+from greenline.telemetry import console
+
+FORMAT = logging.Formatter("[%(levelname)s] %(message)s")
 
 
 class Terminal(io.StringIO):
@@ -15,18 +17,21 @@ class Terminal(io.StringIO):
         return True
 
 
-def written(stream: io.StringIO, level: int) -> str:
-    """Return what a logger writes to *stream*, while another handler gets the plain level."""
-    logger = logging.Logger("test")
-    beside = io.StringIO()
-    for each in (stream, beside):
-        handler = logging.StreamHandler(each)
-        handler.setFormatter(logging.Formatter("[%(levelname)s] %(message)s"))
-        logger.addHandler(handler)
-    colour_levels(logger)
-    logger.log(level, "said")
-    assert beside.getvalue() == f"[{logging.getLevelName(level)}] said\n"
-    return stream.getvalue()
+class ByName(logging.Formatter):
+    """A formatter that looks the level up."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return {"ERROR": "!"}[record.levelname] + record.getMessage()
+
+
+def written(stream: io.StringIO, level: int, formatter: logging.Formatter | None = FORMAT) -> str:
+    """Return the line of a record for *stream*; the record stays as it was."""
+    record = logging.LogRecord("test", level, "", 0, "said", (), None)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    line = console.line(handler, record)
+    assert record.levelname == logging.getLevelName(level)
+    return line
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +43,15 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_terminal_shows_warnings_and_errors_in_colours() -> None:
     """The level alone: the text stays as it is, and so do other lines."""
-    assert written(Terminal(), logging.WARNING) == "[\x1b[33mWARNING\x1b[0m] said\n"
-    assert written(Terminal(), logging.ERROR) == "[\x1b[31mERROR\x1b[0m] said\n"
-    assert written(Terminal(), logging.INFO) == "[INFO] said\n"
+    assert written(Terminal(), logging.WARNING) == "[\x1b[33mWARNING\x1b[0m] said"
+    assert written(Terminal(), logging.ERROR) == "[\x1b[31mERROR\x1b[0m] said"
+    assert written(Terminal(), logging.INFO) == "[INFO] said"
+    assert written(Terminal(), logging.ERROR, None) == "said"
+
+
+def test_a_formatter_of_another_class_gets_the_plain_level() -> None:
+    """It may look it up, or have colours of its own."""
+    assert written(Terminal(), logging.ERROR, ByName()) == "!said"
 
 
 @pytest.mark.parametrize("variable", [("NO_COLOR", "1"), ("TERM", "dumb")], ids=lambda one: one[0])
@@ -49,9 +60,9 @@ def test_the_environment_switches_colours_off(
 ) -> None:
     """NO_COLOR does, and a terminal without colours."""
     monkeypatch.setenv(*variable)
-    assert written(Terminal(), logging.ERROR) == "[ERROR] said\n"
+    assert written(Terminal(), logging.ERROR) == "[ERROR] said"
 
 
 def test_a_file_gets_no_colours() -> None:
     """Only a terminal does."""
-    assert written(io.StringIO(), logging.ERROR) == "[ERROR] said\n"
+    assert written(io.StringIO(), logging.ERROR) == "[ERROR] said"
