@@ -141,8 +141,7 @@ request_environ = _environ.get
 @contextmanager
 def on_behalf_of(other: greenlet) -> Iterator[None]:
     """Log in the ``with`` block, which does not wait, as *other* would: with its request."""
-    context = other.gr_context
-    token = _environ.set(None if context is None else context.get(_environ))
+    token = _environ.set(environ_of(other))
     try:
         yield
     finally:
