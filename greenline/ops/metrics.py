@@ -7,6 +7,7 @@ asked for, by prometheus_client's registry.
 
 import os
 import platform
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
@@ -18,16 +19,19 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from greenline import __version__, settings
 from greenline.ops.values import lag_s, pool_names, process_of
-from greenline.telemetry.counters import SLOTS, Key, Reader
-from greenline.telemetry.histograms import cumulative
-from greenline.telemetry.reports import ReportReader
+from greenline.telemetry.counters import SLOTS, Histogram, Key, Reader
+from greenline.telemetry.histograms import BUCKETS, cumulative
+from greenline.telemetry.reports import ReportReader, RequestReport
 from greenline.telemetry.request_counts import by_route
 
 EVERY = 8  # buckets: at /metrics the bounds are the powers of 2
+BOUNDS = [le_s for le_s, _ in cumulative([0] * BUCKETS, EVERY)]
+MAX_ID = 100  # characters of a request's id; OpenMetrics allows 128 of an exemplar's labels
 LIBRARIES = ("gevent", "gunicorn")
 SECRETS = {settings.OPS_TOKEN.name}
 # A count of all workers without labels: its key, its name, and what it is.
@@ -117,13 +121,23 @@ class Metrics(Collector):
             "in the application; those that have spent none there are not counted.",
             labels=["route", "part"],
         )
+        exemplars = self._exemplars()
         for family, found in zip((whole, parts), by_route(self._reader.histograms()), strict=True):
             for labels, histogram in sorted(found.items()):
-                buckets = cumulative(histogram.counts, EVERY)
-                named = [(_bound(le_s), count) for le_s, count in buckets]
-                family.add_metric(labels, named, histogram.sum_s)
+                known = exemplars.get(labels[0], {}) if family is whole else {}
+                family.add_metric(labels, list(_buckets(histogram, known)), histogram.sum_s)
         yield whole
         yield parts
+
+    def _exemplars(self) -> dict[str, dict[int, Exemplar]]:
+        """Return by route and bucket the last request with an id that was slow or failed."""
+        found: dict[str, dict[int, Exemplar]] = {}
+        for each in self._reports.events():
+            if isinstance(each, RequestReport) and 1 < len(each.request_id) <= MAX_ID:
+                bucket = bisect_left(BOUNDS, each.took_s)
+                exemplar = Exemplar({"request_id": each.request_id}, each.took_s, each.time)
+                found.setdefault(each.route, {}).setdefault(bucket, exemplar)
+        return found
 
     def _workers(self, running: Mapping[int, Mapping[Key, int]]) -> Iterator[Metric]:
         lag = GaugeMetricFamily(
@@ -146,6 +160,19 @@ class Metrics(Collector):
                 cpu.add_metric(labels, process.cpu_s)
         yield GaugeMetricFamily("greenline_workers", "Workers that run.", value=len(running))
         yield from (lag, memory, cpu)
+
+
+def _buckets(
+    histogram: Histogram, exemplars: Mapping[int, Exemplar]
+) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:
+    before = 0
+    for number, (le_s, count) in enumerate(cumulative(histogram.counts, EVERY)):
+        # One that has ended in this moment may not be counted yet.
+        if number in exemplars and count > before:
+            yield _bound(le_s), count, exemplars[number]
+        else:
+            yield _bound(le_s), count
+        before = count
 
 
 def _bound(le_s: float) -> str:

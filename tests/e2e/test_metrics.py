@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -287,6 +288,28 @@ def test_a_wrong_address_ends_the_start_in_one_line(bind: str, reason: str) -> N
         assert "greenline: GREENLINE_OPS_BIND: " in running.log
         assert reason in running.log
         assert "Traceback" not in running.log
+
+
+def test_the_last_slow_request_is_an_exemplar() -> None:
+    """In the format of OpenMetrics, with its id, in the bucket of its duration."""
+    with watching(GREENLINE_SLOW_MS="300") as (running, port):
+        assert running.get("/wait?0.4", headers={"X-Request-Id": "r-77"}).status == 200
+        form = {"Accept": "application/openmetrics-text; version=1.0.0"}
+
+        def lines() -> list[str]:
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=form)
+            text = urllib.request.urlopen(request, timeout=10).read().decode()
+            assert text.endswith("# EOF\n")
+            return [line for line in text.splitlines() if "r-77" in line]
+
+        (line,) = wait_until(lines, "the exemplar")
+        found = re.fullmatch(
+            r'greenline_request_duration_seconds_bucket\{le="([\d.]+)",route="/wait"\} 1\.0 '
+            r'# \{request_id="r-77"\} ([\d.]+) [\d.]+',
+            line,
+        )
+        assert found is not None, line
+        assert float(found[1]) / 2 < float(found[2]) <= float(found[1])
 
 
 def test_a_stranger_is_refused() -> None:
