@@ -23,11 +23,12 @@ from gevent.hub import Hub
 from greenlet import greenlet
 
 from greenline.errors import DeadlineExceeded
-from greenline.hub import slow_waits
+from greenline.hub import lateness, slow_waits
 from greenline.hub.unwinding import is_unwinding
 
 # In the environ: seconds by name, dict, and the name of what the request waits for now.
 SPENT, WAITS_FOR = "greenline.spent", "greenline.waits_for"
+HUB = "hub"  # the name of the time in which the hub was late to go on
 GRACE_S = 0.25  # after a timeout, for the application's own answer
 
 P = ParamSpec("P")
@@ -236,8 +237,14 @@ class _Spending:
         self._started = monotonic()
 
     def __exit__(self, *_: object) -> None:
-        took_s = monotonic() - self._started
+        now = monotonic()
+        took_s = now - self._started
         if (spent := self._spent_s) is not None:
+            if took_s >= lateness.MIN_WAIT_S:
+                late_s = lateness.within(self._started, now)
+                if late_s > 0:
+                    spent[HUB] = spent.get(HUB, 0.0) + late_s
+                    took_s -= late_s
             spent[self._what] = spent.get(self._what, 0.0) + took_s
         if (environ := self._environ) is not None:
             environ[WAITS_FOR] = None  # an outer block's name is lost: blocks seldom nest

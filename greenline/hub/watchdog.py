@@ -31,6 +31,7 @@ import traceback
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import inf
 from time import monotonic, thread_time
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,7 +39,7 @@ import gevent
 from gevent.hub import Hub
 from gevent.monkey import get_original
 
-from greenline.hub import schedstat
+from greenline.hub import lateness, schedstat
 from greenline.telemetry.reports import Frame
 
 LOG_EVERY_S = 10.0
@@ -46,7 +47,7 @@ RECORDS = 4  # of the stack, in each limit_s
 NUMBERS = 6  # values of a record in the notes
 MAX_SHARE = 0.01  # of the CPU, for records: each takes 5 us for each frame of each thread
 MAX_RECORDED_BYTES = 1024 * 1024
-SHOWN_S = 0.5  # a hub that is blocked for longer is reported meanwhile
+SHOWN_S = 0.25  # a hub that is blocked for longer is reported meanwhile
 STDERR = 2
 HUB = (Hub.run.__code__.co_filename, Hub.run.__code__.co_name)
 
@@ -156,6 +157,7 @@ class Watchdog:
     def stop(self) -> None:
         """Stop watching."""
         timer, self._timer = self._timer, None
+        lateness.due_s = inf
         if timer is not None:
             timer.close()
             if self._statistics >= 0:
@@ -187,6 +189,9 @@ class Watchdog:
         finally:
             # Not before: the thread deletes its records after a new beat.
             self._beat_s, self._queued_s = now, queued_s
+            if late_s >= lateness.MIN_S:
+                lateness.noted.append((now, late_s))
+            lateness.due_s = now + self._period_s
         if self._unlogged and now - self._logged_s >= LOG_EVERY_S:
             self._log_longest(now)
         if self._failure and now - self._restarted_s >= LOG_EVERY_S:
