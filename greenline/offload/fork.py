@@ -6,6 +6,10 @@ its own, in which none of the worker's greenlets run, default signal handlers, a
 worker's connections: neither listening sockets nor those of clients and databases. It ends when
 its worker ends, and so do its own children, unless one has called ``os.setsid()``. A program that
 replaces the child goes on, as under threads.
+
+Libraries that send in the background, OpenTelemetry's for instance, start threads in
+``os.register_at_fork`` and wait for them. In the worker's hub such a wait would run the worker's
+greenlets in the child, so the child gets its hub before any such hook runs.
 """
 
 import _socket
@@ -15,9 +19,10 @@ import os
 import signal
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial, partialmethod
+from functools import partial, partialmethod, wraps
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -41,6 +46,40 @@ _worker_end_id = 0
 _is_for_exec = False
 _abandoned: list[Any] = []  # the hubs and loops of the processes that this one was forked off
 _own: WeakSet[greenlet] = WeakSet()  # greenlets that may run here
+_forking = 0  # the id of the arbiter while it forks a worker, and in that until it is patched
+_deferred: list[threading.Thread] = []
+
+
+def prepare_threads() -> None:
+    """
+    Let background threads that hooks of a fork start in a worker wait until that is patched.
+
+    A native thread would end the exchange of the application's locks, and block the hub where it is
+    waited for. Call once, in the arbiter.
+    """
+    start = threading.Thread.start
+
+    @wraps(start)
+    def start_or_wait(self: threading.Thread) -> None:
+        # A hook may wait for the end of a thread that is no daemon.
+        if self.daemon and _forking not in (0, os.getpid()):
+            _deferred.append(self)
+        else:
+            start(self)
+
+    threading.Thread.start = start_or_wait  # type: ignore[method-assign]
+    os.register_at_fork(after_in_parent=_end_forking)
+
+
+def note_worker() -> None:
+    """Note that the next child of the arbiter is a worker. Call just before the fork."""
+    global _forking
+    _forking = os.getpid()
+
+
+def _end_forking() -> None:
+    global _forking
+    _forking = 0
 
 
 def install() -> None:
@@ -50,6 +89,7 @@ def install() -> None:
     _worker_end, _worker_life = os.pipe()
     _worker_end_id = os.fstat(_worker_end).st_ino
     os.register_at_fork(before=_catch_ends, after_in_child=_begin_child)
+    _defer_libraries(_begin_child)
     # Not at the top: imported in the arbiter, these would keep unpatched functions.
     import gevent.subprocess
 
@@ -59,6 +99,22 @@ def install() -> None:
     subprocess: Any = gevent.subprocess
     subprocess.fork = partial(_fork_for_exec, subprocess.fork)
     multiprocess.install()
+    _end_forking()
+    while _deferred:
+        _deferred.pop(0).start()
+
+
+def _defer_libraries(hook: Callable[[], None]) -> None:
+    """Let the hooks for children that libraries have registered run after *hook*, the last one."""
+    # Python keeps the hooks in a list that can be found in this way alone.
+    for hooks in gc.get_referrers(hook):
+        if type(hooks) is list and hooks[-1] is hook:
+            hooks.sort(key=_is_of_library)
+
+
+def _is_of_library(hook: Any) -> bool:
+    name = getattr(hook, "__module__", None) or "builtins"  # None: a method of a lock
+    return name.partition(".")[0] not in {*sys.stdlib_module_names, "gevent", "greenline"}
 
 
 def end(error: BaseException | None) -> NoReturn:
@@ -101,6 +157,7 @@ def _fork_for_exec(fork: Callable[[], int]) -> int:
 def _begin_child() -> None:
     global is_child
     if _is_for_exec:
+        _replace_hub()
         return
     # The children of a child keep the sockets and signal handlers that the child has made.
     is_first, is_child = not is_child, True

@@ -25,6 +25,7 @@ from greenline.http.gunicorn_compat import (
     signal_queue,
 )
 from greenline.hub import deadline
+from greenline.offload import fork
 from greenline.telemetry import counters, log_format, redaction, shared_memory
 from greenline.worker.dry_run import DryRun
 from greenline.worker.ops_process import OpsProcess
@@ -95,6 +96,7 @@ def _pre_fork(hook: Any, server: Any, worker: Any) -> None:
     # Until a booting worker sets its own handlers, signals go to its copy of this queue.
     worker.early_signals = signal_queue(server)
     hook(server, worker)
+    fork.note_worker()  # last: the hook may fork other children
 
 
 def _post_fork(hook: Any, server: Any, worker: Any) -> None:

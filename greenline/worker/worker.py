@@ -109,6 +109,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         hook_pymongo()  # preload_app: what is made here may connect in the workers alone
         if cls.shared_fd < 0:  # a reload calls this again, and old workers still count
             cls.shared_fd = shared_memory.share()
+            fork.prepare_threads()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -35,9 +35,14 @@ gevent.spawn(tick)
 """
 
 
-def run(script: str) -> list[str]:
-    """Return the lines that a worker's greenlet and its children wrote, as they came."""
-    code = f"{BEGIN}{script}\nthreading.Thread(target=main).start()\n"
+def run(script: str, *, before: str = "") -> list[str]:
+    """
+    Return the lines that a worker's greenlet and its children wrote, as they came.
+
+    :param script: defines ``main``, which the greenlet runs, str.
+    :param before: what runs before the patching, str. Default: nothing.
+    """
+    code = f"{before}{BEGIN}{script}\nthreading.Thread(target=main).start()\n"
     done = support.run(["python", "-c", code], {})
     assert done.stderr == ""
     return done.stdout.splitlines()

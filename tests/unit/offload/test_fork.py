@@ -232,3 +232,42 @@ def main():
     assert lines[0] == "a forked child failed"
     assert lines[-1] == "status 1"
     assert any("would block forever" in line for line in lines)
+
+
+@pytest.mark.parametrize("is_earlier", [True, False], ids=["earlier", "later"])
+def test_a_hook_may_wait_for_a_thread(is_earlier: bool) -> None:
+    """Also one from before the patching, and in a child that executes a program."""
+    hook = """
+import os, threading
+
+def hook():
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(os.getpid()))
+    thread.start()
+    thread.join()
+    os.write(1, b"hook\\n" if seen == [os.getpid()] else b"not here\\n")
+
+os.register_at_fork(after_in_child=hook)
+"""
+    lines = run(
+        f"""
+{"" if is_earlier else hook}
+top = os.getpid()
+
+def tick():
+    while True:
+        gevent.sleep(0)
+        if os.getpid() != top:
+            os._exit(1)
+
+gevent.spawn(tick)
+
+def main():
+    in_child(lambda: None)
+    subprocess.run(["true"], check=True, preexec_fn=lambda: None)
+    tell("over")
+    os._exit(0)
+""",
+        before=hook if is_earlier else "",
+    )
+    assert lines == ["hook", "status 0", "hook", "over"]
