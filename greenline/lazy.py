@@ -18,6 +18,7 @@ MODULES = {
     "flask": {"flask", "werkzeug"},
     "log": {"pythonjsonlogger"},
     "ops": {"prometheus_client", "rich"},
+    "otel": {"opentelemetry"},
     "mongo": {"bson", "pymongo", "tenacity"},
     "postgres": {"psycopg2"},
 }

@@ -140,6 +140,7 @@ RUNNERS = {
         "test_each_block_prints_what_its_comment_says"
     },
     "watch.md": {
+        "# shop.py": "tests/e2e/test_sentry.py::test_errors_arrive_with_their_own_tags",
         "# counts.py": "tests/e2e/test_pages.py::test_a_route_shows_the_counts",
         "curl *": "tests/e2e/test_metrics.py::test_the_page_names_each_metric",
     },

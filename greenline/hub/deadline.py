@@ -252,13 +252,33 @@ class _Spending:
                 slow_waits.note(environ, self._what, took_s)
 
 
+_kind = _Spending
+
+
 def spending(what: str) -> _Spending:
     """
     Count the time of a block.
 
     :param what: its name, str: queued, connecting, postgres, mongodb or writing.
     """
-    return _Spending(what)
+    return _kind(what)
+
+
+def report_waits(report: Callable[[str, float], None]) -> None:
+    """
+    Report each wait for a connection from now on, when it has ended.
+
+    :param report: is called with ``queued`` or ``connecting``, and the seconds.
+    """
+    global _kind
+
+    class Reported(_Spending):
+        def __exit__(self, *_: object) -> None:
+            super().__exit__()
+            if self._what in ("queued", "connecting"):
+                report(self._what, monotonic() - self._started)
+
+    _kind = Reported
 
 
 def remaining(max_s: float | None = None) -> float | None:

@@ -17,6 +17,7 @@ import gevent
 LAST_S = 3.0
 CUT_S = 1.0  # the part of LAST_S in which interrupted requests may end; at most half of it
 TICK_S = 0.1
+SEND_S = 3.0  # the longest wait for a receiver of what the worker sends
 
 
 class Conversation(Protocol):
@@ -90,6 +91,16 @@ class Drain:
         for one in list(conversations):
             one.cut()
         self._until(monotonic() + self._cut_s, lambda: not conversations)
+
+    def wait_for(self, is_sent: Callable[[], object]) -> None:
+        """
+        Wait until what the worker sends has arrived, for ``SEND_S`` at most.
+
+        :param is_sent: returns whether it has.
+        """
+        # At least a moment where requests have used all of the time.
+        end = max(min(monotonic() + SEND_S, self._end), monotonic() + self._cut_s)
+        self._until(end, is_sent)
 
     def _until(self, end: float, is_done: Callable[[], Any]) -> None:
         while monotonic() < end and not is_done():

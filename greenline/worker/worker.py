@@ -70,7 +70,7 @@ from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
 from greenline.telemetry import counters, log_format, shared_memory
 from greenline.telemetry.reports import Reports
 from greenline.telemetry.request_log import RequestLog
-from greenline.worker import arbiter, signals
+from greenline.worker import arbiter, signals, tracing
 from greenline.worker.heartbeat import Heartbeat
 from greenline.worker.listener import Listener, Name
 from greenline.worker.reporter import Reporter
@@ -107,6 +107,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             sys.exit(f"greenline: {error}")
         arbiter.format_log()
         hook_pymongo()  # preload_app: what is made here may connect in the workers alone
+        tracing.hook_pymongo()
         if cls.shared_fd < 0:  # a reload calls this again, and old workers still count
             cls.shared_fd = shared_memory.share()
             fork.prepare_threads()
@@ -143,6 +144,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     def prepare_libraries(cfg: Any) -> None:
         """Make the application's libraries green; a dry run does it as well, to load as here."""
         hook_libraries()
+        tracing.hook_libraries()
         # postgres.open() and mongo.open() divide what the servers allow by this number.
         os.environ[settings.WORKERS.name] = str(cfg.workers)
 
@@ -190,6 +192,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         for server in servers:
             server.close()
         drain.finish(self.conversations, self.proxy_s)
+        tracing.end(drain)
         self._counters.flush()
         for one in list(self.conversations):
             if what := one.what():
@@ -281,6 +284,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             sweep=self.sweep,
         )
         self._limit_requests()
+        self._respond = tracing.begin(  # type: ignore[method-assign]
+            self._respond, self.log, is_first=self.age == 1
+        )
         has_hooks = self._pre_request is not None or self._post_request is not None
         self._run = self._respond_with_hooks if has_hooks else self._respond
         # The objects of the loaded application are permanent: exclude them from collections.

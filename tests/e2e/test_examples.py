@@ -229,6 +229,10 @@ INSTALLS = {
     'pip install "../greenline[doctor]"': "greenline.doctor.report",
     'pip install "../greenline[log]"': "greenline.telemetry.json_lines",
     'pip install "../greenline[ops]"': "greenline.ops.metrics",
+    'pip install "../greenline[otel]"': (
+        "greenline.telemetry.tracer_provider, opentelemetry.exporter.otlp.proto.http.trace_exporter"
+    ),
+    'pip install "sentry-sdk[flask]"': "sentry_sdk.integrations.flask",
     "pip install limits[redis]": "limits, redis",
 }
 
@@ -401,7 +405,9 @@ def test_the_wheel_describes_itself(wheel: Path) -> None:
         assert "greenline/postgres/_copying.abi3.so" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"greenline"}
     extras = set(said.get_all("Provides-Extra", []))
-    assert extras == {"deploy", "doctor", "flask", "log", "mongo", "ops", "postgres", "all"}
+    assert extras == {
+        "deploy", "doctor", "flask", "log", "mongo", "ops", "otel", "postgres", "all",
+    }  # fmt: skip
     named = ",".join(sorted(extras - {"all"}))
     required = said.get_all("Requires-Dist", [])
     assert f'greenline[{named}]; extra == "all"' in required

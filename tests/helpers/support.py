@@ -29,7 +29,7 @@ OPS_TOKEN = "sesame"
 # What a person's shell may have set must not change what is tested.
 SETTINGS = (
     "API_KEY", "AUTH", "CORS", "DATABASE_URL", "DRAIN_DELAY", "FLASK_", "GREENLINE_", "GUNICORN_",
-    "LOG_LEVEL", "MAKE", "MFLAGS", "MONGODB_", "OPS_", "PG", "POOL_", "PORT", "POSTGRES_",
+    "LOG_LEVEL", "MAKE", "MFLAGS", "MONGODB_", "OPS_", "OTEL_", "PG", "POOL_", "PORT", "POSTGRES_",
     "RATE_LIMIT", "REQUEST_TIMEOUT", "WEB_CONCURRENCY",
 )  # fmt: skip
 

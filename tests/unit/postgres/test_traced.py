@@ -1,0 +1,30 @@
+"""greenline.postgres.traced: what a span shows of a statement."""
+
+import pytest
+
+from greenline.postgres.traced import without_values
+
+
+@pytest.mark.parametrize(
+    ("statement", "name", "shown"),
+    [
+        ("select a1 from t where b = %s and c = %(d1)s and e = $1", "SELECT", None),
+        ("select 1, -2.5e3, 0x1f", "SELECT", "select ?, -?, ?"),
+        ("insert into t values ('a''b', '', 'c')", "INSERT", "insert into t values (?, ?, ?)"),
+        (r"select 'C:\', 'x'", "SELECT", "select ?, ?"),
+        (r"select E'it\'s', e'', B'01', date'2020-01-01'", "SELECT", "select ?, ?, ?, ?"),
+        ("select $$it's$$, $a$ $$ $b$ $a$, 'x'", "SELECT", "select ?, ?, ?"),
+        ('select "it\'s 1" from "t"', "SELECT", None),
+        ("select 1 -- it's\n, 'x'", "SELECT", "select ?  \n, ?"),
+        ("/* it's */ select 'x' /* no end", "SELECT", "select ?"),
+        ("select 'no end", "SELECT", "select ?"),
+        ("(select 1)", "SELECT", "(select ?)"),
+        ("WITH x AS (select 1) select * from x", "WITH", "WITH x AS (select ?) select * from x"),
+        ("execute list_books ('x', 1)", "EXECUTE list_books", "execute list_books (?, ?)"),
+        ("", "", ""),
+    ],
+)
+def test_values_are_not_shown(statement: str, name: str, shown: str | None) -> None:
+    """Names and placeholders are; no comment or literal lets a value after it be taken for code."""
+    expected = statement if shown is None else shown
+    assert without_values(statement)[1:] == (name, expected)
