@@ -879,7 +879,6 @@ def ask_bcrypt(_: str, word: str) -> object:
 OFFLOAD = "GREENLINE_OFFLOAD"
 SHORT = "keep the calls short, or name them in GREENLINE_OFFLOAD"
 
-AFTER_PATCHING = "import and start it in the application, or in post_fork"
 
 LIBRARIES = (
     Library(
@@ -1090,7 +1089,7 @@ LIBRARIES = (
     Library(
         "opentelemetry-sdk", ("opentelemetry.sdk", "opentelemetry.exporter"),
         "https://opentelemetry-python.readthedocs.io/en/latest/examples/fork-process-model/README.html",
-        "http", ask_opentelemetry, start=start_opentelemetry, instead=AFTER_PATCHING, places=1,
+        "http", ask_opentelemetry, start=start_opentelemetry, places=1,
         requires=("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
         note="force_flush() of a BatchSpanProcessor, with the exporter over HTTP",
     ),

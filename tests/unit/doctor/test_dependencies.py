@@ -298,7 +298,7 @@ def test_what_gunicorns_configuration_imports_is_too_early(tmp_path: Path) -> No
     ("source", "lines"),
     [
         ("import sentry_sdk\n", []),
-        ("from opentelemetry import trace\nfrom opentelemetry.sdk.trace import export\n", [2]),
+        ("from opentelemetry import trace\nfrom opentelemetry.sdk.trace import export\n", []),
         ("def post_fork(server, worker):\n    import sentry_sdk, psycopg\n", []),
         ("def when_ready(server):\n    import sentry_sdk, psycopg\n", [2]),
         ("import newrelic.agent\nnewrelic.agent.initialize()\n", []),
@@ -307,7 +307,7 @@ def test_what_gunicorns_configuration_imports_is_too_early(tmp_path: Path) -> No
     ids=["sentry", "opentelemetry", "post_fork", "when_ready", "newrelic", "ddtrace"],
 )
 def test_an_agent_in_gunicorns_configuration(tmp_path: Path, source: str, lines: list[int]) -> None:
-    """Before the patching, where one deadlocks and another has to be imported."""
+    """Before the patching, where some may start and another has to be imported."""
     assert found(tmp_path, gunicorn_conf=source) == [("GL103", CONF, each) for each in lines]
 
 
