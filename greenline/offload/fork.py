@@ -48,6 +48,7 @@ _abandoned: list[Any] = []  # the hubs and loops of the processes that this one 
 _own: WeakSet[greenlet] = WeakSet()  # greenlets that may run here
 _forking = 0  # the id of the arbiter while it forks a worker, and in that until it is patched
 _deferred: list[threading.Thread] = []
+_held: dict[int, set[int]] = {}  # the signals that a thread blocks, before it forks
 
 
 def prepare_threads() -> None:
@@ -90,6 +91,9 @@ def install() -> None:
     _worker_end_id = os.fstat(_worker_end).st_ino
     os.register_at_fork(before=_catch_ends, after_in_child=_begin_child)
     _defer_libraries(_begin_child)
+    os.register_at_fork(
+        before=_hold_signals, after_in_parent=_release_signals, after_in_child=_release_signals
+    )
     # Not at the top: imported in the arbiter, these would keep unpatched functions.
     import gevent.subprocess
 
@@ -142,6 +146,18 @@ def _catch_ends() -> None:
     loop: Any = None if hub is None else hub.loop
     if loop is not None and loop.default:
         loop.install_sigchld()
+
+
+def _hold_signals() -> None:
+    """Hold signals back until the child has its own handlers: the worker's would swallow them."""
+    # Pool.terminate() of multiprocessing may send SIGTERM to a child in this moment, and waits then.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    _held[get_original("_thread", "get_ident")()] = before
+
+
+def _release_signals() -> None:
+    if (before := _held.pop(get_original("_thread", "get_ident")(), None)) is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _fork_for_exec(fork: Callable[[], int]) -> int:

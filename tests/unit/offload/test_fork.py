@@ -271,3 +271,29 @@ def main():
         before=hook if is_earlier else "",
     )
     assert lines == ["hook", "status 0", "hook", "over"]
+
+
+def test_a_signal_at_the_fork_ends_the_child() -> None:
+    """Before the child has its own handlers: the worker's, which it has until then, do not."""
+    lines = run("""
+from greenline.offload import fork
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+reset = fork._reset_signals
+
+def send_first():
+    os.kill(os.getpid(), signal.SIGTERM)
+    reset()
+
+fork._reset_signals = send_first
+
+def main():
+    child = os.fork()
+    if child == 0:
+        gevent.sleep(30)
+        os._exit(0)
+    tell("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os.kill(os.getpid(), signal.SIGTERM)
+    tell("handled here", not signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+""")
+    assert lines == ["status -15", "handled here True"]
