@@ -126,15 +126,11 @@ class ConcurrencyLimiter:
         return f"<ConcurrencyLimiter {stats}>"
 
     def stats(self) -> dict[str, int]:
-        """
-        Return the present limit, in_progress and waiting; max_waiting as it is set, 0 if not;
-        refused and disconnected in total.
-        """
+        """Return the present limit, in_progress and waiting; refused and disconnected in total."""
         return {
             "limit": self._limit.value,
             "in_progress": self._in_progress,
             "waiting": len(self._waiting),
-            "max_waiting": 0 if self._max_waiting == inf else int(self._max_waiting),
             "refused": self._refused,
             "disconnected": self._disconnected,
         }

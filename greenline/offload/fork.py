@@ -150,7 +150,7 @@ def _catch_ends() -> None:
 
 def _hold_signals() -> None:
     """Hold signals back until the child has its own handlers: the worker's would swallow them."""
-    # Pool.terminate() of multiprocessing may send SIGTERM to a child in this moment, and waits then.
+    # multiprocessing's Pool.terminate() may send SIGTERM to a child in this moment, and waits then.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     _held[get_original("_thread", "get_ident")()] = before
 

@@ -54,8 +54,9 @@ def show_stacks(target: str) -> None:
     """
     Show where each greenlet of a worker is, and what it waits for, without stopping it.
 
-    PID is the process id of a worker, or of its arbiter for all of its workers. Where the hub of a
-    worker is blocked, its requests and the code that blocks it are shown.
+    PID is the process id of a worker, or of its arbiter for all of its workers; 'all' stands for
+    all workers of this host that this user may look at. Where the hub of a worker is blocked, its
+    requests and the code that blocks it are shown.
     """
     try:
         if target == "all":

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from greenline.ops.states import State
-from greenline.telemetry.reports import function_of
+from greenline.ops.states import State, WorkerState
 
 FULL = 0.9  # of the connections of clients
 BUSY = 0.9  # of a processor
+QUEUED = 0.25  # of the time that a worker waits for a processor
 LATE_S = 0.1
 SOME = 0.05  # a second
 
@@ -18,23 +18,35 @@ def findings(state: State) -> list[str]:
 
 def _hubs(state: State) -> Iterator[str]:
     for each in state.blocked:
-        where = f" in {function_of(each.hub.stack)}" if each.hub and each.hub.stack else ""
-        yield (
-            f"The hub of worker {each.pid} has been blocked for {each.seconds:.1f} s{where}: "
-            "no other request goes on there."
-        )
+        name, seconds = f"worker {each.pid}", f"{each.seconds:.1f} s"
+        if each.function:
+            yield (
+                f"The hub of {name} has been blocked for {seconds} in {each.function}: no other "
+                "request goes on there. What computes, or waits below Python, belongs into a "
+                "thread (GREENLINE_OFFLOAD) or a process; its stack is shown."
+            )
+        else:
+            yield (
+                f"The hub of {name} has not run for {seconds}: it waits for a processor, or code "
+                "below Python blocks it."
+            )
 
 
 def _refusals(state: State) -> Iterator[str]:
     if not state.workers:
         yield "No worker runs: see the error log."
-    if refused := state.rates["refused"]:
+    refused = state.rates["refused"]
+    if refused >= SOME:
+        lengths = [each.max_waiting for each in state.workers if each.max_waiting]
+        queue = f" GREENLINE_MAX_WAITING lets {max(lengths)} wait in a worker." if lengths else ""
         yield (
-            f"{refused:.1f} requests a second are refused with 503: there is an overload. "
-            "More workers or hosts, or a faster statement."
+            f"{refused:.1f} requests a second are refused with 503: more come than are "
+            f"answered.{queue}{_most(state)} More workers or hosts, or less work in each request."
         )
     if (failed := state.rates["failed"] - refused) >= SOME:
-        yield f"{failed:.1f} requests a second fail with 5xx: the last ones are listed."
+        worst = max(state.routes, key=lambda each: each.failed * each.rate, default=None)
+        where = f", most of {worst.route}" if worst is not None and worst.failed else ""
+        yield f"{failed:.1f} requests a second fail with 5xx{where}: the log has the reason."
     connections = sum(each.connections for each in state.workers)
     connections_max = sum(each.connections_max for each in state.workers)
     if connections > FULL * connections_max:
@@ -46,13 +58,26 @@ def _refusals(state: State) -> Iterator[str]:
 
 def _databases(state: State) -> Iterator[str]:
     for name, pool in state.pools.items():
-        if pool.waiting:
-            of = f" of {pool.max_size}" if pool.max_size else ""
-            yield (
-                f"{pool.waiting} requests wait for a connection of '{name}', {pool.active}{of} are "
-                "in use: the database is the limit, or connections are held for longer than "
-                "their statements."
-            )
+        if not pool.waiting:
+            continue
+        worker = max(state.workers, key=lambda each: _waits_in(each, name), default=None)
+        where = ""
+        if worker is not None and _waits_in(worker, name):
+            own = worker.pools[name]
+            of = f" of {own.max_size}" if own.max_size else ""
+            where = f", {own.waiting} of them in worker {worker.pid}, which has {own.active}{of}"
+        slots = state.slots.get(name)
+        free = 0 if slots is None else slots.capacity - slots.held
+        larger = (
+            f" {free} slots of the host are free: a larger pool may help."
+            if free > pool.max_size
+            else ""
+        )
+        yield (
+            f"{pool.waiting} requests wait for a connection of '{name}'{where}: the database is "
+            "the limit, or connections are held for longer than their statements, or the pool is "
+            f"too small.{larger}{_most(state)}"
+        )
     for name, slots in state.slots.items():
         if slots.wanted and slots.held >= slots.capacity:
             yield (
@@ -65,14 +90,35 @@ def _workers(state: State) -> Iterator[str]:
     waiting = sum(each.waiting for each in state.workers)
     busy = [each for each in state.workers if each.cpu >= BUSY]
     if waiting:
-        in_progress = sum(each.in_progress for each in state.workers)
-        limit = sum(each.limit for each in state.workers)
-        yield f"{waiting} requests wait for their turn: {in_progress} are in progress of {limit}."
+        worker = max(state.workers, key=lambda each: each.waiting)
+        yield (
+            f"{waiting} requests wait for their turn, {worker.waiting} of them in worker "
+            f"{worker.pid}, which works on {worker.in_progress} of {worker.limit}."
+            f"{_most(state)} `greenline stacks` shows what those wait for."
+        )
     if busy:
         yield (
             f"{len(busy)} of {len(state.workers)} workers use a whole processor: more workers "
-            "where the host has idle processors, or less work in Python."
+            f"where the host has idle processors, or less work in Python.{_most(state)}"
         )
     for each in state.workers:
-        if each.lag_s >= LATE_S and not each.is_blocked and each not in busy:
+        if each.queued >= QUEUED:
+            yield (
+                f"Worker {each.pid} waits for a processor for {each.queued:.0%} of the time: fewer "
+                "workers or neighbours, or a higher limit."
+            )
+        elif each.lag_s >= LATE_S and not each.is_blocked and each not in busy:
             yield f"The hub of worker {each.pid} is {each.lag_s * 1000:.0f} ms late."
+
+
+def _waits_in(worker: WorkerState, name: str) -> int:
+    return worker.pools[name].waiting if name in worker.pools else 0
+
+
+def _most(state: State) -> str:
+    """Name the route that takes the most time of all, and the largest part of that."""
+    route = max(state.routes, key=lambda each: each.rate * sum(each.parts_s.values()), default=None)
+    if route is None or not route.parts_s or route.route == "-":
+        return ""
+    part = max(route.parts_s, key=lambda name: route.parts_s[name])
+    return f" Most of the time goes into {route.route}, there into '{part}'."

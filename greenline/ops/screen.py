@@ -16,6 +16,7 @@ from greenline.ops.watch import EVERY_S
 
 MEBIBYTE = 1024 * 1024
 MAX_REQUESTS = 10
+MIN_SHARE = 0.01
 
 
 def print_once(state: State) -> None:
@@ -68,14 +69,23 @@ def _numbers(state: State) -> RenderableType:
     return Text(
         f" {state.rate:.1f} requests/s   p50 {_ms(state.p50_s)}   p99 {_ms(state.p99_s)}   "
         f"in progress {sum(one.in_progress for one in workers)}   "
-        f"waiting {sum(one.waiting for one in workers)}   5xx/s {state.rates['failed']:.1f}   "
-        f"refused/s {state.rates['refused']:.1f}   504/s {state.rates['deadlines']:.1f}   "
-        f"clients gone/s {state.rates['disconnected']:.1f}"
+        f"waiting {sum(one.waiting for one in workers)}\n"
+        f" a second: 5xx {state.rates['failed']:.1f}   refused {state.rates['refused']:.1f}   "
+        f"504 {state.rates['deadlines']:.1f}   clients gone {state.rates['disconnected']:.1f}"
     )
 
 
 def _workers(state: State) -> RenderableType:
-    table = _table("worker", "connections", "in progress", "waiting", "hub late", "CPU", "memory")
+    table = _table(
+        "worker",
+        "connections",
+        "in progress",
+        "waiting",
+        "hub late",
+        "CPU",
+        "waits for CPU",
+        "memory",
+    )
     for one in state.workers:
         late = f"blocked, {_ms(one.lag_s)}" if one.is_blocked else _ms(one.lag_s)
         table.add_row(
@@ -85,6 +95,7 @@ def _workers(state: State) -> RenderableType:
             str(one.waiting),
             Text(late, "red" if one.is_blocked else ""),
             f"{one.cpu:.0%}",
+            f"{one.queued:.0%}",
             f"{one.memory_bytes / MEBIBYTE:.0f} MiB",
         )
     return table
@@ -103,10 +114,15 @@ def _pools(state: State) -> RenderableType:
 
 
 def _routes(state: State) -> RenderableType:
-    table = _table("route", "requests/s", "p50", "p99", "where the time goes")
+    table = _table("route", "requests/s", "5xx", "p50", "p99", "where the time goes")
     for one in state.routes:
         table.add_row(
-            Text(one.route), f"{one.rate:.1f}", _ms(one.p50_s), _ms(one.p99_s), _parts(one)
+            Text("no route" if one.route == "-" else one.route),
+            f"{one.rate:.1f}",
+            f"{one.failed:.0%}",
+            _ms(one.p50_s),
+            _ms(one.p99_s),
+            _parts(one),
         )
     return table
 
@@ -114,7 +130,8 @@ def _routes(state: State) -> RenderableType:
 def _parts(one: RouteState) -> str:
     whole = sum(one.parts_s.values()) or 1.0
     ordered = sorted(one.parts_s.items(), key=lambda each: each[1], reverse=True)
-    return ", ".join(f"{name} {part_s / whole:.0%}" for name, part_s in ordered)
+    shares = [(name, part_s / whole) for name, part_s in ordered]
+    return ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= MIN_SHARE)
 
 
 def _requests(state: State) -> RenderableType:

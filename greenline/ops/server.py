@@ -8,9 +8,11 @@ follow the events.
 """
 
 import hmac
+import logging
 import os
 import re
 import socket
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,6 +31,8 @@ from prometheus_client.registry import CollectorRegistry
 
 from greenline.ops.watch import EVERY_S, Watch
 from greenline.settings import Bind
+
+log = logging.getLogger(__name__)
 
 CLIENT_S = 10.0
 MAX_CLIENTS, MAX_FOLLOWERS = 32, 16
@@ -184,7 +188,9 @@ class Server(ThreadingMixIn, TCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: the client has gone, or has not read its answer."""
+        """Log an error of ours; a client that has gone, or has not read its answer, is none."""
+        if not isinstance(sys.exception(), OSError):
+            log.exception("the page or /metrics failed")
 
     def server_close(self) -> None:
         """Stop to listen; remove the unix socket."""

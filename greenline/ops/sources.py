@@ -29,7 +29,7 @@ def state_of(target: str | None, token: str | None) -> Callable[[], State]:
         return Watch(_only_memory()).state
     if target.isdecimal():
         return Watch(memory_of(int(target))).state
-    if "://" not in target and not target.startswith("/"):
+    if not target.startswith(("http://", "https://", "/")):
         raise ConfigError(
             f"{target!r} is no process id, no path of a socket and no URL such as "
             "http://127.0.0.1:9191"
@@ -101,6 +101,8 @@ def _asked(target: str, token: str | None) -> State:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
         body = response.read()
+    except ConnectionRefusedError as error:
+        raise ConfigError(f"{target}: {error}: is GREENLINE_OPS_BIND set there?") from error
     except (OSError, http.client.HTTPException) as error:
         raise ConfigError(f"{target}: {error}") from error
     finally:

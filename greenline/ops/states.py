@@ -32,9 +32,11 @@ class WorkerState(msgspec.Struct):
     :param connections_max: ``worker_connections``, int.
     :param in_progress: requests, int.
     :param waiting: requests that wait for their turn, int.
+    :param max_waiting: of those, as GREENLINE_MAX_WAITING has it, int; 0 if it is not set.
     :param limit: requests that may be in progress, int.
     :param memory_bytes: resident, int.
     :param cpu: the part of one processor that it uses, float.
+    :param queued: the part of the time in which its hub waits for a processor, float.
     :param pools: by name.
     :param slots: slots that it holds, by the pool's name.
     """
@@ -46,9 +48,11 @@ class WorkerState(msgspec.Struct):
     connections_max: int
     in_progress: int
     waiting: int
+    max_waiting: int
     limit: int
     memory_bytes: int
     cpu: float
+    queued: float
     pools: dict[str, PoolState]
     slots: dict[str, int]
 
@@ -75,6 +79,7 @@ class RouteState(msgspec.Struct):
 
     :param route: str.
     :param rate: requests a second, float.
+    :param failed: of them, the part that was answered with a 5xx, float.
     :param p50_s: seconds, float; None: there was no request.
     :param p99_s: seconds, float; None: there was no request.
     :param parts_s: seconds that a request has spent in each part on average, by its name.
@@ -82,6 +87,7 @@ class RouteState(msgspec.Struct):
 
     route: str
     rate: float
+    failed: float
     p50_s: float | None
     p99_s: float | None
     parts_s: dict[str, float]
@@ -93,11 +99,13 @@ class BlockedState(msgspec.Struct):
 
     :param pid: of the worker, int.
     :param seconds: for which it has been, float.
+    :param function: that blocks it, str; empty if unknown: it may wait for a processor.
     :param hub: what the worker does; None: unknown.
     """
 
     pid: int
     seconds: float
+    function: str
     hub: HubState | None
 
 
@@ -109,7 +117,8 @@ class State(msgspec.Struct):
     :param version: of Greenline, str.
     :param findings: what limits it, or is wrong; empty: it is healthy.
     :param rate: requests a second, float.
-    :param rates: of refused requests, answers with 5xx, 504s, and clients that disconnected.
+    :param rates: of refused requests, answers with 5xx, 504s, and clients that disconnected, a
+        second, in the last ten seconds.
     :param p50_s: seconds, float; None: there was no request.
     :param p99_s: seconds, float; None: there was no request.
     :param workers: those that run.

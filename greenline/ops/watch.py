@@ -1,7 +1,8 @@
 """
 Watch the shared memory, and compute from the last looks what the workers do now.
 
-Rates are those of the last second or two, and quantiles those of the last ten seconds.
+Requests a second are those of the last second or two; other rates and the quantiles are those of
+the last ten seconds.
 """
 
 from collections import deque
@@ -22,19 +23,25 @@ from greenline.ops.states import (
     State,
     WorkerState,
 )
-from greenline.ops.values import lag_s, pool_names, process_of
+from greenline.ops.values import BLOCKED_S, Process, lag_s, pool_names, process_of
 from greenline.telemetry.counters import OF_ONE, SLOTS, Histogram, Key, Reader
 from greenline.telemetry.histograms import BUCKETS, quantile
-from greenline.telemetry.reports import BlockReport, ReportReader, RequestReport
+from greenline.telemetry.reports import (
+    BlockReport,
+    HubState,
+    ReportReader,
+    RequestReport,
+    function_of,
+)
 from greenline.telemetry.request_counts import by_route
 
 EVERY_S = 1.0
 WINDOW_S = 10.0
-STALE_S = 15.0
 MAX_ROUTES = 12
 MAX_REQUESTS, MAX_BLOCKS = 50, 10
-BLOCKED_S = 0.5  # a hub that has not run for longer is blocked
 FAILED = 500
+NO_PROCESS = Process(0, 0.0, 0.0)
+NO_SLOTS: Mapping[str, SlotsState] = {}
 
 
 class Look(NamedTuple):
@@ -45,14 +52,14 @@ class Look(NamedTuple):
     :param totals: the counts and values of all workers.
     :param durations: by the labels of the route.
     :param parts: durations by route and part.
-    :param cpu_s: the processor time of each process, by its id.
+    :param processes: what the kernel says about each worker, by its process id.
     """
 
     at_s: float
     totals: Mapping[Key, int]
     durations: Mapping[tuple[str, ...], Histogram]
     parts: Mapping[tuple[str, ...], Histogram]
-    cpu_s: Mapping[int, float]
+    processes: Mapping[int, Process]
 
 
 class Watch:
@@ -72,7 +79,7 @@ class Watch:
         """Return the state, not older than a second; the first time this takes a second."""
         with self._lock:
             now = monotonic()
-            if self._looks and now - self._looks[-1].at_s > STALE_S:
+            if self._looks and now - self._looks[-1].at_s > WINDOW_S:
                 self._looks.clear()
             if not self._looks:
                 self._looks.append(self._look())
@@ -80,7 +87,10 @@ class Watch:
                 sleep(EVERY_S)
             if self._state is None or monotonic() - self._looks[-1].at_s >= EVERY_S:
                 self._looks.append(self._look())
-                while self._looks[-1].at_s - self._looks[0].at_s > WINDOW_S + EVERY_S:
+                # Two stay: the state is computed from what has changed.
+                while (
+                    len(self._looks) > 2 and self._looks[-1].at_s - self._looks[0].at_s > WINDOW_S
+                ):
                     self._looks.popleft()
                 self._state = self._compute()
             return self._state
@@ -92,15 +102,16 @@ class Watch:
     def _look(self) -> Look:
         running = self.running()
         durations, parts = by_route(self.reader.histograms())
-        processes = {pid: process_of(pid) for pid in map(_pid, running.values())}
-        cpu_s = {pid: found.cpu_s for pid, found in processes.items() if found is not None}
-        return Look(monotonic(), self.reader.totals(), durations, parts, cpu_s)
+        found = {pid: process_of(pid) for pid in map(_pid, running.values())}
+        processes = {pid: one for pid, one in found.items() if one is not None}
+        return Look(monotonic(), self.reader.totals(), durations, parts, processes)
 
     def _compute(self) -> State:
         now, before, first = self._looks[-1], self._looks[-2], self._looks[0]
         running = self.running()
         workers = [self._worker(row, values) for row, values in running.items()]
         events = self.reports.events()
+        slots = _slots(list(running.values()))
         plans: dict[str, str] = {}
         for row in running:
             plans.update(self.reports.tables(row))
@@ -118,19 +129,19 @@ class Watch:
             findings=[],
             rate=_rate(now, before, "requests"),
             rates={
-                "refused": _rate(now, before, "refused"),
-                "failed": _rate(now, before, "requests", failed=True),
-                "deadlines": _rate(now, before, "deadlines"),
-                "disconnected": _rate(now, before, "gone"),
+                "refused": _rate(now, first, "refused"),
+                "failed": _rate(now, first, "requests", failed=True),
+                "deadlines": _rate(now, first, "deadlines"),
+                "disconnected": _rate(now, first, "gone"),
             },
             p50_s=quantile(window.counts, 0.5),
             p99_s=quantile(window.counts, 0.99),
             workers=workers,
-            pools=_pools(now.totals),
-            slots=_slots(list(running.values())),
+            pools=_pools(now.totals, slots),
+            slots=slots,
             routes=routes[:MAX_ROUTES],
             blocked=[
-                BlockedState(_pid(running[row]), seconds, self.reports.hub(row))
+                _blocked(_pid(running[row]), seconds, self.reports.hub(row))
                 for row in running
                 if (seconds := self.reports.late_s(row)) > BLOCKED_S
             ],
@@ -144,20 +155,27 @@ class Watch:
     def _worker(self, row: int, values: Mapping[Key, int]) -> WorkerState:
         now, before = self._looks[-1], self._looks[-2]
         pid = _pid(values)
-        process = process_of(pid)
-        used_s = now.cpu_s.get(pid, 0.0) - before.cpu_s.get(pid, now.cpu_s.get(pid, 0.0))
+        process = now.processes.get(pid, NO_PROCESS)
+        earlier = before.processes.get(pid, process)
+        seconds = now.at_s - before.at_s
+        late_s = self.reports.late_s(row)
         get = values.get
+        in_progress = get(("limiter", "in_progress"), 0)
+        if late_s > BLOCKED_S and (hub := self.reports.hub(row)) is not None:
+            in_progress = len(hub.requests)  # the value is of the time before
         return WorkerState(
             pid=pid,
             lag_s=lag_s(self.reports, row, values),
-            is_blocked=self.reports.late_s(row) > BLOCKED_S,
+            is_blocked=late_s > BLOCKED_S,
             connections=get(("connections", "open"), 0),
             connections_max=get(("connections", "max"), 0),
-            in_progress=get(("limiter", "in_progress"), 0),
+            in_progress=in_progress,
             waiting=get(("limiter", "waiting"), 0),
+            max_waiting=get(("limiter", "max_waiting"), 0),
             limit=get(("limiter", "limit"), 0),
-            memory_bytes=0 if process is None else process.memory_bytes,
-            cpu=used_s / (now.at_s - before.at_s),
+            memory_bytes=process.memory_bytes,
+            cpu=(process.cpu_s - earlier.cpu_s) / seconds,
+            queued=(process.queued_s - earlier.queued_s) / seconds,
             pools=_pools(values),
             slots={
                 str(name).removeprefix(SLOTS): value
@@ -194,25 +212,43 @@ def _route(route: str, grown: Histogram, number: int, now: Look, first: Look) ->
         for (of_route, part), histogram in now.parts.items()
         if of_route == route
     }
+    failed = sum(
+        count - first.totals.get(key, 0)
+        for key, count in now.totals.items()
+        if key[:2] == ("requests", route) and int(key[-1]) >= FAILED
+    )
     return RouteState(
         route,
         number / (now.at_s - first.at_s),
+        min(failed / number, 1.0),
         quantile(grown.counts, 0.5),
         quantile(grown.counts, 0.99),
         {part: part_s for part, part_s in sorted(parts_s.items()) if part_s > 0},
     )
 
 
-def _pools(values: Mapping[Key, int]) -> dict[str, PoolState]:
+def _pools(
+    values: Mapping[Key, int], slots: Mapping[str, SlotsState] = NO_SLOTS
+) -> dict[str, PoolState]:
+    def max_size(name: str) -> int:
+        size = values.get((name, "max"), 0)
+        # While the others idle each worker may have more than its share; together they may not.
+        return min(size, slots[name].capacity) if name in slots else size
+
     return {
         name: PoolState(
-            max_size=values.get((name, "max"), 0),
+            max_size=max_size(name),
             active=values.get((name, "active"), 0),
             idle=values.get((name, "idle"), 0),
             waiting=values.get((name, "waiting"), 0),
         )
         for name in pool_names(values)
     }
+
+
+def _blocked(pid: int, seconds: float, hub: HubState | None) -> BlockedState:
+    function = function_of(hub.stack) if hub is not None and hub.stack else ""
+    return BlockedState(pid, seconds, function, hub)
 
 
 def _slots(workers: list[Mapping[Key, int]]) -> dict[str, SlotsState]:

@@ -270,6 +270,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             unaccepted=lambda: sum(server.unaccepted() for server in self._servers),
         )
         counters.add("limiter", self._limiter.stats)
+        counters.add("limiter", partial(dict, max_waiting=settings.MAX_WAITING.read() or 0))
         counters.add("connections", self._count_connections)
         counters.add(counters.OF_ONE, self._describe)
         self._connect = partial(

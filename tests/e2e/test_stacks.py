@@ -66,7 +66,8 @@ def test_each_request_is_shown_where_it_waits(empty_database: str, tmp_path: Pat
         }
         assert ("GET /postgres/books", "/postgres/<name>", "Postgres") in entry.findall(shown)
         assert 'cursor.execute("SELECT pg_advisory_xact_lock(1)")' in shown
-        assert shown.startswith(f"worker {worker}: 4 greenlets serve requests")
+        assert shown.startswith(f"worker {worker}: requests in progress: 4, other greenlets")
+        assert "_handle" not in shown  # the frames of the worker are above those of each request
         assert "hub was blocked" not in running.log
 
 
@@ -75,11 +76,11 @@ def test_what_waits_for_its_turn_is_shown(tmp_path: Path) -> None:
     with hosting(APP, GREENLINE_MAX_IN_PROGRESS="3") as running:
         with waiting(running, tmp_path / "go", *["/sleep"] * 5):
             shown = wait_until(
-                lambda: text if "waits for its turn" in (text := stacks("all")) else None,
+                lambda: text if "wait for its turn" in (text := stacks("all")) else None,
                 "the queue",
             )
-        assert "  3 requests, waits for a sleep" in shown
-        assert re.search(r"2 requests, waits for its turn\n  GET /sleep, ", shown)
+        assert "  3 requests wait for a sleep" in shown
+        assert re.search(r"2 requests wait for its turn\n  GET /sleep, ", shown)
 
 
 def test_a_blocked_hub_shows_its_requests_and_the_code_that_blocks(
@@ -96,8 +97,13 @@ def test_a_blocked_hub_shows_its_requests_and_the_code_that_blocks(
                     lambda: text if "in progress: 3" in (text := stacks(worker)) else None,
                     "the block",
                 )
+        # Afterwards it is named as well.
+        before = (
+            r"its hub was blocked before:\n    \d+ s ago for \d+\.\d\d s in watched_databases\.\w+"
+        )
+        wait_until(lambda: re.search(before, stacks(worker)), "the last block")
     head, rest = shown.split("\n", 1)
-    assert re.fullmatch(rf"worker {worker}: its hub has been blocked for \d+\.\d s", head)
+    assert re.fullmatch(rf"worker {worker}: its hub has been blocked for \d+\.\d s, here:", head)
     where, requests = rest.split("  requests in progress: 3\n")
     assert "pause(0.02)" in where
     found = set(re.findall(r"^    GET (.*), [\d.]+ s old(?:, waits for (.*))?$", requests, re.M))
@@ -115,7 +121,7 @@ def test_an_arbiter_stands_for_its_workers() -> None:
             "two texts",
         )
         for worker in running.workers():
-            assert f"worker {worker}: 0 greenlets serve requests" in shown
+            assert f"worker {worker}: requests in progress: 0, " in shown
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from greenline.ops.findings import findings
 from greenline.ops.states import (
     BlockedState,
     PoolState,
+    RouteState,
     SlotsState,
     State,
     WorkerState,
@@ -15,7 +16,8 @@ from greenline.telemetry.reports import HubState
 
 WORKER = WorkerState(
     pid=11, lag_s=0.001, is_blocked=False, connections=10, connections_max=1000, in_progress=4,
-    waiting=0, limit=16, memory_bytes=50_000_000, cpu=0.2, pools={}, slots={},
+    waiting=0, max_waiting=0, limit=16, memory_bytes=50_000_000, cpu=0.2, queued=0.01, pools={},
+    slots={},
 )  # fmt: skip
 WELL = State(
     time=0.0, version="1", findings=[], rate=100.0,
@@ -25,6 +27,7 @@ WELL = State(
     plans={},
 )  # fmt: skip
 STACK = [("/srv/shop/views.py", 7, "report")]
+ROUTE = RouteState("/orders", 10.0, 0.3, 0.1, 0.2, {"postgres": 0.08, "application": 0.02})
 
 
 def worker(**changes: object) -> dict[str, object]:
@@ -40,27 +43,42 @@ def test_a_service_that_does_its_work_has_none() -> None:
     ("changes", "begin"),
     [
         ({"workers": []}, "No worker runs"),
-        ({"blocked": [BlockedState(11, 3.21, HubState(0.0, [], STACK))]},
+        ({"blocked": [BlockedState(11, 3.21, "views.report", HubState(0.0, [], STACK))]},
          "The hub of worker 11 has been blocked for 3.2 s in views.report: no other request"),
-        ({"blocked": [BlockedState(11, 3.21, None)]},
-         "The hub of worker 11 has been blocked for 3.2 s: no other request"),
+        ({"blocked": [BlockedState(11, 3.21, "", None)]},
+         "The hub of worker 11 has not run for 3.2 s: it waits for a processor, or code"),
         ({"rates": {**WELL.rates, "refused": 7.0, "failed": 7.0}},
-         "7.0 requests a second are refused with 503: there is an overload"),
-        ({"rates": {**WELL.rates, "failed": 2.5}}, "2.5 requests a second fail with 5xx"),
+         "7.0 requests a second are refused with 503: more come than are answered. More"),
+        ({"rates": {**WELL.rates, "refused": 7.0, "failed": 7.0}, **worker(max_waiting=5)},
+         "7.0 requests a second are refused with 503: more come than are answered. "
+         "GREENLINE_MAX_WAITING lets 5 wait in a worker."),
+        ({"rates": {**WELL.rates, "failed": 2.5}}, "2.5 requests a second fail with 5xx: the log"),
+        ({"rates": {**WELL.rates, "failed": 2.5}, "routes": [ROUTE]},
+         "2.5 requests a second fail with 5xx, most of /orders: the log"),
         (worker(connections=950), "950 of 1000 connections of clients are in use: raise"),
         ({"pools": {"postgres": PoolState(4, 4, 0, 9)}},
-         "9 requests wait for a connection of 'postgres', 4 of 4 are in use: the database"),
-        ({"pools": {"mongodb": PoolState(0, 4, 0, 9)}},
-         "9 requests wait for a connection of 'mongodb', 4 are in use: the database"),
+         "9 requests wait for a connection of 'postgres': the database is the limit"),
+        ({"pools": {"postgres": PoolState(4, 3, 0, 9)},
+          **worker(pools={"postgres": PoolState(2, 2, 0, 9)})},
+         "9 requests wait for a connection of 'postgres', 9 of them in worker 11, which has 2 of "
+         "2: the database is the limit"),
+        ({"pools": {"postgres": PoolState(4, 4, 0, 9)}, "routes": [ROUTE],
+          "slots": {"postgres": SlotsState(40, 5, 0, 0)}},
+         "9 requests wait for a connection of 'postgres': the database is the limit, or "
+         "connections are held for longer than their statements, or the pool is too small. 35 "
+         "slots of the host are free: a larger pool may help. Most of the time goes into "
+         "/orders, there into 'postgres'."),
         ({"slots": {"postgres": SlotsState(40, 40, 0, 2)}},
          "All 40 slots of the host for 'postgres' are held, and 2 processes wait for one"),
         (worker(waiting=5, in_progress=16),
-         "5 requests wait for their turn: 16 are in progress of 16."),
+         "5 requests wait for their turn, 5 of them in worker 11, which works on 16 of 16."),
         (worker(cpu=0.97), "1 of 1 workers use a whole processor: more workers"),
+        (worker(queued=0.6), "Worker 11 waits for a processor for 60% of the time: fewer workers"),
         (worker(lag_s=0.25), "The hub of worker 11 is 250 ms late."),
     ],
-    ids=["no worker", "blocked", "blocked without a stack", "refused", "failed", "connections",
-         "a pool", "a pool without a size", "slots", "turns", "processor", "late"],
+    ids=["no worker", "blocked", "blocked without a stack", "refused", "a short queue", "failed",
+         "a route fails", "connections", "a pool", "a pool of a worker", "a small pool", "slots",
+         "turns", "processor", "neighbours", "late"],
 )  # fmt: skip
 def test_what_is_wrong_or_limits_is_named(changes: dict[str, object], begin: str) -> None:
     """In one sentence for each, and the others stay away."""
@@ -72,7 +90,7 @@ def test_what_is_wrong_or_limits_is_named(changes: dict[str, object], begin: str
 def test_the_gravest_comes_first() -> None:
     """A blocked hub makes requests wait: their wait is named after it."""
     both = {
-        "blocked": [BlockedState(11, 3.0, None)],
+        "blocked": [BlockedState(11, 3.0, "views.report", None)],
         "workers": [msgspec.structs.replace(WORKER, waiting=5, is_blocked=True, lag_s=3.0)],
     }
     first, second = findings(msgspec.structs.replace(WELL, **both))
