@@ -116,9 +116,10 @@ def _waits_in(worker: WorkerState, name: str) -> int:
 
 
 def _most(state: State) -> str:
-    """Name the route that takes the most time of all, and the largest part of that."""
+    """Name the route that takes the most time of all, and the largest part of that but a queue."""
     route = max(state.routes, key=lambda each: each.rate * sum(each.parts_s.values()), default=None)
-    if route is None or not route.parts_s or route.route == "-":
+    parts_s = {} if route is None else {**route.parts_s, "queued": 0.0}
+    if route is None or not any(parts_s.values()) or route.route == "-":
         return ""
-    part = max(route.parts_s, key=lambda name: route.parts_s[name])
+    part = max(parts_s, key=lambda name: parts_s[name])
     return f" Most of the time goes into {route.route}, there into '{part}'."
