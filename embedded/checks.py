@@ -9,6 +9,7 @@ Ask, before anything starts, whether what the person gave us can be used.
 import os
 import re
 import socket
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -59,14 +60,24 @@ def port() -> int:
     return int(text)
 
 
-def metrics_port() -> int:
-    """Return ``METRICS_PORT``, or another one if a process listens there."""
+def metrics_port() -> tuple[int, socket.socket]:
+    """
+    Return ``METRICS_PORT``, or another one if a process listens there or another run has it.
+
+    Also returns a socket that keeps other runs from it, which have seconds until they listen.
+    """
     for number in (METRICS_PORT, 0):
+        claim = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", number))
             probe.listen()
-            return int(probe.getsockname()[1])
+            found = int(probe.getsockname()[1])
+            if sys.platform == "linux":
+                # A name without a file, which one process may have, until it ends.
+                claim.bind(f"\0greenline-metrics-{found}")
+            return found, claim
+        claim.close()
     raise ConfigError("GREENLINE_OPS_BIND: no port is free")
 
 

@@ -69,7 +69,8 @@ class Serve:
         self.port = checks.port()
         self.env["PORT"] = str(self.port)
         if not self.env.get(OPS_BIND.name, "").strip():
-            self.env[OPS_BIND.name] = f"127.0.0.1:{checks.metrics_port()}"
+            port, self._claim = checks.metrics_port()
+            self.env[OPS_BIND.name] = f"127.0.0.1:{port}"
         self.have_postgres()
         self.have_mongo()
         self.prepare_databases()

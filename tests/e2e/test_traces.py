@@ -34,6 +34,10 @@ def of_request(receiver: Receiver, trace: str, count: int) -> list[Span]:
     )
 
 
+def _has_requests(receiver: Receiver, count: int) -> bool:
+    return len([each for each in receiver.spans if each.kind == SERVER]) >= count
+
+
 @pytest.mark.parametrize(
     ("pooled", "workers", "count"), [("", 1, 40), ("1", 4, 200)], ids=["alone", "pooled"]
 )
@@ -55,7 +59,9 @@ def test_each_request_is_a_tree(
             with ThreadPoolExecutor(count) as clients:
                 assert set(clients.map(ask, range(count))) == {200}, running.log
             pids = set(running.workers())
-        traces = receiver.by_trace()  # the stop has sent all
+            # Before the stop, which has seconds to send. The span of a request is its last one.
+            wait_until(lambda: _has_requests(receiver, count), "the spans")
+        traces = receiver.by_trace()
         processes = set()
         for number, (trace, parent) in enumerate(asked):
             (request,) = [each for each in traces[trace] if each.kind == SERVER]
@@ -140,6 +146,7 @@ def test_a_fork_in_a_request(
             paths = ["/forks/os", "/forks/subprocess", "/books/1"] * 10
             assert {each.status for each in clients.map(running.get, paths)} == {200}, running.log
             assert "started before the standard library was patched" not in running.log
+            wait_until(lambda: _has_requests(receiver, len(paths)), "the spans")
         for name in ("GET /forks/<how>", "GET /books/<int:number>"):
             found = receiver.named(name)
             assert len(found) == {"GET /forks/<how>": 20}.get(name, 10)
