@@ -289,9 +289,11 @@ def test_a_terminal_shows_a_short_log_and_the_banner_last(used: Path) -> None:
         assert re.search(r"^  \x1b\[1mKEY=gl_[\w-]+\x1b\[0m$", banner, re.MULTILINE)
         page = f"http://127.0.0.1:{run.port}/"
         assert f"open \x1b[1m{page}\x1b[0m\n" in banner
-        # One page to open, and then the commands.
+        # One page to open, then the commands, and then the page that shows what they do.
         assert banner.index("KEY=") < banner.index(page) < banner.index("curl ")
-        assert re.findall(r"http://\S+/(?=[\s\x1b]|$)", banner) == [page]
+        first, live = re.findall(r"http://\S+/(?=[\s\x1b]|$)", banner)
+        assert first == page
+        assert banner.index("curl ") < banner.index(live)
         assert 'href="docs"' in _shell(f"curl -sS {page}")
 
 
