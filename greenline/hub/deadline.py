@@ -241,7 +241,7 @@ class _Spending:
         took_s = now - self._started
         if (spent := self._spent_s) is not None:
             if took_s >= lateness.MIN_WAIT_S:
-                late_s = lateness.within(self._started, now)
+                late_s = lateness.at_end_of(self._started, now)
                 if late_s > 0:
                     spent[HUB] = spent.get(HUB, 0.0) + late_s
                     took_s -= late_s

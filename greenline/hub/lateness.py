@@ -10,16 +10,24 @@ from math import inf
 
 MIN_S = 0.005  # a shorter one is not noted
 MIN_WAIT_S = 0.05  # of a shorter wait nothing is subtracted
+ROUND_S = 0.03  # in which the loop lets go on what could go on when it was late
 
-noted: deque[tuple[float, float]] = deque(maxlen=256)  # when it ended, monotonic, and its seconds
+noted: deque[tuple[float, float]] = deque(maxlen=1)  # when it ended, monotonic, and its seconds
 due_s = inf  # when the watchdog's next beat is due, monotonic; never without a watchdog
 
 
-def within(begun_s: float, now_s: float) -> float:
-    """Return the seconds between two times, monotonic, in which the hub was late."""
+def at_end_of(begun_s: float, now_s: float) -> float:
+    """
+    Return for how many seconds the hub was late at the end of a wait, which may have ended earlier.
+
+    A block in the middle of a wait is none of these: the answer came later.
+
+    :param begun_s: when the wait began, monotonic, float.
+    :param now_s: when it ended, float.
+    """
     late_s = max(now_s - max(due_s, begun_s), 0.0)  # not noted yet
-    for ended_s, each_s in reversed(noted):
-        if ended_s <= begun_s:
-            break
-        late_s += min(each_s, ended_s - begun_s)
+    if noted:
+        ended_s, each_s = noted[-1]
+        if now_s - ended_s <= ROUND_S:
+            late_s += max(min(each_s, ended_s - begun_s), 0.0)
     return min(late_s, now_s - begun_s)

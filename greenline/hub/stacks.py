@@ -18,7 +18,7 @@ from greenlet import getcurrent, greenlet
 
 from greenline.hub.deadline import WAITS_FOR, environ_of
 from greenline.hub.handlers import Handler
-from greenline.telemetry.access_log import path_of, route
+from greenline.telemetry.access_log import path_of, printable, route
 from greenline.telemetry.reports import Frame, GreenletState, RequestState, Stacks
 
 MAX_FRAMES = 60  # of a greenlet: the innermost ones
@@ -90,7 +90,7 @@ def request_state(environ: Mapping[str, Any], age_s: float | None) -> RequestSta
     waits_for = environ.get(WAITS_FOR) or ""
     return RequestState(
         environ.get("REQUEST_METHOD", "-"),
-        path_of(environ),
+        printable(path_of(environ)),
         route(environ),
         age_s,
         SPENDING.get(waits_for, waits_for),
@@ -111,7 +111,8 @@ def describe(
         that waits for admission; otherwise a handler has it, or there is none.
     """
     found: list[GreenletState] = []
-    idle = left_out = 0
+    numbers: dict[tuple[Frame, ...], int] = {}  # of the stacks
+    left_out = 0
     current = getcurrent()
     root = _root(current)
     for each in (*_permanent, *_greenlets()):
@@ -120,7 +121,6 @@ def describe(
         environ = clients.get(each) or environ_of(each)
         has_work = each.work is not None if isinstance(each, Handler) else each not in clients
         if not has_work and clients.get(each) is None:
-            idle += 1
             continue
         if len(found) >= MAX_GREENLETS:
             left_out += 1
@@ -130,8 +130,9 @@ def describe(
         if environ is not None:
             request = request_state(environ, ages_s.get(id(environ)))
         waits_for = wait_of(stack) or ("" if request is None else request.waits_for)
-        found.append(GreenletState(request, stack, waits_for))
-    return Stacks(pid, found, idle, left_out)
+        number = numbers.setdefault(tuple(stack), len(numbers))
+        found.append(GreenletState(request, number, waits_for))
+    return Stacks(pid, found, [list(each) for each in numbers], left_out)
 
 
 def wait_of(stack: list[Frame]) -> str:

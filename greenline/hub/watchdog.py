@@ -172,7 +172,8 @@ class Watchdog:
 
     def _start_thread(self) -> None:
         sleep, all_threads = get_original("time", "sleep"), True
-        arguments = (self._timer, sleep, (self._fd, all_threads))
+        # The bound methods are made here: in the thread, a garbage collection could begin.
+        arguments = (self._timer, sleep, (self._fd, all_threads), (self._head, self._show))
         get_original("_thread", "start_new_thread")(self._watch, arguments)
 
     def _beat(self) -> None:
@@ -235,21 +236,21 @@ class Watchdog:
         except RuntimeError as error:  # no thread can start now: _beat() tries again
             self._failure = str(error)
 
-    def _watch(self, timer: Any, sleep: Any, arguments: tuple[int, bool]) -> None:
+    def _watch(self, timer: Any, sleep: Any, arguments: tuple[int, bool], calls: Any) -> None:
         """Run in the native thread until the watch is stopped or another one begins."""
         try:
-            self._record(timer, sleep, arguments)
+            self._record(timer, sleep, arguments, calls)
             os.close(arguments[0])
         except BaseException:
             self._failure = traceback.format_exc()
 
-    def _record(self, timer: Any, sleep: Any, arguments: tuple[int, bool]) -> None:
+    def _record(self, timer: Any, sleep: Any, arguments: tuple[int, bool], calls: Any) -> None:
         # This loop makes no object that the garbage collector tracks, so that it begins no
         # collection: that would run the destructors of the hub's objects in this thread.
         dump = faulthandler.dump_traceback
         fd, _ = arguments  # one tuple for all records
         notes = self._notes
-        head, show = self._head, self._show
+        head, show = calls
         recorded_bytes = 0
         recorded_s = 0.0  # the beat before the last record
         reported_s = 0.0  # the beat before the last report on stderr
@@ -306,7 +307,9 @@ class Watchdog:
         """Report the last record."""
         size = os.lseek(self._fd, 0, os.SEEK_CUR) - self._shown_from
         sections = _sections(os.pread(self._fd, size, self._shown_from), self._thread)
-        self._on_stuck(self._notes[-NUMBERS], stack_of(sections[-1]) if sections else [])
+        stack = stack_of(sections[-1]) if sections else []
+        if stack and (stack[-1][0], stack[-1][2]) != HUB:  # else it has just begun to run again
+            self._on_stuck(self._notes[-NUMBERS], stack)
 
     def _forget(self, fd: int) -> None:
         """Delete the records of blocks that have ended."""

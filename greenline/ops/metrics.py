@@ -24,7 +24,7 @@ from prometheus_client.utils import floatToGoString
 
 from greenline import __version__, settings
 from greenline.ops.values import lag_s, pool_names, process_of
-from greenline.telemetry.counters import SLOTS, Histogram, Key, Reader
+from greenline.telemetry.counters import OF_ONE, SLOTS, Histogram, Key, Reader
 from greenline.telemetry.histograms import BUCKETS, cumulative
 from greenline.telemetry.reports import ReportReader, RequestReport
 from greenline.telemetry.request_counts import by_route
@@ -90,6 +90,7 @@ class Metrics(Collector):
         self._reader = reader
         self._reports = reports
         self._build = _build()
+        self._configured = 0  # the last known, while no worker runs
 
     def collect(self) -> Iterator[Metric]:
         """Read all counts, and yield the metrics."""
@@ -158,7 +159,13 @@ class Metrics(Collector):
             if (process := process_of(values.get(("worker", "pid"), 0))) is not None:
                 memory.add_metric(labels, process.memory_bytes)
                 cpu.add_metric(labels, process.cpu_s)
+        found = [values.get((OF_ONE, "configured"), 0) for values in running.values()]
+        self._configured = max(found, default=0) or self._configured
         yield GaugeMetricFamily("greenline_workers", "Workers that run.", value=len(running))
+        yield GaugeMetricFamily(
+            "greenline_workers_configured", "The workers of gunicorn's settings.",
+            value=self._configured,
+        )  # fmt: skip
         yield from (lag, memory, cpu)
 
 

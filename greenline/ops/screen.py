@@ -59,7 +59,8 @@ def _verdict(state: State) -> RenderableType:
     time = datetime.fromtimestamp(state.time).strftime("%H:%M:%S")
     title = f"Greenline {state.version}, {len(state.workers)} workers, {time}"
     if state.findings:
-        return Panel("\n".join(f"- {each}" for each in state.findings), title=title, style="red")
+        text = Text("\n".join(f"- {each}" for each in state.findings))
+        return Panel(text, title=title, style="red")
     healthy = "Healthy: nothing waits, nothing fails, and no hub is late."
     return Panel(healthy, title=title, style="green")
 
@@ -109,7 +110,7 @@ def _pools(state: State) -> RenderableType:
         held = () if slots is None else (
             f"{slots.held} / {slots.capacity}", str(slots.orphans), str(slots.wanted),
         )  # fmt: skip
-        table.add_row(name, f"{pool.active}{of}", str(pool.idle), str(pool.waiting), *held)
+        table.add_row(Text(name), f"{pool.active}{of}", str(pool.idle), str(pool.waiting), *held)
     return table
 
 

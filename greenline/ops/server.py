@@ -79,6 +79,7 @@ class Handler(BaseHTTPRequestHandler):
         if token is None:
             return True
         kind, _, given = self.headers.get("Authorization", "").partition(" ")
+        kind = kind.capitalize()
         if kind == "Basic":  # a browser asks for a name and a password
             with suppress(ValueError):
                 given = b64decode(given).decode("utf-8", "replace").partition(":")[2]

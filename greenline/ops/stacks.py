@@ -84,16 +84,19 @@ def _blocks(reports: ReportReader, pid: int) -> Iterator[str]:
 
 def _answered(found: Stacks) -> Iterator[str]:
     serving = sum(each.request is not None for each in found.greenlets)
-    others = [each for each in found.greenlets if each.request is None and _own_frames(each.stack)]
+    stacks = found.stacks
+    others = [
+        each for each in found.greenlets if each.request is None and _own_frames(stacks[each.stack])
+    ]
     more = f", left out: {found.left_out}" * bool(found.left_out)
     yield (
         f"worker {found.worker}: requests in progress: {serving}, other greenlets of the "
         f"application: {len(others)}{more}"
     )
-    places: dict[tuple[Frame, ...], list[GreenletState]] = defaultdict(list)
+    places: dict[int, list[GreenletState]] = defaultdict(list)
     for each in found.greenlets:
         if each.request is not None or each in others:
-            places[tuple(each.stack)].append(each)
+            places[each.stack].append(each)
     # Requests first, and where most are.
     order = sorted(
         places.values(), key=lambda here: (here[0].request is not None, len(here)), reverse=True
@@ -113,7 +116,8 @@ def _answered(found: Stacks) -> Iterator[str]:
                 yield f"  and {len(requests) - MAX_LISTED} more"
         else:
             yield f"  {len(here)} in the background{_waits(waits_for)}"
-        yield from _frames(_own_frames(here[0].stack) or here[0].stack)
+        stack = stacks[here[0].stack]
+        yield from _frames(_own_frames(stack) or stack)
 
 
 def _own_frames(stack: Sequence[Frame]) -> Sequence[Frame]:

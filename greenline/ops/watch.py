@@ -139,7 +139,7 @@ class Watch:
             workers=workers,
             pools=_pools(now.totals, slots),
             slots=slots,
-            routes=routes[:MAX_ROUTES],
+            routes=routes,
             blocked=[
                 _blocked(_pid(running[row]), seconds, self.reports.hub(row))
                 for row in running
@@ -149,7 +149,8 @@ class Watch:
             blocks=[each for each in events if isinstance(each, BlockReport)][:MAX_BLOCKS],
             plans=plans,
         )
-        state.findings = findings(state)
+        state.findings = findings(state)  # of all routes
+        del state.routes[MAX_ROUTES:]
         return state
 
     def _worker(self, row: int, values: Mapping[Key, int]) -> WorkerState:

@@ -12,12 +12,14 @@ import os
 import select
 from collections.abc import Mapping
 from time import gmtime, strftime, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from greenline.telemetry.log_writer import LineWriter
 from greenline.telemetry.traceparent import trace_id
+
+if TYPE_CHECKING:  # it has gevent, and the process of /metrics has not
+    from greenline.telemetry.log_writer import LineWriter
 
 NAME = "gunicorn.access"  # gunicorn's logger for these lines
 REQUEST_ID = "greenline.request_id"  # in the environ
@@ -79,7 +81,7 @@ class AccessLog:
     :param writer: writes the lines without blocking the hub.
     """
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, writer: "LineWriter") -> None:
         self._write = writer.write
         self._encoder = msgspec.json.Encoder()
         self._second, self._date = 0, ""
@@ -141,6 +143,11 @@ def path_of(environ: Mapping[str, Any]) -> str:
     return path if path.isascii() else path.encode("latin-1").decode("utf-8", "replace")
 
 
+def printable(text: str) -> str:
+    """Return *text* for a line or a terminal: a client's line ends and escapes are written out."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
 def request_id_of(environ: Mapping[str, Any]) -> str:
     """Return the id that the application or the client has given a request, ``-`` without one."""
     found: str = environ.get(REQUEST_ID) or environ.get("HTTP_X_REQUEST_ID", "-")
@@ -182,7 +189,7 @@ class LineHandler(logging.Handler):
     :param writer: writes the lines without blocking the hub.
     """
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, writer: "LineWriter") -> None:
         super().__init__()
         self._writer = writer
 

@@ -38,6 +38,7 @@ KEY_BYTES = ENTRY_BYTES - KIND - 1
 COUNT, VALUE = ord("c"), ord("v")
 OTHER = "other"
 OF_ONE = "worker"  # the name of values that are not summed
+OF_HOST = {"capacity", "held_by_all", "free", "wanting"}  # of slots: each worker has the same
 SLOTS = "slots "  # the name of a host's slot table begins with it; the pool's name follows
 # A histogram: a key as in an entry, the sum of the durations, float seconds, and the count of each
 # bucket.
@@ -119,7 +120,9 @@ class Reader:
                     is_held = self._is_held(row)
                 is_counted = kind == COUNT or (is_held and key[0] != OF_ONE)
                 if kind in kinds and is_counted:
-                    sums[key] = sums.get(key, 0) + self._cells[cell]
+                    number, before = self._cells[cell], sums.get(key, 0)
+                    is_of_host = key[-1] in OF_HOST and str(key[0]).startswith(SLOTS)
+                    sums[key] = max(before, number) if is_of_host else before + number
             if cell is None:
                 break  # rows are taken in order, so the following ones are empty, too
         return sums

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from greenline.telemetry import access_log, console
-from greenline.telemetry.log_writer import piece_bytes
+from greenline.telemetry.pieces import piece_bytes
 
 STANDARD = 1, 2  # the descriptors
 Environ = Callable[[], dict[str, Any] | None]

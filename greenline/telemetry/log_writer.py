@@ -8,15 +8,15 @@ workers and the process that started them share, and a file on a slow disk block
 import fcntl
 import os
 import select
-import stat
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
 from gevent.monkey import get_original
 
+from greenline.telemetry.pieces import piece_bytes
+
 GATHER_S = 0.05  # a write for each line would cost more than the line
-FILE_BYTES = 32_768  # what a unix socket, such as that of journald, takes in one piece
 
 
 class LineWriter:
@@ -158,13 +158,6 @@ class LineWriter:
             except OSError:
                 return False
         return True
-
-
-def piece_bytes(fd: int) -> int:
-    """Return how many bytes a descriptor takes in one piece, whatever other processes write."""
-    # Lines of several processes must not be mixed. A pipe takes up to PIPE_BUF bytes in one piece,
-    # a file opened for appending any number.
-    return select.PIPE_BUF if stat.S_ISFIFO(os.fstat(fd).st_mode) else FILE_BYTES
 
 
 def open_log(path: str | int) -> int:

@@ -28,6 +28,7 @@ TABLES_START = 64
 ASKED, BEAT_US = 0, 1  # cells: how often stacks were asked for, and when the hub last ran
 MAX_EVENTS_A_S = 20  # of a worker; in a storm of errors the others are left out
 STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+NOT_RUNNING = -1
 SHORT = 200  # characters of each text of a request
 
 Frame = tuple[str, int, str]  # file, line and function
@@ -100,12 +101,12 @@ class GreenletState(msgspec.Struct):
     A greenlet that waits.
 
     :param request: the request that it serves; None: it serves none.
-    :param stack: where it waits, the outermost frame first.
+    :param stack: the number of the stack where it waits, int.
     :param waits_for: str; empty if unknown.
     """
 
     request: RequestState | None
-    stack: list[Frame]
+    stack: int
     waits_for: str
 
 
@@ -115,13 +116,13 @@ class Stacks(msgspec.Struct):
 
     :param worker: the process id, int.
     :param greenlets: those that serve a request, and others that run code.
-    :param idle: of handlers without work, and of client connections, int.
+    :param stacks: each once, the outermost frame first.
     :param left_out: greenlets for which there was no room, int.
     """
 
     worker: int
     greenlets: list[GreenletState]
-    idle: int
+    stacks: list[list[Frame]]
     left_out: int = 0
 
 
@@ -159,6 +160,11 @@ class Reports:
         _clear(self._cells, self._start + TABLES_START)
         self.answered()
         _clear(self._cells, self._start + BLOCK_START)
+        self.end()
+
+    def end(self) -> None:
+        """Note that the hub does not run yet, or no more: then it is not late."""
+        self._cells[self._start // 8 + BEAT_US] = NOT_RUNNING
 
     def beat(self) -> bool:
         """Note that the hub runs; return whether the stacks of the greenlets are asked for."""
@@ -183,10 +189,12 @@ class Reports:
 
     def note_hub(self, state: HubState) -> None:
         """Note what the worker does; the native thread that finds the hub blocked calls it."""
+        # Its number is the last time that the hub was here: a block ends with the next one.
+        beat_us = int(self._cells[self._start // 8 + BEAT_US])
         while len(text := msgspec.json.encode(state)) > BLOCK_BYTES - HEAD_BYTES:
             del state.requests[len(state.requests) // 2 :]
             del state.stack[: len(state.stack) // 2]
-        self._write(self._start + BLOCK_START, int(state.since_s * 1e6), text)
+        self._write(self._start + BLOCK_START, beat_us, text)
 
     def note_tables(self, tables: dict[str, str]) -> None:
         """Note the plans of the connections, as sums by the name of the pool."""
@@ -267,14 +275,14 @@ class ReportReader:
     def late_s(self, row: int) -> float:
         """Return the seconds since the hub of a worker last ran its main loop."""
         beat_us = self._cells[(REPORTS_START + row * REPORTS_ROW_BYTES) // 8 + BEAT_US]
-        return max(monotonic() - beat_us / 1e6, 0.0) if beat_us else 0.0
+        return max(monotonic() - beat_us / 1e6, 0.0) if beat_us > 0 else 0.0
 
     def hub(self, row: int) -> HubState | None:
         """Return what a worker does whose hub is blocked; None: its hub runs, or it is unknown."""
         start = REPORTS_START + row * REPORTS_ROW_BYTES
-        state = self._read(start + BLOCK_START, HubState)
-        has_run = state is not None and self._cells[start // 8 + BEAT_US] / 1e6 > state.since_s
-        return None if has_run else state
+        number = _number(self._cells, start + BLOCK_START)
+        state: HubState | None = self._read(start + BLOCK_START, HubState)
+        return state if number == self._cells[start // 8 + BEAT_US] else None
 
     def tables(self, row: int) -> dict[str, str]:
         """Return the plans of a worker's connections, by the name of the pool."""

@@ -148,11 +148,12 @@ class RequestLog:
             self._report(environ, route, status, took_s)
 
     def _report(self, environ: Mapping[str, Any], route: str, status: int, took_s: float) -> None:
-        method, path = environ.get("REQUEST_METHOD", "-"), access_log.path_of(environ)
+        method = access_log.printable(environ.get("REQUEST_METHOD", "-"))
+        path = access_log.printable(access_log.path_of(environ))
         parts_s = dict(environ.get("greenline.spent") or {})
         if self._reports is not None:
             self._reports.note_request(
-                request_id=access_log.request_id_of(environ),
+                request_id=access_log.printable(access_log.request_id_of(environ)),
                 method=method,
                 path=path,
                 route=route,

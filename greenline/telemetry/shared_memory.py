@@ -41,6 +41,7 @@ def share() -> int:
         if form == FORM and os.fstat(int(given)).st_size == SIZE_BYTES:
             os.set_inheritable(int(given), False)
             return int(given)
+        os.close(int(given))  # of another version, which this one cannot read
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(NAME)
     else:
@@ -81,13 +82,15 @@ def open_of(pid: int) -> int | None:
         links = list(folder.iterdir())
     except FileNotFoundError:
         raise ProcessLookupError(f"there is no process {pid}") from None
+    is_other = False
     for link in links:
         with suppress(FileNotFoundError):  # closed meanwhile
             name = os.readlink(link).removeprefix("/memfd:").partition(" ")[0]
             if name == NAME:
                 return os.open(link, os.O_RDWR | os.O_CLOEXEC)
-            if name.startswith(PREFIX):
-                raise OtherForm
+            is_other |= name.startswith(PREFIX)
+    if is_other:
+        raise OtherForm
     return None
 
 

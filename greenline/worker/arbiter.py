@@ -240,4 +240,4 @@ class Reloads:
 def _send_values(reader: counters.Reader, gauge: Any) -> None:
     """Send the values of all workers to statsd."""
     for name, value in reader.values().items():
-        gauge(".".join(("greenline", *map(str, name))), value)
+        gauge(".".join(("greenline", *map(str, name))).replace(" ", "_"), value)

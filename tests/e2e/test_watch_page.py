@@ -1,5 +1,7 @@
 """The page of the ops port, in a real browser."""
 
+import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,6 +89,22 @@ def test_a_blocked_hub_is_shown_with_its_stack(
         file.touch()
         assert blocked.result().status == 200
     wait_until(lambda: "in watched_databases.until_allowed" in text(page, "blocks"), "the entry")
+
+
+def test_it_says_that_it_is_not_up_to_date(port: int, running: Service) -> None:
+    """When nothing comes any more, and until something does."""
+    (process,) = (
+        child
+        for child in running.workers()
+        if b"greenline.ops" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    with browser() as chrome:
+        chrome.get(f"http://127.0.0.1:{port}/")
+        wait_until(lambda: "workers" in text(chrome, "what"), "the first look")
+        os.kill(process, signal.SIGKILL)
+        wait_until(lambda: "No connection" in text(chrome, "verdict"), "the loss")
+        # The arbiter starts another process.
+        wait_until(lambda: "No connection" not in text(chrome, "verdict"), "the next look")
 
 
 def test_it_fits_a_phone_and_is_dark(page: webdriver.Chrome) -> None:

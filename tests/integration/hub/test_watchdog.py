@@ -251,6 +251,7 @@ def test_no_collection_begins_in_the_thread_that_watches() -> None:
     """A destructor there would touch the hub's objects from outside; and what it makes is none."""
     said = run(
         "import gc\n"
+        "while not dog._notes: in_sleep(0.02)\n"  # the thread has begun
         "gc.set_threshold(1)\n"
         "threads = set()\n"
         "ident = get_original('_thread', 'get_ident')\n"

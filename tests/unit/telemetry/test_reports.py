@@ -94,13 +94,13 @@ def test_stacks_are_answered_once_for_each_question(memory: int) -> None:
     number = reader.ask(3)
     assert reports.beat()
     assert reader.stacks(3, number) is None
-    one = GreenletState(STATE, [FRAME] * 60, "Postgres")
-    reports.answer(Stacks(11, [one] * 2_000, 7))
+    one = GreenletState(STATE, 0, "Postgres")
+    reports.answer(Stacks(11, [one] * 20_000, [[FRAME] * 60]))
     assert not reports.beat()
     found = reader.stacks(3, number)
     assert found is not None
-    assert (found.worker, found.idle) == (11, 7)
-    assert 0 < len(found.greenlets) == 2_000 - found.left_out
+    assert (found.worker, found.stacks) == (11, [[FRAME] * 60])
+    assert 2_000 < len(found.greenlets) == 20_000 - found.left_out
     assert found.greenlets[0] == one
     assert reader.stacks(3, number + 1) is None
 
@@ -110,17 +110,28 @@ def test_a_blocked_hub_is_shown_until_it_runs_again(memory: int) -> None:
     reports, reader = Reports(memory, 0, 11), ReportReader(memory)
     assert reader.late_s(0) == 0.0
     reports.beat()
-    since_s = 1e9  # later than any beat
-    reports.note_hub(HubState(since_s, [STATE] * 20_000, [FRAME]))
+    reports.note_hub(HubState(1.0, [STATE] * 20_000, [FRAME]))
     shown = reader.hub(0)
     assert shown is not None
     assert shown.stack == [FRAME]
     assert shown.requests[0] == STATE
-    reports.note_hub(HubState(0.0, [], [FRAME]))
+    reports.beat()
     assert reader.hub(0) is None
-    reports.note_hub(HubState(since_s, [], [FRAME]))
+    reports.note_hub(HubState(2.0, [], [FRAME]))
+    assert reader.hub(0) is not None
     Reports(memory, 0, 12)
     assert reader.hub(0) is None
+    assert reader.late_s(0) == 0.0
+
+
+def test_a_worker_that_boots_or_has_ended_is_not_late(memory: int) -> None:
+    """Its row may still be locked, for as long as it exits."""
+    reports, reader = Reports(memory, 0, 11), ReportReader(memory)
+    assert reader.late_s(0) == 0.0
+    reports.beat()
+    assert reader.late_s(0) > 0.0
+    reports.end()
+    assert reader.late_s(0) == 0.0
 
 
 def test_a_reader_in_the_middle_of_a_write_gets_nothing(memory: int) -> None:
