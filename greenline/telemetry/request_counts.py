@@ -23,12 +23,10 @@ class RequestCounts:
     Count the requests of one worker.
 
     :param counters: the counters of the worker.
-    :param has_durations: whether to note durations, bool.
     """
 
-    def __init__(self, counters: Counters, *, has_durations: bool) -> None:
+    def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._has_durations = has_durations
         self._count: dict[tuple[str, str, int], Callable[[], None]] = {}
         self._observe: dict[tuple[str, ...], Callable[[float], None]] = {}
         self._plain: dict[str, Callable[[float], None]] = {}  # by route
@@ -52,9 +50,7 @@ class RequestCounts:
         :param route: the rule that matched, str.
         :param took_s: seconds that it took, float.
         """
-        if not self._has_durations:
-            return
-        if not (spent_s := environ.get("greenline.spent")):
+        if "greenline.spent" not in environ:
             # By the route alone, without a call: most requests of a small application pass here.
             try:
                 self._plain[route](took_s)
@@ -64,6 +60,7 @@ class RequestCounts:
                     self._plain[route] = observe
                 observe(took_s)
             return
+        spent_s = environ["greenline.spent"]
         self._note((MIXED, route), took_s)
         for part, part_s in spent_s.items():
             self._note((PART, route, part), part_s)

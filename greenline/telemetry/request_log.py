@@ -76,13 +76,14 @@ class RequestLog:
     ) -> None:
         self._log = log
         self._counters = counters
-        self._counts = RequestCounts(counters, has_durations=has_metrics)
+        counts = RequestCounts(counters)
+        self._note = counts.note if has_metrics else None
         self._reports = reports
         self._logged_s = inf if slow_s is None else slow_s
         self._reported_s = SLOW_S if slow_s is None else slow_s
         # Called for each response before its head is sent: a worker that is killed in between has
         # counted more answers than clients have got, and never fewer.
-        self.count = self._counts.count
+        self.count = counts.count
         self._writers: list[tuple[LineWriter, str | int]] = []
         self._json: AccessLog | None = None
         # Before 25.3, gunicorn's logger has no such attribute, and its access() decides.
@@ -141,7 +142,8 @@ class RequestLog:
     ) -> None:
         if self._json is not None:
             self._json.log(environ, route, status, size_bytes, took_s)
-        self._counts.note(environ, route, took_s)
+        if self._note is not None:
+            self._note(environ, route, took_s)
         if status == DEADLINE:
             self._counters.count(("deadlines",))
         if status >= FAILED or took_s >= self._reported_s:
