@@ -64,6 +64,7 @@ def hook_libraries() -> None:
     hook_sqlalchemy()
     hook_redis()
     hook_pymongo()
+    hook_django()
     keep_running_loops()
 
 
@@ -133,6 +134,13 @@ def _pool_pymongo() -> None:
         log.warning("GREENLINE_POOL: each MongoClient has connections of its own")
     else:
         transparent.install()
+
+
+def hook_django() -> None:
+    """Note the routes of requests, once the application imports Django."""
+    from greenline.legacy import django_routes
+
+    after_import("django.core.handlers.base", lambda _: django_routes.install())
 
 
 def hook_redis() -> None:

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Timer
 from time import monotonic, sleep
 from typing import Any
 
@@ -54,6 +54,23 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = CLIENT_S
     server: "Server"
+
+    def setup(self) -> None:
+        """Begin the time that a client has: one that sends a byte now and then is slow, too."""
+        super().setup()
+        self._limit = Timer(CLIENT_S, self._cut)
+        self._limit.daemon = True
+        self._limit.start()
+
+    def finish(self) -> None:
+        """End the client's time."""
+        self._limit.cancel()
+        with suppress(OSError):
+            super().finish()
+
+    def _cut(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
         """Answer with the metrics, the page, or the state."""
@@ -107,6 +124,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.followers.release()
 
     def _follow(self) -> None:
+        self._limit.cancel()
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream")

@@ -24,7 +24,7 @@ from prometheus_client.samples import Sample
 from tests.e2e.hosting import NO_CONFIG, WORKER, accepts, hosting
 from tests.helpers.load import Load
 from tests.helpers.processes import children, lives
-from tests.helpers.support import CHECKOUT, Service, free_port, service, wait_until
+from tests.helpers.support import CHECKOUT, Service, free_port, run, service, wait_until
 
 APP = "tests.e2e.watched:app"
 RELOADS, KILLS = 10, 5
@@ -134,6 +134,22 @@ def test_what_was_asked_is_counted() -> None:
         assert (value(port, "greenline_worker_resident_memory_bytes", worker="0") or 0) > 1e7
         bind = {"name": "GREENLINE_OPS_BIND", "value": f"127.0.0.1:{port}"}
         assert value(port, "greenline_setting_info", **bind) == 1
+
+
+def test_routes_of_django_are_known(empty_database: str) -> None:
+    """As its patterns have them; what none matches is one label."""
+    given = {"DATABASE_URL": empty_database, "PYTHONPATH": str(CHECKOUT / "examples")}
+    run(["python", "examples/django_catalogue.py"], given)
+    port = free_port()
+    bind = {"GREENLINE_OPS_BIND": f"127.0.0.1:{port}"}
+    with hosting("django_catalogue:application", **given, **bind) as running:
+        wait_until(lambda: answers(port), "the metrics")
+        assert running.get("/books").status == 200
+        assert {running.get(f"/none/{number}").status for number in range(5)} == {404}
+        found = requests(port)
+    assert found["/books", "GET", "200"] == 1
+    assert found["-", "GET", "404"] >= 5  # and the probes of the start
+    assert {route for route, _, _ in found} == {"/books", "-"}
 
 
 def test_the_process_has_no_gevent() -> None:
@@ -358,6 +374,24 @@ def test_pages_that_are_left_open_keep_no_scraper_out() -> None:
         finally:
             for one in pages:
                 one.close()
+
+
+def test_a_slow_sender_is_disconnected() -> None:
+    """Also one that sends a byte each second: it may not keep its place."""
+    with watching() as (_, port), socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.settimeout(1.0)
+        begun_s = time.monotonic()
+        ended = False
+        while not ended and time.monotonic() - begun_s < 60:
+            try:
+                slow.sendall(b"G")
+                ended = slow.recv(1000) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                ended = True
+        assert ended
+        assert ask(port)[0] == 200
 
 
 def test_scrapers_that_never_read_are_disconnected() -> None:

@@ -201,7 +201,7 @@ def test_nothing_is_imported_where_it_is_off() -> None:
 
 
 def test_django_is_traced(empty_database: str) -> None:
-    """Its statements, on a pooled connection; the worker does not know its routes."""
+    """Its route, and its statements on a pooled connection."""
     (parent,) = parents(1)
     given = {"DATABASE_URL": empty_database, "PYTHONPATH": str(CHECKOUT / "examples")}
     run(["python", "examples/django_catalogue.py"], given)
@@ -212,7 +212,7 @@ def test_django_is_traced(empty_database: str) -> None:
         request, *statements = sorted(
             receiver.by_trace()[parent[0]], key=lambda each: each.start_ns
         )
-        assert (request.name, request.attributes["url.path"]) == ("GET", "/books")
+        assert (request.name, request.attributes["url.path"]) == ("GET /books", "/books")
         assert {each.parent_id for each in statements} == {request.span_id}
         texts = [each.attributes.get("db.query.text", "") for each in statements]
         assert any(each.startswith('SELECT "catalogue_book"."id"') for each in texts)
