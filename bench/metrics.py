@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,15 +39,10 @@ ARGUMENTS = (
 
 
 @contextmanager
-def scraped(url: str) -> Iterator[None]:
-    """Ask *url* every SCRAPE_S for the length of the block."""
+def beside(work: Callable[[str, threading.Event], None], url: str) -> Iterator[None]:
+    """Do *work* in a thread for the length of the block, whose end the event says."""
     is_over = threading.Event()
-
-    def scrape() -> None:
-        while not is_over.wait(SCRAPE_S):
-            urllib.request.urlopen(url, timeout=10).read()
-
-    thread = threading.Thread(target=scrape)
+    thread = threading.Thread(target=work, args=(url, is_over))
     thread.start()
     try:
         yield
@@ -56,23 +51,17 @@ def scraped(url: str) -> Iterator[None]:
         thread.join()
 
 
-@contextmanager
-def followed(url: str) -> Iterator[None]:
-    """Read the events at *url* for the length of the block."""
-    is_over = threading.Event()
+def scrape(url: str, is_over: threading.Event) -> None:
+    """Ask *url* every SCRAPE_S."""
+    while not is_over.wait(SCRAPE_S):
+        urllib.request.urlopen(url, timeout=10).read()
 
-    def follow() -> None:
-        with urllib.request.urlopen(url, timeout=10) as events:
-            while not is_over.is_set():
-                events.readline()
 
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+def follow(url: str, is_over: threading.Event) -> None:
+    """Read the events at *url*."""
+    with urllib.request.urlopen(url, timeout=10) as events:
+        while not is_over.is_set():
+            events.readline()
 
 
 def page_cpu_s(server: Gunicorn) -> float:
@@ -98,9 +87,9 @@ def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
                 server = Gunicorn(ARGUMENTS, ready="/", env=env, log=log)
                 servers.append((who, stack.enter_context(server)))
                 if who == report.OURS:
-                    stack.enter_context(scraped(f"http://127.0.0.1:{port}/metrics"))
+                    stack.enter_context(beside(scrape, f"http://127.0.0.1:{port}/metrics"))
                 elif who == PAGE:
-                    stack.enter_context(followed(f"http://127.0.0.1:{port}/events"))
+                    stack.enter_context(beside(follow, f"http://127.0.0.1:{port}/events"))
         for _, server in servers:
             wrk.run(server.url, CLIENTS[0], WARM_S)
         for clients in CLIENTS:

@@ -5,14 +5,13 @@ The watchdog notes it. A wait for a database that ends while the hub is blocked,
 processor, takes until the hub runs again; that part of it is not the database's.
 """
 
-from collections import deque
 from math import inf
 
 MIN_S = 0.005  # a shorter one is not noted
 MIN_WAIT_S = 0.05  # of a shorter wait nothing is subtracted
 ROUND_S = 0.03  # in which the loop lets go on what could go on when it was late
 
-noted: deque[tuple[float, float]] = deque(maxlen=1)  # when it ended, monotonic, and its seconds
+last = -inf, 0.0  # when it was late for the last time: until when, monotonic, and its seconds
 due_s = inf  # when the watchdog's next beat is due, monotonic; never without a watchdog
 
 
@@ -26,8 +25,7 @@ def at_end_of(begun_s: float, now_s: float) -> float:
     :param now_s: when it ended, float.
     """
     late_s = max(now_s - max(due_s, begun_s), 0.0)  # not noted yet
-    if noted:
-        ended_s, each_s = noted[-1]
-        if now_s - ended_s <= ROUND_S:
-            late_s += max(min(each_s, ended_s - begun_s), 0.0)
+    ended_s, last_s = last
+    if now_s - ended_s <= ROUND_S:
+        late_s += max(min(last_s, ended_s - begun_s), 0.0)
     return min(late_s, now_s - begun_s)

@@ -93,8 +93,8 @@ class Watchdog:
         None where it knows none. Default: None.
     :param on_logged: called in the hub with the stack of each block that is logged with one, and
         its seconds. Default: do nothing.
-    :param on_stuck: called in the native thread while the hub is blocked, with the time of the last
-        beat and the stack; no garbage collection begins in it. Default: do nothing.
+    :param on_stuck: called in the native thread with the stack while the hub is blocked; no garbage
+        collection begins in it. Default: do nothing.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Watchdog:
         progress: Callable[[], int] = lambda: 0,
         advise: Callable[[Stack], str | None] = lambda stack: None,
         on_logged: Callable[[Stack, float], object] = lambda stack, late_s: None,
-        on_stuck: Callable[[float, Stack], object] = lambda since_s, stack: None,
+        on_stuck: Callable[[Stack], object] = lambda stack: None,
     ) -> None:
         self._limit_s = limit_s
         self._period_s = limit_s / RECORDS
@@ -191,7 +191,7 @@ class Watchdog:
             # Not before: the thread deletes its records after a new beat.
             self._beat_s, self._queued_s = now, queued_s
             if late_s >= lateness.MIN_S:
-                lateness.noted.append((now, late_s))
+                lateness.last = now, late_s
             lateness.due_s = now + self._period_s
         if self._unlogged and now - self._logged_s >= LOG_EVERY_S:
             self._log_longest(now)
@@ -309,7 +309,7 @@ class Watchdog:
         sections = _sections(os.pread(self._fd, size, self._shown_from), self._thread)
         stack = stack_of(sections[-1]) if sections else []
         if stack and (stack[-1][0], stack[-1][2]) != HUB:  # else it has just begun to run again
-            self._on_stuck(self._notes[-NUMBERS], stack)
+            self._on_stuck(stack)
 
     def _forget(self, fd: int) -> None:
         """Delete the records of blocks that have ended."""

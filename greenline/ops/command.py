@@ -11,6 +11,7 @@ from greenline.errors import ConfigError
 from greenline.lazy import needs_extra
 from greenline.ops import sources, stacks
 from greenline.ops.watch import EVERY_S
+from greenline.telemetry import shared_memory
 
 
 @click.command()
@@ -28,11 +29,11 @@ def top(target: str | None, once: bool, as_json: bool) -> None:
     try:
         state = sources.state_of(target, settings.OPS_TOKEN.read())
         if as_json:
-            click.echo(msgspec.json.encode(state()))
-            while not once:
-                sleep(EVERY_S)
+            while True:
                 click.echo(msgspec.json.encode(state()))
-            return
+                if once:
+                    return
+                sleep(EVERY_S)
         try:
             with needs_extra("ops"):
                 from greenline.ops import screen
@@ -60,7 +61,7 @@ def show_stacks(target: str) -> None:
     """
     try:
         if target == "all":
-            found = sources.memories()
+            found = shared_memory.all_of_host()
             if not found:
                 raise ConfigError("no gunicorn with greenline.worker.GreenWorker of this user runs")
             texts = [text for memory in found for text in stacks.of_workers(memory, None)]

@@ -8,7 +8,7 @@ asked for, by prometheus_client's registry.
 import os
 import platform
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client.core import (
@@ -23,7 +23,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from greenline import __version__, settings
-from greenline.ops.values import lag_s, pool_names, process_of
+from greenline.ops.values import lag_s, pool_names, process_of, slot_names
 from greenline.telemetry.counters import OF_ONE, SLOTS, Histogram, Key, Reader
 from greenline.telemetry.histograms import BUCKETS, cumulative
 from greenline.telemetry.reports import ReportReader, RequestReport
@@ -68,13 +68,13 @@ POOL_COUNTS = (
     ("connections_errors", "connect_errors", 1, "Those that failed."),
     ("connections_lost", "lost_connections", 1, "Idle connections that were found closed."),
 )
-# Of a host's slot table: a value, its name, whether the workers' are added up, and what it is.
+# Of a host's slot table: a value, its name, and what it is.
 SLOT_VALUES = (
-    ("held", "held", True, "Slots of the workers' connections."),
-    ("orphans", "orphans", True, "Slots of killed processes, whose backends may live."),
-    ("held_by_all", "held_by_all", False, "Slots of all processes of the host."),
-    ("capacity", "capacity", False, "Slots that the host has."),
-    ("wanting", "wanted", False, "Processes that wait for a slot."),
+    ("held", "held", "Slots of the workers' connections."),
+    ("orphans", "orphans", "Slots of killed processes, whose backends may live."),
+    ("held_by_all", "held_by_all", "Slots of all processes of the host."),
+    ("capacity", "capacity", "Slots that the host has."),
+    ("wanting", "wanted", "Processes that wait for a slot."),
 )
 
 
@@ -104,9 +104,8 @@ class Metrics(Collector):
             if part in totals:
                 yield GaugeMetricFamily(f"greenline_{name}", what, value=totals[part])
         yield from _pools(totals)
-        running = self._reader.running()
-        yield from _slots(running.values())
-        yield from self._workers(running)
+        yield from _slots(totals)
+        yield from self._workers(self._reader.running())
         yield self._build
         yield _settings()
 
@@ -239,15 +238,12 @@ def _pools(totals: Mapping[Key, int]) -> Iterator[Metric]:
         yield family
 
 
-def _slots(workers: Collection[Mapping[Key, int]]) -> Iterator[Metric]:
-    pools = sorted(
-        {str(key[0]) for values in workers for key in values if str(key[0]).startswith(SLOTS)}
-    )
-    for value, name, is_sum, what in SLOT_VALUES:
+def _slots(totals: Mapping[Key, int]) -> Iterator[Metric]:
+    names = slot_names(totals)
+    for value, name, what in SLOT_VALUES:
         family = GaugeMetricFamily(f"greenline_slots_{name}", what, labels=["pool"])
-        for pool in pools:
-            found = [values[pool, value] for values in workers if (pool, value) in values]
-            family.add_metric([pool.removeprefix(SLOTS)], sum(found) if is_sum else max(found))
+        for each in names:
+            family.add_metric([each.removeprefix(SLOTS)], totals.get((each, value), 0))
         yield family
 
 

@@ -61,25 +61,20 @@ def memory_of(pid: int) -> int:
     return found
 
 
-def memories() -> list[int]:
-    """Return a descriptor for each arbiter of this host that this user may watch."""
-    return list(shared_memory.all_of_host())
-
-
 def pids_of(memory: int) -> list[int]:
     """Return the process ids of the workers that share a memory."""
     return [values[OF_ONE, "pid"] for values in Watch(memory).running().values()]
 
 
 def _only_memory() -> int:
-    found = memories()
+    found = shared_memory.all_of_host()
     if not found:
         raise ConfigError(
             "no gunicorn with greenline.worker.GreenWorker of this user runs on this host: give "
             "the URL of one with GREENLINE_OPS_BIND, such as http://127.0.0.1:9191"
         )
     if len(found) > 1:
-        pids = ", ".join(str(pids_of(each)[0]) for each in found if pids_of(each))
+        pids = ", ".join(str(pids[0]) for pids in map(pids_of, found) if pids)
         raise ConfigError(f"several run on this host: give the process id of a worker: {pids}")
     return found[0]
 

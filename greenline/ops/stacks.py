@@ -42,11 +42,12 @@ def of_workers(memory: int, pid: int | None) -> list[str]:
     # All are asked before the first answer is waited for.
     asked = {row: watch.reports.ask(row) for row, one in rows.items() if pid in (None, one)}
     until = monotonic() + ANSWER_S
+    texts = [[*_worker(watch.reports, row, rows[row], asked[row], until)] for row in asked]
+    blocks = [each for each in watch.reports.events() if isinstance(each, BlockReport)]
     return [
-        "\n".join([*_worker(watch.reports, row, rows[row], asked[row], until),
-                   *_blocks(watch.reports, rows[row])])
-        for row in asked
-    ]  # fmt: skip
+        "\n".join([*text, *_blocks(blocks, rows[row])])
+        for row, text in zip(asked, texts, strict=True)
+    ]
 
 
 def _worker(reports: ReportReader, row: int, pid: int, number: int, until: float) -> Iterator[str]:
@@ -71,9 +72,8 @@ def _blocked(pid: int, seconds: float, hub: HubState) -> Iterator[str]:
         yield f"    {_request(request)}{_waits(request.waits_for)}"
 
 
-def _blocks(reports: ReportReader, pid: int) -> Iterator[str]:
-    """Name the last blocks of a worker that are in the log."""
-    blocks = [each for each in reports.events() if isinstance(each, BlockReport)]
+def _blocks(blocks: Sequence[BlockReport], pid: int) -> Iterator[str]:
+    """Name the last ones of a worker."""
     mine = [each for each in blocks if each.worker == pid][:MAX_BLOCKS]
     if mine:
         yield ""
@@ -83,20 +83,18 @@ def _blocks(reports: ReportReader, pid: int) -> Iterator[str]:
 
 
 def _answered(found: Stacks) -> Iterator[str]:
-    serving = sum(each.request is not None for each in found.greenlets)
-    stacks = found.stacks
-    others = [
-        each for each in found.greenlets if each.request is None and _own_frames(stacks[each.stack])
-    ]
+    # Those of the runtime itself have no frame of the application.
+    own = [bool(_own_frames(stack)) for stack in found.stacks]
+    serving = [each for each in found.greenlets if each.request is not None]
+    others = [each for each in found.greenlets if each.request is None and own[each.stack]]
     more = f", left out: {found.left_out}" * bool(found.left_out)
     yield (
-        f"worker {found.worker}: requests in progress: {serving}, other greenlets of the "
+        f"worker {found.worker}: requests in progress: {len(serving)}, other greenlets of the "
         f"application: {len(others)}{more}"
     )
     places: dict[int, list[GreenletState]] = defaultdict(list)
-    for each in found.greenlets:
-        if each.request is not None or each in others:
-            places[each.stack].append(each)
+    for each in (*serving, *others):
+        places[each.stack].append(each)
     # Requests first, and where most are.
     order = sorted(
         places.values(), key=lambda here: (here[0].request is not None, len(here)), reverse=True
@@ -116,7 +114,7 @@ def _answered(found: Stacks) -> Iterator[str]:
                 yield f"  and {len(requests) - MAX_LISTED} more"
         else:
             yield f"  {len(here)} in the background{_waits(waits_for)}"
-        stack = stacks[here[0].stack]
+        stack = found.stacks[here[0].stack]
         yield from _frames(_own_frames(stack) or stack)
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from greenline.telemetry.counters import OF_ONE, Key
+from greenline.telemetry.counters import OF_ONE, SLOTS, Key
 from greenline.telemetry.reports import ReportReader
 
 TICK_S = 0.1  # in which the hub runs its main loop, if it can
@@ -60,3 +60,8 @@ def pool_names(values: Iterable[Key]) -> list[str]:
     """Return the names of the pools that have *values*."""
     # Each pool has a size.
     return sorted({str(name) for name, *what in values if what == ["size"]} - PARTS)
+
+
+def slot_names(values: Iterable[Key]) -> list[str]:
+    """Return the names of the slot tables that have *values*."""
+    return sorted({str(name) for name, *_ in values if str(name).startswith(SLOTS)})

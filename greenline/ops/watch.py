@@ -23,7 +23,7 @@ from greenline.ops.states import (
     State,
     WorkerState,
 )
-from greenline.ops.values import BLOCKED_S, Process, lag_s, pool_names, process_of
+from greenline.ops.values import BLOCKED_S, Process, lag_s, pool_names, process_of, slot_names
 from greenline.telemetry.counters import OF_ONE, SLOTS, Histogram, Key, Reader
 from greenline.telemetry.histograms import BUCKETS, quantile
 from greenline.telemetry.reports import (
@@ -50,6 +50,7 @@ class Look(NamedTuple):
 
     :param at_s: monotonic seconds, float.
     :param totals: the counts and values of all workers.
+    :param running: the values of each worker, by the number of its row.
     :param durations: by the labels of the route.
     :param parts: durations by route and part.
     :param processes: what the kernel says about each worker, by its process id.
@@ -57,6 +58,7 @@ class Look(NamedTuple):
 
     at_s: float
     totals: Mapping[Key, int]
+    running: Mapping[int, Mapping[Key, int]]
     durations: Mapping[tuple[str, ...], Histogram]
     parts: Mapping[tuple[str, ...], Histogram]
     processes: Mapping[int, Process]
@@ -104,14 +106,14 @@ class Watch:
         durations, parts = by_route(self.reader.histograms())
         found = {pid: process_of(pid) for pid in map(_pid, running.values())}
         processes = {pid: one for pid, one in found.items() if one is not None}
-        return Look(monotonic(), self.reader.totals(), durations, parts, processes)
+        return Look(monotonic(), self.reader.totals(), running, durations, parts, processes)
 
     def _compute(self) -> State:
         now, before, first = self._looks[-1], self._looks[-2], self._looks[0]
-        running = self.running()
+        running = now.running
         workers = [self._worker(row, values) for row, values in running.items()]
         events = self.reports.events()
-        slots = _slots(list(running.values()))
+        slots = _slots(now.totals)
         plans: dict[str, str] = {}
         for row in running:
             plans.update(self.reports.tables(row))
@@ -178,11 +180,7 @@ class Watch:
             cpu=(process.cpu_s - earlier.cpu_s) / seconds,
             queued=(process.queued_s - earlier.queued_s) / seconds,
             pools=_pools(values),
-            slots={
-                str(name).removeprefix(SLOTS): value
-                for (name, what), value in values.items()
-                if str(name).startswith(SLOTS) and what == "held"
-            },
+            slots={name.removeprefix(SLOTS): get((name, "held"), 0) for name in slot_names(values)},
         )
 
 
@@ -252,15 +250,13 @@ def _blocked(pid: int, seconds: float, hub: HubState | None) -> BlockedState:
     return BlockedState(pid, seconds, function, hub)
 
 
-def _slots(workers: list[Mapping[Key, int]]) -> dict[str, SlotsState]:
-    names = {str(key[0]) for values in workers for key in values if str(key[0]).startswith(SLOTS)}
-    found = {}
-    for name in sorted(names):
-
-        def of(what: str, name: str = name) -> list[int]:
-            return [values.get((name, what), 0) for values in workers]
-
-        found[name.removeprefix(SLOTS)] = SlotsState(
-            max(of("capacity")), max(of("held_by_all")), sum(of("orphans")), max(of("wanting"))
+def _slots(totals: Mapping[Key, int]) -> dict[str, SlotsState]:
+    return {
+        name.removeprefix(SLOTS): SlotsState(
+            totals.get((name, "capacity"), 0),
+            totals.get((name, "held_by_all"), 0),
+            totals.get((name, "orphans"), 0),
+            totals.get((name, "wanting"), 0),
         )
-    return found
+        for name in slot_names(totals)
+    }

@@ -99,7 +99,7 @@ class Reader:
         self._memory = mmap.mmap(fd, SIZE_BYTES)
         self._cells = memoryview(self._memory).cast("q")
         self._seconds = memoryview(self._memory).cast("d")  # the same cells
-        self._row = -1  # of a worker: its own
+        self.row = -1  # of a worker: its own
 
     def totals(self) -> dict[Key, int]:
         """Return the sums over all workers; for counts, also over those that have ended."""
@@ -172,7 +172,7 @@ class Reader:
 
     def _is_held(self, row: int) -> bool:
         # A process does not conflict with its own record locks: unlocking would lose this one.
-        if row == self._row:
+        if row == self.row:
             return True
         if sys.platform == "linux":
             # Asked, not locked: a worker that starts in this moment would take another row, and the
@@ -233,24 +233,24 @@ class Counters(Reader):
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
-        self._row = self.row = self._take_row()
+        self.row = self._take_row()
         # The highest values of all workers, including those that have ended. Read before the values
         # of this row are cleared below.
         self.inherited = self._highest_values()
         self._cell_of: dict[Key, int] = {}
         self._used = 0
-        for cell, kind, key in self._entries(self._row):
+        for cell, kind, key in self._entries(self.row):
             self._cell_of[key] = cell
             self._used += 1
             if kind == VALUE:
                 self._cells[cell] = 0
         if not self._used:  # no row that was taken is empty: totals() relies on it
             self.count(("workers",), 0)
-        self._histogram_of = {key: cell for cell, key in self._histograms(self._row)}
+        self._histogram_of = {key: cell for cell, key in self._histograms(self.row)}
         self._noted: dict[int, list[float]] = {}  # seconds, by the histogram's cell
 
     def __repr__(self) -> str:
-        return f"<Counters row={self._row} entries={self._used}>"
+        return f"<Counters row={self.row} entries={self._used}>"
 
     def count(self, key: Key, by: int = 1) -> None:
         """
@@ -351,7 +351,7 @@ class Counters(Reader):
             text = msgspec.json.encode(key)
             if self._used + spare < ENTRIES and len(text) <= KEY_BYTES:
                 break
-        start = self._row * COUNTS_ROW_BYTES + self._used * ENTRY_BYTES
+        start = self.row * COUNTS_ROW_BYTES + self._used * ENTRY_BYTES
         self._write_key(start, text, kind)
         self._used += 1
         self._cell_of[key] = start // 8
@@ -367,7 +367,7 @@ class Counters(Reader):
             spare = 0 if OTHER in key else SPARE_HISTOGRAMS
             if len(self._histogram_of) + spare < HISTOGRAMS and len(text) <= KEY_BYTES:
                 break
-        start = HISTOGRAMS_START + self._row * HISTOGRAMS_ROW_BYTES
+        start = HISTOGRAMS_START + self.row * HISTOGRAMS_ROW_BYTES
         start += len(self._histogram_of) * HISTOGRAM_BYTES
         self._write_key(start, text, COUNT)
         self._histogram_of[key] = start // 8

@@ -130,12 +130,10 @@ class HubState(msgspec.Struct):
     """
     What a worker did when its hub was blocked.
 
-    :param since_s: the monotonic time at which the hub last ran, float.
     :param requests: those in progress.
     :param stack: of the hub's thread, the outermost frame first.
     """
 
-    since_s: float
     requests: list[RequestState]
     stack: list[Frame]
 

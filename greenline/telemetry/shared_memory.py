@@ -94,9 +94,9 @@ def open_of(pid: int) -> int | None:
     return None
 
 
-def all_of_host() -> Iterator[int]:
-    """Yield a descriptor of each memory that processes of this user have; for root, all have."""
-    seen = set()
+def all_of_host() -> list[int]:
+    """Return a descriptor of each memory that processes of this user have; for root, all have."""
+    found: dict[tuple[int, int], int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         fd = None
         with suppress(OSError, OtherForm):
@@ -104,8 +104,6 @@ def all_of_host() -> Iterator[int]:
         if fd is None:
             continue
         file = os.fstat(fd)
-        if (file.st_dev, file.st_ino) in seen:
+        if found.setdefault((file.st_dev, file.st_ino), fd) != fd:
             os.close(fd)
-            continue
-        seen.add((file.st_dev, file.st_ino))
-        yield fd
+    return list(found.values())

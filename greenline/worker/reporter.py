@@ -63,11 +63,10 @@ class Reporter:
         """Note that the hub does not run any more."""
         self._reports.end()
 
-    def note_hub(self, since_s: float, stack: Stack) -> None:
+    def note_hub(self, stack: Stack) -> None:
         """
         Note what the requests wait for; the watchdog's thread calls it while the hub is blocked.
 
-        :param since_s: the monotonic time at which the hub last ran, float.
         :param stack: of the hub's thread, the outermost frame first.
         """
         now = monotonic()
@@ -79,7 +78,7 @@ class Reporter:
         states = [
             stacks.request_state(response.environ, now - started_s) for response, started_s in found
         ]
-        self._reports.note_hub(HubState(since_s, states, stack))
+        self._reports.note_hub(HubState(states, stack))
 
     def note_block(self, stack: Stack, late_s: float) -> None:
         """

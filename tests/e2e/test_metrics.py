@@ -23,7 +23,7 @@ from prometheus_client.samples import Sample
 
 from tests.e2e.hosting import NO_CONFIG, WORKER, accepts, hosting
 from tests.helpers.load import Load
-from tests.helpers.processes import children, lives
+from tests.helpers.processes import children, lives, ops_process
 from tests.helpers.support import CHECKOUT, Service, free_port, run, service, wait_until
 
 APP = "tests.e2e.watched:app"
@@ -89,13 +89,6 @@ def watching(*arguments: str, **environ: str) -> Iterator[tuple[Service, int]]:
     with hosting(APP, *arguments, **bind, **environ) as running:
         wait_until(lambda: answers(port), "the metrics")
         yield running, port
-
-
-def ops_process(arbiter: int) -> int | None:
-    for pid in children(arbiter):
-        if b"greenline.ops" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
-    return None
 
 
 def workers(arbiter: int) -> set[int]:

@@ -13,6 +13,7 @@ from selenium.webdriver.common.by import By
 
 from tests.e2e.hosting import hosting
 from tests.helpers.browser import browser, complaints
+from tests.helpers.processes import ops_process
 from tests.helpers.support import Service, free_port, wait_until
 
 APP = "tests.e2e.watched_databases:app"
@@ -93,11 +94,8 @@ def test_a_blocked_hub_is_shown_with_its_stack(
 
 def test_it_says_that_it_is_not_up_to_date(port: int, running: Service) -> None:
     """When nothing comes any more, and until something does."""
-    (process,) = (
-        child
-        for child in running.workers()
-        if b"greenline.ops" in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
+    process = ops_process(running.process.pid)
+    assert process is not None
     with browser() as chrome:
         chrome.get(f"http://127.0.0.1:{port}/")
         wait_until(lambda: "workers" in text(chrome, "what"), "the first look")

@@ -21,6 +21,14 @@ def children(pid: int) -> list[int]:
     return list(map(int, _read(f"{pid}/task/{pid}/children").split()))
 
 
+def ops_process(arbiter: int) -> int | None:
+    """Return the child of *arbiter* that serves /metrics and the page, None if there is none."""
+    for pid in children(arbiter):
+        if b"greenline.ops" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    return None
+
+
 def lives(pid: int) -> bool:
     """Return whether there is such a process, and no zombie."""
     return state(pid) not in ("", "Z")

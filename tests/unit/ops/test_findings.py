@@ -43,7 +43,7 @@ def test_a_service_that_does_its_work_has_none() -> None:
     ("changes", "begin"),
     [
         ({"workers": []}, "No worker runs"),
-        ({"blocked": [BlockedState(11, 3.21, "views.report", HubState(0.0, [], STACK))]},
+        ({"blocked": [BlockedState(11, 3.21, "views.report", HubState([], STACK))]},
          "The hub of worker 11 has been blocked for 3.2 s in views.report: no other request"),
         ({"blocked": [BlockedState(11, 3.21, "", None)]},
          "The hub of worker 11 has not run for 3.2 s: it waits for a processor, or code"),

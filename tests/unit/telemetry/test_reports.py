@@ -110,14 +110,14 @@ def test_a_blocked_hub_is_shown_until_it_runs_again(memory: int) -> None:
     reports, reader = Reports(memory, 0, 11), ReportReader(memory)
     assert reader.late_s(0) == 0.0
     reports.beat()
-    reports.note_hub(HubState(1.0, [STATE] * 20_000, [FRAME]))
+    reports.note_hub(HubState([STATE] * 20_000, [FRAME]))
     shown = reader.hub(0)
     assert shown is not None
     assert shown.stack == [FRAME]
     assert shown.requests[0] == STATE
     reports.beat()
     assert reader.hub(0) is None
-    reports.note_hub(HubState(2.0, [], [FRAME]))
+    reports.note_hub(HubState([], [FRAME]))
     assert reader.hub(0) is not None
     Reports(memory, 0, 12)
     assert reader.hub(0) is None
