@@ -105,7 +105,8 @@ class Host:
         if issubclass(worker_class, GreenWorker):
             worker_class.setup()  # as the arbiter does
         self.worker = worker_class(1, 1, [], None, 30, cfg, gunicorn.glogging.Logger(cfg))
-        self.worker.log.error_log.setLevel(logging.CRITICAL + 1)
+        # One of its own: the level of gunicorn's own logger would outlive the worker.
+        self.worker.log.error_log = logging.Logger("gunicorn.error", logging.CRITICAL + 1)
         self.worker.tmp.close()
         self.worker.wsgi = self.app
         if isinstance(self.worker, GreenWorker):
