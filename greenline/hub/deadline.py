@@ -264,6 +264,19 @@ def spending(what: str) -> _Spending:
     return _kind(what)
 
 
+def waits_for(what: str, text: str, shown: Callable[[str], str] = str) -> None:
+    """
+    Say what the request of this greenlet sends, for the line of a slow request.
+
+    :param what: what answers it, str, as for :func:`spending`.
+    :param text: a statement or a command, str.
+    :param shown: returns what the line shows of it. Default: all.
+    """
+    environ = _environ.get()
+    if environ is not None:
+        environ[slow_waits.SENT + what] = text, shown
+
+
 def report_waits(report: Callable[[str, float], None]) -> None:
     """
     Report each wait for a connection from now on, when it has ended.

@@ -1,4 +1,4 @@
-"""Note which waits of a request took long, and which function of the application waited."""
+"""Note which waits of a request took long, which function waited, and for which statement."""
 
 import os
 import sys
@@ -8,7 +8,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 MAX_NOTED = 20  # of a request
-NOTED = "greenline.slow_waits"  # in the environ
+# In the environ: the waits, and the last statement or command that was sent, by what answers it.
+NOTED, SENT = "greenline.slow_waits", "greenline.sent."
 _PATHS = sysconfig.get_paths()
 INSTALLED = {os.path.join(_PATHS[name], "") for name in ("purelib", "platlib")}
 OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
@@ -28,14 +29,17 @@ class SlowWait(NamedTuple):
     :param what: what it waited for, str, as :func:`greenline.hub.deadline.spending` names it.
     :param took_s: seconds, float.
     :param function: ``module.function:line`` of the application, str.
+    :param sent: the statement without its values, or the command, str; empty where none is known.
     """
 
     what: str
     took_s: float
     function: str
+    sent: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.took_s * 1000:.0f} ms in {self.function}"
+        waited = f"{self.what} {self.took_s * 1000:.0f} ms in {self.function}"
+        return f"{waited} ({self.sent})" if self.sent else waited
 
 
 def note(environ: dict[str, Any], what: str, took_s: float) -> None:
@@ -48,7 +52,8 @@ def note(environ: dict[str, Any], what: str, took_s: float) -> None:
     """
     noted = environ.setdefault(NOTED, [])
     if len(noted) < MAX_NOTED:
-        noted.append(SlowWait(what, took_s, _caller()))
+        text, shown = environ.get(SENT + what, ("", str))
+        noted.append(SlowWait(what, took_s, _caller(), shown(text)))
 
 
 def _caller() -> str:

@@ -6,6 +6,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 from pymongo import monitoring
 
+from greenline.mongo import named
 from greenline.telemetry import spans
 
 # In the context of the greenlet, not in a dict by the request's number: pymongo reports no end of
@@ -21,14 +22,13 @@ class Commands(monitoring.CommandListener):
         if not trace.get_current_span().is_recording():
             _command.set(None)
             return
-        name, command = event.command_name, event.command
-        collection = command.get("collection" if name == "getMore" else name)
+        name, collection = event.command_name, named.collection_of(event)
         attributes: dict[str, str | int] = {
             "db.system.name": "mongodb",
             "db.namespace": event.database_name,
             "db.operation.name": name,
         }
-        if isinstance(collection, str):
+        if collection is not None:
             attributes["db.collection.name"] = collection
             name = f"{name} {collection}"
         if event.connection_id is not None:

@@ -56,7 +56,6 @@ from greenline.hub import (
     lock_waits,
     native_locals,
     request_end,
-    slow_waits,
     stacks,
     unavailable,
     uncaught,
@@ -70,13 +69,12 @@ from greenline.patch import gevent_patches, hook_libraries, hook_pymongo
 from greenline.telemetry import counters, log_format, shared_memory
 from greenline.telemetry.reports import Reports
 from greenline.telemetry.request_log import RequestLog
-from greenline.worker import arbiter, signals, tracing
+from greenline.worker import arbiter, signals, slow_statements, tracing
 from greenline.worker.heartbeat import Heartbeat
 from greenline.worker.listener import Listener, Name
 from greenline.worker.reporter import Reporter
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
-SLOW_WAIT = 0.05  # the part of GREENLINE_SLOW_MS from which a wait of a request is noted
 STUCK_S = 15.0  # if gunicorn's timeout is off
 TAKEN_OVER = 101  # the status logged if the application has taken over the socket
 
@@ -108,6 +106,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         arbiter.format_log()
         hook_pymongo()  # preload_app: what is made here may connect in the workers alone
         tracing.hook_pymongo()
+        slow_statements.hook_pymongo()
         if cls.shared_fd < 0:  # a reload calls this again, and old workers still count
             cls.shared_fd = shared_memory.share()
             fork.prepare_threads()
@@ -145,6 +144,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         """Make the application's libraries green; a dry run does it as well, to load as here."""
         hook_libraries()
         tracing.hook_libraries()
+        slow_statements.hook_libraries()
         # postgres.open() and mongo.open() divide what the servers allow by this number.
         os.environ[settings.WORKERS.name] = str(cfg.workers)
 
@@ -235,8 +235,6 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._counters = counters.join(self.shared_fd)
         reports = Reports(self.shared_fd, self._counters.row, os.getpid())
         slow_s = settings.slow_s()
-        if slow_s is not None:
-            slow_waits.min_s = slow_s * SLOW_WAIT
         self._request_log = RequestLog(
             cfg,
             self.log,

@@ -106,6 +106,10 @@ def test_a_trace_goes_on_in_the_next_service() -> None:
         assert (outer.parent_id, inner.parent_id) == (sampled[1], outer.span_id)
         answer = running.get(path, headers=headers(not_sampled, sampled=False)).body.decode()
         assert (answer[:36], answer[-3:]) == (f"00-{not_sampled[0]}-", "-00")
+        # Without an instrumentation the application passes the headers on.
+        passed = running.get("/passes-on", headers=headers(sampled)).json
+        (inner,) = wait_until(lambda: receiver.named("GET /passes-on"), "the span")
+        assert passed == {"traceparent": f"00-{sampled[0]}-{inner.span_id}-01"}
         # A handler is used again, and its next request has another trace.
         assert running.get("/traceparent").body == b""
     assert not_sampled[0] not in receiver.by_trace()
@@ -192,12 +196,14 @@ def test_a_reload_loses_no_span() -> None:
 
 
 def test_nothing_is_imported_where_it_is_off() -> None:
-    """The application finds the header all the same."""
+    """The application finds the header all the same, and passes it on as it is."""
     (parent,) = parents(1)
     given = {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
     with hosting("tests.e2e.untraced:app", **given) as running:
-        answer = running.get("/", headers=headers(parent)).json
-    assert answer == [headers(parent)["traceparent"], []]
+        sent = {**headers(parent), "tracestate": "vendor=1"}
+        assert running.get("/", headers=sent).json == [sent["traceparent"], sent, []]
+        invalid = {**sent, "traceparent": "00-1-2-01"}
+        assert running.get("/", headers=invalid).json == ["00-1-2-01", {}, []]
 
 
 def test_django_is_traced(empty_database: str) -> None:

@@ -1,11 +1,14 @@
-"""A WSGI application that shows the header of its trace, and what of OpenTelemetry is imported."""
+"""A WSGI application that shows the headers of its trace, and what of OpenTelemetry is imported."""
 
 import json
 import sys
 from typing import Any
 
+from greenline.telemetry import traceparent
+
 
 def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     found = [name for name in sys.modules if name.startswith("opentelemetry")]
     start_response("200 OK", [("Content-Type", "application/json")])
-    return [json.dumps([environ.get("HTTP_TRACEPARENT"), found]).encode()]
+    passed_on = traceparent.headers()
+    return [json.dumps([environ.get("HTTP_TRACEPARENT"), passed_on, found]).encode()]

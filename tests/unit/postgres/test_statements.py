@@ -1,8 +1,8 @@
-"""greenline.postgres.traced: what a span shows of a statement."""
+"""greenline.postgres.statements: what is shown of a statement."""
 
 import pytest
 
-from greenline.postgres.traced import without_values
+from greenline.postgres.statements import without_values
 
 
 @pytest.mark.parametrize(
