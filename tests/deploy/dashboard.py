@@ -50,7 +50,7 @@ PATH = Path(__file__).parents[2] / "deploy/grafana/greenline.json"
 # It is chosen on the page, so that the dashboard is imported without a question.
 SOURCE = DataSourceRef("prometheus", "${datasource}")
 CHOSEN = 'job=~"$job",instance=~"$instance"'
-WIDTH, STAT_HEIGHT, HEIGHT = 24, 4, 9
+WIDTH, STAT_HEIGHT, HEIGHT = 24, 4, 8
 HOST = "{{instance}}"
 RUN = "run"  # a number that is neither good nor bad
 WORKER = "{{instance}} worker {{worker}}"

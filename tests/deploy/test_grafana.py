@@ -64,14 +64,14 @@ def test_it_is_imported_anywhere(dashboard: dict[str, Any], panels: list[Panel])
 
 
 def test_the_first_screen_answers_the_question(panels: list[Panel]) -> None:
-    """Eight verdicts with colours, then what is full, what takes the time, and what waits."""
+    """Eight verdicts with colours; what is full, what takes the time, what waits; the routes."""
     verdicts, limits = panels[:8], panels[8:11]
     assert {(panel["type"], panel["gridPos"]["y"]) for panel in verdicts} == {("stat", 1)}
     assert len({panel["gridPos"]["y"] for panel in limits}) == 1
     for row in (verdicts, limits):
         assert sum(panel["gridPos"]["w"] for panel in row) == WIDTH
     assert STAT_HEIGHT + HEIGHT + 2 <= SCREEN
-    assert all(panel["gridPos"]["y"] + panel["gridPos"]["h"] <= SCREEN for panel in panels[:11])
+    assert all(panel["gridPos"]["y"] + panel["gridPos"]["h"] <= SCREEN for panel in panels[:15])
     # The requests a second are neither good nor bad.
     colours = [panel["fieldConfig"]["defaults"]["thresholds"]["steps"] for panel in verdicts]
     assert [len(steps) > 1 for steps in colours] == [False] + [True] * 7
