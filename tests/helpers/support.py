@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ T = TypeVar("T")
 CHECKOUT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 OPS_TOKEN = "sesame"
+HANG_S = 30.0  # no test has a request that takes so long
 
 
 # What a person's shell may have set must not change what is tested.
@@ -153,7 +155,7 @@ class Service:
         path: str,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
-        timeout_s: float = 30.0,
+        timeout_s: float = HANG_S,
     ) -> Answer:
         """Send one request on its own connection; *body* is sent as JSON, bytes as they are."""
         sent = dict(headers or {})
@@ -165,8 +167,22 @@ class Service:
             connection.request(method, path, body=body, headers=sent)
             response = connection.getresponse()
             return Answer(response.status, dict(response.getheaders()), response.read())
+        except TimeoutError as error:
+            if timeout_s >= HANG_S:
+                error.add_note(self._stacks)
+            raise
         finally:
             connection.close()
+
+    @cached_property
+    def _stacks(self) -> str:
+        """Where each request of the workers was when the first one had got no answer."""
+        found = []
+        for pid in self.workers():
+            command = [sys.executable, "-m", "greenline", "stacks", str(pid)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+            found.append(done.stdout + done.stderr)
+        return "\n".join(found)
 
     def get(self, path: str, **more: Any) -> Answer:
         return self.ask("GET", path, **more)
