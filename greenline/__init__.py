@@ -13,7 +13,7 @@ A green runtime for synchronous WSGI applications on gunicorn's gevent workers.
 - ``greenline.hub.deadline.limit(2.0)`` limits the waiting in a ``with`` block, in seconds.
 - ``greenline.flask.Flask`` is a ``flask.Flask`` with less work for each request.
 - ``greenline.telemetry.counters.totals()`` returns the counts of all workers.
-- ``greenline.telemetry.traceparent.headers()`` returns the headers that pass a trace on.
+- ``greenline.hub.trace_context.headers()`` returns the headers that pass a trace on.
 - ``greenline.errors`` has what all of these raise.
 
 All else is internal. The commands are those of ``greenline --help``.

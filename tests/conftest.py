@@ -1,4 +1,6 @@
-"""Hypothesis and the time of gevent's loop, for all tests."""
+"""Hypothesis, the time of gevent's loop, and Ctrl-C, for all tests."""
+
+import signal
 
 import gevent
 from hypothesis import HealthCheck, settings
@@ -8,6 +10,9 @@ from greenline.hub import deadline
 # How long an example takes says how busy the machine is.
 settings.register_profile("greenline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("greenline")
+
+# A shell's job in the background ignores SIGINT, and what it starts would ignore it, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup() -> None:

@@ -37,6 +37,8 @@ LOAD_POLL_S = 1.0
 
 def pytest_configure(config: pytest.Config) -> None:
     folder = os.environ.pop(FOLDER, "")
+    # The first process writes what pytest makes of the tests' files, and the others read it.
+    sys.dont_write_bytecode &= bool(folder)
     plugin = Other(config, Path(folder)) if folder else First()
     config.pluginmanager.register(plugin, "side_by_side")
 

@@ -141,6 +141,7 @@ RUNNERS = {
     },
     "watch.md": {
         "# shop.py": "tests/e2e/test_sentry.py::test_errors_arrive_with_their_own_tags",
+        "# orders.py": "tests/e2e/test_traces.py::test_an_application_passes_the_trace_on_itself",
         "# counts.py": "tests/e2e/test_pages.py::test_a_route_shows_the_counts",
         "curl *": "tests/e2e/test_metrics.py::test_the_page_names_each_metric",
     },

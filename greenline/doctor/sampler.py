@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import gevent
 from gevent.monkey import get_original
 
+from greenline import http
 from greenline.doctor.observations import Blocks, Site
 from greenline.hub import schedstat
 from greenline.hub.watchdog import HUB, Stack, stack_of, without_collection
@@ -31,6 +32,7 @@ NS = 1e-9
 STATE = "/proc/self/stat"  # of the main thread; of Linux: man 5 proc
 RUNNABLE = "R"
 MAX_BYTES = 512  # of it
+CLIENTS = os.path.join(os.path.dirname(http.__file__), "")
 RECORD = re.compile(
     r"^@ (\S+) (\S+) (\S) (\d+)[^\n]*\n\d+ (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S
 )
@@ -183,11 +185,14 @@ def _close(
         took_s = PERIOD_S + block[-1].cpu_s - block[0].cpu_s if block else 0.0
     if took_s < BLOCK_S:
         return
+    stack = block[len(block) // 2].stack
+    # A client's socket does not block: there it waits for the interpreter's lock.
+    if is_waiting and stack[-1][0].startswith(CLIENTS):
+        return
     if is_waiting:
         result.waits_s += took_s
     else:
         result.computes_s += took_s
-    stack = block[len(block) // 2].stack
     key = (is_waiting, tuple(stack) if is_waiting else stack[-1][:1] + stack[-1][2:])
     site = by_stack.setdefault(key, Site(stack, is_waiting))
     site.count += 1

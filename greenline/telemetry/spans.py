@@ -20,7 +20,6 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 import greenline
-from greenline.telemetry import traceparent
 from greenline.telemetry.request_counts import MAX_KEPT, METHODS
 
 WAIT = "wait for a connection"
@@ -54,7 +53,6 @@ def traced(respond: Respond, statuses: Mapping[type, str]) -> Respond:
         clock at which the request began, and the request.
     :param statuses: those of the error responses of the worker, by the class of the error.
     """
-    traceparent.inject = propagate.inject
 
     def respond_in_span(
         application: Any, environ: dict[str, Any], response: Any, started: float, request: Any

@@ -15,7 +15,7 @@ import gevent
 
 from greenline.errors import ConfigError
 from greenline.http.error_responses import STATUS_BY_ERROR
-from greenline.hub import deadline
+from greenline.hub import deadline, trace_context
 from greenline.lifecycle.drain import Drain
 from greenline.offload.imports import after_import
 
@@ -79,6 +79,8 @@ def begin(respond: Any, log: Any, *, is_first: bool) -> Any:
         return respond
     reason = "opentelemetry-sdk is not installed: pip install 'greenline[otel]'"
     if is_installed():
+        from opentelemetry import propagate
+
         from greenline.telemetry import spans, tracer_provider
 
         try:
@@ -87,6 +89,7 @@ def begin(respond: Any, log: Any, *, is_first: bool) -> Any:
             reason = str(error)
         else:
             deadline.report_waits(spans.note_wait)
+            trace_context.inject = propagate.inject
             return spans.traced(respond, STATUS_BY_ERROR)
     if is_first:
         log.warning("OTEL_*: no traces: %s", reason)

@@ -15,8 +15,9 @@ from tests.helpers.support import CHECKOUT, environ
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 TARGETS = {line[5:] for page in PAGES for line in commands(page) if line.startswith("make ")}
 IGNORED = shutil.ignore_patterns(
-    ".venv*", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results", "*.so"
-)
+    ".venv*", "var", ".git", ".hypothesis", "*_cache", "__pycache__", "results", "*.so",
+    "build", "dist", "*.egg-info",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -5,12 +5,14 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from greenline.lifecycle.drain import SEND_S
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.otlp import Receiver, Span, receiving
+from tests.helpers.pages import write_example
 from tests.helpers.support import CHECKOUT, Databases, run, service, wait_until
 
 APP, ITSELF = "tests.e2e.tracing:app", "tests.e2e.tracing_itself:app"
@@ -106,14 +108,30 @@ def test_a_trace_goes_on_in_the_next_service() -> None:
         assert (outer.parent_id, inner.parent_id) == (sampled[1], outer.span_id)
         answer = running.get(path, headers=headers(not_sampled, sampled=False)).body.decode()
         assert (answer[:36], answer[-3:]) == (f"00-{not_sampled[0]}-", "-00")
-        # Without an instrumentation the application passes the headers on.
-        passed = running.get("/passes-on", headers=headers(sampled)).json
-        (inner,) = wait_until(lambda: receiver.named("GET /passes-on"), "the span")
-        assert passed == {"traceparent": f"00-{sampled[0]}-{inner.span_id}-01"}
         # A handler is used again, and its next request has another trace.
         assert running.get("/traceparent").body == b""
     assert not_sampled[0] not in receiver.by_trace()
     assert not [each for each in receiver.named("GET /traceparent") if each.parent_id == ""][1:]
+
+
+@pytest.mark.parametrize("is_traced", [True, False], ids=["traced", "not traced"])
+def test_an_application_passes_the_trace_on_itself(is_traced: bool, tmp_path: Path) -> None:
+    """As docs/watch.md has it: its span is the parent, or the one that was its own parent."""
+    write_example("docs/watch.md", "orders.py", tmp_path)
+    (parent,) = parents(1)
+    with receiving() as receiver, hosting("tests.e2e.untraced:app") as stock:
+        given = {
+            "PYTHONPATH": str(tmp_path), "STOCK_URL": f"http://127.0.0.1:{stock.port}/",
+            **(receiver.environ if is_traced else {}),
+        }  # fmt: skip
+        with hosting("orders:app", **given) as running:
+            sent = {**headers(parent), "tracestate": "vendor=1"}
+            answer = running.get("/stock", headers=sent).json
+            if is_traced:
+                (span,) = wait_until(lambda: receiver.named("GET /stock"), "the span")
+                sent["traceparent"] = headers((parent[0], span.span_id))["traceparent"]
+            # The other service has not been asked by OpenTelemetry: it passes on what it has got.
+            assert answer == [sent["traceparent"], sent, []]
 
 
 def test_an_error_is_shown_without_its_values(empty_database: str) -> None:

@@ -14,8 +14,6 @@ from opentelemetry.propagate import inject
 from pymongo import MongoClient
 from sqlalchemy import create_engine, text
 
-from greenline.telemetry.traceparent import headers
-
 URL, URI = os.environ.get("DATABASE_URL", ""), os.environ.get("MONGODB_URI", "")
 engine = create_engine(URL.replace("postgresql://", "postgresql+psycopg2://") or "sqlite://")
 client: Any = MongoClient(URI or None, connect=False)
@@ -55,11 +53,6 @@ def calls() -> str:
     headers: dict[str, str] = {}
     inject(headers)
     return requests.get(request.args["url"], headers=headers, timeout=10).text
-
-
-@app.get("/passes-on")
-def passes_on() -> dict[str, str]:
-    return headers()
 
 
 @app.get("/traceparent")

@@ -2,7 +2,9 @@
 
 import pytest
 
+from greenline.doctor.observations import Blocks
 from greenline.doctor.sampler import Record, blocks, records
+from greenline.http import plain_client
 from greenline.hub.watchdog import HUB, Stack
 
 WAIT: Stack = [("app.py", 1, "view"), ("driver.py", 7, "query")]
@@ -68,6 +70,15 @@ def test_a_wait_for_the_thread_that_looks_does_not_count() -> None:
     """That one holds the interpreter's lock, and waits for a processor."""
     looks = [look(10, stack=WAIT), look(20, stack=WAIT), look(500, queued_ms=475, stack=WAIT)]
     assert blocks(iter(looks), 1.0).waits_s == pytest.approx(0.025)
+
+
+def test_a_wait_of_our_own_client_does_not_count() -> None:
+    """Its socket does not block: it waits for the interpreter's lock. What computes there does."""
+    sends: Stack = [WAIT[0], (plain_client.__file__, 3, "sendall")]
+    looks = [look(10 * n, stack=sends) for n in range(1, 6)]
+    assert blocks(iter(looks), 1.0) == Blocks(1.0)
+    looks = [look(10 * n, cpu_ms=10 * n, stack=sends) for n in range(1, 6)]
+    assert blocks(iter(looks), 1.0).computes_s == pytest.approx(0.05)
 
 
 def test_a_loop_that_has_run_begins_another_block() -> None:
