@@ -9,7 +9,7 @@ What ``/metrics`` and the page cost: our worker with them and without, on the sa
 3. The processor time of the page's process is measured at RATE requests a second.
 4. The exit status is 1 when the run is invalid, or when a promise is not kept.
 
-    python -m bench.metrics [--rounds 4]
+    python -m bench.metrics [--rounds 2]
 """
 
 import argparse
@@ -27,7 +27,7 @@ from bench.rounds import interleaved
 from bench.servers import Gunicorn, free_port
 
 WITHOUT, PAGE = "without", "page"
-PAIRS, CLIENTS = 2, (10, 100)
+PAIRS, CLIENTS = 6, (10, 100)
 SCRAPE_S = 5.0  # three times as often as with deploy/prometheus
 WARM_S, ROUND_S = 1, 3
 RATE, RATE_S = 1_000, 10
@@ -123,7 +123,7 @@ def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
 def main() -> int:
     """Run the bench, print and write what came of it."""
     parser = argparse.ArgumentParser(prog="python -m bench.metrics", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4, help="of each")
+    parser.add_argument("--rounds", type=int, default=2, help="of each")
     found = report.Report("metrics")
     verdicts = measure(found, max(1, parser.parse_args().rounds))
     print(report.ratio_table(report.ratios(found.rows)))

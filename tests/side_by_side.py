@@ -30,6 +30,7 @@ from embedded.process import Child
 
 PROCESSES = 4
 MAX_LOAD_A_CORE = 4  # in the last minute
+LARGE = 100  # tests in a file
 FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
 POLL_S = 0.1
 LOAD_POLL_S = 1.0
@@ -139,7 +140,8 @@ class Other:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:
             return None  # its numbers would be others than ours
-        for number, items in files(session).items():
+        # The largest files first: at the end the others would wait for the process that has one.
+        for number, items in sorted(files(session).items(), key=lambda each: len(each[1]) < LARGE):
             with self._turn(), suppress(FileExistsError):
                 (self._folder / f"{number}.taken").touch(exist_ok=False)
                 # After the last test of a file, what the session needs is left standing.

@@ -37,11 +37,11 @@ HELD_UP_S = 0.3
 CODE = ("app", "config", "greenline", "gunicorn.conf.py")
 HEALTHZ = '{"status": "ok"}'
 
-of_each_kind = pytest.mark.parametrize("kind", KINDS)
-on_one_kind_at_least = pytest.mark.parametrize("kind", KINDS if IS_LONG else KINDS[:1])
+over_tcp_at_least = pytest.mark.parametrize("kind", KINDS if IS_LONG else KINDS[1:])
+over_unix_at_least = pytest.mark.parametrize("kind", KINDS if IS_LONG else KINDS[:1])
 
 
-@of_each_kind
+@over_tcp_at_least
 def test_reloads_and_upgrades_lose_nothing(kind: str, databases: Databases) -> None:
     """HUP replaces the workers, USR2 and TERM the arbiter: nothing fails or is asked twice."""
     with deployed(kind, databases, *KEEPALIVE, changes=CHANGES) as place:
@@ -101,7 +101,7 @@ def upgraded(place: Deployed, traffic: Traffic, arbiter: int) -> int:
     return successor
 
 
-@on_one_kind_at_least
+@over_unix_at_least
 def test_recycled_workers_lose_nothing(kind: str, databases: Databases) -> None:
     """max_requests replaces a worker after some hundred requests, again and again."""
     recycling = ("--max-requests", "150", "--max-requests-jitter", "100")
@@ -135,7 +135,7 @@ MORE_BROKEN = {
 }
 
 
-@on_one_kind_at_least
+@over_unix_at_least
 def test_a_broken_release_is_refused(kind: str, databases: Databases, tmp_path: Path) -> None:
     """The old code goes on serving, and no request fails; a good release is taken then."""
     copy, good = tmp_path / "code", tmp_path / "good"
