@@ -99,6 +99,11 @@ def test_it_says_that_it_is_not_up_to_date(port: int, running: Service) -> None:
     with browser() as chrome:
         chrome.get(f"http://127.0.0.1:{port}/")
         wait_until(lambda: "workers" in text(chrome, "what"), "the first look")
+        # A connection that is open is no sign of life.
+        os.kill(process, signal.SIGSTOP)
+        wait_until(lambda: "Nothing has come" in text(chrome, "verdict"), "the silence")
+        os.kill(process, signal.SIGCONT)
+        wait_until(lambda: "Nothing has come" not in text(chrome, "verdict"), "what comes")
         os.kill(process, signal.SIGKILL)
         wait_until(lambda: "No connection" in text(chrome, "verdict"), "the loss")
         # The arbiter starts another process.
