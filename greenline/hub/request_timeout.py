@@ -25,8 +25,9 @@ from greenlet import getcurrent, greenlet
 
 from greenline.errors import Unavailable
 from greenline.hub import taken_socket
-from greenline.hub.deadline import GRACE_S, Interrupt, on_behalf_of
+from greenline.hub.deadline import GRACE_S, Interrupt, environ_of, on_behalf_of
 from greenline.hub.unwinding import frames, is_unwinding
+from greenline.telemetry.access_log import keep_route
 
 TIMEOUT_SWEEP_S = 0.1
 WAIT_DEPTH = 6  # frames of threading and gevent below the wait of a condition
@@ -257,6 +258,9 @@ class _TimedRequest:
         """Raise *error* where the request waits; return when it waits again, or has ended."""
         # Weak, because is_unwinding() concludes from its end that the request swallowed it.
         self.thrown, self.thrown_s = ref(error), monotonic()
+        environ = environ_of(self.greenlet)
+        if environ is not None:
+            keep_route(environ)  # for the error response, when Flask has forgotten the request
         self.greenlet.throw(error)
 
     def is_upgraded(self) -> bool:

@@ -97,7 +97,7 @@ def advice(file: str, function: str) -> str | None:
         return None  # a lambda, for example, is not called by a name
     return (
         f"if it waits below Python: {settings.OFFLOAD.name}={module}:{function} runs it in a "
-        "thread, where it is called by that name"
+        "thread; a framework calls its views directly, so of a view name the function that it calls"
     )
 
 

@@ -22,8 +22,8 @@ def _hubs(state: State) -> Iterator[str]:
         if each.function:
             yield (
                 f"The hub of {name} has been blocked for {seconds} in {each.function}: no other "
-                "request goes on there. Let that function run in a thread (GREENLINE_OFFLOAD) "
-                "or in another process."
+                "request goes on there. If it waits below Python, let it run in a thread "
+                "(GREENLINE_OFFLOAD); if it computes, in another process."
             )
         else:
             yield (

@@ -29,7 +29,7 @@ def wait(conn: PsycopgConnection) -> None:
     :raises DeadlineExceeded: the request's deadline has passed.
     """
     try:
-        with deadline.spending("postgres"):
+        with deadline.spending("postgres" if conn.status else "connecting"):
             watched = _watched(conn)
             while (state := conn.poll()) != POLL_OK:
                 if state not in EVENTS:
@@ -80,7 +80,7 @@ def keeping_promises(callback: Callback) -> Callback:
     def wait(conn: PsycopgConnection) -> None:
         try:
             _note_request(conn, POLL_READ)  # the callback does not show what it waits for
-            with deadline.spending("postgres"):
+            with deadline.spending("postgres" if conn.status else "connecting"):
                 callback(conn)
         except BaseException:
             break_off(conn)

@@ -182,6 +182,17 @@ def route(environ: Mapping[str, Any]) -> str:
     return known or "-"
 
 
+def keep_route(environ: dict[str, Any]) -> None:
+    """
+    Remember the rule that matched, before the application forgets it.
+
+    :param environ: of a request that is in progress.
+    """
+    known = route(environ)
+    if known != "-":
+        environ["greenline.route"] = known
+
+
 class LineHandler(logging.Handler):
     """
     Pass the records of a logger to a LineWriter, in gunicorn's own format.

@@ -9,7 +9,6 @@ that the application opens, and its prints to standard output, are not covered.
 
 import logging
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
 from math import inf
 from time import monotonic
@@ -106,9 +105,7 @@ class RequestLog:
         is_other = type(log).access is not Logger.access
         self._by_gunicorn = is_other or (is_enabled and not as_json)
 
-    def record(
-        self, environ: Mapping[str, Any], request: Any, response: Any, took_s: float
-    ) -> None:
+    def record(self, environ: dict[str, Any], request: Any, response: Any, took_s: float) -> None:
         """
         Log a response that was sent, even if only a part of it was.
 
@@ -125,7 +122,7 @@ class RequestLog:
             self.count(environ, response.route, status)
         self._record(environ, response.route, status, response.sent, took_s)
 
-    def record_error(self, environ: Mapping[str, Any], status: int, took_s: float = 0.0) -> None:
+    def record_error(self, environ: dict[str, Any], status: int, took_s: float = 0.0) -> None:
         """
         Log and count an error response that gunicorn or the worker has sent.
 
@@ -138,21 +135,32 @@ class RequestLog:
         self._record(environ, route, status, 0, took_s)
 
     def _record(
-        self, environ: Mapping[str, Any], route: str, status: int, size_bytes: int, took_s: float
+        self, environ: dict[str, Any], route: str, status: int, size_bytes: int, took_s: float
     ) -> None:
+        # Before the access line, which has the id that the line of a slow request gives it.
+        if status >= FAILED or took_s >= self._reported_s:
+            self._report(environ, route, status, took_s)
         if self._json is not None:
             self._json.log(environ, route, status, size_bytes, took_s)
         if self._note is not None:
             self._note(environ, route, took_s)
         if status == DEADLINE:
             self._counters.count(("deadlines",))
-        if status >= FAILED or took_s >= self._reported_s:
-            self._report(environ, route, status, took_s)
 
-    def _report(self, environ: Mapping[str, Any], route: str, status: int, took_s: float) -> None:
+    def _report(self, environ: dict[str, Any], route: str, status: int, took_s: float) -> None:
+        if route != "-":
+            environ["greenline.route"] = route  # for the line: Flask has forgotten the request
         method = access_log.printable(environ.get("REQUEST_METHOD", "-"))
         path = access_log.printable(access_log.path_of(environ))
         parts_s = dict(environ.get("greenline.spent") or {})
+        if took_s >= self._logged_s:
+            shown = {**parts_s, "application": max(took_s - sum(parts_s.values()), 0.0)}
+            parts = ", ".join(f"{name} {part_s * 1000:.0f}" for name, part_s in shown.items())
+            waits = "; ".join(["", *map(str, environ.get("greenline.slow_waits", ()))])
+            log.warning(
+                "slow request: %s %s, route %s, %d, took %.0f ms: %s%s",
+                method, path, route, status, took_s * 1000, parts, waits,
+            )  # fmt: skip
         if self._reports is not None:
             self._reports.note_request(
                 request_id=access_log.printable(access_log.request_id_of(environ)),
@@ -163,14 +171,6 @@ class RequestLog:
                 took_s=took_s,
                 parts_s=parts_s,
             )
-        if took_s >= self._logged_s:
-            parts_s["application"] = max(took_s - sum(parts_s.values()), 0.0)
-            parts = ", ".join(f"{name} {part_s * 1000:.0f}" for name, part_s in parts_s.items())
-            waits = "; ".join(["", *map(str, environ.get("greenline.slow_waits", ()))])
-            log.warning(
-                "slow request: %s %s, route %s, %d, took %.0f ms: %s%s",
-                method, path, route, status, took_s * 1000, parts, waits,
-            )  # fmt: skip
 
     def reopen(self) -> None:
         """Continue in new files after a rotation; call it after gunicorn has opened its own."""

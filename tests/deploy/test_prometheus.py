@@ -24,50 +24,59 @@ from tests.helpers.support import CHECKOUT, Databases, free_port, service, wait_
 
 FOLDER = CHECKOUT / "deploy/prometheus"
 RULES = FOLDER / "rules.yml"
+ONE = 'job="greenline",instance="a:9191"'
 # By alert, series of promtool's tests in which it fires after half an hour.
 FIRES: dict[str, dict[str, str]] = {
     "GreenlineIsAway": {'up{job="greenline",instance="a:9191"}': "0x40"},
     "GreenlineFails": {
-        'greenline_requests_total{instance="a:9191",status="500"}': "0+6x40",
-        'greenline_requests_total{instance="a:9191",status="200"}': "0+300x40",
+        'greenline_requests_total{job="greenline",instance="a:9191",status="500"}': "0+6x40",
+        'greenline_requests_total{job="greenline",instance="a:9191",status="200"}': "0+300x40",
     },
-    "GreenlineRefuses": {'greenline_refused_requests_total{instance="a:9191"}': "0+60x40"},
-    "GreenlineMissesDeadlines": {'greenline_deadlines_total{instance="a:9191"}': "0+1x40"},
+    "GreenlineRefuses": {
+        'greenline_refused_requests_total{job="greenline",instance="a:9191"}': "0+60x40"
+    },
+    "GreenlineMissesDeadlines": {
+        'greenline_deadlines_total{job="greenline",instance="a:9191"}': "0+1x40"
+    },
     "GreenlineQueueGrows": {
-        'greenline_requests_waiting{instance="a:9191"}': "50x40",
-        'greenline_concurrency_limit{instance="a:9191"}': "20x40",
+        'greenline_requests_waiting{job="greenline",instance="a:9191"}': "50x40",
+        'greenline_concurrency_limit{job="greenline",instance="a:9191"}': "20x40",
     },
     "GreenlineConnectionsRunOut": {
-        'greenline_connections{instance="a:9191"}': "1900x40",
-        'greenline_connections_max{instance="a:9191"}': "2000x40",
+        'greenline_connections{job="greenline",instance="a:9191"}': "1900x40",
+        'greenline_connections_max{job="greenline",instance="a:9191"}': "2000x40",
     },
-    "GreenlinePoolIsEmpty": {'greenline_pool_waiting{instance="a:9191",pool="postgres"}': "3x40"},
+    "GreenlinePoolIsEmpty": {
+        'greenline_pool_waiting{job="greenline",instance="a:9191",pool="postgres"}': "3x40"
+    },
     "GreenlinePoolFails": {
-        'greenline_pool_checkout_errors_total{instance="a:9191",pool="postgres"}': "0+1x40"
+        f'greenline_pool_checkout_errors_total{{{ONE},pool="postgres"}}': "0+1x40"
     },
-    "GreenlineHubIsBlocked": {'greenline_hub_blocks_total{instance="a:9191"}': "0+2x40"},
+    "GreenlineHubIsBlocked": {
+        'greenline_hub_blocks_total{job="greenline",instance="a:9191"}': "0+2x40"
+    },
     "GreenlineWorkersAreMissing": {
-        'greenline_workers{instance="a:9191"}': "4x5 3x35",
-        'greenline_workers_configured{instance="a:9191"}': "4x40",
+        'greenline_workers{job="greenline",instance="a:9191"}': "4x5 3x35",
+        'greenline_workers_configured{job="greenline",instance="a:9191"}': "4x40",
     },
 }
 # In which none does.
 QUIET = {
     'up{job="greenline",instance="a:9191"}': "1x40",
-    'greenline_requests_total{instance="a:9191",status="500"}': "0+1x40",
-    'greenline_requests_total{instance="a:9191",status="200"}': "0+300x40",
-    'greenline_refused_requests_total{instance="a:9191"}': "7x40",
-    'greenline_deadlines_total{instance="a:9191"}': "3x40",
-    'greenline_requests_waiting{instance="a:9191"}': "5x40",
-    'greenline_concurrency_limit{instance="a:9191"}': "20x40",
-    'greenline_connections{instance="a:9191"}': "500x40",
-    'greenline_connections_max{instance="a:9191"}': "2000x40",
-    'greenline_pool_waiting{instance="a:9191",pool="postgres"}': "0 2 0x38",
-    'greenline_pool_checkout_errors_total{instance="a:9191",pool="postgres"}': "4x40",
-    'greenline_hub_blocks_total{instance="a:9191"}': "0+0.1x40",
+    'greenline_requests_total{job="greenline",instance="a:9191",status="500"}': "0+1x40",
+    'greenline_requests_total{job="greenline",instance="a:9191",status="200"}': "0+300x40",
+    'greenline_refused_requests_total{job="greenline",instance="a:9191"}': "7x40",
+    'greenline_deadlines_total{job="greenline",instance="a:9191"}': "3x40",
+    'greenline_requests_waiting{job="greenline",instance="a:9191"}': "5x40",
+    'greenline_concurrency_limit{job="greenline",instance="a:9191"}': "20x40",
+    'greenline_connections{job="greenline",instance="a:9191"}': "500x40",
+    'greenline_connections_max{job="greenline",instance="a:9191"}': "2000x40",
+    'greenline_pool_waiting{job="greenline",instance="a:9191",pool="postgres"}': "0 2 0x38",
+    f'greenline_pool_checkout_errors_total{{{ONE},pool="postgres"}}': "4x40",
+    'greenline_hub_blocks_total{job="greenline",instance="a:9191"}': "0+0.1x40",
     # A reload: for a minute the old ones and the new ones run.
-    'greenline_workers{instance="a:9191"}': "4x5 8 4x34",
-    'greenline_workers_configured{instance="a:9191"}': "4x40",
+    'greenline_workers{job="greenline",instance="a:9191"}': "4x5 8 4x34",
+    'greenline_workers_configured{job="greenline",instance="a:9191"}': "4x40",
 }
 # What Prometheus adds to the series of a pod.
 POD = {"namespace": "default", "pod": "greenline-1"}
@@ -114,16 +123,20 @@ def test_the_files_are_valid(programs: Path) -> None:
 
 
 def firing(programs: Path, folder: Path, series: dict[str, str], expected: list[str]) -> None:
-    """Have promtool prove that these alerts fire after half an hour, and no others."""
+    """
+    Have promtool prove that these alerts fire after half an hour, and no others.
+
+    Each has the job and the instance, by which the dashboard marks it.
+    """
     test = {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": [
             {
-                "expr": 'sum by (alertname) (ALERTS{alertstate="firing"})',
+                "expr": 'sum by (alertname, job, instance) (ALERTS{alertstate="firing"})',
                 "eval_time": "35m",
                 "exp_samples": [
-                    {"labels": f'{{alertname="{name}"}}', "value": 1} for name in expected
+                    {"labels": f'{{alertname="{name}",{ONE}}}', "value": 1} for name in expected
                 ],
             }
         ],

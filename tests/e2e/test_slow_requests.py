@@ -1,12 +1,19 @@
 """``GREENLINE_SLOW_MS``: a line for each slow request, with where its time went."""
 
+import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from embedded.mongo import Mongo
+from embedded.postgres import Postgres
 from tests.e2e.hosting import hosting
+from tests.helpers.pools import through
+from tests.helpers.proxy import Proxy
 from tests.helpers.support import wait_until
 
 APP = "tests.e2e.watched_databases:app"
@@ -76,3 +83,46 @@ def test_a_wrong_value_ends_the_start(value: str) -> None:
         with hosting(APP, GREENLINE_SLOW_MS=value):
             pass
     assert value in str(raised.value)
+
+
+def test_its_lines_have_one_id_and_one_route(empty_database: str) -> None:
+    """In JSON, of an application that gives no request an id; a deadline's 504 has a route too."""
+    given = {"URL": empty_database, "GREENLINE_LOG": "json", "GREENLINE_SLOW_MS": "300"}
+    with hosting(APP, **given, REQUEST_TIMEOUT="1") as running:
+        for seconds, status in ((0.5, 200), (20, 504)):
+            path = f"/postgres/{status}"
+            assert running.get(f"{path}?s={seconds}").status == status
+            slow, access = wait_until(
+                lambda: found if len(found := _lines(running.log, path)) == 2 else None,  # noqa: B023
+                "both lines",
+            )
+            assert slow["request_id"] == access["request_id"]
+            assert len(slow["request_id"]) == 32
+            assert slow["route"] == access["route"] == "/postgres/<name>"
+            assert access["status"] == status
+
+
+def _lines(log: str, path: str) -> list[dict[str, Any]]:
+    """Return the line of the slow request, and that of the access log."""
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    slow = [line for line in lines if f"slow request: GET {path}," in line["message"]]
+    return slow + [line for line in lines if line.get("path") == path]
+
+
+def test_a_connect_has_a_part_of_its_own(postgres: Postgres) -> None:
+    """It is not in the time of the statement, nor under its name."""
+    with (
+        Proxy(postgres.socket) as proxy,
+        hosting(APP, URL=through(proxy), GREENLINE_SLOW_MS="300") as running,
+        ThreadPoolExecutor() as clients,
+    ):
+        proxy.hold(b"user")
+        asked = clients.submit(running.get, "/postgres/books?s=0.01")
+        wait_until(lambda: proxy.held, "the connect")
+        time.sleep(0.5)  # so long it takes
+        proxy.pass_on()
+        assert asked.result().status == 200
+        line = wait_until(lambda: re.search(r"slow request: (.*)", running.log), "the line")[1]
+    assert re.search(r"[,:] connecting \d+[,;]", line), line
+    waited = r"; connecting \d{3,} ms in watched_databases\.slow_report:\d+(;|$)"
+    assert re.search(waited, line), line
