@@ -140,7 +140,7 @@ def test_an_error_is_shown_without_its_values(empty_database: str) -> None:
     with receiving() as receiver:
         with hosting(APP, DATABASE_URL=empty_database, **receiver.environ) as running:
             assert running.get("/fails", headers=headers(parent)).status == 500
-        request, statement = sorted(receiver.by_trace()[parent[0]], key=lambda each: each.start_ns)
+        request, *_, statement = sorted(receiver.by_trace()[parent[0]], key=lambda each: each.start_ns)
         assert (statement.name, statement.is_error) == ("SELECT", True)
         assert statement.attributes["db.response.status_code"] == "22P02"
         assert statement.attributes["db.query.text"] == "select ?::int"
