@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from itertools import chain, islice
+from math import inf
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 from weakref import ReferenceType, ref
@@ -248,7 +249,7 @@ class _Spending:
             spent[self._what] = spent.get(self._what, 0.0) + took_s
         if (environ := self._environ) is not None:
             environ[WAITS_FOR] = None  # an outer block's name is lost: blocks seldom nest
-            if took_s >= slow_waits.min_s:
+            if slow_waits.min_s < inf:
                 slow_waits.note(environ, self._what, took_s)
 
 
@@ -262,19 +263,6 @@ def spending(what: str) -> _Spending:
     :param what: its name, str: queued, connecting, postgres, mongodb or writing.
     """
     return _kind(what)
-
-
-def waits_for(what: str, text: str, shown: Callable[[str], str] = str) -> None:
-    """
-    Say what the request of this greenlet sends, for the line of a slow request.
-
-    :param what: what answers it, str, as for :func:`spending`.
-    :param text: a statement or a command, str.
-    :param shown: returns what the line shows of it. Default: all.
-    """
-    environ = _environ.get()
-    if environ is not None:
-        environ[slow_waits.SENT + what] = text, shown
 
 
 def report_waits(report: Callable[[str, float], None]) -> None:

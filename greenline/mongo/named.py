@@ -1,8 +1,12 @@
-"""Name the commands that slow waits are for."""
+"""Note the commands that a slow request has waited for."""
+
+from contextvars import ContextVar
 
 from pymongo import monitoring
 
-from greenline.hub import deadline
+from greenline.hub import deadline, slow_waits
+
+_sent: ContextVar[str] = ContextVar("sent", default="")
 
 
 def collection_of(event: monitoring.CommandStartedEvent) -> str | None:
@@ -13,26 +17,35 @@ def collection_of(event: monitoring.CommandStartedEvent) -> str | None:
 
 
 class Names(monitoring.CommandListener):
-    """Names each command when it is sent."""
+    """Notes each command when it is answered: ``find books``."""
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
-        """Name the command, as ``find books``."""
-        words = event.command_name, collection_of(event)
-        deadline.waits_for("mongodb", " ".join(filter(None, words)))
+        """Keep its name."""
+        _sent.set(" ".join(filter(None, (event.command_name, collection_of(event)))))
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
-        """Keep the name: the wait ends when the connection is given back."""
+        """Note how long it took."""
+        _note(event.duration_micros)
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None:
-        """Keep the name, likewise."""
+        """Note how long it took."""
+        _note(event.duration_micros)
+
+
+def _note(micros: int) -> None:
+    environ = deadline.request_environ()
+    if environ is not None:
+        slow_waits.of(environ).note("mongodb", micros / 1e6, _sent.get())
 
 
 _is_installed = False
 
 
 def install() -> None:
-    """Name the commands of the clients that are made from now on."""
+    """Note the commands of the clients that are made from now on."""
     global _is_installed
     if not _is_installed:  # with preload_app the arbiter has done it
         _is_installed = True
+        # A connection that is lent for several commands is one wait.
+        slow_waits.noted_elsewhere.add("mongodb")
         monitoring.register(Names())

@@ -21,10 +21,15 @@ from greenline.postgres.handle import PooledCursor
 from greenline.postgres.serialize import InTurn, SerializedCursor, in_turn, mixed
 
 KEPT = 1024  # statements whose texts without values are kept
+MAX_BYTES = 8_000  # of a statement that are decoded
+# Postgres nests comments; three levels are known.
+COMMENT = r"/\*(?:(?!/\*|\*/).)*+(?:\*/|\Z)"
+for _ in range(2):
+    COMMENT = rf"/\*(?:{COMMENT}|(?!/\*|\*/).)*+(?:\*/|\Z)"
 # What is no value comes first: a quote in it begins no text.
 TOKENS = re.compile(
-    r"""
-    (?P<comment> --[^\n]* | /\*.*?(?:\*/|\Z) )
+    rf"""
+    (?P<comment> --[^\n]* | {COMMENT} )
     | (?P<kept> "[^"]*"? | %\(\w+\)s | [^\W\d]\w*+(?!') | \$\d+ )
     | (?P<value>
         [eE]'(?:[^'\\]|''|\\.)*(?:'|\Z)
@@ -60,31 +65,45 @@ def _shown(token: re.Match[str]) -> str:
     return token["kept"] or "?"
 
 
-def _executed(self: Any, query: Any, *_: Any, **__: Any) -> str:
-    if isinstance(query, Composable):
-        query = query.as_string(self)
-    return query.decode(errors="replace") if isinstance(query, bytes) else str(query)
+# With psycopg2's names of the parameters: applications use them.
+def _execute(self: Any, query: Any, vars: Any = None) -> str:  # noqa: A002
+    return _text(self, query)
 
 
-def _called(_: Any, procname: str, *__: Any, **___: Any) -> str:
+def _executemany(self: Any, query: Any, vars_list: Any = None) -> str:
+    return _text(self, query)
+
+
+def _copy_expert(self: Any, sql: Any, file: Any = None, size: int = 0) -> str:
+    return _text(self, sql)
+
+
+def _callproc(self: Any, procname: str, parameters: Any = None) -> str:
     return f"select * from {procname}()"  # noqa: S608 - it is shown, not sent
 
 
-def _copied_from(_: Any, __: Any, table: str, *___: Any, **____: Any) -> str:
+def _copy_from(self: Any, file: Any, table: str, *_: Any, **__: Any) -> str:
     return f"copy {table} from stdin"
 
 
-def _copied_to(_: Any, __: Any, table: str, *___: Any, **____: Any) -> str:
+def _copy_to(self: Any, file: Any, table: str, *_: Any, **__: Any) -> str:
     return f"copy {table} to stdout"
 
 
+def _text(cursor: Any, query: Any) -> str:
+    if isinstance(query, Composable):
+        query = query.as_string(cursor)
+    # What is behind is cut off by all that show it.
+    return query[:MAX_BYTES].decode(errors="replace") if isinstance(query, bytes) else str(query)
+
+
 TEXTS: dict[str, Callable[..., str]] = {
-    "execute": _executed,
-    "executemany": _executed,
-    "copy_expert": _executed,
-    "callproc": _called,
-    "copy_from": _copied_from,
-    "copy_to": _copied_to,
+    "execute": _execute,
+    "executemany": _executemany,
+    "copy_expert": _copy_expert,
+    "callproc": _callproc,
+    "copy_from": _copy_from,
+    "copy_to": _copy_to,
 }
 
 

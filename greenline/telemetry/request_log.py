@@ -156,7 +156,8 @@ class RequestLog:
         if took_s >= self._logged_s:
             shown = {**parts_s, "application": max(took_s - sum(parts_s.values()), 0.0)}
             parts = ", ".join(f"{name} {part_s * 1000:.0f}" for name, part_s in shown.items())
-            waits = "; ".join(["", *map(str, environ.get("greenline.slow_waits", ()))])
+            found = environ.get("greenline.slow_waits")
+            waits = "; ".join(["", *map(str, found.shown())]) if found is not None else ""
             log.warning(
                 "slow request: %s %s, route %s, %d, took %.0f ms: %s%s",
                 method, path, route, status, took_s * 1000, parts, waits,

@@ -7,7 +7,10 @@ first.
 """
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,6 +21,8 @@ from greenline.http.error_responses import STATUS_BY_ERROR
 from greenline.hub import deadline, trace_context
 from greenline.lifecycle.drain import Drain
 from greenline.offload.imports import after_import
+
+_begun: list[Callable[[], None]] = []  # what sends the spans that wait
 
 
 def is_wanted() -> bool:
@@ -45,25 +50,18 @@ def hook_libraries() -> None:
     """Trace what the application does with psycopg2 and pymongo, once it imports them."""
     if is_on():
         hook_pymongo()
-        after_import("psycopg2", lambda _: _trace_postgres())
+        after_import("psycopg2", lambda _: _install("greenline.postgres.traced"))
 
 
 def hook_pymongo() -> None:
     """Trace the commands of pymongo; a MongoClient that was made before is not traced."""
     if is_on():
-        after_import("pymongo", lambda _: _trace_mongo())
+        after_import("pymongo", lambda _: _install("greenline.mongo.traced"))
 
 
-def _trace_postgres() -> None:
-    from greenline.postgres import traced
-
-    traced.install()
-
-
-def _trace_mongo() -> None:
-    from greenline.mongo import traced
-
-    traced.install()
+def _install(module: str) -> None:
+    with suppress(Exception):  # begin() reports it: OpenTelemetry reads OTEL_* when it is imported
+        import_module(module).install()
 
 
 def begin(respond: Any, log: Any, *, is_first: bool) -> Any:
@@ -79,15 +77,18 @@ def begin(respond: Any, log: Any, *, is_first: bool) -> Any:
         return respond
     reason = "opentelemetry-sdk is not installed: pip install 'greenline[otel]'"
     if is_installed():
-        from opentelemetry import propagate
-
-        from greenline.telemetry import spans, tracer_provider
-
         try:
+            from opentelemetry import propagate
+
+            from greenline.telemetry import spans, tracer_provider
+
             tracer_provider.provide()
         except ConfigError as error:
             reason = str(error)
+        except Exception as error:  # of OpenTelemetry's, for any value of OTEL_*
+            reason = f"{type(error).__name__}: {error}"
         else:
+            _begun.append(tracer_provider.close)
             deadline.report_waits(spans.note_wait)
             trace_context.inject = propagate.inject
             return spans.traced(respond, STATUS_BY_ERROR)
@@ -98,8 +99,6 @@ def begin(respond: Any, log: Any, *, is_first: bool) -> Any:
 
 def end(drain: Drain) -> None:
     """Send the spans that wait, as long as *drain* allows."""
-    if is_on():
-        from greenline.telemetry import tracer_provider
-
-        sending = gevent.spawn(tracer_provider.close)
+    for close in _begun:
+        sending = gevent.spawn(close)
         drain.wait_for(sending.ready)

@@ -51,6 +51,27 @@ def test_a_slow_request_is_logged_with_its_parts(empty_database: str) -> None:
     assert 600 <= int(slept[1]) <= int(parts["postgres"]) + int(parts.get("hub", 0)) + 2
 
 
+@pytest.mark.parametrize("pooled", ["", "1"], ids=["alone", "pooled"])
+@pytest.mark.parametrize("arguments", [[], ["--preload"]], ids=["loaded", "preloaded"])
+def test_what_takes_the_time_is_named(
+    arguments: list[str], pooled: str, empty_database: str
+) -> None:
+    """Many short statements are added up, and a commit is one as well."""
+    given = {"URL": empty_database, "GREENLINE_SLOW_MS": "300", "GREENLINE_POOL": pooled}
+    with hosting(APP, *arguments, **given) as running:
+        for query, name in (
+            ("each=0.01", r"100 times in watched_databases\.slow_report:\d+ \(SELECT pg_sleep"),
+            ("commit", r"in watched_databases\.slow_report:\d+ \(commit\)"),
+        ):
+            assert running.get(f"/postgres/{query[:4]}?{query}").status == 200
+            line = wait_until(
+                lambda: re.search(rf"slow request: GET /postgres/{query[:4]}.*", running.log),  # noqa: B023
+                "the line",
+            )[0]
+            (took_ms,) = re.findall(rf"; postgres (\d+) ms {name}", line)
+            assert int(took_ms) >= 600
+
+
 def test_none_is_logged_by_default(empty_database: str) -> None:
     """However slow it is."""
     with hosting(APP, URL=empty_database) as running:

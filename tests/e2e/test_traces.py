@@ -140,7 +140,9 @@ def test_an_error_is_shown_without_its_values(empty_database: str) -> None:
     with receiving() as receiver:
         with hosting(APP, DATABASE_URL=empty_database, **receiver.environ) as running:
             assert running.get("/fails", headers=headers(parent)).status == 500
-        request, *_, statement = sorted(receiver.by_trace()[parent[0]], key=lambda each: each.start_ns)
+        request, *_, statement = sorted(
+            receiver.by_trace()[parent[0]], key=lambda each: each.start_ns
+        )
         assert (statement.name, statement.is_error) == ("SELECT", True)
         assert statement.attributes["db.response.status_code"] == "22P02"
         assert statement.attributes["db.query.text"] == "select ?::int"
@@ -211,6 +213,30 @@ def test_a_reload_loses_no_span() -> None:
         found = receiver.named("GET /traceparent")
         assert len(found) == 40
         assert len({each.resource["process.pid"] for each in found}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_PROPAGATORS", "none-such"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "10"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "x"),
+        ("OTEL_TRACES_EXPORTER", "none-such"),
+    ],
+)
+def test_a_wrong_value_leaves_the_service_alone(
+    name: str, value: str, empty_database: str, empty_mongo: str
+) -> None:
+    """A line says that there are no traces, and why."""
+    urls = {"URL": empty_database, "URI": empty_mongo}
+    given = {**urls, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", name: value}
+    with hosting("tests.e2e.watched_databases:app", **given) as running:
+        before = running.workers()
+        for path in ("/postgres/books?s=0", "/mongo"):
+            assert running.get(path).status == 200
+        assert "OTEL_*: no traces: " in running.log
+        assert running.workers() == before
+        assert running.stop() == 0
 
 
 def test_nothing_is_imported_where_it_is_off() -> None:

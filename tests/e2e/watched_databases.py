@@ -22,10 +22,26 @@ def until_allowed(pause: Callable[[float], None] = time.sleep) -> None:
         pause(0.02)
 
 
+DEFERRED = """
+create function pause() returns trigger as $$ begin perform pg_sleep(0.6); return null; end $$
+language plpgsql;
+create table paused (id int);
+create constraint trigger slow after insert on paused deferrable initially deferred
+for each row execute function pause();
+insert into paused values (1)
+"""
+
+
 def slow_report() -> None:
     connection = psycopg2.connect(os.environ["URL"])
     with connection, connection.cursor() as cursor:
-        if "s" in request.args:
+        if "each" in request.args:
+            for _ in range(100):
+                cursor.execute("SELECT pg_sleep(%s)", (float(request.args["each"]),))
+        elif "commit" in request.args:
+            # At the end of the transaction.
+            cursor.execute(DEFERRED)
+        elif "s" in request.args:
             cursor.execute("SELECT pg_sleep(%s)", (float(request.args["s"]),))
         else:  # the test has it
             cursor.execute("SELECT pg_advisory_xact_lock(1)")

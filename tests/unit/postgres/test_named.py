@@ -10,7 +10,7 @@ from greenline.postgres.named import MAX_TEXT, shown
     [
         ("select *\n  from orders\n where id = %s", "select * from orders where id = %s"),
         ("select 'secret\nof two lines', 1 -- and a comment", "select ?, ?"),
-        (f"select 1, '{'secret' * MAX_TEXT}'"[:MAX_TEXT], "select ?, ?"),
+        (f"select 1, '{'secret' * MAX_TEXT}'"[:MAX_TEXT], "select ?, ? ..."),
         ("", ""),
     ],
     ids=["several lines", "values", "a text that is cut", "nothing"],

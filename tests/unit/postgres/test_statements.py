@@ -2,7 +2,7 @@
 
 import pytest
 
-from greenline.postgres.statements import without_values
+from greenline.postgres.statements import text_of, without_values
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from greenline.postgres.statements import without_values
         ('select "it\'s 1" from "t"', "SELECT", None),
         ("select 1 -- it's\n, 'x'", "SELECT", "select ?  \n, ?"),
         ("/* it's */ select 'x' /* no end", "SELECT", "select ?"),
+        ("/* a /* 'x' */ word */ select 1 /* a /* b */ c", "SELECT", "select ?"),
         ("select 'no end", "SELECT", "select ?"),
         ("(select 1)", "SELECT", "(select ?)"),
         ("WITH x AS (select 1) select * from x", "WITH", "WITH x AS (select ?) select * from x"),
@@ -28,3 +29,20 @@ def test_values_are_not_shown(statement: str, name: str, shown: str | None) -> N
     """Names and placeholders are; no comment or literal lets a value after it be taken for code."""
     expected = statement if shown is None else shown
     assert without_values(statement)[1:] == (name, expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "text"),
+    [
+        ("execute", {"query": b"select 1", "vars": (1,)}, "select 1"),
+        ("executemany", {"query": "select 1", "vars_list": []}, "select 1"),
+        ("copy_expert", {"sql": "copy t to stdout", "file": None}, "copy t to stdout"),
+        ("callproc", {"procname": "f", "parameters": [1]}, "select * from f()"),
+        ("copy_from", {"file": None, "table": "t", "sep": ","}, "copy t from stdin"),
+        ("copy_to", {"file": None, "table": "t", "sep": ","}, "copy t to stdout"),
+        ("execute", {"no_query": 1}, ""),
+    ],
+)
+def test_arguments_have_psycopg2s_names(method: str, given: dict[str, object], text: str) -> None:
+    """Wrong ones are for the call itself to refuse."""
+    assert text_of(method, None, **given) == text
