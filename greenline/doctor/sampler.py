@@ -32,7 +32,7 @@ NS = 1e-9
 STATE = "/proc/self/stat"  # of the main thread; of Linux: man 5 proc
 RUNNABLE = "R"
 MAX_BYTES = 512  # of it
-CLIENTS = os.path.join(os.path.dirname(http.__file__), "")
+HTTP = os.path.join(os.path.dirname(http.__file__), "")
 RECORD = re.compile(
     r"^@ (\S+) (\S+) (\S) (\d+)[^\n]*\n\d+ (\d+)[^\n]*\n(.*?)(?=^@ |\Z)", re.M | re.S
 )
@@ -186,8 +186,8 @@ def _close(
     if took_s < BLOCK_S:
         return
     stack = block[len(block) // 2].stack
-    # A client's socket does not block: there it waits for the interpreter's lock.
-    if is_waiting and stack[-1][0].startswith(CLIENTS):
+    # Our HTTP code uses sockets that do not block: there it waits for the interpreter's lock.
+    if is_waiting and stack[-1][0].startswith(HTTP):
         return
     if is_waiting:
         result.waits_s += took_s

@@ -13,10 +13,9 @@ def headers() -> dict[str, str]:
     """
     Return the headers of https://www.w3.org/TR/trace-context/ for a request to another service.
 
-    They are those that arrived, unchanged; with OpenTelemetry, those of the current span.
-
-    :returns: ``traceparent``, and ``tracestate`` where there is one; empty outside of a request, or
-        without a valid ``traceparent``.
+    :returns: without OpenTelemetry ``traceparent`` and ``tracestate`` as they have arrived; empty
+        outside of a request, and without a valid ``traceparent``. With it, what its propagators
+        (``OTEL_PROPAGATORS``) write of the current span.
     """
     found: dict[str, str] = {}
     if inject is not None:

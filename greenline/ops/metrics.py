@@ -27,7 +27,7 @@ from greenline.ops.values import lag_s, pool_names, process_of, slot_names
 from greenline.telemetry.counters import OF_ONE, SLOTS, Histogram, Key, Reader
 from greenline.telemetry.histograms import BUCKETS, cumulative
 from greenline.telemetry.reports import ReportReader, RequestReport
-from greenline.telemetry.request_counts import by_route
+from greenline.telemetry.request_counts import REASONS, by_route
 
 EVERY = 8  # buckets: at /metrics the bounds are the powers of 2
 BOUNDS = [le_s for le_s, _ in cumulative([0] * BUCKETS, EVERY)]
@@ -38,7 +38,6 @@ SECRETS = {settings.OPS_TOKEN.name}
 COUNTS = (
     ("deadlines", "deadlines", "Requests that were answered 504: their time had run out."),
     ("gone", "client_disconnects", "Clients that disconnected before their answer."),
-    ("refused", "refused_requests", "Requests that were refused with a 503: too many waited."),
     ("hub_blocked", "hub_blocks", "Times that the hub was blocked."),
 )
 # A sum over the running workers: its key, its name, and what it is.
@@ -99,6 +98,7 @@ class Metrics(Collector):
         yield from self._durations()
         for key, name, what in COUNTS:
             yield CounterMetricFamily(f"greenline_{name}", what, value=totals.get((key,), 0))
+        yield _refused(totals)
         yield _blocking(totals)
         for part, name, what in SUMS:
             if part in totals:
@@ -236,6 +236,14 @@ def _pools(totals: Mapping[Key, int]) -> Iterator[Metric]:
         for pool in pools:
             family.add_metric([pool], totals.get((pool, key), 0) / unit)
         yield family
+
+
+def _refused(totals: Mapping[Key, int]) -> Metric:
+    what = "Requests that were refused with a 503: too many waited, or for too long."
+    family = CounterMetricFamily("greenline_refused_requests", what, labels=["reason"])
+    for reason in REASONS:  # zeros as well: an increase from nothing is none for Prometheus
+        family.add_metric([reason], totals.get(("refused", reason), 0))
+    return family
 
 
 def _slots(totals: Mapping[Key, int]) -> Iterator[Metric]:

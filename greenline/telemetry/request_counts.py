@@ -14,6 +14,9 @@ from greenline.telemetry.counters import OTHER, Counters, Histogram, Key
 METHODS = {
     "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "-",
 }  # fmt: skip
+# Why a request is refused: the queue is full (GREENLINE_MAX_WAITING), it has waited too long
+# (GREENLINE_MAX_WAIT), or more wait than will be answered in time.
+QUEUE_FULL, WAITED, OVERLOAD = REASONS = "queue_full", "waited_too_long", "overload"
 MAX_KEPT = 1_000  # functions: an application may have any number of routes
 PLAIN, MIXED, PART, APPLICATION = "plain", "mixed", "part", "application"
 

@@ -411,7 +411,7 @@ def admission(page: Page) -> None:
         "504 after REQUEST_TIMEOUT, and the log says what was waited for. Many disconnects: "
         "answers are slower than the patience of the clients.",
         {
-            f"{HOST} refused": rate("refused_requests_total"),
+            f"{HOST} refused: {{{{reason}}}}": rate("refused_requests_total"),
             f"{HOST} deadlines": rate("deadlines_total"),
             f"{HOST} disconnects": rate("client_disconnects_total"),
         },

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenline.admission.adaptive import Fixed
-from greenline.admission.limiter import CHECK_S, ConcurrencyLimiter
+from greenline.admission.limiter import CHECK_S, ConcurrencyLimiter, Refused
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub.request_timeout import RequestTimeout
+from greenline.telemetry.request_counts import QUEUE_FULL, WAITED
 from tests.helpers.support import wait_until
 
 BOOKS = {"PATH_INFO": "/books"}
@@ -122,11 +123,12 @@ def test_no_request_waits_longer_than_allowed_or_in_too_long_a_queue(clients: li
     busy(limiter, clients[0])
     started = monotonic()
     (waiter,) = waiting(limiter, clients[1])
-    with pytest.raises(Overloaded):
+    with pytest.raises(Refused) as at_once:
         clients[2].acquire(limiter)
     assert not waiter.ready()
-    with pytest.raises(Overloaded):
+    with pytest.raises(Refused) as later:
         waiter.get(timeout=40)
+    assert (at_once.value.reason, later.value.reason) == (QUEUE_FULL, WAITED)
     assert 1.0 <= monotonic() - started < 2.5
     assert limiter.stats()["refused"] == 2
     assert limiter.stats()["waiting"] == 0
