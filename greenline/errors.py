@@ -79,6 +79,14 @@ class Overloaded(Unavailable):
 
     code = "overloaded"
 
+    def __init__(self, message: str | None = None, reason: str = "") -> None:
+        """
+        :param message: str, default: the docstring of the class.
+        :param reason: why a request is refused, for the metrics, str, default empty.
+        """
+        super().__init__(message)
+        self.reason = reason
+
 
 class SerializationFailure(Unavailable):
     """The transaction conflicted with a concurrent one; repeat the request."""

@@ -9,7 +9,6 @@ to a probe.
 import socket
 from collections import deque
 from collections.abc import Callable, Collection
-from inspect import getdoc
 from math import inf
 from time import monotonic
 from typing import Any
@@ -54,18 +53,6 @@ REFUSAL_HEAD = [
 ]
 
 
-class Refused(Overloaded):
-    """
-    A request was not admitted.
-
-    :param reason: one of :data:`~greenline.telemetry.request_counts.REASONS`.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(getdoc(Overloaded))
-        self.reason = reason
-
-
 class _QueuedRequest:
     """A request in the queue, until it is admitted or has an *error*."""
 
@@ -76,9 +63,9 @@ class _QueuedRequest:
         self.until_s = until_s
         self.waiter: Waiter[None] = Waiter()
         self.is_admitted = False
-        self.error: Refused | RequestTimeout | ClientGone | None = None
+        self.error: Overloaded | RequestTimeout | ClientGone | None = None
 
-    def refuse(self, error: Refused | RequestTimeout | ClientGone) -> None:
+    def refuse(self, error: Overloaded | RequestTimeout | ClientGone) -> None:
         """Have it raise *error*."""
         self.error = error
         wake(self.waiter)
@@ -162,7 +149,7 @@ class ConcurrencyLimiter:
         :param environ: the environ of the request, dict.
         :param sock: the client's socket, which is watched during the wait.
         :returns: the time of the admission, for :meth:`release`; None: the request is exempt.
-        :raises Refused: the queue is full, or the request has waited too long.
+        :raises Overloaded: the queue is full, or the request has waited too long.
         :raises RequestTimeout: the request has waited until its deadline.
         :raises ClientGone: the client disconnected during the wait.
         """
@@ -215,7 +202,7 @@ class ConcurrencyLimiter:
         if len(self._waiting) >= min(self._max_waiting, self._overload.max_waiting):
             self._refused += 1
             is_full = len(self._waiting) >= self._max_waiting
-            raise Refused(QUEUE_FULL if is_full else OVERLOAD)
+            raise Overloaded(reason=QUEUE_FULL if is_full else OVERLOAD)
         if self._timer is None:
             self._start_observing()
         queued = _QueuedRequest(sock, came_s + min(self._max_wait_s, self._timeout_s))
@@ -279,7 +266,7 @@ class ConcurrencyLimiter:
         # The oldest first, because they would be answered too late.
         while len(self._waiting) > self._overload.max_waiting:
             self._refused += 1
-            self._waiting.popleft().refuse(Refused(OVERLOAD))
+            self._waiting.popleft().refuse(Overloaded(reason=OVERLOAD))
         self._admit()
 
     def _remove_late(self) -> None:
@@ -291,7 +278,7 @@ class ConcurrencyLimiter:
                 queued.refuse(RequestTimeout(self._timeout_s))
             else:
                 self._refused += 1
-                queued.refuse(Refused(WAITED))
+                queued.refuse(Overloaded(reason=WAITED))
 
     def _remove_disconnected(self) -> None:
         begun_s = monotonic()

@@ -26,8 +26,8 @@ from gevent.pool import Pool
 
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
-from greenline.admission.limiter import Refused, limiter, refuse
-from greenline.errors import ClientGone, ConfigError, Unavailable
+from greenline.admission.limiter import limiter, refuse
+from greenline.errors import ClientGone, ConfigError, Overloaded, Unavailable
 from greenline.http import h1c_compat, http2, proxy_headers
 from greenline.http.client import Client
 from greenline.http.connection import ClientConnection
@@ -393,7 +393,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                 response.force_close()
             try:
                 admitted = self._limiter.acquire(environ, connection.sock)
-            except Refused as error:
+            except Overloaded as error:
                 self._counters.count(("refused", error.reason))
                 if connection.withholds_body():
                     # After this response the client may send the body or not (RFC 9110, 10.1.1).
@@ -459,7 +459,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
     ) -> None:
         try:
             admitted = self._limiter.acquire(environ, environ["gunicorn.socket"])
-        except Refused as error:
+        except Overloaded as error:
             self._counters.count(("refused", error.reason))
             self._run(refuse, environ, response, started, request)
             return

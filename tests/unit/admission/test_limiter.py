@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenline.admission.adaptive import Fixed
-from greenline.admission.limiter import CHECK_S, ConcurrencyLimiter, Refused
+from greenline.admission.limiter import CHECK_S, ConcurrencyLimiter
 from greenline.errors import ClientGone, Overloaded
 from greenline.hub.request_timeout import RequestTimeout
 from greenline.telemetry.request_counts import QUEUE_FULL, WAITED
@@ -123,10 +123,10 @@ def test_no_request_waits_longer_than_allowed_or_in_too_long_a_queue(clients: li
     busy(limiter, clients[0])
     started = monotonic()
     (waiter,) = waiting(limiter, clients[1])
-    with pytest.raises(Refused) as at_once:
+    with pytest.raises(Overloaded) as at_once:
         clients[2].acquire(limiter)
     assert not waiter.ready()
-    with pytest.raises(Refused) as later:
+    with pytest.raises(Overloaded) as later:
         waiter.get(timeout=40)
     assert (at_once.value.reason, later.value.reason) == (QUEUE_FULL, WAITED)
     assert 1.0 <= monotonic() - started < 2.5
