@@ -2,8 +2,8 @@
 What ``/metrics`` and the page cost: our worker with them and without, on the same application.
 
 1. All have one worker and answer a small JSON object of bench-http's, which costs as little as a
-   request can. With ``/metrics``, it is asked every SCRAPE_S; with the page, a client follows the
-   events that keep it up to date.
+   request can. With ``/metrics``, it is asked in each round and every SCRAPE_S; with the page, a
+   client follows the events that keep it up to date. No other server is watched meanwhile.
 2. There are PAIRS servers of each, because one process may be a few percent slower than the next
    for as long as it lives. Rounds are interleaved; a ratio is of the middle rounds of all.
 3. The processor time of the page's process is measured at RATE requests a second.
@@ -19,7 +19,7 @@ import tempfile
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from bench import proc, promises, report, vegeta, wrk
@@ -52,16 +52,25 @@ def beside(work: Callable[[str, threading.Event], None], url: str) -> Iterator[N
 
 
 def scrape(url: str, is_over: threading.Event) -> None:
-    """Ask *url* every SCRAPE_S."""
-    while not is_over.wait(SCRAPE_S):
-        urllib.request.urlopen(url, timeout=10).read()
+    """Ask for the metrics at *url* every SCRAPE_S."""
+    while True:
+        urllib.request.urlopen(f"{url}/metrics", timeout=10).read()
+        if is_over.wait(SCRAPE_S):
+            return
 
 
 def follow(url: str, is_over: threading.Event) -> None:
-    """Read the events at *url*."""
-    with urllib.request.urlopen(url, timeout=10) as events:
+    """Read the events of the page at *url*."""
+    with urllib.request.urlopen(f"{url}/events", timeout=10) as events:
         while not is_over.is_set():
             events.readline()
+
+
+def watched(who: str, url: str) -> AbstractContextManager[None]:
+    """Watch a server as *who* is watched, for the length of the block."""
+    if who == WITHOUT:
+        return nullcontext()
+    return beside(scrape if who == report.OURS else follow, url)
 
 
 def page_cpu_s(server: Gunicorn) -> float:
@@ -79,6 +88,7 @@ def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
         servers: list[tuple[str, Gunicorn]] = []
+        urls: dict[Gunicorn, str] = {}  # of their pages
         for number in range(PAIRS):
             for who in (report.OURS, WITHOUT, PAGE):
                 port = free_port()
@@ -86,10 +96,7 @@ def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
                 log = folder / f"{who}-{number}.log"
                 server = Gunicorn(ARGUMENTS, ready="/", env=env, log=log)
                 servers.append((who, stack.enter_context(server)))
-                if who == report.OURS:
-                    stack.enter_context(beside(scrape, f"http://127.0.0.1:{port}/metrics"))
-                elif who == PAGE:
-                    stack.enter_context(beside(follow, f"http://127.0.0.1:{port}/events"))
+                urls[server] = f"http://127.0.0.1:{port}"
         for _, server in servers:
             wrk.run(server.url, CLIENTS[0], WARM_S)
         for clients in CLIENTS:
@@ -97,17 +104,19 @@ def measure(found: report.Report, rounds: int) -> list[promises.Verdict]:
             rows: dict[str, list[report.Row]] = {report.OURS: [], WITHOUT: [], PAGE: []}
             for _, (who, server) in interleaved(servers, rounds):
                 before_us = server.cpu_us()
-                result = wrk.run(server.url, clients, ROUND_S)
+                with watched(who, urls[server]):
+                    result = wrk.run(server.url, clients, ROUND_S)
                 cpu_us = round((server.cpu_us() - before_us) / max(result.asked, 1), 1)
                 rows[who].append(report.row("json", who, result, server.rss_mb(), cpu_us=cpu_us))
                 if set(result.answers) - {"200"}:
                     found.invalid(f"{who}, {clients} connections: {result.answers}")
             for each in rows.values():
                 found.add(report.middle(each))
-        watched = next(server for who, server in servers if who == PAGE)
-        before_s = page_cpu_s(watched)
-        vegeta.attack(watched.url, RATE, RATE_S)
-        share = (page_cpu_s(watched) - before_s) / RATE_S
+        paged = next(server for who, server in servers if who == PAGE)
+        before_s = page_cpu_s(paged)
+        with watched(PAGE, urls[paged]):
+            vegeta.attack(paged.url, RATE, RATE_S)
+        share = (page_cpu_s(paged) - before_s) / RATE_S
     verdicts = [
         promises.at_most(f"processors of the page at {RATE} requests a second", share, MAX_CPU)
     ]
