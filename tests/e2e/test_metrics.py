@@ -101,7 +101,7 @@ def test_what_was_asked_is_counted() -> None:
         before = requests(port)["-", "GET", "200"]
         for number in range(20):
             assert running.get(f"/books/{number}").status == 200
-        for number in range(100):
+        for number in range(1_000):
             assert running.get(f"/none/{number}").status == 404
         running.ask("BREW", "/books/1")
         running.get("/wait?0.3")
@@ -110,7 +110,7 @@ def test_what_was_asked_is_counted() -> None:
         )
         assert found == {
             ("-", "GET", "200"): before,
-            ("-", "GET", "404"): 100,
+            ("-", "GET", "404"): 1_000,
             ("/books/<id>", "GET", "200"): 20,
             ("/books/<id>", "other", "200"): 1,
             ("/wait", "GET", "200"): 1,
