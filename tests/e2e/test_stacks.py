@@ -1,6 +1,7 @@
 """``greenline stacks``: where each greenlet of a worker is, also while its hub is blocked."""
 
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from tests.e2e.hosting import hosting
 from tests.helpers.support import Service, run, wait_until
 
 APP = "tests.e2e.watched_databases:app"
+LARGE_BYTES = 20_000_000  # more than the kernel keeps for a client that does not read
 COMMAND = ["python", "-m", "greenline", "stacks"]
 
 
@@ -81,6 +83,52 @@ def test_what_waits_for_its_turn_is_shown(tmp_path: Path) -> None:
             )
         assert "  3 requests wait for a sleep" in shown
         assert re.search(r"2 requests wait for its turn\n  GET /sleep, ", shown)
+
+
+def test_what_waits_for_a_slot_of_postgres_is_shown(empty_database: str, tmp_path: Path) -> None:
+    """Where the server refuses one connection more, and the request waits for another one's end."""
+    with closing(psycopg2.connect(empty_database)) as connection:
+        name = connection.info.dbname
+        # One for the lock, and one for the request that waits for it.
+        connection.cursor().execute(f"ALTER DATABASE {name} CONNECTION LIMIT 2")
+        connection.commit()
+    paths = ("/postgres/books", "/postgres/films")
+    with (
+        hosting(APP, URL=f"{empty_database}&connect_timeout=60") as running,
+        waiting(running, tmp_path / "go", *paths, url=empty_database),
+    ):
+        (worker,) = running.workers()
+        found = wait_until(
+            lambda: each if len(each := dict(_slot_waits(stacks(worker)))) == 2 else None,
+            "one to wait for the lock and the other one for a slot",
+        )
+    lock, slot = found["Postgres"], found["a slot of Postgres"]
+    assert 'cursor.execute("SELECT pg_advisory_xact_lock(1)")' in lock
+    assert 'psycopg2.connect(os.environ["URL"])' in slot
+
+
+def _slot_waits(shown: str) -> Iterator[tuple[str, str]]:
+    """Yield what each request waits for, and its stack."""
+    for entry in shown.split("\n\n")[1:]:
+        head, _, stack = entry.partition("\n")
+        if head.startswith("  GET /postgres/"):
+            yield head.partition(", waits for ")[2], stack
+
+
+def test_what_waits_for_its_client_is_shown() -> None:
+    """It has a large answer, which the client does not read yet."""
+    with (
+        hosting(APP, GREENLINE_WRITE_TIMEOUT="300") as running,
+        socket.create_connection(("127.0.0.1", running.port), timeout=60) as client,
+    ):
+        (worker,) = running.workers()
+        request = f"GET /large?bytes={LARGE_BYTES} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        client.sendall(request.encode())
+        entry = r"^  GET /large, [\d.]+ s old, waits for the client$"
+        wait_until(lambda: re.search(entry, stacks(worker), re.MULTILINE), "the request to wait")
+        answer = b"".join(iter(lambda: client.recv(1 << 20), b""))
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\n" + bytes(LARGE_BYTES))
 
 
 def test_a_blocked_hub_shows_its_requests_and_the_code_that_blocks(

@@ -80,6 +80,11 @@ def sleep() -> str:
     return "slept"
 
 
+@app.get("/large")
+def large() -> bytes:
+    return bytes(int(request.args["bytes"]))
+
+
 @app.get("/block")
 def block() -> str:
     until_allowed(get_original("time", "sleep"))
