@@ -86,33 +86,33 @@ def test_what_waits_for_its_turn_is_shown(tmp_path: Path) -> None:
 
 
 def test_what_waits_for_a_slot_of_postgres_is_shown(empty_database: str, tmp_path: Path) -> None:
-    """Where the server refuses one connection more, and the request waits for another one's end."""
-    with closing(psycopg2.connect(empty_database)) as connection:
-        name = connection.info.dbname
-        # One for the lock, and one for the request that waits for it.
-        connection.cursor().execute(f"ALTER DATABASE {name} CONNECTION LIMIT 2")
-        connection.commit()
-    paths = ("/postgres/books", "/postgres/films")
-    with (
-        hosting(APP, URL=f"{empty_database}&connect_timeout=60") as running,
-        waiting(running, tmp_path / "go", *paths, url=empty_database),
-    ):
+    """Where the server refuses a connection more, until another request has ended."""
+    with hosting(APP, URL=empty_database) as running, ThreadPoolExecutor() as clients:
         (worker,) = running.workers()
-        found = wait_until(
-            lambda: each if len(each := dict(_slot_waits(stacks(worker)))) == 2 else None,
-            "one to wait for the lock and the other one for a slot",
-        )
-    lock, slot = found["Postgres"], found["a slot of Postgres"]
-    assert 'cursor.execute("SELECT pg_advisory_xact_lock(1)")' in lock
-    assert 'psycopg2.connect(os.environ["URL"])' in slot
+        with waiting(running, tmp_path / "go", "/postgres/books", url=empty_database):
+            wait_until(lambda: "Postgres" in _waits(stacks(worker)), "the connection to be in use")
+            with closing(psycopg2.connect(empty_database)) as connection:
+                # The one of the test, which has the lock, and one of the application.
+                limit = f"ALTER DATABASE {connection.info.dbname} CONNECTION LIMIT 2"
+                connection.cursor().execute(limit)
+                connection.commit()
+            asked = clients.submit(running.get, "/postgres/films")
+            shown = wait_until(
+                lambda: (
+                    found if "a slot of Postgres" in (found := _waits(stacks(worker))) else None
+                ),
+                "the other request to wait",
+            )
+        assert asked.result().status == 200, running.log
+    assert set(shown) == {"Postgres", "a slot of Postgres"}
+    assert 'cursor.execute("SELECT pg_advisory_xact_lock(1)")' in shown["Postgres"]
+    assert 'psycopg2.connect(os.environ["URL"])' in shown["a slot of Postgres"]
 
 
-def _slot_waits(shown: str) -> Iterator[tuple[str, str]]:
-    """Yield what each request waits for, and its stack."""
-    for entry in shown.split("\n\n")[1:]:
-        head, _, stack = entry.partition("\n")
-        if head.startswith("  GET /postgres/"):
-            yield head.partition(", waits for ")[2], stack
+def _waits(shown: str) -> dict[str, str]:
+    """Return the stack of each request by what it waits for."""
+    entries = [entry.partition("\n") for entry in shown.split("\n\n")[1:]]
+    return {head.partition(", waits for ")[2]: stack for head, _, stack in entries}
 
 
 def test_what_waits_for_its_client_is_shown() -> None:
