@@ -313,6 +313,28 @@ def test_without_connections_of_its_own_a_worker_does_not_wait(
             psycopg2.connect(url)
 
 
+@pytest.mark.xfail(
+    raises=psycopg2.OperationalError, reason="only connections that are made are looked for"
+)
+def test_a_connect_that_is_under_way_is_waited_for(
+    watch: Watch, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the slot already: the first requests of a new worker connect side by side."""
+    monkeypatch.setattr(foreign, "_open", set())
+    monkeypatch.setattr(foreign, "_closed_s", float("-inf"))
+    url = limited(watch, 1)
+    role = psycopg2.extensions.parse_dsn(url)["user"]
+    proxy.mute()
+    first = gevent.spawn(psycopg2.connect, through(proxy).replace("greenline@", f"{role}@"))
+    backends = "select count(*) from pg_stat_activity where usename = %s"
+    wait_until(lambda: watch.ask(backends, role) == 1, "the server to have it")
+    second = gevent.spawn(ask, url)
+    wait_until(lambda: foreign.waiting == 1 or second.ready(), "the other one to be refused")
+    proxy.pass_on()
+    first.get(timeout=LIMIT_S).close()
+    assert second.get(timeout=LIMIT_S) == 1
+
+
 HOLD = """
 import sys
 from greenline.telemetry import counters
