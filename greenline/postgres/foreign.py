@@ -313,6 +313,7 @@ def _describe(server: Endpoint) -> str:
 _open: set["weakref.ref[PsycopgConnection]"] = set()
 _closed_s = float("-inf")  # the time of the last close
 _queues: dict[str, "_SlotQueue"] = {}
+_connecting = 0  # connects that are under way
 
 
 def _stats() -> dict[str, int]:
@@ -346,7 +347,8 @@ def _note_closed(reference: Any) -> None:
 def _may_get_a_slot() -> bool:
     """Return whether a worker of the host may close a connection, or has just closed one."""
     # Else other clients hold all the slots, and the error is the application's, as under threads.
-    return _holds_a_slot() or counters.value(HOLDING) > 0
+    # A connect that is under way may have got the last slot.
+    return _connecting > 0 or _holds_a_slot() or counters.value(HOLDING) > 0
 
 
 def _holds_a_slot() -> bool:
@@ -364,6 +366,7 @@ def has_no_slot(error: psycopg2.OperationalError) -> bool:
 
 def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> Any:
     """Return *attempt*'s connection; if there is no slot, wait for one until *until_s*."""
+    attempt = partial(_under_way, attempt)
     refused = None
     if dsn not in _queues:  # else it would overtake waiting greenlets
         try:
@@ -380,6 +383,24 @@ def _connect_in_turn(dsn: str, attempt: Callable[[], Any], until_s: float) -> An
     finally:
         if queue.is_empty():
             _queues.pop(dsn, None)
+
+
+def _under_way(attempt: Callable[[], Any]) -> Any:
+    global _connecting
+    _connecting += 1
+    try:
+        return attempt()
+    finally:
+        _connecting -= 1
+
+
+def _forget() -> None:
+    global _connecting
+    _connecting = 0
+
+
+# In a child the greenlets that connect are gone.
+os.register_at_fork(after_in_child=_forget)
 
 
 def _without_frames(error: psycopg2.OperationalError) -> psycopg2.OperationalError:

@@ -313,9 +313,6 @@ def test_without_connections_of_its_own_a_worker_does_not_wait(
             psycopg2.connect(url)
 
 
-@pytest.mark.xfail(
-    raises=psycopg2.OperationalError, reason="only connections that are made are looked for"
-)
 def test_a_connect_that_is_under_way_is_waited_for(
     watch: Watch, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
