@@ -1,14 +1,15 @@
 """Say in sentences what limits the workers, or is wrong, and what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from greenline.ops.states import State, WorkerState
+from greenline.ops.states import SlotsState, State, WorkerSlots, WorkerState
 
 FULL = 0.9  # of the connections of clients
 BUSY = 0.9  # of a processor
 QUEUED = 0.25  # of the time that a worker waits for a processor
 LATE_S = 0.1
 SOME = 0.05  # a second
+NO_SLOTS = WorkerSlots(0, False)
 
 
 def findings(state: State) -> list[str]:
@@ -82,7 +83,8 @@ def _databases(state: State) -> Iterator[str]:
         if slots.wanted and slots.held >= slots.capacity:
             yield (
                 f"All {slots.capacity} slots of the host for '{name}' are held, and "
-                f"{slots.wanted} processes wait for one: see the plan of the connections."
+                f"{slots.wanted} processes wait for one ({_waiters(name, slots, state.workers)}): "
+                "see the plan of the connections."
             )
 
 
@@ -109,6 +111,44 @@ def _workers(state: State) -> Iterator[str]:
             )
         elif each.lag_s >= LATE_S and not each.is_blocked and each not in busy:
             yield f"The hub of worker {each.pid} is {each.lag_s * 1000:.0f} ms late."
+
+
+def slots_text(name: str, slots: SlotsState, workers: Sequence[WorkerState]) -> str:
+    """
+    Say which processes hold the slots of a host, and which wait for one.
+
+    :param name: of the pool, str.
+    :param slots: of the host.
+    :param workers: those of the arbiter that is watched.
+    """
+    by = [(_has(each, name).held, f"worker {each.pid}") for each in workers]
+    held = [f"{number} by {holder}" for number, holder in by if number]
+    if slots.orphans:
+        held.append(f"{slots.orphans} by killed processes")
+    # The values of the workers are up to a tenth of a second apart.
+    others = slots.held - slots.orphans - sum(number for number, _ in by)
+    if others > 0:
+        held.append(f"{others} by other processes of the host")
+    text = f"{slots.held} of {slots.capacity} slots of the host are held"
+    if held:
+        text += f": {', '.join(held)}"
+    return f"{text}; waiting for one: {_waiters(name, slots, workers)}" if slots.wanted else text
+
+
+def _waiters(name: str, slots: SlotsState, workers: Sequence[WorkerState]) -> str:
+    found = [f"worker {each.pid}" for each in workers if _has(each, name).is_waiting]
+    others = slots.wanted - len(found)
+    if others > 0:
+        found.append(_processes(others))
+    return ", ".join(found)
+
+
+def _has(worker: WorkerState, name: str) -> WorkerSlots:
+    return worker.slots.get(name, NO_SLOTS)
+
+
+def _processes(number: int) -> str:
+    return f"{number} other process{'es' * (number > 1)} of the host"
 
 
 def _waits_in(worker: WorkerState, name: str) -> int:

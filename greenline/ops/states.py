@@ -21,6 +21,18 @@ class PoolState(msgspec.Struct):
     waiting: int
 
 
+class WorkerSlots(msgspec.Struct):
+    """
+    What one worker has of the slots of the host for one server.
+
+    :param held: slots that it holds, int.
+    :param is_waiting: whether it waits for one, bool.
+    """
+
+    held: int
+    is_waiting: bool
+
+
 class WorkerState(msgspec.Struct):
     """
     One worker.
@@ -38,7 +50,7 @@ class WorkerState(msgspec.Struct):
     :param cpu: the part of one processor that it uses, float.
     :param queued: the part of the time in which its hub waits for a processor, float.
     :param pools: by name.
-    :param slots: slots that it holds, by the pool's name.
+    :param slots: what it has of the host's slots, by the pool's name.
     """
 
     pid: int
@@ -54,7 +66,7 @@ class WorkerState(msgspec.Struct):
     cpu: float
     queued: float
     pools: dict[str, PoolState]
-    slots: dict[str, int]
+    slots: dict[str, WorkerSlots]
 
 
 class SlotsState(msgspec.Struct):
@@ -65,12 +77,14 @@ class SlotsState(msgspec.Struct):
     :param held: by all processes of the host, int.
     :param orphans: those of killed processes, int.
     :param wanted: processes that wait for one, int.
+    :param text: names the processes that hold them and those that wait, str.
     """
 
     capacity: int
     held: int
     orphans: int
     wanted: int
+    text: str = ""
 
 
 class RouteState(msgspec.Struct):

@@ -6,7 +6,7 @@ the last ten seconds.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import starmap
 from operator import sub
 from threading import Lock
@@ -14,13 +14,14 @@ from time import monotonic, sleep, time
 from typing import NamedTuple
 
 from greenline import __version__
-from greenline.ops.findings import findings
+from greenline.ops.findings import findings, slots_text
 from greenline.ops.states import (
     BlockedState,
     PoolState,
     RouteState,
     SlotsState,
     State,
+    WorkerSlots,
     WorkerState,
 )
 from greenline.ops.values import BLOCKED_S, Process, lag_s, pool_names, process_of, slot_names
@@ -113,7 +114,7 @@ class Watch:
         running = now.running
         workers = [self._worker(row, values) for row, values in running.items()]
         events = self.reports.events()
-        slots = _slots(now.totals)
+        slots = _slots(now.totals, workers)
         plans: dict[str, str] = {}
         for row in running:
             plans.update(self.reports.tables(row))
@@ -180,7 +181,12 @@ class Watch:
             cpu=(process.cpu_s - earlier.cpu_s) / seconds,
             queued=(process.queued_s - earlier.queued_s) / seconds,
             pools=_pools(values),
-            slots={name.removeprefix(SLOTS): get((name, "held"), 0) for name in slot_names(values)},
+            slots={
+                name.removeprefix(SLOTS): WorkerSlots(
+                    get((name, "held"), 0), bool(get((name, "waiting"), 0))
+                )
+                for name in slot_names(values)
+            },
         )
 
 
@@ -250,8 +256,8 @@ def _blocked(pid: int, seconds: float, hub: HubState | None) -> BlockedState:
     return BlockedState(pid, seconds, function, hub)
 
 
-def _slots(totals: Mapping[Key, int]) -> dict[str, SlotsState]:
-    return {
+def _slots(totals: Mapping[Key, int], workers: Sequence[WorkerState]) -> dict[str, SlotsState]:
+    slots = {
         name.removeprefix(SLOTS): SlotsState(
             totals.get((name, "capacity"), 0),
             totals.get((name, "held_by_all"), 0),
@@ -260,3 +266,6 @@ def _slots(totals: Mapping[Key, int]) -> dict[str, SlotsState]:
         )
         for name in slot_names(totals)
     }
+    for name, one in slots.items():
+        one.text = slots_text(name, one, workers)
+    return slots

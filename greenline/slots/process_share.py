@@ -87,6 +87,11 @@ class ProcessShare:
         file = self._file
         file.times[REQUESTED_UNTIL + file.row] = file.times[RESERVED_UNTIL + file.row] = 0.0
 
+    def is_requesting(self, now: float) -> bool:
+        """Return whether this process waits for a slot."""
+        until = self._file.times[REQUESTED_UNTIL + self._file.row]
+        return fairness.lasts(until, now, REQUEST_S)
+
     def has_requests(self, now: float) -> bool:
         """Return whether a process waits; cheap enough for every request."""
         return self._file.times[LAST_REQUEST_UNTIL] > now

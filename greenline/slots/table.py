@@ -81,16 +81,19 @@ class SlotTable:
     def stats(self) -> dict[str, int]:
         """
         Return counts of slots: ``capacity``; ``held`` by this process; ``held_by_all``; ``free``;
-        ``orphans`` in this process's care; and ``wanting``, the number of other processes that
-        wait. Counts of other processes are hints.
+        ``orphans`` in this process's care; ``waiting``, 1 if this process waits for one; and
+        ``wanting``, the number of all processes that wait. Counts of other processes are hints.
         """
+        now = self._clock()
+        is_waiting = self._share.is_requesting(now)
         return {
             "capacity": self.capacity,
             "held": len(self._slots),
             "held_by_all": SLOTS - self._file.states(0, SLOTS).count(FREE),
             "free": self._file.states(0, self.capacity).count(FREE),
             "orphans": len(self._orphans),
-            "wanting": len(list(self._share.requests(self._clock()))),
+            "waiting": int(is_waiting),
+            "wanting": is_waiting + len(list(self._share.requests(now))),
         }
 
     def pids(self) -> list[int]:

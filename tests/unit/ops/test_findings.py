@@ -3,13 +3,14 @@
 import msgspec
 import pytest
 
-from greenline.ops.findings import findings
+from greenline.ops.findings import findings, slots_text
 from greenline.ops.states import (
     BlockedState,
     PoolState,
     RouteState,
     SlotsState,
     State,
+    WorkerSlots,
     WorkerState,
 )
 from greenline.telemetry.reports import HubState
@@ -69,7 +70,12 @@ def test_a_service_that_does_its_work_has_none() -> None:
          "slots of the host are free: a larger pool may help. Most of the time goes into "
          "/orders, there into 'postgres'."),
         ({"slots": {"postgres": SlotsState(40, 40, 0, 2)}},
-         "All 40 slots of the host for 'postgres' are held, and 2 processes wait for one"),
+         "All 40 slots of the host for 'postgres' are held, and 2 processes wait for one (2 other "
+         "processes of the host): see the plan"),
+        ({"slots": {"postgres": SlotsState(40, 40, 0, 2)},
+          **worker(slots={"postgres": WorkerSlots(9, True)})},
+         "All 40 slots of the host for 'postgres' are held, and 2 processes wait for one (worker "
+         "11, 1 other process of the host): see the plan"),
         (worker(waiting=5, in_progress=16),
          "5 requests wait for their turn, 5 of them in worker 11, which works on 16 of 16."),
         (worker(cpu=0.97), "1 of 1 workers use a whole processor: more workers"),
@@ -78,13 +84,33 @@ def test_a_service_that_does_its_work_has_none() -> None:
     ],
     ids=["no worker", "blocked", "blocked without a stack", "refused", "a short queue", "failed",
          "a route fails", "connections", "a pool", "a pool of a worker", "a small pool", "slots",
-         "turns", "processor", "neighbours", "late"],
+         "slots for a worker", "turns", "processor", "neighbours", "late"],
 )  # fmt: skip
 def test_what_is_wrong_or_limits_is_named(changes: dict[str, object], begin: str) -> None:
     """In one sentence for each, and the others stay away."""
     (found,) = findings(msgspec.structs.replace(WELL, **changes))
     assert found.startswith(begin)
     assert found.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("slots", "expected"),
+    [
+        (SlotsState(8, 0, 0, 0), "0 of 8 slots of the host are held"),
+        (SlotsState(8, 3, 0, 0), "3 of 8 slots of the host are held: 3 by worker 11"),
+        (SlotsState(8, 8, 1, 2),
+         "8 of 8 slots of the host are held: 3 by worker 11, 1 by killed processes, 4 by other "
+         "processes of the host; waiting for one: worker 12, 1 other process of the host"),
+    ],
+    ids=["none", "one worker", "all kinds"],
+)  # fmt: skip
+def test_the_processes_that_hold_slots_and_wait_are_named(slots: SlotsState, expected: str) -> None:
+    """Workers by their process ids, orphans, and the rest of the host."""
+    workers = [
+        msgspec.structs.replace(WORKER, pid=pid, slots={"postgres": WorkerSlots(held, is_waiting)})
+        for pid, held, is_waiting in ((11, min(slots.held, 3), False), (12, 0, slots.wanted > 0))
+    ]
+    assert slots_text("postgres", slots, workers) == expected
 
 
 def test_the_gravest_comes_first() -> None:

@@ -392,10 +392,14 @@ def test_state_can_be_read(opened: Open) -> None:
     taken(other, 2)
     other.request()
     expected = {
-        "capacity": 5, "held": 1, "held_by_all": 3, "free": 2, "orphans": 0, "wanting": 1,
+        "capacity": 5, "held": 1, "held_by_all": 3, "free": 2, "orphans": 0, "waiting": 0,
+        "wanting": 1,
     }  # fmt: skip
     assert one.stats() == expected
-    assert repr(one).endswith("row=0 capacity=5 held=1 held_by_all=3 free=2 orphans=0 wanting=1>")
+    assert other.stats() == {**expected, "held": 2, "waiting": 1}
+    one.request()
+    assert one.stats() == {**expected, "waiting": 1, "wanting": 2}
+    assert repr(one).endswith("free=2 orphans=0 waiting=1 wanting=2>")
     assert repr(slot) == "<Slot 0 pool pid=77>"
 
 
