@@ -1,8 +1,10 @@
 """Draw the state of the workers in a terminal."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from time import sleep
+from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,15 +15,37 @@ from rich.text import Text
 from greenline.errors import ConfigError
 from greenline.ops.states import RouteState, State
 from greenline.ops.watch import EVERY_S
+from greenline.telemetry.reports import Frame
 
 MEBIBYTE = 1024 * 1024
-MAX_REQUESTS = 10
 MIN_SHARE = 0.01
 
 
+class Detail(NamedTuple):
+    """
+    How much is drawn.
+
+    :param rows: of the tables of routes, requests and blocks, the largest number, int.
+    :param frames: the innermost ones of each block, the largest number, int.
+    :param has_plans: whether the plans of the connections are drawn, bool.
+    """
+
+    rows: int
+    frames: int
+    has_plans: bool
+
+
+# The first one that the height of the terminal allows is drawn; of the last one the end is cut off.
+DETAILS = (
+    Detail(12, 3, True), Detail(5, 3, True), Detail(5, 1, True),
+    Detail(10, 3, False), Detail(5, 3, False), Detail(5, 1, False), Detail(3, 1, False),
+    Detail(1, 1, False),
+)  # fmt: skip
+
+
 def print_once(state: State) -> None:
-    """Print *state*."""
-    Console().print(_drawn(state))
+    """Print *state*, whatever the height of the terminal."""
+    Console().print(_drawn(state, DETAILS[0]))
 
 
 def follow(state: Callable[[], State]) -> None:
@@ -31,27 +55,45 @@ def follow(state: Callable[[], State]) -> None:
     :param state: returns it.
     :raises ConfigError: the first look fails.
     """
-    drawn = _drawn(state())
-    with Live(drawn, screen=True, auto_refresh=False) as live:
+    console = Console()
+    drawn = fitted(state(), console)
+    with Live(drawn, console=console, screen=True, auto_refresh=False) as live:
         while True:
             sleep(EVERY_S)
             try:
-                drawn = _drawn(state())
+                drawn = fitted(state(), console)
                 live.update(drawn, refresh=True)
             except ConfigError as error:  # it may be started again
                 live.update(Group(Text(str(error), "bold red"), drawn), refresh=True)
 
 
-def _drawn(state: State) -> RenderableType:
+def fitted(state: State, console: Console) -> RenderableType:
+    """
+    Return a picture with as much as the height of a terminal allows.
+
+    :param state: what is drawn.
+    :param console: the terminal.
+    """
+    for detail in DETAILS:
+        drawn = _drawn(state, detail)
+        if len(console.render_lines(drawn, pad=False)) <= console.height:
+            break
+    return drawn
+
+
+def _drawn(state: State, detail: Detail) -> RenderableType:
     parts: list[RenderableType] = [_verdict(state), _numbers(state), _workers(state)]
     if state.pools:
         parts.append(_pools(state))
+    parts += [Text(f" {name}: {slots.text}") for name, slots in state.slots.items()]
+    if state.blocked or state.blocks:
+        parts.append(_blocks(state, detail))
     if state.routes:
-        parts.append(_routes(state))
+        parts.append(_routes(state, detail.rows))
     if state.requests:
-        parts.append(_requests(state))
-    if state.blocks:
-        parts.append(_blocks(state))
+        parts.append(_requests(state, detail.rows))
+    if detail.has_plans:
+        parts += [_plan(text) for text in state.plans.values()]
     return Group(*parts)
 
 
@@ -78,17 +120,11 @@ def _numbers(state: State) -> RenderableType:
 
 def _workers(state: State) -> RenderableType:
     table = _table(
-        "worker",
-        "connections",
-        "in progress",
-        "waiting",
-        "hub late",
-        "CPU",
-        "waits for CPU",
+        "worker", "connections", "in\nprogress", "waiting", "hub\nlate", "CPU", "waits\nfor CPU",
         "memory",
-    )
+    )  # fmt: skip
     for one in state.workers:
-        late = f"blocked, {_ms(one.lag_s)}" if one.is_blocked else _ms(one.lag_s)
+        late = f"blocked,\n{_ms(one.lag_s)}" if one.is_blocked else _ms(one.lag_s)
         table.add_row(
             str(one.pid),
             f"{one.connections} / {one.connections_max}",
@@ -103,20 +139,28 @@ def _workers(state: State) -> RenderableType:
 
 
 def _pools(state: State) -> RenderableType:
-    table = _table("pool", "in use", "idle", "waiting", "slots of the host", "orphans", "wanted")
+    table = _table("pool", "in use", "idle", "waiting", "by worker: in use, waiting", text=(0, 4))
     for name, pool in state.pools.items():
         of = f" / {pool.max_size}" if pool.max_size else ""
-        slots = state.slots.get(name)
-        held = () if slots is None else (
-            f"{slots.held} / {slots.capacity}", str(slots.orphans), str(slots.wanted),
-        )  # fmt: skip
-        table.add_row(Text(name), f"{pool.active}{of}", str(pool.idle), str(pool.waiting), *held)
+        each = [
+            f"{one.pid}: {one.pools[name].active}, {one.pools[name].waiting}"
+            for one in state.workers
+            if name in one.pools
+        ]
+        table.add_row(
+            Text(name), f"{pool.active}{of}", str(pool.idle), str(pool.waiting), "   ".join(each)
+        )
     return table
 
 
-def _routes(state: State) -> RenderableType:
-    table = _table("route", "requests/s", "5xx", "p50", "p99", "where the time goes")
-    for one in state.routes:
+def _plan(text: str) -> RenderableType:
+    first, *sums = text.splitlines()
+    return Group(Text(f" {first}", "bold"), *(Text(f" {line}", no_wrap=True) for line in sums))
+
+
+def _routes(state: State, rows: int) -> RenderableType:
+    table = _table("route", "requests/s", "5xx", "p50", "p99", "where the time goes", text=(0, 5))
+    for one in state.routes[:rows]:
         table.add_row(
             Text("no route" if one.route == "-" else one.route),
             f"{one.rate:.1f}",
@@ -135,9 +179,11 @@ def _parts(one: RouteState) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= MIN_SHARE)
 
 
-def _requests(state: State) -> RenderableType:
-    table = _table("slow or failed", "status", "took", "request", "most of it in", "worker")
-    for one in state.requests[:MAX_REQUESTS]:
+def _requests(state: State, rows: int) -> RenderableType:
+    table = _table(
+        "slow or\nfailed", "status", "took", "request", "most of\nit in", "worker", text=(3,)
+    )
+    for one in state.requests[:rows]:
         parts_s = {**one.parts_s, "application": one.took_s - sum(one.parts_s.values())}
         most = max(parts_s, key=lambda name: parts_s[name])
         table.add_row(
@@ -147,18 +193,39 @@ def _requests(state: State) -> RenderableType:
     return table
 
 
-def _blocks(state: State) -> RenderableType:
-    table = _table("hub blocked", "for", "in", "worker")
-    for one in state.blocks[:MAX_REQUESTS]:
+def _blocks(state: State, detail: Detail) -> RenderableType:
+    table = _table("hub\nblocked", "for", "worker", "in", text=(3,))
+    for now in state.blocked:
+        stack = [] if now.hub is None else now.hub.stack
+        code = _code(now.function or "unknown", stack, detail.frames)
+        table.add_row(Text("now", "red"), _ms(now.seconds), str(now.pid), code)
+    for one in state.blocks[: detail.rows]:
         time = datetime.fromtimestamp(one.time).strftime("%H:%M:%S")
-        table.add_row(time, _ms(one.took_s), Text(one.function), str(one.worker))
+        code = _code(one.function, one.stack, detail.frames)
+        table.add_row(time, _ms(one.took_s), str(one.worker), code)
     return table
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 2, 0, 1))
-    for name in names:
-        table.add_column(name, overflow="fold")
+def _code(function: str, stack: Sequence[Frame], frames: int) -> Text:
+    """Return a function, and the innermost frames below it, the innermost first."""
+    text = Text(function)
+    for file, line, name in reversed(stack[-frames:]):
+        # Names of folders would leave no room for the others.
+        text.append(f"\n{os.path.basename(file)}:{line} in {name}", "dim")
+    return text
+
+
+def _table(*names: str, text: Sequence[int] = ()) -> Table:
+    """
+    Return a table without rows.
+
+    :param names: the headings, str.
+    :param text: the numbers of the columns that are wrapped where the terminal is narrow.
+    """
+    table = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1))
+    for number, name in enumerate(names):
+        # A column that may not be wrapped keeps its heading and its numbers whole.
+        table.add_column(name, overflow="fold", no_wrap=number not in text)
     return table
 
 
