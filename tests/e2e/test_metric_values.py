@@ -49,12 +49,20 @@ HELD = {
 OF_POOL = {"psycopg2 pool": {"max_size": 3, "active": 3, "idle": 0, "waiting": 2}}
 STATE = {
     "pools": OF_POOL,
-    "slots": {"psycopg2 pool": {"capacity": CAPACITY, "held": 6, "orphans": 0, "wanted": 0}},
+    "slots": {
+        "psycopg2 pool": {
+            "capacity": CAPACITY,
+            "held": 6,
+            "orphans": 0,
+            "wanted": 0,
+            "text": "6 of 17 slots of the host are held: 4 by worker W, 2 by other processes of the host",
+        },
+    },
 }
 OF_WORKER = {
     "in_progress": 5, "waiting": 4, "max_waiting": 4, "limit": 5,
     "connections": 10, "connections_max": 1000,
-    "pools": OF_POOL, "slots": {"psycopg2 pool": 4},
+    "pools": OF_POOL, "slots": {"psycopg2 pool": {"held": 4, "is_waiting": False}},
 }  # fmt: skip
 # Afterwards, when the clients of three of those have gone, and nine more were refused.
 COUNTED = {
@@ -107,6 +115,8 @@ def state(port: int) -> list[dict[str, Any]]:
     """Return what /state has of STATE and, of its one worker, of OF_WORKER."""
     shown = json.loads(ask(port, "/state"))
     (worker,) = shown["workers"]
+    for slots in shown["slots"].values():
+        slots["text"] = slots["text"].replace(str(worker["pid"]), "W")
     return [
         {name: shown[name] for name in STATE},
         {name: worker[name] for name in OF_WORKER},
