@@ -55,7 +55,8 @@ STATE = {
             "held": 6,
             "orphans": 0,
             "wanted": 0,
-            "text": "6 of 17 slots of the host are held: 4 by worker W, 2 by other processes of the host",
+            "text": "6 of 17 slots of the host are held: 4 by worker W, "
+            "2 by other processes of the host",
         },
     },
 }
