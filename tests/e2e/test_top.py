@@ -142,7 +142,7 @@ def test_it_is_drawn_in_a_terminal(running: Service) -> None:
     ours, theirs = pty.openpty()
     command = [str(BIN / "python"), *COMMAND[1:], str(running.process.pid)]
     process = subprocess.Popen(
-        command, cwd=CHECKOUT, env=environ({"TERM": "xterm", "COLUMNS": "120", "LINES": "50"}),
+        command, cwd=CHECKOUT, env=environ({"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}),
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)

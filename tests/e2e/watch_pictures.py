@@ -1,31 +1,39 @@
 """
-Make docs/pictures/watch.png: the page while a pool is the limit.
+Make docs/pictures/watch.png and top.svg: the page and ``greenline top`` while a pool is the limit.
 
 ``python -m tests.e2e.watch_pictures`` runs the service with a pool of a few connections for each
-worker, asks it for more than they can answer, and takes the picture.
+worker, asks it for more than they can answer, and takes the pictures.
 """
 
+import io
+import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from time import sleep
 
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+
 from embedded.mongo import Mongo
 from embedded.postgres import temporary
+from greenline.ops import screen, sources
 from tests.e2e.hosting import hosting
 from tests.helpers.browser import browser
 from tests.helpers.support import CHECKOUT, Service, free_port
 
 APP = "tests.e2e.watched_databases:app"
+PICTURES = CHECKOUT / "docs/pictures"
 CLIENTS, SECONDS = 24, 14
+WIDTH, HEIGHT = 100, 100  # of the terminal
 PATHS = (
     *["/postgres/books?s=0.12"] * 8, *["/postgres/orders?s=0.25"] * 3, "/mongo", *["/count"] * 10,
 )  # fmt: skip
 
 
 def main() -> None:
-    """Write the picture."""
+    """Write the pictures."""
     port, over = free_port(), Event()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -48,10 +56,22 @@ def main() -> None:
         running.get("/missing/book")
         chrome.get(f"http://127.0.0.1:{port}/")
         sleep(SECONDS)
-        chrome.save_screenshot(str(CHECKOUT / "docs/pictures/watch.png"))
+        chrome.save_screenshot(str(PICTURES / "watch.png"))
+        _draw_top(f"http://127.0.0.1:{port}", PICTURES / "top.svg")
         over.set()
         for each in asking:
             each.result()
+
+
+def _draw_top(url: str, picture: Path) -> None:
+    console = Console(width=WIDTH, height=HEIGHT, record=True, file=io.StringIO())
+    console.print(screen.fitted(sources.state_of(url, None)(), console))
+    # A picture in a page loads no fonts.
+    form = re.sub(r"@font-face {{.*?}}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    picture.write_text(
+        console.export_svg(title="greenline top", code_format=form, unique_id="top"),
+        encoding="utf-8",
+    )
 
 
 def _ask(running: Service, number: int, over: Event) -> None:
