@@ -19,6 +19,6 @@ def hook_libraries() -> None:
 
 
 def hook_pymongo() -> None:
-    """Note the commands of pymongo; those of a MongoClient that was made before have no name."""
+    """Note the commands of pymongo; those of a MongoClient that was made before are not noted."""
     if settings.slow_s() is not None:
         after_import("pymongo", lambda _: import_module("greenline.mongo.named").install())
