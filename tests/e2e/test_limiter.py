@@ -76,12 +76,12 @@ def test_refusals_are_counted(environ: dict[str, str]) -> None:
         ThreadPoolExecutor(1) as clients,
     ):
         assert running.get("/").status == 200
-        assert total(running, "refused") == 0
+        assert total(running, "refused", "queue_full") == 0
         holding = clients.submit(running.get, "/hold")
         try:
             wait_until(Path(environ["HELD"]).exists, "the only place to be taken")
             assert [running.get("/").status for _ in range(3)] == [503] * 3
-            assert total(running, "refused") == 3
+            assert total(running, "refused", "queue_full") == 3
         finally:
             Path(environ["OPEN"]).touch()
         assert holding.result().status == 200
