@@ -1,6 +1,7 @@
 """Traces of OpenTelemetry: each request's spans, sent over OTLP, whatever happens to the worker."""
 
 import os
+import re
 import signal
 import socket
 import time
@@ -213,6 +214,21 @@ def test_a_reload_loses_no_span() -> None:
         found = receiver.named("GET /traceparent")
         assert len(found) == 40
         assert len({each.resource["process.pid"] for each in found}) == 2
+
+
+def test_slow_requests_are_logged_as_well(empty_database: str, empty_mongo: str) -> None:
+    """The statement and the command are in the log's line and in spans, once each."""
+    urls = {"URL": empty_database, "URI": empty_mongo, "GREENLINE_SLOW_MS": "1"}
+    with receiving() as receiver:
+        with hosting("tests.e2e.watched_databases:app", **urls, **receiver.environ) as running:
+            assert running.get("/postgres/books?s=0.3").status == 200
+            assert running.get("/mongo").status == 200
+            running.stop()
+            log = running.log
+    assert re.search(r"slow_report:\d+ \(SELECT pg_sleep\(%s\)\)", log), log
+    assert re.search(r"mongodb \d+ ms 50 times in .*\(insert things\)", log), log
+    assert len(receiver.named("SELECT")) == 1
+    assert len(receiver.named("insert things")) == 50
 
 
 @pytest.mark.parametrize(
