@@ -140,8 +140,6 @@ class ErrorResponses:
         else:
             response = Response(request, connection, self._cfg)
             response.status, response.status_code = status, code
-            response.sent = len(body)
-            if response.route == "-":  # otherwise the application had begun to answer
-                response.route = access_log.route(environ)
+            response.sent, response.route = len(body), access_log.route(environ)
             self._request_log.record(environ, request, response, connection.took_s())
         connection.end_with(head.encode() + body, SHORT_S if code == 408 else LINGER_S)

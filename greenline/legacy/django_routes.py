@@ -3,7 +3,7 @@
 from functools import wraps
 from typing import Any
 
-ROUTE = "greenline.route"  # in the environ
+from greenline.telemetry.access_log import ROUTE
 
 
 def install() -> None:

@@ -18,12 +18,7 @@ def _sending(method: Method, name: str) -> Method:
         environ = deadline.request_environ()
         if environ is None:
             return method(self, *args, **kwargs)
-        waits = slow_waits.of(environ)
-        outer = waits.begin(text_of(name, self, *args, **kwargs)[:MAX_TEXT])
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            waits.statement = outer
+        return _named(environ, text_of(name, self, *args, **kwargs), method, self, *args, **kwargs)
 
     return sending
 
@@ -34,14 +29,18 @@ def _ending(method: Method, name: str) -> Method:
         environ = deadline.request_environ()
         if environ is None or self.status != STATUS_BEGIN:
             return method(self, *args, **kwargs)
-        waits = slow_waits.of(environ)
-        outer = waits.begin(name)
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            waits.statement = outer
+        return _named(environ, name, method, self, *args, **kwargs)
 
     return ending
+
+
+def _named(environ: dict[str, Any], text: str, method: Method, *args: Any, **kwargs: Any) -> Any:
+    waits = slow_waits.of(environ)
+    outer = waits.begin(text[:MAX_TEXT])
+    try:
+        return method(*args, **kwargs)
+    finally:
+        waits.statement = outer
 
 
 def shown(text: str) -> str:

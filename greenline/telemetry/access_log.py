@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # it has gevent, and the process of /metrics has not
 
 NAME = "gunicorn.access"  # gunicorn's logger for these lines
 REQUEST_ID = "greenline.request_id"  # in the environ
+ROUTE = "greenline.route"  # in the environ
 SHORT = 100  # characters of each text in a line that was too long
 PROXY_MS = "greenline.proxy_ms"  # in the environ: the time from the proxy to here
 NOTHING: Mapping[str, float] = {}
@@ -175,7 +176,7 @@ def route(environ: Mapping[str, Any]) -> str:
 
     Call it when the response starts: Flask forgets the request at its end.
     """
-    known: str | None = environ.get("greenline.route")
+    known: str | None = environ.get(ROUTE)
     if known is None:
         rule = getattr(environ.get("werkzeug.request"), "url_rule", None)
         known = getattr(rule, "rule", None)
@@ -190,7 +191,7 @@ def keep_route(environ: dict[str, Any]) -> None:
     """
     known = route(environ)
     if known != "-":
-        environ["greenline.route"] = known
+        environ[ROUTE] = known
 
 
 class LineHandler(logging.Handler):

@@ -149,7 +149,7 @@ class RequestLog:
 
     def _report(self, environ: dict[str, Any], route: str, status: int, took_s: float) -> None:
         if route != "-":
-            environ["greenline.route"] = route  # for the line: Flask has forgotten the request
+            environ[access_log.ROUTE] = route  # for the line: Flask has forgotten the request
         method = access_log.printable(environ.get("REQUEST_METHOD", "-"))
         path = access_log.printable(access_log.path_of(environ))
         parts_s = dict(environ.get("greenline.spent") or {})
