@@ -44,12 +44,11 @@ def serving(
         socket.create_server(address(bind)).close()
     except (OSError, ValueError, OverflowError) as error:
         raise TrialError(f"gunicorn cannot listen on {bind}: {error}") from error
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ROOT]))
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "gunicorn", *arguments, "-b", bind, target],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path, **environ},
+            env={**os.environ, "PYTHONPATH": python_path(), **environ},
         )  # fmt: skip
         try:
             _wait_until_ready(child, bind, log)
@@ -63,6 +62,11 @@ def serving(
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
+
+
+def python_path() -> str:
+    """Return a ``PYTHONPATH`` with which a child imports this Greenline."""
+    return os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ROOT]))
 
 
 def _wait_until_ready(child: "subprocess.Popen[bytes]", bind: str, log: Any) -> None:
