@@ -1,6 +1,6 @@
 """
 Define the console script ``greenline``, with its commands ``budget``, ``check-deploy``,
-``doctor``, ``stacks`` and ``top``.
+``doctor``, ``stacks``, ``top`` and ``tune``.
 
 Internal: applications import nothing from here.
 """
@@ -30,6 +30,7 @@ from greenline.errors import ConfigError, GreenlineError
 from greenline.lazy import needs_extra
 from greenline.ops.command import show_stacks, top
 from greenline.settings import Sizing
+from greenline.tune.command import tune
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -73,6 +74,7 @@ main.add_command(check_deploy)
 main.add_command(doctor)
 main.add_command(top)
 main.add_command(show_stacks)
+main.add_command(tune)
 
 
 @main.command()

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from statistics import linear_regression
 
+import msgspec
+
 from greenline import settings
 from greenline.budget.plan import HEAD_ROOM, POSTGRES_EXTRA_A_WORKER
 from greenline.tune.results import Objective, Recommendation, Step
@@ -63,9 +65,10 @@ def in_progress(knee: Step) -> float:
 
 
 def _mean_s(step: Step) -> float:
-    if step.shares is not None:
-        return sum(getattr(step.shares, name) for name in type(step.shares).__struct_fields__)
-    return step.latencies.p50_s or 0.0
+    shares = step.shares
+    if shares is None:
+        return step.latencies.p50_s or 0.0
+    return sum(msgspec.structs.astuple(shares), 0.0)
 
 
 def waits(knee: Step, cores: int) -> bool:

@@ -2,8 +2,8 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic, sleep
@@ -63,24 +63,23 @@ class Server(NamedTuple):
     workers: Workers | None
 
 
-# Runs the application for the length of a block.
-Serve = Callable[[Configuration], AbstractContextManager[Server]]
-
-
 @contextmanager
-def started(target: str, folder: Path, configuration: Configuration) -> Iterator[Server]:
+def started(
+    target: str, folder: Path, configuration: Configuration, more: Sequence[str] = ()
+) -> Iterator[Server]:
     """
     Serve *target* for the length of the block, and wait until all workers have booted.
 
     :param target: what gunicorn is given, str.
     :param folder: the one that it runs in; a gunicorn.conf.py in it is read, as gunicorn does.
     :param configuration: the settings that are set over those of the environment.
+    :param more: options of gunicorn.
     :raises TrialError: it does not serve.
     """
     bind = f"127.0.0.1:{free_port()}"
     arguments = ["-k", WORKER, "-w", str(configuration.workers),
                  "--worker-connections", str(configuration.worker_connections),
-                 "--graceful-timeout", GRACEFUL_S]  # fmt: skip
+                 "--graceful-timeout", GRACEFUL_S, *more]  # fmt: skip
     # Whether it is observed by an ops port of the environment would say nothing here, and two
     # servers cannot have one port.
     environ = {**configuration.environ, settings.OPS_BIND.name: ""}

@@ -15,12 +15,14 @@ import os
 import platform
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple
+
+import msgspec
 
 from greenline import __version__, settings
 from greenline.budget.cpu import cpu_limit
@@ -31,13 +33,12 @@ from greenline.tune.check import check
 from greenline.tune.load import Load
 from greenline.tune.measure import (
     BrokenService,
-    GeneratorError,
     Meter,
     Round,
     cores,
     cores_of_workers,
 )
-from greenline.tune.observe import MIB
+from greenline.tune.observe import CONNECT_S, MIB
 from greenline.tune.results import (
     Fit,
     Latencies,
@@ -69,6 +70,7 @@ BUSY_MACHINE = 0.5  # load average a core
 FIRST_SHARE = 0.25  # of the rate that the durations of single requests promise
 MAX_FIRST_RATE = 200.0
 WITHIN = 0.15
+FITTED: tuple[SweepName, ...] = ("workers", "pool")
 
 
 class Stopped(Exception):
@@ -119,6 +121,7 @@ class Tuner:
         self._at = datetime.now(UTC).isoformat(timespec="seconds")
         self._cores = len(cores_of_workers())
         self._sweeps: dict[SweepName, Sweep] = {}
+        self._settled = 0.0  # the limit that the last workers with `auto` have found
         self._recommended: list[Recommendation] = []
         self._verification: Verification | None = None
         self._words = asked.load.words
@@ -195,16 +198,14 @@ class Tuner:
         self._limit(knee, little, auto_limit)
         self._fixed(knee, self._idle())
         if has_pool and self._now.pool is not None:
-            needed = choose.max_connections(
-                self._now.pool, self._now.workers, _max_connections()
-            )
+            needed = choose.max_connections(self._now.pool, self._now.workers, _max_connections())
             self._recommended += [needed] if needed is not None else []
         self._prove(knee.good_rate * knee_ratio)
 
     def result(self) -> Result:
         """Return what is known so far."""
         fits: list[Fit] = []
-        for name in ("workers", "pool"):
+        for name in FITTED:
             if (sweep := self._sweeps.get(name)) is not None:
                 points = [(step.setting, step.answered_rate) for step in sweep.steps]
                 fits.append(usl.fit(points, name))
@@ -250,12 +251,12 @@ class Tuner:
                 f"objective of {limit_s * 1e3:.0f} ms cannot be met"
             )
         self._meter = Meter(checked.load, self._asked.headers, self._objective)
-        found = self._time.slice_for("rate", SEARCHED + ROUNDS * len(CURVE), 0)
+        number = SEARCHED + ROUNDS * len(CURVE)
+        found = self._time.slice_for("rate", number, 0)
         if found is None:
-            # The rate has three tenths of the time.
             raise ConfigError(
                 f"too little time for three rounds: {self._asked.total_s:.0f} s are given, and "
-                f"{_least_s(self._time):.0f} s are the least"
+                f"{self._time.least_s('rate', number):.0f} s are the least"
             )
         rounds: dict[float, list[Round]] = {}
 
@@ -413,12 +414,15 @@ class Tuner:
                         connection = HTTPConnection(host, timeout=10)
                         stack.callback(connection.close)
                         connection.request(
-                            "GET", request.target, headers={**self._asked.headers, **request.headers}
+                            "GET",
+                            request.target,
+                            headers={**self._asked.headers, **request.headers},
                         )
                         connection.getresponse().read()
                         opened += 1
                     sleep(SETTLE_S)
-                    steps.append(_idle_step(count, workers.look().processes.values()))
+                    (process,) = workers.look().processes.values()
+                    steps.append(_idle_step(count, process.memory_bytes))
         except (OSError, TrialError) as error:
             self.warnings.append(f"What idle sockets cost was not measured: {error}.")
             return None
@@ -478,9 +482,7 @@ class Tuner:
             measured_rate=best.good_rate,
             spread=best.spread,
             within=within,
-            against_defaults=_with_setting(
-                self._meter.step(0, theirs), float(defaults.workers)
-            )
+            against_defaults=_with_setting(self._meter.step(0, theirs), float(defaults.workers))
             if len(theirs) == ROUNDS
             else None,
             ours=_with_setting(steps[1.0], float(self._now.workers)) if 1.0 in steps else None,
@@ -524,32 +526,53 @@ class Tuner:
                 f"{self._asked.total_s:.0f} s are left"
             )
 
-    _settled = 0.0
-
 
 def _pools(in_progress: float) -> list[float]:
-    """Return the sizes to try: until one that no request has to wait for."""
-    enough = max(in_progress, 16)
-    return [float(size) for size in POOLS if size < 2 * enough]
+    """Return the sizes to try: until one for which no request has to wait."""
+    return [float(size) for size in POOLS if size < 2 * max(in_progress, POOLS[4])]
 
 
 def _with_setting(step: Step, setting: float) -> Step:
-    from msgspec.structs import replace
-
-    return replace(step, setting=setting)
+    return msgspec.structs.replace(step, setting=setting)
 
 
-def _idle_step(count: float, processes: "Sequence[object]") -> Step:
-    raise NotImplementedError
-
-
-def _least_s(time: Timetable) -> float:
-    raise NotImplementedError
+def _idle_step(sockets: float, memory_bytes: int) -> Step:
+    """Return the step of sockets that do nothing."""
+    return Step(
+        setting=sockets,
+        offered_rate=0.0,
+        answered_rate=0.0,
+        good_rate=0.0,
+        errors=0.0,
+        latencies=Latencies(p50_s=None, p99_s=None, p999_s=None, samples=0),
+        shares=None,
+        cpu_of_workers=0.0,
+        memory_mib=memory_bytes / MIB,
+        connections=0,
+        generator_limited=False,
+        rounds=[],
+        seconds=SETTLE_S,
+    )
 
 
 def _machine() -> Machine:
-    raise NotImplementedError
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Machine(
+        cores=len(cores()),
+        memory_mib=pages // MIB,
+        python=platform.python_version(),
+        was_busy=round(os.getloadavg()[0] / len(cores()), 2),
+    )
 
 
 def _max_connections() -> int | None:
-    raise NotImplementedError
+    """Return what the Postgres in ``DATABASE_URL`` allows; None if it does not say."""
+    url = settings.databases()[0]
+    with suppress(Exception):  # another driver, or none
+        import psycopg2
+
+        from greenline.postgres.limits import read_facts
+
+        with closing(psycopg2.connect(url, connect_timeout=CONNECT_S)) as conn:
+            return read_facts(conn).max_connections
+    return None
