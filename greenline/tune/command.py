@@ -82,6 +82,7 @@ def tune(
             import jinja2  # noqa: F401
             import lmfit  # noqa: F401
             import matplotlib  # noqa: F401
+            import prometheus_client  # noqa: F401
             import rich  # noqa: F401
     except ModuleNotFoundError as error:
         raise click.UsageError(str(error)) from error

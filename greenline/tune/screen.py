@@ -1,10 +1,12 @@
 """Print a result, and show how far a measurement is, by rich."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -14,9 +16,10 @@ from greenline.tune.results import Result, Step, Sweep
 from greenline.tune.tuner import Say
 
 EVERY_S = 0.5
+WIDTH = 100
 COLUMNS = (
-    "setting", "offered/s", "answered/s", "good/s", "spread", "errors", "p50 ms", "p99 ms",
-    "p99.9 ms", "samples", "cores", "MiB", "connections",
+    "setting", "answered", "good", "spread", "errors", "p50 ms", "p99 ms", "samples", "cores",
+    "MiB", "connections",
 )  # fmt: skip
 IDLE_COLUMNS = ("setting", "MiB")
 
@@ -30,12 +33,13 @@ def progress(total_s: float) -> Iterator[Say]:
     :returns: a context manager that gives a function, which is told what happens now.
     """
     console = Console(stderr=True)
+    begun_s = monotonic()
     if not console.is_terminal:
-        yield lambda text: console.print(text, highlight=False)
+        yield lambda text: click.echo(f"{monotonic() - begun_s:5.0f} s  {text}", err=True)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task, begun_s, is_over = bar.add_task("", total=total_s), monotonic(), Event()
+        task, is_over = bar.add_task("", total=total_s), Event()
 
         def move() -> None:
             while not is_over.wait(EVERY_S):
@@ -52,7 +56,8 @@ def progress(total_s: float) -> Iterator[Say]:
 
 def show(result: Result) -> None:
     """Print what was measured and what is recommended."""
-    console = Console(highlight=False)
+    # What is piped has no width of its own.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     console.print(f"{result.target}: {result.offered}", markup=False)
     objective = result.objective
     console.print(
@@ -90,7 +95,7 @@ def show(result: Result) -> None:
     if (proof := result.verification) is not None:
         console.print(
             f"\npredicted {proof.predicted_rate:.0f}/s, measured {proof.measured_rate:.0f}/s: "
-            f"{proof.within:.0%} apart, rounds vary by {proof.spread:.0%}"
+            f"{proof.within:+.0%}, rounds vary by {proof.spread:.0%}"
         )
         if proof.against_defaults is not None and proof.ours is not None:
             console.print(_compared(proof.ours, proof.against_defaults))
@@ -99,7 +104,10 @@ def show(result: Result) -> None:
 
 
 def _sweep(sweep: Sweep) -> Table:
-    table = Table(title=f"{sweep.name}: {sweep.unit}", title_justify="left")
+    title = f"{sweep.name}: {sweep.unit}"
+    if sweep.name in ("pool", "workers", "limit"):
+        title += f", offered {sweep.steps[0].offered_rate:.0f} requests a second"
+    table = Table(title=title, title_justify="left", box=None)
     columns = IDLE_COLUMNS if sweep.name == "idle" else COLUMNS
     for name in columns:
         table.add_column(name, justify="right")
@@ -115,14 +123,12 @@ def _row(step: Step) -> list[str]:
     latencies = step.latencies
     return [
         f"{step.setting:.0f}",
-        f"{step.offered_rate:.0f}",
         f"{step.answered_rate:.0f}",
         f"{step.good_rate:.0f}",
         f"{step.spread:.0%}",
         f"{step.errors:.1%}",
         _ms(latencies.p50_s),
         _ms(latencies.p99_s),
-        _ms(latencies.p999_s),
         str(latencies.samples),
         f"{step.cpu_of_workers:.1f}",
         f"{step.memory_mib:.0f}",

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
@@ -80,28 +81,30 @@ def started(
     arguments = ["-k", WORKER, "-w", str(configuration.workers),
                  "--worker-connections", str(configuration.worker_connections),
                  "--graceful-timeout", GRACEFUL_S, *more]  # fmt: skip
-    # Whether it is observed by an ops port of the environment would say nothing here, and two
-    # servers cannot have one port.
-    environ = {**configuration.environ, settings.OPS_BIND.name: ""}
-    with serving(target, folder, bind, arguments, environ) as child:
-        if len(cores()) >= CORES_FOR_TWO:
-            pin(child.pid, cores_of_workers())
-        memory = memory_of(child.pid)
-        try:
-            workers = Workers(memory)
-            until_s = monotonic() + START_LIMIT_S
-            while len(workers.running()) < configuration.workers:
-                if monotonic() > until_s or child.poll() is not None:
-                    raise TrialError(f"not all of {configuration.workers} workers have booted")
-                sleep(0.02)
+    with tempfile.TemporaryDirectory(prefix="greenline-tune-") as name:
+        # The workers note where the time of a request goes only if it can be asked for. A socket
+        # of its own: an address of the environment may be in use.
+        ops = str(Path(name) / "ops.sock")
+        environ = {**configuration.environ, settings.OPS_BIND.name: ops}
+        with serving(target, folder, bind, arguments, environ) as child:
             if len(cores()) >= CORES_FOR_TWO:
-                # Those that were forked before.
-                for pid in workers.running():
-                    with suppress(OSError):
-                        pin(pid, cores_of_workers())
-            yield Server(f"http://{bind}", workers)
-        finally:
-            os.close(memory)
+                pin(child.pid, cores_of_workers())
+            memory = memory_of(child.pid)
+            try:
+                workers = Workers(memory)
+                until_s = monotonic() + START_LIMIT_S
+                while len(workers.running()) < configuration.workers:
+                    if monotonic() > until_s or child.poll() is not None:
+                        raise TrialError(f"not all of {configuration.workers} workers have booted")
+                    sleep(0.02)
+                if len(cores()) >= CORES_FOR_TWO:
+                    # Those that were forked before.
+                    for pid in workers.running():
+                        with suppress(OSError):
+                            pin(pid, cores_of_workers())
+                yield Server(f"http://{bind}", workers)
+            finally:
+                os.close(memory)
 
 
 def running(url: str, *, is_owned: bool) -> Server:

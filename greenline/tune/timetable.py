@@ -7,7 +7,7 @@ from typing import NamedTuple
 ROUNDS = 3
 WARM_UP_S, MAX_WARM_UP_S = 0.5, 2.0
 SECONDS_S, MAX_SECONDS_S = 1.0, 10.0  # of a round that counts
-END_S = 0.3  # in which the last answers come
+FIRST_END_S = 1.0  # beside a round: the generator starts, and the last answers come
 FIRST_START_S = 4.0  # of a server, until one was measured
 # What each part may take of the time that is left when it begins, in their order.
 PARTS = {"rate": 0.3, "pool": 0.35, "workers": 0.35, "limit": 0.45, "idle": 0.3, "proof": 0.9}
@@ -26,8 +26,8 @@ class Slice(NamedTuple):
 
     @property
     def total_s(self) -> float:
-        """All of it, with the time in which the last answers come."""
-        return self.warm_up_s + self.seconds + END_S
+        """Both."""
+        return self.warm_up_s + self.seconds
 
 
 class Timetable:
@@ -41,7 +41,8 @@ class Timetable:
     def __init__(self, total_s: float, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self.total_s, self.begun_s = total_s, clock()
-        self.start_s = FIRST_START_S
+        # As the last ones took.
+        self.start_s, self.end_s = FIRST_START_S, FIRST_END_S
 
     @property
     def used_s(self) -> float:
@@ -62,7 +63,7 @@ class Timetable:
         :param starts: of servers, int.
         :returns: None: there is too little time.
         """
-        each_s = (self.left_s * PARTS[part] - starts * self.start_s) / rounds - END_S
+        each_s = (self.left_s * PARTS[part] - starts * self.start_s) / rounds - self.end_s
         if each_s < WARM_UP_S + SECONDS_S:
             return None
         # A third of it is the warm-up.
@@ -71,7 +72,7 @@ class Timetable:
 
     def least_s(self, part: str, rounds: int) -> float:
         """Return the seconds that all of it has to have, for *rounds* of a part to be possible."""
-        return self.used_s + rounds * (WARM_UP_S + SECONDS_S + END_S) / PARTS[part] + 1
+        return self.used_s + rounds * (WARM_UP_S + SECONDS_S + self.end_s) / PARTS[part] + 1
 
     def fitting(
         self, part: str, settings: Sequence[float], min_settings: int = 2

@@ -337,8 +337,9 @@ class Tuner:
                 for value in chosen if number % 2 == 0 else reversed(chosen):
                     if value in broken:
                         continue
-                    self._say(f"{name} {value:.0f}, round {number + 1} of {ROUNDS}")
-                    self._need(self._time.start_s + one.total_s, f"the {name}")
+                    word = f"{value:.0f}" if value else "auto"
+                    self._say(f"{name} {word}, round {number + 1} of {ROUNDS}")
+                    self._need(self._time.start_s + one.total_s, f"all of the {name}")
                     try:
                         with self._started(configuration(value)) as running:
                             rounds[value].append(self._offer(running, offered, one))
@@ -464,19 +465,21 @@ class Tuner:
             with self._started(self._now) as running:
                 for share in PROOF:
                     with suppress(BrokenService):
-                        ours[share].append(self._offer(running, share * predicted, one))
+                        rate = min(share * predicted, self._asked.max_rate)
+                        ours[share].append(self._offer(running, rate, one))
             if is_compared:
                 self._say(f"gunicorn's defaults, round {number + 1} of {ROUNDS}")
                 try:
                     with self._started(defaults) as running:
-                        theirs.append(self._offer(running, predicted, one))
+                        rate = min(predicted, self._asked.max_rate)
+                        theirs.append(self._offer(running, rate, one))
                 except (TrialError, BrokenService) as error:
                     is_compared = False
                     self.warnings.append(f"The defaults of gunicorn did not serve: {error}.")
         steps = {share: self._meter.step(share, found) for share, found in ours.items() if found}
         met = [one for one in steps.values() if choose.meets(one, self._objective)]
         best = choose.best(met or list(steps.values()))
-        within = abs(best.good_rate - predicted) / predicted
+        within = (best.good_rate - predicted) / predicted
         self._verification = Verification(
             predicted_rate=predicted,
             measured_rate=best.good_rate,
@@ -487,7 +490,7 @@ class Tuner:
             else None,
             ours=_with_setting(steps[1.0], float(self._now.workers)) if 1.0 in steps else None,
         )
-        if within > WITHIN:
+        if abs(within) > WITHIN:
             self.warnings.append(
                 f"The proof missed: {predicted:.0f}/s were predicted, and {best.good_rate:.0f}/s "
                 "measured. The figures vary too much, or the machine does something else."
@@ -517,7 +520,10 @@ class Tuner:
     def _offer(self, running: Server, rate: float, one: Slice) -> Round:
         seconds = max(one.seconds, FEWEST_SAMPLES / rate)
         self._need(one.warm_up_s + seconds, f"{FEWEST_SAMPLES} answers at {rate:.1f}/s")
-        return self._meter.offer(running.url, rate, seconds, one.warm_up_s, running.workers)
+        begun_s = monotonic()
+        found = self._meter.offer(running.url, rate, seconds, one.warm_up_s, running.workers)
+        self._time.end_s = monotonic() - begun_s - one.warm_up_s - seconds
+        return found
 
     def _need(self, seconds: float, what: str) -> None:
         if self._time.left_s < seconds:
