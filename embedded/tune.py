@@ -14,7 +14,7 @@ from embedded.serve import DATE_FORMAT, FORMAT, Serve
 from embedded.settings import CHECKOUT
 from greenline.errors import ConfigError
 
-TOTAL_S = 240  # with the start of the servers, less than five minutes
+TOTAL_S = 275  # with the start of the servers, less than five minutes
 STOP_S = 60.0
 # An access log: what is asked often is in it often.
 MIX = Path(__file__).with_name("demo_mix.log")

@@ -56,11 +56,13 @@ class Observed(NamedTuple):
     What the workers have done between two looks.
 
     :param cpu: processors that they have used, float.
+    :param queued: the part of the time in which a worker waited for a processor, float.
     :param memory_mib: of the largest worker, float.
     :param shares: where the time of a request went; None: there was none.
     """
 
     cpu: float
+    queued: float
     memory_mib: float
     shares: Shares | None
 
@@ -123,6 +125,12 @@ def between(first: Look, last: Look) -> Observed:
         one.cpu_s - (first.processes[pid].cpu_s if pid in first.processes else 0.0)
         for pid, one in last.processes.items()
     )
+    queued_s = [
+        one.queued_s - first.processes[pid].queued_s
+        for pid, one in last.processes.items()
+        if pid in first.processes
+    ]
+    queued = sum(queued_s) / len(queued_s) / seconds if queued_s else 0.0
     memory_bytes = max((one.memory_bytes for one in last.processes.values()), default=0)
     requests = last.requests - first.requests
     shares = None
@@ -134,7 +142,7 @@ def between(first: Look, last: Look) -> Observed:
         named = {field: mean_s.pop(part, 0.0) for part, field in PARTS.items()}
         # The application's, and what a library of it waits for, such as redis.
         shares = Shares(**named, application_s=sum(mean_s.values()))
-    return Observed(cpu_s / seconds, memory_bytes / MIB, shares)
+    return Observed(cpu_s / seconds, queued, memory_bytes / MIB, shares)
 
 
 class Peak:

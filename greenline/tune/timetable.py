@@ -10,7 +10,10 @@ SECONDS_S, MAX_SECONDS_S = 1.0, 10.0  # of a round that counts
 FIRST_END_S = 1.0  # beside a round: the generator starts, and the last answers come
 FIRST_START_S = 4.0  # of a server, until one was measured
 # What each part may take of the time that is left when it begins, in their order.
-PARTS = {"rate": 0.3, "pool": 0.35, "workers": 0.35, "limit": 0.45, "idle": 0.3, "proof": 0.9}
+PARTS = {
+    "rate": 0.22, "pool": 0.3, "workers": 0.33, "limit": 0.4, "idle": 0.3, "proof": 0.95,
+    "rate alone": 0.95,
+}  # fmt: skip
 
 
 class Slice(NamedTuple):

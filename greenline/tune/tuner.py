@@ -19,6 +19,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
+from statistics import mean
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -55,19 +56,21 @@ from greenline.tune.search import search
 from greenline.tune.server import WORKER_CONNECTIONS, Configuration, Server
 from greenline.tune.timetable import ROUNDS, Slice, Timetable
 
-CURVE = (0.5, 0.85, 1.0, 1.5)  # of the knee
+CURVE = (0.5, 1.0, 1.5)  # of the knee
 MORE = 1.3  # of the knee's rate: what pools and workers are offered
 OVERLOAD = 1.5  # of the knee's rate: what limits are offered
 SEARCHED = 12  # rounds of a search, about
 FEWEST_SAMPLES = 120  # of a round: a p99 of fewer is none
 POOLS = (1, 2, 4, 8, 16, 32, 64)
+ENOUGH_POOL = 16  # larger ones are tried if more requests are in progress at once
 LIMITS = (1, 2, 4)  # of the requests in progress at the knee
 IDLE = (0.0, 250.0, 500.0, 1000.0)
 SETTLE_S = 0.5
 MAX_WAIT = 0.5  # of the objective
 PROOF = (0.85, 1.0, 1.15)  # of the predicted rate
 BUSY_MACHINE = 0.5  # load average a core
-FIRST_SHARE = 0.25  # of the rate that the durations of single requests promise
+QUEUED = 0.2  # of the time in which a worker waits for a processor
+FIRST_SHARE = 0.5  # of the rate that the durations of single requests promise
 MAX_FIRST_RATE = 200.0
 WITHIN = 0.15
 FITTED: tuple[SweepName, ...] = ("workers", "pool")
@@ -252,11 +255,12 @@ class Tuner:
             )
         self._meter = Meter(checked.load, self._asked.headers, self._objective)
         number = SEARCHED + ROUNDS * len(CURVE)
-        found = self._time.slice_for("rate", number, 0)
+        part = "rate" if self._asked.url is None else "rate alone"
+        found = self._time.slice_for(part, number, 0)
         if found is None:
             raise ConfigError(
                 f"too little time for three rounds: {self._asked.total_s:.0f} s are given, and "
-                f"{self._time.least_s('rate', number):.0f} s are the least"
+                f"{self._time.least_s(part, number):.0f} s are the least"
             )
         rounds: dict[float, list[Round]] = {}
 
@@ -292,7 +296,8 @@ class Tuner:
                 for rate in dict.fromkeys(rates):
                     self._say(f"rate, round {number + 1} of {ROUNDS}: {rate:.0f}/s")
                     with suppress(BrokenService):
-                        rounds.setdefault(rate, []).append(self._offer(base, rate, found))
+                        one = self._offer(base, rate, found)
+                        rounds.setdefault(rate, []).append(one)
             if knee >= self._asked.max_rate:
                 self.warnings.append(
                     f"The objective was still met at --max-rate, {knee:.0f}/s: the knee is higher."
@@ -306,6 +311,14 @@ class Tuner:
         step = self._sweeps["rate"].knee(self._objective)
         if step is None:
             raise Stopped("no rate met the objective in all rounds: the figures vary too much")
+        at_knee = [one.observed for one in rounds[step.setting] if one.observed is not None]
+        queued = mean([one.queued for one in at_knee] or [0.0])
+        if queued > QUEUED and step.cpu_of_workers < choose.BUSY * self._cores:
+            self.warnings.append(
+                f"At the knee a worker waited for a processor for {queued:.0%} of the time, and the"
+                f" workers used {step.cpu_of_workers:.1f} of {self._cores}: the generator, the "
+                "database or something else on this machine had them."
+            )
         if step.generator_limited:
             self.warnings.append(
                 "At the knee the load generator was the limit, not the service: it was short of a "
@@ -535,7 +548,7 @@ class Tuner:
 
 def _pools(in_progress: float) -> list[float]:
     """Return the sizes to try: until one for which no request has to wait."""
-    return [float(size) for size in POOLS if size < 2 * max(in_progress, POOLS[4])]
+    return [float(size) for size in POOLS if size < 2 * max(in_progress, ENOUGH_POOL)]
 
 
 def _with_setting(step: Step, setting: float) -> Step:
