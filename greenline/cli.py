@@ -1,6 +1,6 @@
 """
-Define the console script ``greenline``, with its commands ``budget``, ``check-deploy``,
-``doctor``, ``stacks`` and ``top``.
+Define the console script ``greenline``, with its commands ``budget``, ``capacity``,
+``check-deploy``, ``doctor``, ``stacks`` and ``top``.
 
 Internal: applications import nothing from here.
 """
@@ -30,6 +30,7 @@ from greenline.errors import ConfigError, GreenlineError
 from greenline.lazy import needs_extra
 from greenline.ops.command import show_stacks, top
 from greenline.settings import Sizing
+from greenline.tune.capacity_command import capacity
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -69,6 +70,7 @@ def main() -> None:
     """Green gunicorn workers that keep to the connection limits of their databases."""
 
 
+main.add_command(capacity)
 main.add_command(check_deploy)
 main.add_command(doctor)
 main.add_command(top)
