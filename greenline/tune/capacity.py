@@ -223,6 +223,9 @@ def _plateau(result: Result, knee: Step, workers: int) -> float:
     if pools is None or len(pools.steps) < 2 or knee.cpu_of_workers >= BUSY * processors:
         return math.inf
     *_, before, last = sorted(pools.steps, key=lambda step: step.setting)
+    # Where all that was offered was answered, the rate is the load's, not the database's.
+    if last.answered_rate >= (1 - SAME) * last.offered_rate:
+        return math.inf
     best = max(step.good_rate for step in pools.steps)
     return best if last.good_rate <= (1 + SAME) * before.good_rate else math.inf
 

@@ -154,3 +154,8 @@ def test_the_database_binds_where_idle_workers_gain_nothing_by_connections() -> 
     below, above = (capacity.row(app, LARGE, rate, 1_000, 1) for rate in (400, 500))
     assert (below.binds, below.fits) == ("CPU", True)
     assert (above.binds, above.fits) == ("the database", False)
+
+
+def test_a_pool_that_has_answered_all_that_was_offered_is_no_limit_of_the_database() -> None:
+    """The rate was the load's then."""
+    assert capacity.application(tuned.result(cpu=0.6, offered_to_pools=420.0)).max_rate == math.inf
