@@ -1,6 +1,6 @@
 """
 Define the console script ``greenline``, with its commands ``budget``, ``capacity``,
-``check-deploy``, ``doctor``, ``stacks`` and ``top``.
+``check-deploy``, ``doctor``, ``stacks``, ``top`` and ``tune``.
 
 Internal: applications import nothing from here.
 """
@@ -31,6 +31,7 @@ from greenline.lazy import needs_extra
 from greenline.ops.command import show_stacks, top
 from greenline.settings import Sizing
 from greenline.tune.capacity_command import capacity
+from greenline.tune.command import tune
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -76,6 +77,7 @@ main.add_command(check_deploy)
 main.add_command(doctor)
 main.add_command(top)
 main.add_command(show_stacks)
+main.add_command(tune)
 
 
 @main.command()
