@@ -25,7 +25,7 @@ from greenline.budget.plan import (
 )
 from greenline.errors import ConfigError
 from greenline.tune import usl
-from greenline.tune.results import Fit, Result, Step
+from greenline.tune.results import CORES_FOR_TWO, Fit, Result, Step
 
 # Of the rate at which the objective just holds: room for bursts, and for a host that is lost.
 PLANNED = 0.7
@@ -168,52 +168,72 @@ def application(result: Result) -> Application:
     knee = sweep.knee(result.objective) if sweep else None
     if knee is None or not knee.good_rate:
         raise ConfigError("there is no rate at which the objective holds: nothing to compute from")
-    workers = int(result.settings.get(settings.WORKERS.name, 1))
-    total, notes = knee.good_rate, []
-    chosen, verified = result.recommended("workers"), result.verification
-    if chosen and verified:
-        workers, total = int(chosen.value), verified.measured_rate
-    notes.append(
-        f"Measured: {total:.1f} requests a second by {_count(workers, 'worker')} on "
-        f"{_count(result.machine.cores, 'core')}, p99 {1_000 * result.objective.p99_s:g} ms."
-    )
-    rate, shares = total / workers, knee.shares
-    mean_s = knee.latencies.p50_s or 0.0
+    total, workers = _verified(result, knee)
+    machine, shares = result.machine, knee.shares
+    mean_s, postgres_s, mongodb_s = knee.latencies.p50_s or 0.0, 0.0, 0.0
     if shares is not None:
         mean_s = sum(float(getattr(shares, name)) for name in shares.__struct_fields__)
-    memory, pool = result.recommended("memory_mib"), result.recommended("pool")
-    memory_mib = memory.value if memory else MEMORY_MARGIN * knee.memory_mib
-    postgres_s = shares.postgres_s if shares else 0.0
-    if pool:
-        size = int(pool.value)
-        notes.append(f"Measured: a pool of {size} is enough for a worker.")
-    elif shares:
-        size = max(1, math.ceil(SPARE * rate * postgres_s))
-        notes.append(f"Not measured: the pool. {SPARE} times what Little's law gives: {size}.")
-    else:
-        size = max(1, math.ceil(knee.connections / workers))
-        notes.append(f"Not measured: the pool. It had {size} connections at most.")
+        postgres_s, mongodb_s = shares.postgres_s, shares.mongodb_s
+    pool, note = _pool(result, knee, total / workers, workers)
+    memory = result.recommended("memory_mib")
+    # Where the load generator has had a core of its own, the workers have had the others.
+    cores = machine.cores - (machine.cores >= CORES_FOR_TWO)
     steps = [step for one in result.sweeps if one.name != "idle" for step in one.steps]
-    fit = next((fit for fit in result.fits if fit.of == "workers"), None)
-    of_workers = result.sweep("workers")
-    if fit and of_workers and max(one.setting for one in of_workers.steps) > result.machine.cores:
-        # They competed for processors that a larger host has more of.
-        note = f"the sweep had more workers than its {_count(result.machine.cores, 'core')}"
-        fit = msgspec.structs.replace(fit, is_usable=False, note=note)
     return Application(
-        rate=rate,
+        rate=total / workers,
         workers=workers,
-        workers_a_core=(chosen.value if chosen else workers) / result.machine.cores,
+        workers_a_core=workers / cores,
         postgres_s=postgres_s,
-        mongodb_s=shares.mongodb_s if shares else 0.0,
+        mongodb_s=mongodb_s,
         response_s=mean_s,
-        memory_mib=memory_mib,
-        pool=size,
-        fit=fit,
+        memory_mib=memory.value if memory else MEMORY_MARGIN * knee.memory_mib,
+        pool=pool,
+        fit=_fit(result, cores),
         max_rate=_plateau(result, knee, workers),
         proven_rate=max(step.good_rate for step in steps),
-        notes=tuple(notes),
+        notes=(
+            f"Measured: {total:.1f} requests a second by {_count(workers, 'worker')} on "
+            f"{_count(cores, 'core')}, p99 {1_000 * result.objective.p99_s:g} ms.",
+            note,
+        ),
     )
+
+
+def _verified(result: Result, knee: Step) -> tuple[float, int]:
+    """Return the rate at the objective, and the number of workers that have it together."""
+    chosen, sweep = result.recommended("workers"), result.sweep("workers")
+    if chosen is None:
+        return knee.good_rate, int(result.settings.get(settings.WORKERS.name, 1))
+    workers = int(chosen.value)
+    if result.verification is not None:
+        return result.verification.measured_rate, workers
+    # The knee may be of another number of workers; the sweep has this one.
+    rates = [one.good_rate for one in sweep.steps if one.setting == workers] if sweep else []
+    return min(knee.good_rate, *rates, math.inf), workers
+
+
+def _pool(result: Result, knee: Step, rate: float, workers: int) -> tuple[int, str]:
+    """Return the size of a worker's pool, and a sentence about it; *rate* is a worker's."""
+    pool = result.recommended("pool")
+    if pool:
+        size = int(pool.value)
+        return size, f"Measured: a pool of {size} is enough for a worker."
+    if knee.shares:
+        size = max(1, math.ceil(SPARE * rate * knee.shares.postgres_s))
+        return size, f"Not measured: the pool. {SPARE} times what Little's law gives: {size}."
+    size = max(1, math.ceil(knee.connections / workers))
+    return size, f"Not measured: the pool. It had {size} connections at most."
+
+
+def _fit(result: Result, cores: int) -> Fit | None:
+    """Return the fit of the workers, which predicts only if each had a core of its own."""
+    fit = next((fit for fit in result.fits if fit.of == "workers"), None)
+    sweep = result.sweep("workers")
+    if fit and sweep and max(one.setting for one in sweep.steps) > cores:
+        # They competed for processors that a larger host has more of.
+        note = f"the sweep had more workers than its {_count(cores, 'core')}"
+        return msgspec.structs.replace(fit, is_usable=False, note=note)
+    return fit
 
 
 def _plateau(result: Result, knee: Step, workers: int) -> float:

@@ -118,6 +118,16 @@ def test_what_was_not_measured_is_computed_and_said() -> None:
     assert "Not measured: the pool. 2 times what Little's law gives: 3." in app.notes
 
 
+def test_recommended_workers_that_were_not_verified_have_the_rate_of_their_step() -> None:
+    """The knee is of the workers before: one worker does not answer what two did."""
+    workers = tuned.recommendation("workers", 1, "workers", WEB_CONCURRENCY="1")
+    interrupted = msgspec.structs.replace(
+        tuned.result(), recommendations=[workers], verification=None
+    )
+    app = capacity.application(interrupted)
+    assert (app.rate, app.workers, app.workers_a_core) == (pytest.approx(240), 1, 0.5)
+
+
 def test_a_result_without_a_knee_gives_nothing() -> None:
     """No number without its measurement."""
     objective = msgspec.structs.replace(tuned.result().objective, p99_s=0.001)
@@ -129,7 +139,8 @@ def test_a_result_without_a_knee_gives_nothing() -> None:
 
 def test_the_law_predicts_a_larger_host() -> None:
     """Eight workers answer what the fit says, relative to the two that were measured."""
-    app = capacity.application(with_cores(8, tuned.result()))
+    # One of the nine cores was the load generator's: a quarter of a worker for each.
+    app = capacity.application(with_cores(9, tuned.result()))
     host = Host(32, 8_192)
     assert capacity.workers_of(app, host)[0] == 8
     rate, note = capacity.rate_of(app, host, 8)
