@@ -1,8 +1,8 @@
 """
 Offer a load to a server, and return what came of it: one round, or a step of several.
 
-The generator is a process of its own. Where the machine has :data:`CORES_FOR_TWO` cores or more, it
-has one for itself, and the workers have the others.
+The generator is a process of its own. With :data:`CORES_FOR_TWO` cores or more it has one for
+itself, and the workers have the others.
 """
 
 import math
@@ -20,9 +20,8 @@ from greenline.doctor.serving import python_path
 from greenline.tune.generator import NO_ANSWER, OVERLOADED, Outcome, Plan
 from greenline.tune.load import Load
 from greenline.tune.observe import Observed, Workers, between, connections_watched
-from greenline.tune.results import Latencies, Objective, Shares, Step
+from greenline.tune.results import CORES_FOR_TWO, Latencies, Objective, Shares, Step
 
-CORES_FOR_TWO = 4
 MIN_SAMPLES_P99, MIN_SAMPLES_P999 = 100, 1_000
 MAX_GENERATOR_CPU = 0.9  # of a processor
 MAX_LATE = 0.25  # of the objective's p99

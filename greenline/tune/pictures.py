@@ -59,7 +59,7 @@ def rate(results: Sequence[Result]) -> str:
         highest = max(offered)
         speed.plot([0, highest], [0, highest], ":", color=GREY, label="offered")
         _rounds(speed, offered, steps)
-        speed.set_ylabel("answers a second\nwithin the objective")
+        speed.set_ylabel("answers a second")
         for name, colour in (("p50_s", GREEN), ("p99_s", ORANGE), ("p999_s", RED)):
             known = [
                 (step.offered_rate, 1_000 * value)
@@ -96,7 +96,7 @@ def scaling(results: Sequence[Result], name: SweepName) -> str:
             label = f"recommended: {recommended.value:g}"
             axes.axvline(recommended.value, ls="--", color="black", label=label)
         axes.set_xlabel(_of(result, name).unit)
-        axes.set_ylabel("answers a second\nwithin the objective")
+        axes.set_ylabel("answers a second")
         axes.legend(fontsize=8, loc="lower right")
 
     return _drawn(name, name, results, draw)
@@ -247,11 +247,12 @@ def _of(result: Result, name: SweepName) -> Sweep:
 
 
 def _rounds(axes: Axes, settings: Sequence[float], steps: Sequence[Step]) -> None:
-    """Draw the good rate of each step, with the range of its rounds."""
-    rates = [step.good_rate for step in steps]
+    """Draw all answers of each step, and those within the objective with the range of rounds."""
+    answered = [step.answered_rate for step in steps]
+    axes.plot(settings, answered, marker=".", color=GREY, lw=1, label="answered")
     axes.errorbar(
-        settings, rates, yerr=_error(steps), marker="o", ms=4, capsize=4, color=GREEN,
-        label="measured, with its rounds",
+        settings, [step.good_rate for step in steps], yerr=_error(steps), marker="o", ms=4,
+        capsize=4, color=GREEN, label="within the objective",
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ import msgspec
 
 from greenline.errors import ConfigError
 
+# With as many the load generator has one of its own, and the workers have the others.
+CORES_FOR_TWO = 4
 SweepName = Literal["rate", "pool", "workers", "limit", "idle"]
 SettingName = Literal[
     "workers", "pool", "max_in_progress", "worker_connections", "memory_mib", "keepalive",

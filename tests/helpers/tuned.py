@@ -51,18 +51,28 @@ def sweep(name: SweepName, unit: str, steps: Sequence[Step]) -> Sweep:
     return Sweep(name=name, unit=unit, steps=list(steps), interleaved=True)
 
 
-def result(*, faster: float = 1.0, target: str = "shop:app", cpu: float = 1.8) -> Result:
+def result(
+    *,
+    faster: float = 1.0,
+    target: str = "shop:app",
+    cpu: float = 1.8,
+    offered_to_pools: float = 1.3 * KNEE,
+) -> Result:
     """
     Return the result for two workers.
 
     :param faster: by what all rates are multiplied, float.
     :param target: the application.
     :param cpu: processors that both workers use at the knee, float.
+    :param offered_to_pools: requests a second that are offered to each pool, float.
     """
     offered = [KNEE * faster * times for times in (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)]
     numbers = (1, 2, 3, 4, 6, 8)
     workers = [step(n, faster * usl.rate(n, SIGMA, KAPPA, GAMMA), cpu=n * 0.9) for n in numbers]
-    pools = [step(n, min(faster * 420.0, faster * 110.0 * n), p99_s=0.05) for n in (1, 2, 4, 8, 16)]
+    pools = [
+        step(n, faster * min(420.0, 110.0 * n), offered=faster * offered_to_pools)
+        for n in (1, 2, 4, 8, 16)
+    ]
     knee = KNEE * faster
     sweeps = [
         sweep("rate", "requests offered a second", [
