@@ -7,6 +7,7 @@ What it finds is in ``tune`` in the data folder: the report, the figures, and a 
 import logging
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from embedded import signals
@@ -33,8 +34,12 @@ def main(arguments: list[str]) -> int:
         serve.have_mongo()
         serve.prepare_databases()
         serve.make_key()
-        child = subprocess.Popen(_command(serve, arguments), cwd=CHECKOUT, env=serve.env)
-        return child.wait()
+        with tempfile.NamedTemporaryFile("w", prefix="greenline-tune-") as header:
+            header.write(f"Authorization: Bearer {serve.key}\n" if serve.key is not None else "")
+            header.flush()
+            command = [*_command(serve.folder / "tune"), "--header-file", header.name, *arguments]
+            child = subprocess.Popen(command, cwd=CHECKOUT, env=serve.env)
+            return child.wait()
     except ConfigError as error:
         print(f"tune: {error}", file=sys.stderr, flush=True)
         return 1
@@ -49,19 +54,12 @@ def main(arguments: list[str]) -> int:
         serve.stop()
 
 
-def _command(serve: Serve, arguments: list[str]) -> list[str]:
-    folder = serve.folder / "tune"
+def _command(folder: Path) -> list[str]:
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "greenline", "tune", "app.wsgi:app", "--load", str(MIX)]
     command += ["--slo", OBJECTIVE, "--total", str(TOTAL_S)]
     command += ["--json", str(folder / "result.json"), "--report", str(folder / "report.html")]
-    command += ["--write", str(folder / "gunicorn.conf.py")]
-    if serve.key is not None:
-        header = folder / "header"
-        header.touch(mode=0o600)
-        header.write_text(f"Authorization: Bearer {serve.key}\n")
-        command += ["--header-file", str(header)]
-    return [*command, *arguments]
+    return [*command, "--write", str(folder / "gunicorn.conf.py")]
 
 
 if __name__ == "__main__":

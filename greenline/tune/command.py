@@ -134,7 +134,7 @@ def _run(tuner: "Tuner") -> int:
     except KeyboardInterrupt:
         click.echo("interrupted: this is what is known so far", err=True)
         return INTERRUPTED
-    return 0
+    return 0 if tuner.is_complete else 1
 
 
 def _write(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from statistics import mean, median
+from statistics import mean, median, median_low
 from typing import NamedTuple
 
 import msgspec
@@ -137,7 +137,7 @@ class Meter:
             offered_rate=median(one.offered_rate for one in rounds),
             answered_rate=median(one.answered_rate for one in rounds),
             good_rate=median(good),
-            errors=median(one.errors for one in rounds),
+            errors=median_low(one.errors for one in rounds),
             latencies=_of_rounds(rounds, durations_s),
             shares=_mean(shares) if shares else None,
             cpu_of_workers=median([one.cpu for one in seen] or [0.0]),
@@ -173,8 +173,9 @@ def _of_rounds(rounds: Sequence[Round], durations_s: Sequence[float]) -> Latenci
     p99_s = [one.p99_s for one in found if one.p99_s is not None]
     return msgspec.structs.replace(
         latencies(durations_s),
-        p50_s=median(p50_s) if p50_s else None,
-        p99_s=median(p99_s) if len(p99_s) == len(rounds) else None,
+        # Of two rounds it is the better one, as in the search for the rate.
+        p50_s=median_low(p50_s) if p50_s else None,
+        p99_s=median_low(p99_s) if len(p99_s) == len(rounds) else None,
     )
 
 

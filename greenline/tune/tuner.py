@@ -62,6 +62,7 @@ OVERLOAD = 1.5  # of the knee's rate: what limits are offered
 SEARCHED = 12  # rounds of a search, about
 FEWEST_SAMPLES = 120  # of a round: a p99 of fewer is none
 POOLS = (1, 2, 4, 8, 16, 32, 64)
+MIN_LIMIT = 4
 ENOUGH_POOL = 16  # larger ones are tried if more requests are in progress at once
 LIMITS = (1, 2, 4)  # of the requests in progress at the knee
 IDLE = (0.0, 250.0, 500.0, 1000.0)
@@ -69,6 +70,7 @@ SETTLE_S = 0.5
 MAX_WAIT = 0.5  # of the objective
 PROOF = (0.85, 1.0, 1.15)  # of the predicted rate
 BUSY_MACHINE = 0.5  # load average a core
+NOISY = 0.3  # the range of the rounds, as a part of their median
 QUEUED = 0.2  # of the time in which a worker waits for a processor
 FIRST_SHARE = 0.5  # of the rate that the durations of single requests promise
 MAX_FIRST_RATE = 200.0
@@ -130,6 +132,7 @@ class Tuner:
         self._words = asked.load.words
         self._machine = _machine()
         self.warnings: list[str] = []
+        self.is_complete = True  # all was measured that can be
         limit = cpu_limit()
         if limit is not None:
             self._cores = max(1, min(self._cores, math.floor(limit)))
@@ -155,55 +158,33 @@ class Tuner:
         with self._baseline() as base:
             knee = self._rate(base)
             pools = base.workers.pools() if base.workers is not None else []
-            auto_limit = base.workers.value("limiter", "limit") if base.workers is not None else 0
         if self._asked.url is not None:
             self.warnings.append(
                 "Only the rate is measured of a server that runs already: pools, workers and limits"
                 " need starts with other settings."
             )
-            self._fixed(knee, None)
+            self._from_knee(knee, None)
             return
-        knee_ratio = 1.0
-        offered = min(MORE * knee.offered_rate, self._asked.max_rate)
-        little = choose.in_progress(knee)
+        in_progress = choose.in_progress(knee)
         compared = self._now._replace(
-            limit=max(4, math.ceil(2 * little / self._now.workers)), max_wait_s=self._max_wait_s
+            limit=max(MIN_LIMIT, math.ceil(2 * in_progress / self._now.workers)),
+            max_wait_s=self._max_wait_s,
         )
-        if has_pool := any(not name.startswith("mongo") for name in pools):
-            sizes = _pools(little / self._now.workers)
-            steps = self._sweep(
-                "pool", "connections", sizes, offered, lambda n: compared._replace(pool=int(n))
-            )
-            if steps:
-                self._recommended.append(choose.pool(steps, self._cores))
-                chosen, top = choose.smallest(steps), choose.best(steps)
-                self._now = self._now._replace(pool=int(chosen.setting))
-                knee_ratio *= min(chosen.good_rate / max(top.good_rate, 1e-9), 1.0)
+        gain = 1.0
+        if any(not name.startswith("mongo") for name in pools):
+            gain *= self._pool(knee, compared)
         elif settings.databases()[0]:
             self.warnings.append(
                 "The workers have no pool of ours for Postgres, so none is recommended: "
                 "GREENLINE_POOL=1 pools what psycopg2 connects."
             )
-        counts = [*range(1, self._cores + 1)]
-        if choose.waits(knee, self._cores):
-            counts += [*range(self._cores + 1, 2 * self._cores + 1)]
-        base_workers = self._now.workers
-        steps = self._sweep(
-            "workers", "workers", counts, offered,
-            lambda n: compared._replace(workers=int(n), pool=self._now.pool),
-        )  # fmt: skip
-        if steps:
-            self._recommended.append(choose.workers(steps, self._cores))
-            chosen = choose.smallest(steps)
-            base_step = next((one for one in steps if one.setting == base_workers), chosen)
-            self._now = self._now._replace(workers=int(chosen.setting))
-            knee_ratio *= chosen.good_rate / max(base_step.good_rate, 1e-9)
-        self._limit(knee, little, auto_limit)
-        self._fixed(knee, self._idle())
-        if has_pool and self._now.pool is not None:
+        gain *= self._workers(knee, compared)
+        self._limit(knee, in_progress)
+        self._from_knee(knee, self._idle())
+        if self._now.pool is not None:
             needed = choose.max_connections(self._now.pool, self._now.workers, _max_connections())
             self._recommended += [needed] if needed is not None else []
-        self._prove(knee.good_rate * knee_ratio)
+        self._prove(knee.good_rate * gain)
 
     def result(self) -> Result:
         """Return what is known so far."""
@@ -291,7 +272,7 @@ class Tuner:
                     f"the objective is missed at {low:.0f}/s already: {seen.errors:.1%} errors, "
                     f"p99 {'unknown' if p99_s is None else f'{p99_s * 1e3:.0f} ms'}"
                 )
-            rates = [min(share * knee, self._asked.max_rate) for share in CURVE]
+            rates = [self._at_most(share * knee) for share in CURVE]
             for number in range(ROUNDS):
                 for rate in dict.fromkeys(rates):
                     self._say(f"rate, round {number + 1} of {ROUNDS}: {rate:.0f}/s")
@@ -337,9 +318,7 @@ class Tuner:
         """Measure each setting in each round; return the steps, none if there is no time."""
         found = self._time.fitting(name, [float(each) for each in values], min(2, len(values)))
         if found is None:
-            self.warnings.append(
-                f"There was no time to try the {name}: {self._time.left_s:.0f} s were left."
-            )
+            self._miss(f"There was no time to try the {name}")
             return []
         chosen, one = found
         rounds: dict[float, list[Round]] = {value: [] for value in chosen}
@@ -367,25 +346,60 @@ class Tuner:
             ]
             if steps:
                 self._sweeps[name] = Sweep(name=name, unit=unit, steps=steps, interleaved=True)
+        if (spread := max([one.spread for one in steps], default=0.0)) > NOISY:
+            self.warnings.append(
+                f"The rounds of the {name} vary by up to {spread:.0%}: what is recommended of it "
+                "may be chance. Measure on a machine that does nothing else."
+            )
         return steps
 
-    def _limit(self, knee: Step, little: float, auto_limit: float) -> None:
+    def _pool(self, knee: Step, compared: Configuration) -> float:
+        """Find the pool; return what it gives, as a part of the best."""
+        sizes = _pools(choose.in_progress(knee) / self._now.workers)
+        steps = self._sweep(
+            "pool", "connections of a worker", sizes, self._at_most(MORE * knee.offered_rate),
+            lambda size: compared._replace(pool=int(size)),
+        )  # fmt: skip
+        if not steps:
+            return 1.0
+        self._recommended.append(choose.pool(steps, self._cores))
+        chosen = choose.smallest(steps)
+        self._now = self._now._replace(pool=int(chosen.setting))
+        return _ratio(chosen, choose.best(steps))
+
+    def _workers(self, knee: Step, compared: Configuration) -> float:
+        """Find the workers; return what they give, as a part of what those before gave."""
+        counts = [*range(1, self._cores + 1)]
+        if choose.waits(knee, self._cores):
+            counts += [*range(self._cores + 1, 2 * self._cores + 1)]
+        steps = self._sweep(
+            "workers", "workers", counts, self._at_most(MORE * knee.offered_rate),
+            lambda count: compared._replace(workers=int(count), pool=self._now.pool),
+        )  # fmt: skip
+        if not steps:
+            return 1.0
+        self._recommended.append(choose.workers(steps, self._cores))
+        chosen = choose.smallest(steps)
+        before = next((one for one in steps if one.setting == self._now.workers), chosen)
+        self._now = self._now._replace(workers=int(chosen.setting))
+        return _ratio(chosen, before)
+
+    def _limit(self, knee: Step, in_progress: float) -> None:
         """Try limits of requests in progress against what the worker finds by itself."""
-        each = little / self._now.workers
+        each = in_progress / self._now.workers
         fixed = sorted({max(1, math.ceil(share * each)) for share in LIMITS})
         auto = 0.0  # in place of a number, while it is not known
         base = self._now._replace(max_wait_s=self._max_wait_s)
-        offered = min(OVERLOAD * knee.offered_rate, self._asked.max_rate)
         steps = self._sweep(
-            "limit", "requests in progress", [auto, *fixed], offered,
-            lambda n: base._replace(limit=int(n) or None),
+            "limit", "requests in progress", [auto, *fixed],
+            self._at_most(OVERLOAD * knee.offered_rate),
+            lambda limit: base._replace(limit=int(limit) or None),
         )  # fmt: skip
         if not steps:
             return
         of_auto = next((one for one in steps if one.setting == auto), None)
         if of_auto is not None:
-            settled = self._settled or auto_limit
-            of_auto = _with_setting(of_auto, settled)
+            of_auto = _with_setting(of_auto, self._settled)
             steps = sorted([of_auto, *steps[1:]], key=lambda step: step.setting)
             self._sweeps["limit"] = Sweep(
                 name="limit", unit="requests in progress", steps=steps, interleaved=True
@@ -401,7 +415,7 @@ class Tuner:
     def _idle(self) -> float | None:
         """Measure what idle sockets cost a worker in memory, in KiB each."""
         if self._time.left_s < 2 * self._time.start_s + len(IDLE):
-            self.warnings.append("There was no time to measure what idle sockets cost.")
+            self._miss("There was no time to measure what idle sockets cost")
             return None
         self._say("idle sockets")
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -447,7 +461,7 @@ class Tuner:
         )
         return choose.idle_cost_kib(steps)
 
-    def _fixed(self, knee: Step, cost_kib: float | None) -> None:
+    def _from_knee(self, knee: Step, cost_kib: float | None) -> None:
         """Recommend what follows from the knee alone."""
         kept = choose.keepalive(knee)
         proxies = len(cores())  # nginx: worker_processes auto
@@ -464,9 +478,7 @@ class Tuner:
         rounds = ROUNDS * (len(PROOF) + 1)
         one = self._time.slice_for("proof", rounds, 2 * ROUNDS)
         if one is None:
-            self.warnings.append(
-                f"There was no time to prove it: {self._time.left_s:.0f} s were left."
-            )
+            self._miss("There was no time to prove it")
             return
         # Twice the cores and one, and no limit of requests, of time or of the pool.
         defaults = Configuration(2 * self._cores + 1, limit=WORKER_CONNECTIONS)
@@ -478,14 +490,13 @@ class Tuner:
             with self._started(self._now) as running:
                 for share in PROOF:
                     with suppress(BrokenService):
-                        rate = min(share * predicted, self._asked.max_rate)
+                        rate = self._at_most(share * predicted)
                         ours[share].append(self._offer(running, rate, one))
             if is_compared:
                 self._say(f"gunicorn's defaults, round {number + 1} of {ROUNDS}")
                 try:
                     with self._started(defaults) as running:
-                        rate = min(predicted, self._asked.max_rate)
-                        theirs.append(self._offer(running, rate, one))
+                        theirs.append(self._offer(running, self._at_most(predicted), one))
                 except (TrialError, BrokenService) as error:
                     is_compared = False
                     self.warnings.append(f"The defaults of gunicorn did not serve: {error}.")
@@ -538,6 +549,13 @@ class Tuner:
         self._time.end_s = monotonic() - begun_s - one.warm_up_s - seconds
         return found
 
+    def _at_most(self, rate: float) -> float:
+        return min(rate, self._asked.max_rate)
+
+    def _miss(self, what: str) -> None:
+        self.is_complete = False
+        self.warnings.append(f"{what}: {max(self._time.left_s, 0):.0f} s were left; see --total.")
+
     def _need(self, seconds: float, what: str) -> None:
         if self._time.left_s < seconds:
             raise Stopped(
@@ -549,6 +567,10 @@ class Tuner:
 def _pools(in_progress: float) -> list[float]:
     """Return the sizes to try: until one for which no request has to wait."""
     return [float(size) for size in POOLS if size < 2 * max(in_progress, ENOUGH_POOL)]
+
+
+def _ratio(chosen: Step, other: Step) -> float:
+    return chosen.good_rate / other.good_rate if other.good_rate else 1.0
 
 
 def _with_setting(step: Step, setting: float) -> Step:

@@ -9,12 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from embedded.postgres import Postgres
-from greenline.tune import choose, configuration, results, timetable, tuner
-from greenline.tune.load import Load, Request
-from greenline.tune.results import Objective
-from greenline.tune.tuner import Asked, Tuner
+from greenline.cli import main
+from greenline.tune import choose, measure, results, timetable, tuner
+from greenline.tune.server import Configuration, started
 from tests.helpers.support import CHECKOUT, environ
 
 # Each request holds a connection for 20 ms: a pool of one answers 50 a second at most.
@@ -40,6 +40,9 @@ def app(environ, start_response):
     return [b"hello"]
 """
 
+# The files of a run, as docs/tune.md has them.
+WRITTEN = ("--report", "report.html", "--json", "result.json", "--write", "gunicorn.conf.py")
+
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,10 +50,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (timetable, tuner):
         monkeypatch.setattr(module, "ROUNDS", 1)
     monkeypatch.setattr(tuner, "FIRST_SHARE", 2.0)
-    monkeypatch.setattr(timetable, "WARM_UP_S", 0.2)
-    monkeypatch.setattr(timetable, "MAX_WARM_UP_S", 0.2)
-    monkeypatch.setattr(timetable, "SECONDS_S", 0.6)
-    monkeypatch.setattr(timetable, "MAX_SECONDS_S", 0.6)
+    monkeypatch.setattr(timetable, "WARM_UP_S", 0.1)
+    monkeypatch.setattr(timetable, "MAX_WARM_UP_S", 0.1)
+    monkeypatch.setattr(timetable, "SECONDS_S", 0.4)
+    monkeypatch.setattr(timetable, "MAX_SECONDS_S", 0.4)
+    monkeypatch.setattr(measure, "MIN_SAMPLES_P99", 40)
+    monkeypatch.setattr(tuner, "FEWEST_SAMPLES", 50)
     monkeypatch.setattr(tuner, "CURVE", (0.5, 1.0))
     monkeypatch.setattr(tuner, "POOLS", (1, 8))
     monkeypatch.setattr(choose, "waits", lambda knee, cores: False)
@@ -64,20 +69,19 @@ def test_what_is_recommended_was_measured(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each number has its sweep, its reason and its variables; check-deploy accepts the file."""
-    (tmp_path / "holding.py").write_text(HOLDING)
+    (tmp_path / "myapp.py").write_text(HOLDING)
     monkeypatch.setenv("DATABASE_URL", postgres.url)
     monkeypatch.setenv("GREENLINE_POOL", "1")
     monkeypatch.setenv("WEB_CONCURRENCY", "1")
-    said: list[str] = []
-    tuning = Tuner(
-        Asked(
-            "holding:app", tmp_path, None, False, Load([Request("GET", "/")], "GET /"), {},
-            Objective(p99_s=0.5, errors=0.01), 150.0, 150.0,
-        ),
-        said.append,
-    )  # fmt: skip
-    tuning.run()
-    found = tuning.result()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "access.log").write_text('- - - [-] "GET / HTTP/1.1" 200 5')
+    done = CliRunner().invoke(
+        main,
+        ["tune", "myapp:app", "--load", "access.log", *WRITTEN],
+        default_map={"tune": {"max_rate": 150.0, "slo": "p99=500ms,errors=1%"}},
+    )
+    assert done.exit_code == 0, done.output
+    found = results.read(tmp_path / "result.json")
     assert {sweep.name for sweep in found.sweeps} == {"rate", "pool", "workers", "limit", "idle"}
     rate, pool = found.sweep("rate"), found.sweep("pool")
     assert rate is not None
@@ -99,18 +103,40 @@ def test_what_is_recommended_was_measured(
     assert all(
         step.rounds for sweep in found.sweeps for step in sweep.steps if sweep.name != "idle"
     )
-    # The file on disk is the same result.
-    results.write(found, tmp_path / "result.json")
-    assert results.read(tmp_path / "result.json") == found
-    (tmp_path / "gunicorn.conf.py").write_text(configuration.gunicorn(found))
-    done = subprocess.run(
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    checked = subprocess.run(
         [sys.executable, "-m", "greenline", "check-deploy",
          "--gunicorn", str(tmp_path / "gunicorn.conf.py"),
          "--nginx", str(CHECKOUT / "deploy" / "nginx.conf")],
         env=environ({"PYTHONPATH": str(CHECKOUT)}), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"POSTGRES_POOL_SIZE={recommended.value:.0f}" in configuration.gunicorn(found)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    line = f"POSTGRES_POOL_SIZE={recommended.value:.0f}"
+    assert line in (tmp_path / "gunicorn.conf.py").read_text()
+    assert f"  {line}\n" in done.output
+
+
+@pytest.mark.usefixtures("short")
+def test_a_server_that_runs_is_asked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rate is found, and what follows from that; two results make a page."""
+    (tmp_path / "plain.py").write_text(PLAIN)
+    monkeypatch.chdir(tmp_path)
+    with started("plain:app", tmp_path, Configuration(1)) as running:
+        done = CliRunner().invoke(
+            main,
+            ["tune", "--url", running.url, "--load", "/books", "--json", "before.json"],
+            default_map={"tune": {"max_rate": 100.0}},
+        )
+    assert done.exit_code == 0, done.output
+    found = results.read(tmp_path / "before.json")
+    results.write(found, tmp_path / "after.json")
+    assert [sweep.name for sweep in found.sweeps] == ["rate"]
+    assert found.verification is None
+    assert {one.name for one in found.recommendations} == {"keepalive", "worker_connections"}
+    compared = ["--compare", "before.json", "after.json", "--report", "compared.html"]
+    done = CliRunner().invoke(main, ["tune", *compared])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "compared.html").stat().st_size > 10_000
 
 
 def tune(folder: Path, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
