@@ -232,6 +232,7 @@ INSTALLS = {
     'pip install "../greenline[otel]"': (
         "greenline.telemetry.tracer_provider, opentelemetry.exporter.otlp.proto.http.trace_exporter"
     ),
+    'pip install "../greenline[tune]"': "greenline.tune.report, lmfit",
     'pip install "sentry-sdk[flask]"': "sentry_sdk.integrations.flask",
     "pip install limits[redis]": "limits, redis",
 }
@@ -294,6 +295,7 @@ def test_the_worker_needs_no_extra(bare: Environment, tmp_path: Path) -> None:
     assert answer.body.decode() == str(bare.packages / "greenline" / "__init__.py")
     said = bare.run("greenline budget --max-connections 100 --json", {}, tmp_path)
     assert json.loads(said.stdout)["postgres"]["host"] > 0
+    assert bare.run("greenline capacity --rate 100", {}, tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(
