@@ -111,7 +111,7 @@ def _sections(results: Sequence[Result]) -> Iterator[Section]:
     )  # fmt: skip
     yield section(
         "shares", "Where the time of a request goes",
-        "At about 0.5, 1 and 1.5 times the rate of the knee; means, in milliseconds.",
+        "At about 0.5, 1 and 1.5 times the rate of the knee, with the mean of a request.",
         pictures.shares(results), _shares,
     )  # fmt: skip
     names: list[tuple[SweepName, str, str]] = [

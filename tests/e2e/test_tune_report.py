@@ -18,7 +18,10 @@ EVIL = "<img src=x onerror=document.title='mine'> $x^$"
 # By section: the words in its picture, and the rows of its table.
 PICTURES = {
     "rate": (["knee", "p50", "p99", "p99.9", "offered", "objective of p99"], 6),
-    "shares": (["queued", "Postgres", "application", "0.5 x: 200/s", "1.5 x: 600/s"], 3),
+    "shares": (
+        ["queued", "Postgres", "application", "0.5 x: 200/s, 12 ms", "1.5 x: 600/s, 12 ms"],
+        3,
+    ),
     "pool": (["recommended: 4", "fitted (USL), no use for a prediction"], 5),
     "workers": (["fitted (USL)", "predicted", "recommended: 2"], 6),
     "limit": (["requests in progress", "recommended: 16"], 3),
