@@ -402,7 +402,7 @@ def test_the_wheel_describes_itself(wheel: Path) -> None:
         names = archive.namelist()
         (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
         said = message_from_bytes(archive.read(metadata))
-    assert "greenline/py.typed" in names
+    assert {"greenline/py.typed", "greenline/tune/report.html"} <= set(names)
     if copying.compiled_rows is not None:  # there is a C compiler
         assert "greenline/postgres/_copying.abi3.so" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"greenline"}
