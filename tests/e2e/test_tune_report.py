@@ -123,3 +123,15 @@ def test_what_was_not_measured_is_said(chrome: webdriver.Chrome, tmp_path: Path)
     assert words(page, "#workers").count("not measured") == 1
     assert texts(page, "#workers p").count("Not measured.") == 1
     assert "recommended pool - 4 -" in texts(page, "#differences tr")
+
+
+def test_results_of_different_loads_are_not_compared_in_silence(
+    chrome: webdriver.Chrome, tmp_path: Path
+) -> None:
+    """The first row of the differences says what differs."""
+    other = msgspec.structs.replace(result(), offered="GET /orders")
+    report.compare(result(), other, tmp_path / "both.html")
+    page = shown(chrome, tmp_path / "both.html")
+    assert texts(page, "#differences tr")[1] == (
+        "load GET /books, GET /authors GET /orders not the same: the figures do not compare"
+    )
