@@ -139,6 +139,10 @@ RUNNERS = {
         "*": "tests/integration/embedded/test_secantusdb_page.py::"
         "test_each_block_prints_what_its_comment_says"
     },
+    "tune.md": {
+        "greenline capacity*": "tests/unit/tune/test_capacity_page.py::"
+        "test_the_example_is_what_the_command_prints",
+    },
     "watch.md": {
         "# shop.py": "tests/e2e/test_sentry.py::test_errors_arrive_with_their_own_tags",
         "# orders.py": "tests/e2e/test_traces.py::test_an_application_passes_the_trace_on_itself",

@@ -25,7 +25,7 @@ from greenline.budget.plan import (
 )
 from greenline.errors import ConfigError
 from greenline.tune import usl
-from greenline.tune.results import CORES_FOR_TWO, Fit, Result, Step
+from greenline.tune.results import CORES_FOR_TWO, Fit, Result, Step, SweepName
 
 # Of the rate at which the objective just holds: room for bursts, and for a host that is lost.
 PLANNED = 0.7
@@ -33,8 +33,8 @@ PLANNED = 0.7
 SPARE = 2
 # A worker that uses less of its processor at the knee waits for something else.
 BUSY = 0.85
-# Two rates that differ by less are the same.
-SAME = 0.05
+# Two rates that differ by less are the same, and rounds that differ by more say nothing.
+SAME, MAX_SPREAD = 0.05, 0.2
 # gunicorn's arbiter and the process of GREENLINE_OPS_BIND.
 ARBITER_MIB = 100
 MEMORY_MARGIN = 1.25
@@ -101,7 +101,7 @@ class Row(NamedTuple):
     :param pool: connections of a worker's pool, int.
     :param min_pool: connections that a worker needs at this load, int.
     :param connections: at Postgres while a deploy rolls, int.
-    :param in_use: connections that are in use at once on average, float.
+    :param in_use: connections that are in use at once on average, float; 0 if unknown.
     :param memory_mib: of all hosts' workers, float.
     :param binds: what binds first, str.
     :param fits: whether Postgres allows the pools, and does the rate as far as it is known; bool.
@@ -171,10 +171,13 @@ def application(result: Result) -> Application:
     total, workers = _verified(result, knee)
     machine, shares = result.machine, knee.shares
     mean_s, postgres_s, mongodb_s = knee.latencies.p50_s or 0.0, 0.0, 0.0
+    pool, note = _pool(result, knee, total / workers, workers)
     if shares is not None:
         mean_s = sum(float(getattr(shares, name)) for name in shares.__struct_fields__)
-        postgres_s, mongodb_s = shares.postgres_s, shares.mongodb_s
-    pool, note = _pool(result, knee, total / workers, workers)
+        mongodb_s = shares.mongodb_s
+        # With a larger pool than it needs a request waits in Postgres for others, too.
+        of_pool = _step(result, "pool", pool)
+        postgres_s = ((of_pool and of_pool.shares) or shares).postgres_s
     memory = result.recommended("memory_mib")
     # Where the load generator has had a core of its own, the workers have had the others.
     cores = machine.cores - (machine.cores >= CORES_FOR_TWO)
@@ -201,15 +204,21 @@ def application(result: Result) -> Application:
 
 def _verified(result: Result, knee: Step) -> tuple[float, int]:
     """Return the rate at the objective, and the number of workers that have it together."""
-    chosen, sweep = result.recommended("workers"), result.sweep("workers")
+    chosen = result.recommended("workers")
     if chosen is None:
         return knee.good_rate, int(result.settings.get(settings.WORKERS.name, 1))
     workers = int(chosen.value)
     if result.verification is not None:
         return result.verification.measured_rate, workers
     # The knee may be of another number of workers; the sweep has this one.
-    rates = [one.good_rate for one in sweep.steps if one.setting == workers] if sweep else []
-    return min(knee.good_rate, *rates, math.inf), workers
+    step = _step(result, "workers", workers)
+    return min(knee.good_rate, step.good_rate) if step else knee.good_rate, workers
+
+
+def _step(result: Result, name: SweepName, setting: float) -> Step | None:
+    """Return the step of a sweep that has the setting, None if there is none."""
+    sweep = result.sweep(name)
+    return next((one for one in sweep.steps if one.setting == setting), None) if sweep else None
 
 
 def _pool(result: Result, knee: Step, rate: float, workers: int) -> tuple[int, str]:
@@ -243,6 +252,8 @@ def _plateau(result: Result, knee: Step, workers: int) -> float:
     if pools is None or len(pools.steps) < 2 or knee.cpu_of_workers >= BUSY * processors:
         return math.inf
     *_, before, last = sorted(pools.steps, key=lambda step: step.setting)
+    if any(step.generator_limited or step.spread > MAX_SPREAD for step in (before, last)):
+        return math.inf
     # Where all that was offered was answered, the rate is the load's, not the database's.
     if last.answered_rate >= (1 - SAME) * last.offered_rate:
         return math.inf
@@ -384,11 +395,14 @@ def explained(app: Application, host: Host, needed: Row, surge: int, wanted: str
         f"connections: ({_count(needed.hosts, 'host')} + {surge} while a deploy rolls) x "
         f"{_count(workers, 'worker')} x (pool {needed.pool} + control {POSTGRES_EXTRA_A_WORKER}) = "
         f"{needed.connections}",
-        f"in use at once (Little's law): {needed.rate:.1f} x {1_000 * app.postgres_s:.3g} ms in "
-        f"Postgres = {needed.in_use:.1f}",
         f"memory: {needed.hosts} x ({workers} x {app.memory_mib:.0f} MiB + {ARBITER_MIB} MiB) = "
         f"{needed.memory_mib:.0f} MiB; a reload with HUP has two generations of workers",
     ]
+    if needed.in_use:
+        lines.append(
+            f"in use at once (Little's law): {needed.rate:.1f} x {1_000 * app.postgres_s:.3g} ms "
+            f"in Postgres = {needed.in_use:.1f}"
+        )
     if app.mongodb_s:
         lines.append(
             f"in use at once at MongoDB: {needed.rate:.1f} x {1_000 * app.mongodb_s:.3g} ms = "

@@ -128,8 +128,8 @@ def _aligned(table_of: list[tuple[int, Row]]) -> Iterator[str]:
     for times, one in table_of:
         numbers = (one.hosts, one.workers, one.pool, one.connections)
         cells.append((
-            f"{times}x", f"{one.rate:.1f}", *map(str, numbers), f"{one.in_use:.1f}",
-            f"{one.memory_mib:.0f}", one.binds,
+            f"{times}x", f"{one.rate:.1f}", *map(str, numbers),
+            f"{one.in_use:.1f}" if one.in_use else "-", f"{one.memory_mib:.0f}", one.binds,
         ))  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
@@ -155,12 +155,13 @@ def _remarks(
         yield (
             f"From {times}x on the workers do not fit in max_connections = {max_connections}: "
             f"{times}x needs max_connections = {sums.needed_connections(one, surge)}, or a "
-            "pgbouncer in front of Postgres:"
+            "pgbouncer in front of Postgres"
+            + (":" if one.in_use else "; its size is not known, as the time in Postgres is not.")
         )
         yield from _bouncers(refused, max_connections)
         yield (
-            "  It is for an application that connects by itself: Greenline's pools hold no more "
-            "than Postgres allows, behind a pgbouncer too."
+            "It is for an application that connects by itself: Greenline's pools hold no more than "
+            "Postgres allows, behind a pgbouncer too."
         )
     slow = [times for times, one in table_of if one.rate > app.max_rate]
     if slow:
@@ -180,9 +181,11 @@ def _remarks(
 
 def _bouncers(refused: list[tuple[int, Row]], max_connections: int) -> Iterator[str]:
     for times, one in refused:
+        if not one.in_use:
+            continue
         pgbouncer = sums.bouncer(one, max_connections)
         line = (
             f"  {times:>2}x: pool_mode = transaction, default_pool_size = {pgbouncer.pool_size}, "
             f"max_client_conn = {pgbouncer.max_client_conn}"
         )
-        yield line + ", which does not fit either" * (not pgbouncer.fits)
+        yield line + " (too many)" * (not pgbouncer.fits)

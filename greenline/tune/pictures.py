@@ -97,7 +97,7 @@ def scaling(results: Sequence[Result], name: SweepName) -> str:
             axes.axvline(recommended.value, ls="--", color="black", label=label)
         axes.set_xlabel(_of(result, name).unit)
         axes.set_ylabel("answers a second")
-        axes.legend(fontsize=8, loc="lower right")
+        axes.legend(fontsize=8)
 
     return _drawn(name, name, results, draw)
 
@@ -124,14 +124,21 @@ def shares(results: Sequence[Result]) -> str:
         if not found:
             _say_nothing(axes)
             return
-        names = [f"{times:.2g} x: {step.offered_rate:.0f}/s" for times, step, _ in found]
+        totals = [sum(getattr(shares, field) for field in PARTS) for _, _, shares in found]
+        names = [
+            f"{times:.2g} x: {step.offered_rate:.0f}/s, {1_000 * total:.3g} ms"
+            for (times, step, _), total in zip(found, totals, strict=True)
+        ]
         left = [0.0] * len(found)
         for field, (part, colour) in PARTS.items():
-            widths = [1_000 * float(getattr(shares, field)) for _, _, shares in found]
+            widths = [
+                100 * getattr(shares, field) / total if total else 0.0
+                for (_, _, shares), total in zip(found, totals, strict=True)
+            ]
             axes.barh(names, widths, left=left, color=colour, label=part)
             left = [start + width for start, width in zip(left, widths, strict=True)]
         axes.invert_yaxis()
-        axes.set_xlabel("mean of a request in ms")
+        axes.set_xlabel("part of a request's time in %")
         axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.22))
 
     return _drawn("shares", "rate", results, draw, sharey=False)

@@ -111,7 +111,7 @@ def _sections(results: Sequence[Result]) -> Iterator[Section]:
     )  # fmt: skip
     yield section(
         "shares", "Where the time of a request goes",
-        "At about 0.5, 1 and 1.5 times the rate of the knee; means, in milliseconds.",
+        "At about 0.5, 1 and 1.5 times the rate of the knee, with the mean of a request.",
         pictures.shares(results), _shares,
     )  # fmt: skip
     names: list[tuple[SweepName, str, str]] = [
@@ -211,6 +211,11 @@ def _verified(result: Result) -> Table:
 
 
 def _differences(before: Result, after: Result) -> Iterator[Difference]:
+    for name, old_text, new_text in zip(
+        ("load", "objective", "cores"), _conditions(before), _conditions(after), strict=True
+    ):
+        if old_text != new_text:
+            yield Difference(name, old_text, new_text, "not the same: the figures do not compare")
     knees = [
         sweep.knee(result.objective) if (sweep := result.sweep("rate")) else None
         for result in (before, after)
@@ -242,6 +247,12 @@ def _differences(before: Result, after: Result) -> Iterator[Difference]:
             )  # fmt: skip
         else:
             yield Difference(f"recommended {name}", _value(old), _value(new), UNKNOWN)
+
+
+def _conditions(result: Result) -> tuple[str, str, str]:
+    """Return what two results must have in common to be compared."""
+    objective = f"p99 {_duration(result.objective.p99_s)}, {_percent(result.objective.errors)}"
+    return result.offered, objective, str(result.machine.cores)
 
 
 def _difference(

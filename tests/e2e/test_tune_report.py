@@ -18,7 +18,10 @@ EVIL = "<img src=x onerror=document.title='mine'> $x^$"
 # By section: the words in its picture, and the rows of its table.
 PICTURES = {
     "rate": (["knee", "p50", "p99", "p99.9", "offered", "objective of p99"], 6),
-    "shares": (["queued", "Postgres", "application", "0.5 x: 200/s", "1.5 x: 600/s"], 3),
+    "shares": (
+        ["queued", "Postgres", "application", "0.5 x: 200/s, 12 ms", "1.5 x: 600/s, 12 ms"],
+        3,
+    ),
     "pool": (["recommended: 4", "fitted (USL), no use for a prediction"], 5),
     "workers": (["fitted (USL)", "predicted", "recommended: 2"], 6),
     "limit": (["requests in progress", "recommended: 16"], 3),
@@ -120,3 +123,15 @@ def test_what_was_not_measured_is_said(chrome: webdriver.Chrome, tmp_path: Path)
     assert words(page, "#workers").count("not measured") == 1
     assert texts(page, "#workers p").count("Not measured.") == 1
     assert "recommended pool - 4 -" in texts(page, "#differences tr")
+
+
+def test_results_of_different_loads_are_not_compared_in_silence(
+    chrome: webdriver.Chrome, tmp_path: Path
+) -> None:
+    """The first row of the differences says what differs."""
+    other = msgspec.structs.replace(result(), offered="GET /orders")
+    report.compare(result(), other, tmp_path / "both.html")
+    page = shown(chrome, tmp_path / "both.html")
+    assert texts(page, "#differences tr")[1] == (
+        "load GET /books, GET /authors GET /orders not the same: the figures do not compare"
+    )

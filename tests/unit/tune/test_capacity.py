@@ -170,3 +170,36 @@ def test_the_database_binds_where_idle_workers_gain_nothing_by_connections() -> 
 def test_a_pool_that_has_answered_all_that_was_offered_is_no_limit_of_the_database() -> None:
     """The rate was the load's then."""
     assert capacity.application(tuned.result(cpu=0.6, offered_to_pools=420.0)).max_rate == math.inf
+
+
+def test_rounds_that_differ_say_nothing_about_the_database() -> None:
+    """A pool that was measured while the machine did something else is no limit."""
+    result = tuned.result(cpu=0.6)
+    noisy = [
+        msgspec.structs.replace(
+            sweep,
+            steps=[
+                msgspec.structs.replace(step, rounds=[0.5 * step.good_rate, step.good_rate])
+                for step in sweep.steps
+            ],
+        )
+        for sweep in result.sweeps
+    ]
+    assert capacity.application(result).max_rate < math.inf
+    assert capacity.application(msgspec.structs.replace(result, sweeps=noisy)).max_rate == math.inf
+
+
+def test_the_time_in_postgres_is_that_with_the_recommended_pool() -> None:
+    """A larger pool lets requests wait in Postgres for others, which needs no connections."""
+    result = tuned.result()
+    slower = [
+        msgspec.structs.replace(
+            sweep, steps=[tuned.step(4, 420.0, offered=520.0, postgres_s=0.002)]
+        )
+        if sweep.name == "pool"
+        else sweep
+        for sweep in result.sweeps
+    ]
+    app = capacity.application(msgspec.structs.replace(result, sweeps=slower))
+    assert app.postgres_s == 0.002
+    assert app.response_s == pytest.approx(0.012)

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import click.testing
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -71,6 +72,23 @@ def test_what_does_not_fit_is_said_with_what_would(measured: str) -> None:
     assert again.exit_code == 0
     assert "1x: pool_mode = transaction, default_pool_size = 15, max_client_conn = " in done.output
     assert "Greenline's pools hold no more than" in done.output
+
+
+def test_a_pgbouncer_has_no_size_where_the_time_in_postgres_is_not_known(tmp_path: Path) -> None:
+    """A result of --url may have no shares: nothing is made up."""
+    result = tuned.result()
+    blind = [
+        msgspec.structs.replace(
+            sweep, steps=[msgspec.structs.replace(step, shares=None) for step in sweep.steps]
+        )
+        for sweep in result.sweeps
+    ]
+    results.write(msgspec.structs.replace(result, sweeps=blind), tmp_path / "tune.json")
+    done = capacity(str(tmp_path / "tune.json"), "--rate", "1200", "--max-connections", "30")
+    assert table(done.output)["1x"][5:] == ["-", "1625", "connections"]
+    assert "its size is not known" in done.output.replace("\n ", "")
+    assert "pool_mode" not in done.output
+    assert "in use at once" not in done.output
 
 
 def test_hosts_of_a_rolling_deploy_count(measured: str) -> None:
