@@ -1,5 +1,6 @@
 """greenline tune from its beginning to its proof, in a short form, on real servers."""
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from embedded.postgres import Postgres
 from greenline.cli import main
 from greenline.tune import choose, measure, results, timetable, tuner
 from greenline.tune.server import Configuration, started
+from tests.helpers.pages import commands
 from tests.helpers.support import CHECKOUT, environ
 
 # Each request holds a connection for 20 ms: a pool of one answers 50 a second at most.
@@ -40,8 +42,7 @@ def app(environ, start_response):
     return [b"hello"]
 """
 
-# The files of a run, as docs/tune.md has them.
-WRITTEN = ("--report", "report.html", "--json", "result.json", "--write", "gunicorn.conf.py")
+PAGE = CHECKOUT / "docs" / "tune.md"
 
 
 @pytest.fixture
@@ -64,6 +65,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "PROOF", (1.0,))
 
 
+def typed(beginning: str) -> list[str]:
+    """Return the arguments of the page's command that begins so."""
+    (line,) = (each for each in commands(PAGE) if each.startswith(beginning))
+    return shlex.split(line)[1:]
+
+
 @pytest.mark.usefixtures("short")
 def test_what_is_recommended_was_measured(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,7 +84,7 @@ def test_what_is_recommended_was_measured(
     (tmp_path / "access.log").write_text('- - - [-] "GET / HTTP/1.1" 200 5')
     done = CliRunner().invoke(
         main,
-        ["tune", "myapp:app", "--load", "access.log", *WRITTEN],
+        typed("greenline tune myapp:app "),
         default_map={"tune": {"max_rate": 150.0, "slo": "p99=500ms,errors=1%"}},
     )
     assert done.exit_code == 0, done.output
@@ -122,9 +129,10 @@ def test_a_server_that_runs_is_asked_alone(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "plain.py").write_text(PLAIN)
     monkeypatch.chdir(tmp_path)
     with started("plain:app", tmp_path, Configuration(1)) as running:
+        line = typed("greenline tune --url ")
         done = CliRunner().invoke(
             main,
-            ["tune", "--url", running.url, "--load", "/books", "--json", "before.json"],
+            [each.replace("http://127.0.0.1:8000", running.url) for each in line],
             default_map={"tune": {"max_rate": 100.0}},
         )
     assert done.exit_code == 0, done.output
@@ -133,8 +141,7 @@ def test_a_server_that_runs_is_asked_alone(tmp_path: Path, monkeypatch: pytest.M
     assert [sweep.name for sweep in found.sweeps] == ["rate"]
     assert found.verification is None
     assert {one.name for one in found.recommendations} == {"keepalive", "worker_connections"}
-    compared = ["--compare", "before.json", "after.json", "--report", "compared.html"]
-    done = CliRunner().invoke(main, ["tune", *compared])
+    done = CliRunner().invoke(main, typed("greenline tune --compare "))
     assert done.exit_code == 0, done.output
     assert (tmp_path / "compared.html").stat().st_size > 10_000
 
