@@ -3,8 +3,10 @@ Offer a rate of requests: a program of its own, ``python -m greenline.tune.gener
 
 Open loop: each request is due at a time of its own, whether or not those before it are answered,
 and its duration counts from then. So a service that stalls is charged with all that it kept waiting
-(no coordinated omission). The program reads a :class:`Plan` from its standard input, writes a line
-when the measuring begins and another when the last request was sent, and then an :class:`Outcome`.
+(no coordinated omission).
+
+For each :class:`Plan`, a line of its standard input, the program writes a line when the measuring
+begins, another when the last request was sent, and then an :class:`Outcome`.
 """
 
 import asyncio
@@ -195,13 +197,14 @@ def _say(word: str) -> None:
 
 
 def main() -> None:
-    """Read the plan, offer it, and write the outcome."""
+    """Read plans, offer each, and write its outcome."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     max_open = sys.maxsize if hard == resource.RLIM_INFINITY else hard - SPARE_DESCRIPTORS
-    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
-    outcome = asyncio.run(Generator(plan, max_open).run())
-    sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
+    for line in sys.stdin.buffer:
+        plan = msgspec.json.decode(line, type=Plan)
+        outcome = asyncio.run(Generator(plan, max_open).run())
+        _say(msgspec.json.encode(outcome).decode())
 
 
 if __name__ == "__main__":

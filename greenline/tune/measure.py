@@ -10,9 +10,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from statistics import mean, median, median_low
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -81,7 +80,7 @@ class Round(NamedTuple):
 
 class Meter:
     """
-    Offer a load, always the same, at rates of your choice.
+    Offer a load, always the same, at rates of your choice. Used in a ``with`` block.
 
     :param load: what is offered.
     :param headers: of each request.
@@ -92,6 +91,23 @@ class Meter:
         self._load, self._headers, self._objective = load, headers, objective
         self._timeout_s = max(MIN_TIMEOUT_S, TIMEOUT_OBJECTIVES * objective.p99_s)
         self._next = 0  # in the load: each round goes on where the last one ended
+        # One for all rounds, as its start takes as long as a round. In a session of its own:
+        # Ctrl-C is this process's.
+        self._generator = subprocess.Popen(
+            [sys.executable, "-m", "greenline.tune.generator"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": python_path()},
+        )  # fmt: skip
+        if len(cores()) >= CORES_FOR_TWO:
+            pin(self._generator.pid, cores()[-1:])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._generator.kill()
+        with self._generator:  # closes its pipes, and waits for it
+            pass
 
     def offer(
         self, url: str, rate: float, seconds: float, warm_up_s: float, workers: Workers | None
@@ -113,7 +129,7 @@ class Meter:
         )  # fmt: skip
         self._next += math.ceil(rate * (warm_up_s + seconds))
         with connections_watched(workers) as peak:
-            outcome, observed = _run(plan, workers)
+            outcome, observed = self._run(plan, workers)
         if outcome.descriptors:
             raise GeneratorError(
                 f"the load generator may open {outcome.descriptors} connections, and as many "
@@ -124,6 +140,22 @@ class Meter:
             raise BrokenService(f"at {rate:.0f}/s more than half of the answers were errors: "
                                 f"{_errors(outcome)}")  # fmt: skip
         return Round(rate, seconds, outcome, observed, peak.connections)
+
+    def _run(self, plan: Plan, workers: Workers | None) -> tuple[Outcome, Observed | None]:
+        given, said = self._generator.stdin, self._generator.stdout
+        if given is None or said is None:
+            raise AssertionError("they are pipes")
+        try:
+            given.write(msgspec.json.encode(plan) + b"\n")
+            given.flush()
+            said.readline()  # it measures from here
+            first = workers.look() if workers is not None else None
+            said.readline()  # the last request was sent
+            last = workers.look() if workers is not None else None
+            outcome = msgspec.json.decode(said.readline(), type=Outcome)
+        except (BrokenPipeError, msgspec.DecodeError):
+            raise GeneratorError("the load generator failed; its error is above") from None
+        return outcome, between(first, last) if first is not None and last is not None else None
 
     def step(self, setting: float, rounds: Sequence[Round]) -> Step:
         """Return the step that *rounds* are of, with medians of their figures."""
@@ -196,35 +228,6 @@ def cores_of_workers() -> list[int]:
     """Return those that the workers have: all but one where there are enough."""
     found = cores()
     return found[:-1] if len(found) >= CORES_FOR_TWO else found
-
-
-def _run(plan: Plan, workers: Workers | None) -> tuple[Outcome, Observed | None]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "greenline.tune.generator"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": python_path()},
-    ) as child:  # fmt: skip
-        if child.stdin is None or child.stdout is None:
-            raise AssertionError("they are pipes")
-        try:
-            if len(cores()) >= CORES_FOR_TWO:
-                pin(child.pid, cores()[-1:])
-            with suppress(BrokenPipeError):
-                child.stdin.write(msgspec.json.encode(plan))
-                child.stdin.close()
-            child.stdout.readline()  # it measures from here
-            first = workers.look() if workers is not None else None
-            child.stdout.readline()  # the last request was sent
-            last = workers.look() if workers is not None else None
-            text = child.stdout.read()
-        finally:
-            # Ctrl-C is this process's: the child is in a session of its own.
-            child.kill()
-    try:
-        outcome = msgspec.json.decode(text, type=Outcome)
-    except msgspec.DecodeError:
-        raise GeneratorError("the load generator failed; its error is above") from None
-    return outcome, between(first, last) if first is not None and last is not None else None
 
 
 def _mean(shares: Sequence[Shares]) -> Shares:

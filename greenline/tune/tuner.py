@@ -126,6 +126,7 @@ class Tuner:
         self._at = datetime.now(UTC).isoformat(timespec="seconds")
         self._cores = len(cores_of_workers())
         self._sweeps: dict[SweepName, Sweep] = {}
+        self._closing = ExitStack()
         self._settled = 0.0  # the limit that the last workers with `auto` have found
         self._recommended: list[Recommendation] = []
         self._verification: Verification | None = None
@@ -155,6 +156,10 @@ class Tuner:
         :raises GeneratorError: the load could not be offered.
         :raises Stopped: a part was missing, without which nothing that follows can be measured.
         """
+        with self._closing:
+            self._run()
+
+    def _run(self) -> None:
         with self._baseline() as base:
             knee = self._rate(base)
             pools = base.workers.pools() if base.workers is not None else []
@@ -234,7 +239,9 @@ class Tuner:
                 f"a single request takes {checked.fastest_s * 1e3:.0f} ms, without any load: the "
                 f"objective of {limit_s * 1e3:.0f} ms cannot be met"
             )
-        self._meter = Meter(checked.load, self._asked.headers, self._objective)
+        self._meter = self._closing.enter_context(
+            Meter(checked.load, self._asked.headers, self._objective)
+        )
         number = SEARCHED + ROUNDS * len(CURVE)
         part = "rate" if self._asked.url is None else "rate alone"
         found = self._time.slice_for(part, number, 0)
@@ -346,6 +353,8 @@ class Tuner:
             ]
             if steps:
                 self._sweeps[name] = Sweep(name=name, unit=unit, steps=steps, interleaved=True)
+        if not steps:
+            self._miss(f"None of the {name} could be measured in all rounds")
         if (spread := max([one.spread for one in steps], default=0.0)) > NOISY:
             self.warnings.append(
                 f"The rounds of the {name} vary by up to {spread:.0%}: what is recommended of it "
@@ -554,7 +563,7 @@ class Tuner:
 
     def _miss(self, what: str) -> None:
         self.is_complete = False
-        self.warnings.append(f"{what}: {max(self._time.left_s, 0):.0f} s were left; see --total.")
+        self.warnings.append(f"{what}; {max(self._time.left_s, 0):.0f} s were left (--total).")
 
     def _need(self, seconds: float, what: str) -> None:
         if self._time.left_s < seconds:

@@ -232,7 +232,7 @@ INSTALLS = {
     'pip install "../greenline[otel]"': (
         "greenline.telemetry.tracer_provider, opentelemetry.exporter.otlp.proto.http.trace_exporter"
     ),
-    'pip install "../greenline[tune]"': "greenline.tune.report, lmfit",
+    'pip install "../greenline[tune]"': "greenline.tune.report, greenline.tune.generator, lmfit",
     'pip install "sentry-sdk[flask]"': "sentry_sdk.integrations.flask",
     "pip install limits[redis]": "limits, redis",
 }
@@ -355,6 +355,11 @@ def test_the_public_names_need_no_import_of_their_own(
             "greenline doctor .",
             "greenline.doctor needs rich: pip install 'greenline[doctor]'",
             id="doctor",
+        ),
+        pytest.param(
+            "greenline tune shop:app --load /",
+            "greenline.tune needs aiohttp: pip install 'greenline[tune]'",
+            id="tune",
         ),
         pytest.param(
             "DATABASE_URL=postgresql://h/d greenline budget",

@@ -50,11 +50,11 @@ def meter(path: str, **headers: str) -> Meter:
 
 def test_a_rate_is_offered_and_the_workers_are_seen(server: Server) -> None:
     """As many requests as were to be offered, without the warm-up; their time, and its parts."""
-    measuring = meter("/")
-    one = measuring.offer(server.url, 200, 2.0, 0.5, server.workers)
-    assert one.outcome.statuses == {200: 400}
-    assert one.errors == 0
-    found = measuring.step(200, [one])
+    with meter("/") as measuring:
+        one = measuring.offer(server.url, 200, 2.0, 0.5, server.workers)
+        assert one.outcome.statuses == {200: 400}
+        assert one.errors == 0
+        found = measuring.step(200, [one])
     assert found.latencies.samples == 400
     assert found.latencies.p99_s is not None
     assert found.latencies.p999_s is None  # of a thousand and more
@@ -66,7 +66,8 @@ def test_a_rate_is_offered_and_the_workers_are_seen(server: Server) -> None:
 
 def test_a_stall_is_charged_with_all_that_it_keeps_waiting(server: Server) -> None:
     """The requests that were due in that second count from then: no coordinated omission."""
-    one = meter("/stall").offer(server.url, 100, 2.0, 0.0, server.workers)
+    with meter("/stall") as measuring:
+        one = measuring.offer(server.url, 100, 2.0, 0.0, server.workers)
     late = [each for each in one.outcome.durations_s if each > OBJECTIVE.p99_s]
     # Clients that wait for an answer before they ask again would have seen one slow answer each.
     assert len(late) >= 70
@@ -75,8 +76,11 @@ def test_a_stall_is_charged_with_all_that_it_keeps_waiting(server: Server) -> No
 
 def test_a_service_that_fails_is_offered_no_more(server: Server) -> None:
     """It ends after fifty errors, and says which."""
-    with pytest.raises(BrokenService, match="at 100/s more than half of the answers were errors"):
-        meter("/fail").offer(server.url, 100, 60.0, 0.0, server.workers)
+    with (
+        meter("/fail") as measuring,
+        pytest.raises(BrokenService, match="at 100/s more than half of the answers were errors"),
+    ):
+        measuring.offer(server.url, 100, 60.0, 0.0, server.workers)
 
 
 def plan(server: Server, path: str, rate: float, seconds: float, timeout_s: float) -> Plan:
