@@ -92,6 +92,9 @@ def show(result: Result) -> None:
         if lines := nginx(result):
             console.print("nginx, in the upstream block:")
             console.print("\n".join(f"  {line}" for line in lines), markup=False)
+        if (postgres := result.recommended("max_connections")) is not None:
+            console.print("postgresql.conf:")
+            console.print(f"  max_connections = {postgres.value:.0f}")
     if (proof := result.verification) is not None:
         console.print(
             f"\npredicted {proof.predicted_rate:.0f}/s, measured {proof.measured_rate:.0f}/s: "

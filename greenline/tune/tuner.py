@@ -64,7 +64,7 @@ FEWEST_SAMPLES = 120  # of a round: a p99 of fewer is none
 POOLS = (1, 2, 4, 8, 16, 32, 64)
 MIN_LIMIT = 4
 ENOUGH_POOL = 16  # larger ones are tried if more requests are in progress at once
-LIMITS = (1, 2, 4)  # of the requests in progress at the knee
+LIMITS = (2, 4)  # times the requests in progress at the knee
 IDLE = (0.0, 250.0, 500.0, 1000.0)
 SETTLE_S = 0.5
 MAX_WAIT = 0.5  # of the objective
@@ -170,10 +170,8 @@ class Tuner:
             )
             self._from_knee(knee, None)
             return
-        in_progress = choose.in_progress(knee)
         compared = self._now._replace(
-            limit=max(MIN_LIMIT, math.ceil(2 * in_progress / self._now.workers)),
-            max_wait_s=self._max_wait_s,
+            limit=self._limit_of_objective(knee), max_wait_s=self._max_wait_s
         )
         gain = 1.0
         if any(not name.startswith("mongo") for name in pools):
@@ -184,7 +182,7 @@ class Tuner:
                 "GREENLINE_POOL=1 pools what psycopg2 connects."
             )
         gain *= self._workers(knee, compared)
-        self._limit(knee, in_progress)
+        self._limit(knee)
         self._from_knee(knee, self._idle())
         if self._now.pool is not None:
             needed = choose.max_connections(self._now.pool, self._now.workers, _max_connections())
@@ -202,7 +200,7 @@ class Tuner:
             version=__version__,
             target=self._asked.target or self._asked.url or "",
             offered=self._words,
-            settings={**self._now.environ},
+            settings={} if self._asked.url is not None else self._now.environ,
             machine=self._machine,
             objective=self._objective,
             sweeps=[*self._sweeps.values()],
@@ -364,7 +362,7 @@ class Tuner:
 
     def _pool(self, knee: Step, compared: Configuration) -> float:
         """Find the pool; return what it gives, as a part of the best."""
-        sizes = _pools(choose.in_progress(knee) / self._now.workers)
+        sizes = _pools(self._in_progress(knee))
         steps = self._sweep(
             "pool", "connections of a worker", sizes, self._at_most(MORE * knee.offered_rate),
             lambda size: compared._replace(pool=int(size)),
@@ -393,10 +391,21 @@ class Tuner:
         self._now = self._now._replace(workers=int(chosen.setting))
         return _ratio(chosen, before)
 
-    def _limit(self, knee: Step, in_progress: float) -> None:
+    def _limit_of_objective(self, knee: Step) -> int:
+        """Return how many requests a worker answers in half of the objective at the knee."""
+        # With so many in progress, and half of the objective to wait before, an answer is in time.
+        answered = MAX_WAIT * self._objective.p99_s * knee.answered_rate / self._now.workers
+        return max(MIN_LIMIT, math.ceil(2 * self._in_progress(knee)), math.floor(answered))
+
+    def _in_progress(self, knee: Step) -> float:
+        """Return the requests that a worker has in progress at the knee."""
+        return choose.in_progress(knee) / self._now.workers
+
+    def _limit(self, knee: Step) -> None:
         """Try limits of requests in progress against what the worker finds by itself."""
-        each = in_progress / self._now.workers
-        fixed = sorted({max(1, math.ceil(share * each)) for share in LIMITS})
+        each = self._in_progress(knee)
+        found = {math.ceil(times * each) for times in LIMITS}
+        fixed = sorted({*found, self._limit_of_objective(knee)})
         auto = 0.0  # in place of a number, while it is not known
         base = self._now._replace(max_wait_s=self._max_wait_s)
         steps = self._sweep(
