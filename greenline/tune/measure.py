@@ -27,10 +27,6 @@ MAX_LATE = 0.25  # of the objective's p99
 MIN_TIMEOUT_S, TIMEOUT_OBJECTIVES = 2.0, 10
 
 
-class BrokenService(Exception):
-    """The service fails: the load ends at once."""
-
-
 class GeneratorError(Exception):
     """The generator could not offer the load."""
 
@@ -76,6 +72,19 @@ class Round(NamedTuple):
         """Whether the generator was the limit."""
         outcome = self.outcome
         return outcome.cpu > MAX_GENERATOR_CPU or outcome.late_s > MAX_LATE * objective.p99_s
+
+
+class BrokenService(Exception):
+    """
+    More than half of the answers were errors, and the load has ended at once.
+
+    :param text: says at which rate, and which errors, str.
+    :param partial: what came of it until then.
+    """
+
+    def __init__(self, text: str, partial: Round) -> None:
+        super().__init__(text)
+        self.partial = partial
 
 
 class Meter:
@@ -136,10 +145,11 @@ class Meter:
                 f"requests had no answer at {rate:.0f}/s: raise the limit of descriptors "
                 "(ulimit -Hn)"
             )
+        found = Round(rate, seconds, outcome, observed, peak.connections)
         if outcome.is_broken:
-            raise BrokenService(f"at {rate:.0f}/s more than half of the answers were errors: "
-                                f"{_errors(outcome)}")  # fmt: skip
-        return Round(rate, seconds, outcome, observed, peak.connections)
+            errors = f"more than half of the answers were errors: {_errors(outcome)}"
+            raise BrokenService(f"at {rate:.0f}/s {errors}", found)
+        return found
 
     def _run(self, plan: Plan, workers: Workers | None) -> tuple[Outcome, Observed | None]:
         given, said = self._generator.stdin, self._generator.stdout

@@ -15,6 +15,8 @@ PARTS = {
     "rate alone": 0.95,
 }  # fmt: skip
 
+LARGEST_SHARE = 0.6
+
 
 class Slice(NamedTuple):
     """
@@ -57,16 +59,20 @@ class Timetable:
         """Seconds until the end."""
         return self.total_s - self.used_s
 
-    def slice_for(self, part: str, rounds: int, starts: int) -> Slice | None:
+    def slice_for(
+        self, part: str, rounds: int, starts: int, share: float | None = None
+    ) -> Slice | None:
         """
         Return how long each of *rounds* may take.
 
         :param part: one of :data:`PARTS`, str.
         :param rounds: of all settings together, int.
         :param starts: of servers, int.
+        :param share: of the time that is left, float; None: that of the part.
         :returns: None: there is too little time.
         """
-        each_s = (self.left_s * PARTS[part] - starts * self.start_s) / rounds - self.end_s
+        share = PARTS[part] if share is None else share
+        each_s = (self.left_s * share - starts * self.start_s) / rounds - self.end_s
         if each_s < WARM_UP_S + SECONDS_S:
             return None
         # A third of it is the warm-up.
@@ -92,7 +98,11 @@ class Timetable:
             found = self.slice_for(part, ROUNDS * count, ROUNDS * count)
             if found is not None:
                 return thinned(settings, count), found
-        return None
+        # Where servers start slowly, the first parts are worth more than the last ones.
+        number = ROUNDS * min_settings
+        if self.slice_for(part, number, number, LARGEST_SHARE) is None:
+            return None
+        return thinned(settings, min_settings), Slice(WARM_UP_S, SECONDS_S)
 
 
 def thinned(settings: Sequence[float], count: int) -> list[float]:

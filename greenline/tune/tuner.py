@@ -254,13 +254,7 @@ class Tuner:
             # What fails once is tried again: a stall of the machine is no limit of the service.
             for _ in range(2):
                 self._say(f"searching the rate: {rate:.0f}/s")
-                try:
-                    one = self._offer(base, rate, found)
-                except BrokenService as error:
-                    if self._asked.url is not None or not rounds:
-                        raise
-                    self.warnings.append(f"The load was ended {error}.")
-                    return False
+                one = self._offer(base, rate, found)
                 rounds.setdefault(rate, []).append(one)
                 if choose.meets(self._meter.step(rate, [one]), self._objective):
                     return True
@@ -281,9 +275,8 @@ class Tuner:
             for number in range(ROUNDS):
                 for rate in dict.fromkeys(rates):
                     self._say(f"rate, round {number + 1} of {ROUNDS}: {rate:.0f}/s")
-                    with suppress(BrokenService):
-                        one = self._offer(base, rate, found)
-                        rounds.setdefault(rate, []).append(one)
+                    one = self._offer(base, rate, found)
+                    rounds.setdefault(rate, []).append(one)
             if knee >= self._asked.max_rate:
                 self.warnings.append(
                     f"The objective was still met at --max-rate, {knee:.0f}/s: the knee is higher."
@@ -340,7 +333,7 @@ class Tuner:
                     try:
                         with self._started(configuration(value)) as running:
                             rounds[value].append(self._offer(running, offered, one))
-                    except (TrialError, BrokenService) as error:
+                    except TrialError as error:
                         broken.add(value)
                         self.warnings.append(f"{name} {value:.0f} was left out: {error}.")
         finally:
@@ -507,18 +500,17 @@ class Tuner:
             self._say(f"proof, round {number + 1} of {ROUNDS}")
             with self._started(self._now) as running:
                 for share in PROOF:
-                    with suppress(BrokenService):
-                        rate = self._at_most(share * predicted)
-                        ours[share].append(self._offer(running, rate, one))
+                    rate = self._at_most(share * predicted)
+                    ours[share].append(self._offer(running, rate, one))
             if is_compared:
                 self._say(f"gunicorn's defaults, round {number + 1} of {ROUNDS}")
                 try:
                     with self._started(defaults) as running:
                         theirs.append(self._offer(running, self._at_most(predicted), one))
-                except (TrialError, BrokenService) as error:
+                except TrialError as error:
                     is_compared = False
                     self.warnings.append(f"The defaults of gunicorn did not serve: {error}.")
-        steps = {share: self._meter.step(share, found) for share, found in ours.items() if found}
+        steps = {share: self._meter.step(share, found) for share, found in ours.items()}
         met = [one for one in steps.values() if choose.meets(one, self._objective)]
         best = choose.best(met or list(steps.values()))
         within = (best.good_rate - predicted) / predicted
@@ -530,7 +522,7 @@ class Tuner:
             against_defaults=_with_setting(self._meter.step(0, theirs), float(defaults.workers))
             if len(theirs) == ROUNDS
             else None,
-            ours=_with_setting(steps[1.0], float(self._now.workers)) if 1.0 in steps else None,
+            ours=_with_setting(steps[1.0], float(self._now.workers)),
         )
         if abs(within) > WITHIN:
             self.warnings.append(
@@ -563,7 +555,15 @@ class Tuner:
         seconds = max(one.seconds, FEWEST_SAMPLES / rate)
         self._need(one.warm_up_s + seconds, f"{FEWEST_SAMPLES} answers at {rate:.1f}/s")
         begun_s = monotonic()
-        found = self._meter.offer(running.url, rate, seconds, one.warm_up_s, running.workers)
+        try:
+            found = self._meter.offer(running.url, rate, seconds, one.warm_up_s, running.workers)
+        except BrokenService as error:
+            # A server that was started for this may be offered what it cannot do; one that runs
+            # for others is offered nothing more.
+            if self._asked.url is not None:
+                raise
+            self.warnings.append(f"A round has ended early: {error}.")
+            return error.partial
         self._time.end_s = monotonic() - begun_s - one.warm_up_s - seconds
         return found
 

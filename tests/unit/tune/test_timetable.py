@@ -38,7 +38,12 @@ def test_with_little_time_fewer_settings_are_tried() -> None:
     assert 2 <= len(few[0]) < 5
     assert (few[0][0], few[0][-1]) == (1.0, 16.0)
     assert ROUNDS * len(few[0]) * (few[1].total_s + 1 + 2.0) <= 120 * PARTS["pool"] + 1e-6
-    assert timetable(20).fitting("pool", settings) is None
+    slow = timetable(60)
+    assert slow.slice_for("pool", 2 * ROUNDS, 2 * ROUNDS) is None
+    fewest = slow.fitting("pool", settings)
+    assert fewest is not None
+    assert fewest[0] == [1.0, 16.0]
+    assert timetable(40).fitting("pool", settings) is None
 
 
 def test_thinned_settings_are_spread_evenly() -> None:
