@@ -57,6 +57,12 @@ def noise_note(chosen: Step, top: Step) -> str:
     )
 
 
+def _beside(chosen: Step, top: Step) -> str:
+    if chosen is top:
+        return ", the best"
+    return f", and {top.setting:.0f}, the best, {top.good_rate:.0f}/s"
+
+
 def in_progress(knee: Step) -> float:
     """Return the requests in progress at the knee, by Little's law, of all workers."""
     # The mean is what the law has; the median stands in for it where it is not known.
@@ -112,8 +118,8 @@ def pool(steps: Sequence[Step], cores: int) -> Recommendation:
         value=size,
         unit="connections of a worker",
         environment={settings.POSTGRES_POOL_SIZE.name: str(size)},
-        measured=f"With {size} connections a worker, {chosen.good_rate:.0f}/s were good, and with "
-        f"{top.setting:.0f}, the best, {top.good_rate:.0f}/s.{noise_note(chosen, top)}",
+        measured=f"A pool of {size} gives {chosen.good_rate:.0f}/s{_beside(chosen, top)}."
+        f"{noise_note(chosen, top)}",
         binds=binding(chosen, cores),
         next=f"With {larger[0].setting:.0f}, {larger[0].good_rate:.0f}/s: more connections only "
         "wait in Postgres instead of in the worker."
@@ -133,8 +139,8 @@ def workers(steps: Sequence[Step], cores: int) -> Recommendation:
         value=count,
         unit="workers",
         environment={settings.WORKERS.name: str(count)},
-        measured=f"{count} give {chosen.good_rate:.0f}/s, and {top.setting:.0f}, the best, "
-        f"{top.good_rate:.0f}/s, on {cores} processors.{noise_note(chosen, top)}",
+        measured=f"On {cores} processors {count} {'gives' if count == 1 else 'give'} "
+        f"{chosen.good_rate:.0f}/s{_beside(chosen, top)}.{noise_note(chosen, top)}",
         binds=binding(chosen, cores),
         next=f"{more[0].setting:.0f} give {more[0].good_rate:.0f}/s, and each has a pool and "
         f"{more[0].memory_mib:.0f} MiB of its own."
@@ -176,9 +182,9 @@ def limit(
             settings.MAX_WAIT.name: f"{max_wait_s:g}",
         },
         measured=f"At the knee a worker has {little:.1f} requests in progress (Little's law), and "
-        f"{found}. Offered {chosen.offered_rate:.0f}/s, {'auto' if is_auto else 'it'} keeps "
-        f"{chosen.good_rate:.0f}/s good; the best, "
-        f"{'auto' if top is auto else f'{top.setting:.0f}'}, {top.good_rate:.0f}/s.",
+        f"{found}. Offered {chosen.offered_rate:.0f}/s, "
+        f"{'auto' if is_auto else f'{chosen.setting:.0f}'} keeps {chosen.good_rate:.0f}/s good"
+        f"{_beside(chosen, top)}.",
         binds=f"Beyond it a request waits {max_wait_s:g} s at most and is a 503 then: its answer "
         "would be too late.",
         next="The number follows the database and the release by itself."

@@ -43,6 +43,8 @@ class Plan(msgspec.Struct, frozen=True):
     :param seconds: seconds that count, float.
     :param timeout_s: a request without an answer for so long has failed, float seconds.
     :param first: int, default 0.
+    :param is_spared: it ends when more than half of the last answers were errors, bool, default
+        True.
     """
 
     url: str
@@ -53,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
     seconds: float
     timeout_s: float
     first: int = 0
+    is_spared: bool = True
 
 
 class Outcome(msgspec.Struct):
@@ -183,7 +186,7 @@ class Generator:
         is_error = status != OVERLOADED and not NO_ANSWER < status < 400
         self._judged.append(is_error)
         if len(self._judged) == MIN_JUDGED:
-            self._is_broken |= sum(self._judged) > BROKEN * MIN_JUDGED
+            self._is_broken |= self._plan.is_spared and sum(self._judged) > BROKEN * MIN_JUDGED
             self._judged.clear()
 
 

@@ -27,6 +27,10 @@ MAX_LATE = 0.25  # of the objective's p99
 MIN_TIMEOUT_S, TIMEOUT_OBJECTIVES = 2.0, 10
 
 
+class BrokenService(Exception):
+    """More than half of the answers were errors, and the load has ended at once."""
+
+
 class GeneratorError(Exception):
     """The generator could not offer the load."""
 
@@ -74,19 +78,6 @@ class Round(NamedTuple):
         return outcome.cpu > MAX_GENERATOR_CPU or outcome.late_s > MAX_LATE * objective.p99_s
 
 
-class BrokenService(Exception):
-    """
-    More than half of the answers were errors, and the load has ended at once.
-
-    :param text: says at which rate, and which errors, str.
-    :param partial: what came of it until then.
-    """
-
-    def __init__(self, text: str, partial: Round) -> None:
-        super().__init__(text)
-        self.partial = partial
-
-
 class Meter:
     """
     Offer a load, always the same, at rates of your choice. Used in a ``with`` block.
@@ -119,7 +110,14 @@ class Meter:
             pass
 
     def offer(
-        self, url: str, rate: float, seconds: float, warm_up_s: float, workers: Workers | None
+        self,
+        url: str,
+        rate: float,
+        seconds: float,
+        warm_up_s: float,
+        workers: Workers | None,
+        *,
+        is_spared: bool = True,
     ) -> Round:
         """
         Offer the load once.
@@ -129,12 +127,14 @@ class Meter:
         :param seconds: that count, float.
         :param warm_up_s: seconds before them that do not count, float.
         :param workers: those of the server; None: they are not seen.
+        :param is_spared: it ends where most answers are errors, bool, default True. A server that
+            was started to be overloaded is not spared.
         :raises BrokenService: more than half of the answers are errors.
         :raises GeneratorError: it had too few descriptors, or failed.
         """
         plan = Plan(
             url, self._load.requests, self._headers, rate, warm_up_s, seconds, self._timeout_s,
-            self._next,
+            self._next, is_spared,
         )  # fmt: skip
         self._next += math.ceil(rate * (warm_up_s + seconds))
         with connections_watched(workers) as peak:
@@ -145,11 +145,10 @@ class Meter:
                 f"requests had no answer at {rate:.0f}/s: raise the limit of descriptors "
                 "(ulimit -Hn)"
             )
-        found = Round(rate, seconds, outcome, observed, peak.connections)
         if outcome.is_broken:
             errors = f"more than half of the answers were errors: {_errors(outcome)}"
-            raise BrokenService(f"at {rate:.0f}/s {errors}", found)
-        return found
+            raise BrokenService(f"at {rate:.0f}/s {errors}")
+        return Round(rate, seconds, outcome, observed, peak.connections)
 
     def _run(self, plan: Plan, workers: Workers | None) -> tuple[Outcome, Observed | None]:
         given, said = self._generator.stdin, self._generator.stdout

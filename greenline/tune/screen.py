@@ -66,6 +66,7 @@ def show(result: Result) -> None:
     )
     for sweep in result.sweeps:
         console.print()
+        console.print(_title(sweep), markup=False)
         console.print(_sweep(sweep))
         if sweep.name == "rate" and (knee := sweep.knee(objective)) is not None:
             console.print(f"the objective holds up to {knee.offered_rate:.0f} requests a second")
@@ -106,11 +107,15 @@ def show(result: Result) -> None:
         console.print(f"warning: {warning}", markup=False)
 
 
-def _sweep(sweep: Sweep) -> Table:
+def _title(sweep: Sweep) -> str:
     title = f"{sweep.name}: {sweep.unit}"
-    if sweep.name in ("pool", "workers", "limit"):
+    if sweep.name not in ("rate", "idle"):
         title += f", offered {sweep.steps[0].offered_rate:.0f} requests a second"
-    table = Table(title=title, title_justify="left", box=None)
+    return title
+
+
+def _sweep(sweep: Sweep) -> Table:
+    table = Table(box=None)
     columns = IDLE_COLUMNS if sweep.name == "idle" else COLUMNS
     for name in columns:
         table.add_column(name, justify="right")

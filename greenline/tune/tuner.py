@@ -6,8 +6,8 @@ than that, the pool, the workers and the limit of requests in progress, each wit
 before it. A sweep starts a server for each setting and round, and takes all settings once in each
 round, so that what else the machine does in these minutes does not fall upon one of them.
 
-While a setting is compared, a request that waits for its turn for more than half of the objective
-is refused: in an overload the good answers are then as many as the setting can give, and not none.
+While settings are compared, what is more than a worker can answer within the objective is refused:
+in an overload the good answers are then as many as the setting can give, and not none.
 """
 
 import math
@@ -33,7 +33,6 @@ from greenline.tune import choose, server, usl
 from greenline.tune.check import check
 from greenline.tune.load import Load
 from greenline.tune.measure import (
-    BrokenService,
     Meter,
     Round,
     cores,
@@ -68,6 +67,10 @@ LIMITS = (2, 4)  # times the requests in progress at the knee
 IDLE = (0.0, 250.0, 500.0, 1000.0)
 SETTLE_S = 0.5
 MAX_WAIT = 0.5  # of the objective
+# Of the objective, for the wait and for the answer of a request, while settings are compared: half
+# of it is left for what an overload costs.
+COMPARED = 0.25
+TOO_NOISY = 1.0  # the best setting's rounds vary by more: none is recommended
 PROOF = (0.85, 1.0, 1.15)  # of the predicted rate
 BUSY_MACHINE = 0.5  # load average a core
 NOISY = 0.3  # the range of the rounds, as a part of their median
@@ -171,7 +174,8 @@ class Tuner:
             self._from_knee(knee, None)
             return
         compared = self._now._replace(
-            limit=self._limit_of_objective(knee), max_wait_s=self._max_wait_s
+            limit=self._limit_of_objective(knee),
+            max_wait_s=COMPARED * self._objective.p99_s,
         )
         gain = 1.0
         if any(not name.startswith("mongo") for name in pools):
@@ -351,6 +355,9 @@ class Tuner:
                 f"The rounds of the {name} vary by up to {spread:.0%}: what is recommended of it "
                 "may be chance. Measure on a machine that does nothing else."
             )
+        if steps and choose.best(steps).spread > TOO_NOISY:
+            self._miss(f"None of the {name} is recommended, as the best varies by more than it has")
+            return []
         return steps
 
     def _pool(self, knee: Step, compared: Configuration) -> float:
@@ -385,9 +392,8 @@ class Tuner:
         return _ratio(chosen, before)
 
     def _limit_of_objective(self, knee: Step) -> int:
-        """Return how many requests a worker answers in half of the objective at the knee."""
-        # With so many in progress, and half of the objective to wait before, an answer is in time.
-        answered = MAX_WAIT * self._objective.p99_s * knee.answered_rate / self._now.workers
+        """Return how many requests a worker answers in a part of the objective at the knee."""
+        answered = COMPARED * self._objective.p99_s * knee.answered_rate / self._now.workers
         return max(MIN_LIMIT, math.ceil(2 * self._in_progress(knee)), math.floor(answered))
 
     def _in_progress(self, knee: Step) -> float:
@@ -496,13 +502,18 @@ class Tuner:
         ours: dict[float, list[Round]] = {share: [] for share in PROOF}
         theirs: list[Round] = []
         is_compared = True
-        for number in range(ROUNDS):
-            self._say(f"proof, round {number + 1} of {ROUNDS}")
-            with self._started(self._now) as running:
-                for share in PROOF:
-                    rate = self._at_most(share * predicted)
-                    ours[share].append(self._offer(running, rate, one))
-            if is_compared:
+        try:
+            for number in range(ROUNDS):
+                self._say(f"proof, round {number + 1} of {ROUNDS}")
+                with self._started(self._now) as running:
+                    found = [
+                        self._offer(running, self._at_most(share * predicted), one)
+                        for share in PROOF
+                    ]
+                for share, each in zip(PROOF, found, strict=True):
+                    ours[share].append(each)
+                if not is_compared:
+                    continue
                 self._say(f"gunicorn's defaults, round {number + 1} of {ROUNDS}")
                 try:
                     with self._started(defaults) as running:
@@ -510,6 +521,10 @@ class Tuner:
                 except TrialError as error:
                     is_compared = False
                     self.warnings.append(f"The defaults of gunicorn did not serve: {error}.")
+        except Stopped as error:
+            self._miss(f"The proof has {len(ours[1.0])} of {ROUNDS} rounds: {error}")
+            if not ours[1.0]:
+                return
         steps = {share: self._meter.step(share, found) for share, found in ours.items()}
         met = [one for one in steps.values() if choose.meets(one, self._objective)]
         best = choose.best(met or list(steps.values()))
@@ -520,7 +535,7 @@ class Tuner:
             spread=best.spread,
             within=within,
             against_defaults=_with_setting(self._meter.step(0, theirs), float(defaults.workers))
-            if len(theirs) == ROUNDS
+            if theirs
             else None,
             ours=_with_setting(steps[1.0], float(self._now.workers)),
         )
@@ -555,15 +570,10 @@ class Tuner:
         seconds = max(one.seconds, FEWEST_SAMPLES / rate)
         self._need(one.warm_up_s + seconds, f"{FEWEST_SAMPLES} answers at {rate:.1f}/s")
         begun_s = monotonic()
-        try:
-            found = self._meter.offer(running.url, rate, seconds, one.warm_up_s, running.workers)
-        except BrokenService as error:
-            # A server that was started for this may be offered what it cannot do; one that runs
-            # for others is offered nothing more.
-            if self._asked.url is not None:
-                raise
-            self.warnings.append(f"A round has ended early: {error}.")
-            return error.partial
+        found = self._meter.offer(
+            running.url, rate, seconds, one.warm_up_s, running.workers,
+            is_spared=self._asked.url is not None,
+        )  # fmt: skip
         self._time.end_s = monotonic() - begun_s - one.warm_up_s - seconds
         return found
 
