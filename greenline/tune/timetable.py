@@ -84,25 +84,34 @@ class Timetable:
         return self.used_s + rounds * (WARM_UP_S + SECONDS_S + self.end_s) / PARTS[part] + 1
 
     def fitting(
-        self, part: str, settings: Sequence[float], min_settings: int = 2
+        self,
+        part: str,
+        settings: Sequence[float],
+        preferred: Sequence[float] = (),
+        min_settings: int = 2,
     ) -> tuple[list[float], Slice] | None:
         """
         Return as many of *settings* as there is time for, each with a start a round.
 
         :param part: one of :data:`PARTS`, str.
-        :param settings: in their order; the first and the last are kept.
+        :param settings: in their order; the first and the last are kept, and others evenly.
+        :param preferred: all of them, in the order in which they are kept instead.
         :param min_settings: a sweep of fewer says nothing, int.
         :returns: them, and how long a round is; None: there is too little time.
         """
+
+        def pick(count: int) -> list[float]:
+            return sorted(preferred[:count]) if preferred else thinned(settings, count)
+
         for count in range(len(settings), min_settings - 1, -1):
             found = self.slice_for(part, ROUNDS * count, ROUNDS * count)
             if found is not None:
-                return thinned(settings, count), found
+                return pick(count), found
         # Where servers start slowly, the first parts are worth more than the last ones.
         number = ROUNDS * min_settings
         if self.slice_for(part, number, number, LARGEST_SHARE) is None:
             return None
-        return thinned(settings, min_settings), Slice(WARM_UP_S, SECONDS_S)
+        return pick(min_settings), Slice(WARM_UP_S, SECONDS_S)
 
 
 def thinned(settings: Sequence[float], count: int) -> list[float]:

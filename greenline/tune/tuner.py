@@ -316,9 +316,10 @@ class Tuner:
         values: Sequence[float],
         offered: float,
         configuration: Callable[[float], Configuration],
+        preferred: Sequence[float] = (),
     ) -> list[Step]:
         """Measure each setting in each round; return the steps, none if there is no time."""
-        found = self._time.fitting(name, [float(each) for each in values], min(2, len(values)))
+        found = self._time.fitting(name, values, preferred, min(2, len(values)))
         if found is None:
             self._miss(f"There was no time to try the {name}")
             return []
@@ -382,6 +383,7 @@ class Tuner:
         steps = self._sweep(
             "workers", "workers", counts, self._at_most(MORE * knee.offered_rate),
             lambda count: compared._replace(workers=int(count), pool=self._now.pool),
+            sorted(counts, key=lambda count: (count != self._cores, count != 1, count)),
         )  # fmt: skip
         if not steps:
             return 1.0
@@ -412,19 +414,19 @@ class Tuner:
             self._at_most(OVERLOAD * knee.offered_rate),
             lambda limit: base._replace(limit=int(limit) or None),
         )  # fmt: skip
+        sweep = self._sweeps.get("limit")
+        if sweep is None:
+            return
+        # What the worker would find was not known before.
+        of_auto = [_with_setting(one, self._settled) for one in sweep.steps if one.setting == auto]
+        numbers = [one for one in sweep.steps if one.setting != auto]
+        shown = sorted([*numbers, *of_auto], key=lambda step: step.setting)
+        self._sweeps["limit"] = msgspec.structs.replace(sweep, steps=shown)
         if not steps:
             return
-        of_auto = next((one for one in steps if one.setting == auto), None)
-        if of_auto is not None:
-            of_auto = _with_setting(of_auto, self._settled)
-            steps = sorted([of_auto, *steps[1:]], key=lambda step: step.setting)
-            self._sweeps["limit"] = Sweep(
-                name="limit", unit="requests in progress", steps=steps, interleaved=True
-            )
         recommended = choose.limit(
-            [one for one in steps if one is not of_auto], of_auto, knee, self._now.workers,
-            self._max_wait_s,
-        )  # fmt: skip
+            numbers, of_auto[0] if of_auto else None, knee, self._now.workers, self._max_wait_s
+        )
         self._recommended.append(recommended)
         is_auto = recommended.environment[settings.MAX_IN_PROGRESS.name] == "auto"
         self._now = base._replace(limit=None if is_auto else int(recommended.value))

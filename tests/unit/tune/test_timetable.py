@@ -38,6 +38,9 @@ def test_with_little_time_fewer_settings_are_tried() -> None:
     assert 2 <= len(few[0]) < 5
     assert (few[0][0], few[0][-1]) == (1.0, 16.0)
     assert ROUNDS * len(few[0]) * (few[1].total_s + 1 + 2.0) <= 120 * PARTS["pool"] + 1e-6
+    kept = timetable(120).fitting("pool", settings, [2.0, 8.0, 1.0, 16.0, 4.0])
+    assert kept is not None
+    assert kept[0] == sorted([2.0, 8.0, 1.0, 16.0, 4.0][: len(kept[0])])
     slow = timetable(60)
     assert slow.slice_for("pool", 2 * ROUNDS, 2 * ROUNDS) is None
     fewest = slow.fitting("pool", settings)
