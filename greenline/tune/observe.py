@@ -89,6 +89,14 @@ class Workers:
         found = [values[key] for values in self.running().values() if key in values]
         return sum(found) / len(found) if found else 0.0
 
+    def are_idle(self) -> bool:
+        """Return whether no request is in progress or waits."""
+        return not any(
+            values.get(("limiter", name), 0)
+            for values in self.running().values()
+            for name in ("in_progress", "waiting")
+        )
+
     def pools(self) -> list[str]:
         """Return the names of the pools that they have."""
         return pool_names(self._reader.values())

@@ -30,7 +30,7 @@ def progress(total_s: float) -> Iterator[Say]:
     Show how much of *total_s* has passed, for the length of the block.
 
     :param total_s: seconds, float.
-    :returns: a context manager that gives a function, which is told what happens now.
+    :returns: a context manager that gives a function, which takes what happens now, in a few words.
     """
     console = Console(stderr=True)
     begun_s = monotonic()

@@ -66,6 +66,7 @@ ENOUGH_POOL = 16  # larger ones are tried if more requests are in progress at on
 LIMITS = (2, 4)  # times the requests in progress at the knee
 IDLE = (0.0, 250.0, 500.0, 1000.0)
 SETTLE_S = 0.5
+MAX_REST_S, REST_S = 10.0, 0.1  # between two rounds; the workers write their values so often
 MAX_WAIT = 0.5  # of the objective
 # Of the objective, for the wait and for the answer of a request, while settings are compared: half
 # of it is left for what an overload costs.
@@ -576,6 +577,12 @@ class Tuner:
             running.url, rate, seconds, one.warm_up_s, running.workers,
             is_spared=self._asked.url is not None,
         )  # fmt: skip
+        # What an overload has left is not charged to the next round.
+        until_s = monotonic() + MAX_REST_S
+        while (
+            running.workers is not None and not running.workers.are_idle() and monotonic() < until_s
+        ):
+            sleep(REST_S)
         self._time.end_s = monotonic() - begun_s - one.warm_up_s - seconds
         return found
 
