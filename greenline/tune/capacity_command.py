@@ -103,17 +103,16 @@ def _wanted(
     app: Application, rate: float | None, users: int | None, think: float | None
 ) -> tuple[str, float]:
     """Return a line about the wanted rate, and the rate."""
-    if (rate is None) == (users is None):
-        raise ConfigError("there is one of --rate and --users")
-    if (users is None) != (think is None):
-        raise ConfigError("--users and --think go together")
-    if users is None or think is None:
-        assert rate is not None  # noqa: S101 - for the type checker
+    if rate is not None:
+        if users is not None or think is not None:
+            raise ConfigError("there is one of --rate and --users with --think")
         return f"wanted: {rate:.1f} requests a second", rate
+    if users is None or think is None:
+        raise ConfigError("give --rate, or --users and --think")
     # The response time law: each user thinks, asks and waits.
     each_s = think + app.response_s
     if not each_s:
-        raise ConfigError("--think: users who do not think ask without end")
+        raise ConfigError("--think: a time of 0 makes the rate of the users infinite")
     rate = users / each_s
     return (
         f"wanted: {users} users / ({think:g} s of thinking + {1_000 * app.response_s:.3g} ms for "

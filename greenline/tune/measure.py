@@ -18,6 +18,7 @@ import msgspec
 from greenline.doctor.serving import python_path
 from greenline.tune.generator import NO_ANSWER, OVERLOADED, Outcome, Plan
 from greenline.tune.load import Load
+from greenline.tune.machine import cores, pin
 from greenline.tune.observe import Observed, Workers, between, connections_watched
 from greenline.tune.results import CORES_FOR_TWO, Latencies, Objective, Shares, Step
 
@@ -218,25 +219,6 @@ def _of_rounds(rounds: Sequence[Round], durations_s: Sequence[float]) -> Latenci
         p50_s=median_low(p50_s) if p50_s else None,
         p99_s=median_low(p99_s) if len(p99_s) == len(rounds) else None,
     )
-
-
-def cores() -> list[int]:
-    """Return the numbers of the processors that this process may use."""
-    if sys.platform == "linux":
-        return sorted(os.sched_getaffinity(0))
-    return [*range(os.cpu_count() or 1)]
-
-
-def pin(pid: int, numbers: Sequence[int]) -> None:
-    """Let a process, and what it starts, run on some processors only, where that can be set."""
-    if sys.platform == "linux":
-        os.sched_setaffinity(pid, numbers)
-
-
-def cores_of_workers() -> list[int]:
-    """Return those that the workers have: all but one where there are enough."""
-    found = cores()
-    return found[:-1] if len(found) >= CORES_FOR_TWO else found
 
 
 def _mean(shares: Sequence[Shares]) -> Shares:

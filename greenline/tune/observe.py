@@ -15,9 +15,9 @@ from greenline import settings
 from greenline.ops.values import Process, pool_names, process_of
 from greenline.telemetry.counters import OF_ONE, Histogram, Key, Reader
 from greenline.telemetry.request_counts import by_route
+from greenline.tune.machine import MIB
 from greenline.tune.results import Shares
 
-MIB = 2**20
 EVERY_S = 0.1
 CONNECT_S = 3
 # The parts that a request's time has in the counts, by the name that a result has for it.

@@ -16,7 +16,7 @@ from greenline.doctor.serving import START_LIMIT_S, TrialError, free_port, servi
 from greenline.errors import ConfigError
 from greenline.ops.sources import memory_of
 from greenline.telemetry import shared_memory
-from greenline.tune.measure import cores, cores_of_workers, pin
+from greenline.tune.machine import cores, cores_of_workers, pin
 from greenline.tune.observe import Workers
 from greenline.tune.results import CORES_FOR_TWO
 

@@ -11,13 +11,9 @@ in an overload the good answers are then as many as the setting can give, and no
 """
 
 import math
-import os
-import platform
-import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
-from http.client import HTTPConnection
 from pathlib import Path
 from statistics import mean
 from time import monotonic, sleep
@@ -26,23 +22,17 @@ from typing import NamedTuple
 import msgspec
 
 from greenline import __version__, settings
-from greenline.budget.cpu import cpu_limit
+from greenline.budget.cgroup import cpu_limit
 from greenline.doctor.serving import TrialError
 from greenline.errors import ConfigError
-from greenline.tune import choose, server, usl
+from greenline.tune import choose, idle, server, usl
 from greenline.tune.check import check
 from greenline.tune.load import Load
-from greenline.tune.measure import (
-    Meter,
-    Round,
-    cores,
-    cores_of_workers,
-)
-from greenline.tune.observe import CONNECT_S, MIB
+from greenline.tune.machine import cores, cores_of_workers, machine
+from greenline.tune.measure import Meter, Round
+from greenline.tune.observe import CONNECT_S
 from greenline.tune.results import (
     Fit,
-    Latencies,
-    Machine,
     Objective,
     Recommendation,
     Result,
@@ -64,8 +54,7 @@ POOLS = (1, 2, 4, 8, 16, 32, 64)
 MIN_LIMIT = 4
 ENOUGH_POOL = 16  # larger ones are tried if more requests are in progress at once
 LIMITS = (2, 4)  # times the requests in progress at the knee
-IDLE = (0.0, 250.0, 500.0, 1000.0)
-SETTLE_S = 0.5
+IDLE = (0, 250, 500, 1000)
 MAX_REST_S, REST_S = 10.0, 0.1  # between two rounds; the workers write their values so often
 MAX_WAIT = 0.5  # of the objective
 # Of the objective, for the wait and for the answer of a request, while settings are compared: half
@@ -135,15 +124,15 @@ class Tuner:
         self._recommended: list[Recommendation] = []
         self._verification: Verification | None = None
         self._words = asked.load.words
-        self._machine = _machine()
+        self._machine = machine()
         self.warnings: list[str] = []
         self.is_complete = True  # all was measured that can be
         limit = cpu_limit()
         if limit is not None:
             self._cores = max(1, min(self._cores, math.floor(limit)))
-        self._now = Configuration(min(self._cores, settings.WORKERS.read()) or 1)
-        if not settings.WORKERS.is_set():
-            self._now = Configuration(self._cores)
+        self._now = Configuration(
+            settings.WORKERS.read() if settings.WORKERS.is_set() else self._cores
+        )
         self._max_wait_s = MAX_WAIT * asked.objective.p99_s
         if self._machine.was_busy > BUSY_MACHINE:
             self.warnings.append(
@@ -438,44 +427,17 @@ class Tuner:
             self._miss("There was no time to measure what idle sockets cost")
             return None
         self._say("idle sockets")
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        enough = IDLE[-1] + 100
-        if hard != resource.RLIM_INFINITY and hard < enough:
-            self.warnings.append(
-                f"What idle sockets cost was not measured: {hard} descriptors are too few."
-            )
-            return None
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, int(enough)), hard))
-        steps: list[Step] = []
-        one = Configuration(1, pool=self._now.pool, worker_connections=int(IDLE[-1]) + 100)
+        one = Configuration(1, pool=self._now.pool, worker_connections=IDLE[-1] + 100)
         try:
-            with self._started(one, "--keep-alive", "75") as running, ExitStack() as stack:
-                host = running.url.partition("//")[2]
+            with (
+                idle.descriptors(IDLE[-1] + 100),
+                self._started(one, "--keep-alive", "75") as running,
+            ):
                 request = self._asked.load.requests[0]
-                workers = running.workers
-                if workers is None:
-                    raise AssertionError("it was started here")
-                opened = 0
-                # A request that is answered on each, as those that a proxy keeps.
-                for count in IDLE:
-                    while opened < max(count, 1):
-                        connection = HTTPConnection(host, timeout=10)
-                        stack.callback(connection.close)
-                        connection.request(
-                            "GET",
-                            request.target,
-                            headers={**self._asked.headers, **request.headers},
-                        )
-                        connection.getresponse().read()
-                        opened += 1
-                    sleep(SETTLE_S)
-                    (process,) = workers.look().processes.values()
-                    steps.append(_idle_step(count, process.memory_bytes))
+                steps = [*idle.steps(running, IDLE, request, self._asked.headers)]
         except (OSError, TrialError) as error:
             self.warnings.append(f"What idle sockets cost was not measured: {error}.")
             return None
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         self._sweeps["idle"] = Sweep(
             name="idle", unit="idle sockets", steps=steps, interleaved=False
         )
@@ -612,35 +574,6 @@ def _ratio(chosen: Step, other: Step) -> float:
 
 def _with_setting(step: Step, setting: float) -> Step:
     return msgspec.structs.replace(step, setting=setting)
-
-
-def _idle_step(sockets: float, memory_bytes: int) -> Step:
-    """Return the step of sockets that do nothing."""
-    return Step(
-        setting=sockets,
-        offered_rate=0.0,
-        answered_rate=0.0,
-        good_rate=0.0,
-        errors=0.0,
-        latencies=Latencies(p50_s=None, p99_s=None, p999_s=None, samples=0),
-        shares=None,
-        cpu_of_workers=0.0,
-        memory_mib=memory_bytes / MIB,
-        connections=0,
-        generator_limited=False,
-        rounds=[],
-        seconds=SETTLE_S,
-    )
-
-
-def _machine() -> Machine:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Machine(
-        cores=len(cores()),
-        memory_mib=pages // MIB,
-        python=platform.python_version(),
-        was_busy=round(os.getloadavg()[0] / len(cores()), 2),
-    )
 
 
 def _max_connections() -> int | None:

@@ -61,7 +61,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "POOLS", (1, 8))
     monkeypatch.setattr(choose, "waits", lambda knee, cores: False)
     monkeypatch.setattr(tuner, "LIMITS", (2,))
-    monkeypatch.setattr(tuner, "IDLE", (0.0, 100.0))
+    monkeypatch.setattr(tuner, "IDLE", (0, 100))
     monkeypatch.setattr(tuner, "PROOF", (1.0,))
 
 

@@ -109,10 +109,10 @@ def test_a_rate_that_the_database_was_not_measured_with_is_said(measured: str) -
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ((), "there is one of --rate and --users"),
-        (("--rate", "1", "--users", "2"), "there is one of --rate and --users"),
-        (("--users", "2"), "--users and --think go together"),
-        (("--rate", "2", "--think", "8s"), "--users and --think go together"),
+        ((), "give --rate, or --users and --think"),
+        (("--rate", "1", "--users", "2"), "there is one of --rate and --users with --think"),
+        (("--users", "2"), "give --rate, or --users and --think"),
+        (("--rate", "2", "--think", "8s"), "there is one of --rate and --users with --think"),
         (("--users", "2", "--think", "8h"), "'8h' is no time such as 8s, 500ms or 1m"),
         (("--rate", "0"), "--rate"),
         (("none.json", "--rate", "1"), "none.json: No such file or directory"),
