@@ -74,7 +74,8 @@ def tune(
     Exits with 0 when all was measured, 1 when something was not, 2 for wrong use.
     """
     # As Ctrl-C: what was started ends with it.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
     try:
         with needs_extra("tune"):
             # Brought by the extra; what the child and the report need is missed before the load.

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from embedded.postgres import Postgres
 from greenline.cli import main
@@ -146,21 +146,14 @@ def test_a_server_that_runs_is_asked_alone(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "compared.html").stat().st_size > 10_000
 
 
-def tune(folder: Path, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "greenline", "tune", *arguments],
-        cwd=folder,
-        env=environ({"PYTHONPATH": str(CHECKOUT), "WEB_CONCURRENCY": "1", **more}),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def tune(*arguments: str) -> Result:
+    return CliRunner(env={"WEB_CONCURRENCY": "1"}).invoke(main, ["tune", *arguments])
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Path:
-    """A folder with an application."""
+def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with an application."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "plain.py").write_text(PLAIN)
     (tmp_path / "broken.py").write_text("raise RuntimeError('no settings')")
     (tmp_path / "posts.log").write_text('- - - [-] "POST /a HTTP/1.1" 200 5')
@@ -186,8 +179,8 @@ def plain(tmp_path: Path) -> Path:
 )
 def test_bad_input_is_one_line(plain: Path, arguments: Sequence[str], reason: str) -> None:
     """Nothing is recommended without its measurement, and the exit status is 1."""
-    done = tune(plain, *arguments, "--write", "written.py")
-    assert done.returncode == 1, done.stderr
+    done = tune(*arguments, "--write", "written.py")
+    assert done.exit_code == 1, done.stderr
     (line,) = (each for each in done.stderr.splitlines() if each.startswith("Error: "))
     assert reason in line
     assert "Traceback" not in done.stderr
@@ -213,22 +206,27 @@ def other() -> Iterator[str]:
         server.shutdown()
 
 
-def test_the_log_of_another_service_is_not_offered(plain: Path, other: str) -> None:
+@pytest.mark.usefixtures("plain")
+def test_the_log_of_another_service_is_not_offered(other: str) -> None:
     """All that it asks for is not there."""
-    done = tune(plain, "--url", other, "--load", "other.log")
-    assert done.returncode == 1
+    done = tune("--url", other, "--load", "other.log")
+    assert done.exit_code == 1
     assert "3 of 3 URLs: the log is of another service" in done.stderr
 
 
-def test_wrong_use_is_explained(plain: Path) -> None:
-    """By the exit status 2."""
-    for arguments, reason in (
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
         (["plain:app", "--load", "/", "--slo", "fast"], "not of the form p99=200ms,errors=0.1%"),
         (["--load", "/"], "give either what gunicorn is given"),
         (["plain:app"], "--load is missing"),
-    ):
-        done = tune(plain, *arguments)
-        assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
+    ],
+    ids=["objective", "target", "load"],
+)
+def test_wrong_use_is_explained(arguments: Sequence[str], reason: str) -> None:
+    """By the exit status 2."""
+    done = tune(*arguments)
+    assert (done.exit_code, reason in done.stderr) == (2, True), done.stderr
 
 
 def test_ctrl_c_gives_what_is_known_so_far(plain: Path) -> None:
