@@ -61,7 +61,7 @@ MAX_WAIT = 0.5  # of the objective
 # of it is left for what an overload costs.
 COMPARED = 0.25
 TOO_NOISY = 1.0  # the best setting's rounds vary by more: none is recommended
-PROOF = (0.85, 1.0, 1.15)  # of the predicted rate
+PROOF = (0.85, 1.0, 1.15, 1.3)  # of the predicted rate
 BUSY_MACHINE = 0.5  # load average a core
 NOISY = 0.3  # the range of the rounds, as a part of their median
 QUEUED = 0.2  # of the time in which a worker waits for a processor
@@ -346,8 +346,8 @@ class Tuner:
                 f"The rounds of the {name} vary by up to {spread:.0%}: what is recommended of it "
                 "may be chance. Measure on a machine that does nothing else."
             )
-        if steps and choose.best(steps).spread > TOO_NOISY:
-            self._miss(f"None of the {name} is recommended, as the best varies by more than it has")
+        if steps and (spread := choose.best(steps).spread) > TOO_NOISY:
+            self._miss(f"The {name}: none is recommended, the best one's rounds vary by {spread:.0%}")
             return []
         return steps
 
