@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from greenline.tune import choose
-from greenline.tune.results import Step
+from greenline.tune.results import Objective, Step
 from tests.helpers.tuned import step
 
 
@@ -68,10 +68,25 @@ def test_more_workers_than_processors_are_for_requests_that_wait() -> None:
 
 
 def test_worker_connections_are_a_sum_to_check() -> None:
-    """2 nginx processes keep 16 each, 3 in progress are doubled, and 100 are to spare."""
-    found = choose.worker_connections(step(500, 500), 16, 2, 2, 10.0)
-    assert found.value == 150  # of 32 + 6 + 100
-    assert "32 that nginx keeps idle (2 x 16), 6 for 3.0 requests" in found.measured
+    """4 nginx processes keep 16 each, 3 in progress are doubled, and 100 are to spare."""
+    found = choose.worker_connections(step(500, 500), 16, 4, 2, 10.0)
+    assert found.value == 200  # of 64 + 6 + 100
+    assert "64 that nginx keeps idle (4 x 16), 6 for 3.0 requests" in found.measured
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(500, 16), (2_000, 24)])
+def test_nginx_keeps_what_is_in_progress_at_once(rate: float, kept: float) -> None:
+    """Requests of 12 ms: 6 at once need no more than the least, 24 need 24."""
+    assert choose.keepalive(step(rate, rate)).value == kept
+
+
+def test_a_step_meets_the_objective_if_it_keeps_up() -> None:
+    """What waits at the end of a round was not late yet."""
+    objective = Objective(p99_s=0.2, errors=0.001)
+    assert choose.meets(step(500, 480, offered=500), objective)
+    assert not choose.meets(step(500, 470, offered=500), objective)
+    assert not choose.meets(step(500, 500, p99_s=0.3), objective)
+    assert not choose.meets(replace(step(500, 500), errors=0.002), objective)
 
 
 def test_an_idle_socket_costs_the_slope_of_the_memory() -> None:

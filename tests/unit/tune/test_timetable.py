@@ -2,7 +2,14 @@
 
 import pytest
 
-from greenline.tune.timetable import PARTS, ROUNDS, SECONDS_S, Timetable, thinned
+from greenline.tune.timetable import (
+    MAX_WARM_UP_S,
+    PARTS,
+    ROUNDS,
+    SECONDS_S,
+    Timetable,
+    thinned,
+)
 
 
 def timetable(total_s: float, start_s: float = 2.0) -> Timetable:
@@ -18,6 +25,19 @@ def test_the_rounds_of_a_part_fit_into_its_share(part: str) -> None:
     assert one is not None
     assert 12 * (one.total_s + 1) + 9 * 2.0 <= 600 * PARTS[part] + 1e-6
     assert one.seconds >= SECONDS_S
+
+
+def test_a_third_of_a_round_is_its_warm_up() -> None:
+    """Within its limits."""
+    short, middle, long = (
+        timetable(total_s).slice_for("rate", 12, 0) for total_s in (150, 270, 900)
+    )
+    assert short is not None
+    assert middle is not None
+    assert long is not None
+    assert short.warm_up_s == pytest.approx(short.total_s / 3)
+    assert middle.warm_up_s == pytest.approx(middle.total_s / 3)
+    assert long.warm_up_s == MAX_WARM_UP_S < long.total_s / 3
 
 
 def test_a_part_without_time_is_not_begun() -> None:
