@@ -67,7 +67,10 @@ class Clients:
                 "looking after the connections to MongoDB",
             )
         self._permits.use_published()
-        return self._permits.take(MONGODB_EXTRA_A_WORKER + min_size)
+        if self._permits.take(MONGODB_EXTRA_A_WORKER + min_size):
+            return True
+        self._permits.request()
+        return False
 
     def open(self, min_size: int, wanted: int) -> LimitedClient:
         """

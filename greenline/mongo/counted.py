@@ -40,7 +40,11 @@ NAME = "pymongo pool"
 # If the application sets no waitQueueTimeoutMS: pymongo would wait without a limit.
 TIMEOUT_S = 30.0
 MONITORS = MONGODB_EXCHANGE["its monitors"]
+# What a process must have to connect at all.
+MIN_PERMITS = MONGODB_EXTRA_A_WORKER + 1
 LOOK_S, RETRY_S = 0.5, 0.05
+# How long the connections that another process waits for may stay in use.
+GIVE_S = 1.0
 # Seconds for the server to end a connection, and for all of them at the exit of the process.
 END_S, CLOSE_S = 0.1, 1.0
 # Seconds after which the connections of a client that the application has dropped are closed.
@@ -83,6 +87,7 @@ class ConnectionLimit:
     def __init__(self, size: float) -> None:
         self.sockets = Sockets()
         self.pools: WeakSet[CountedPool] = WeakSet()
+        self.has_waited = False  # since that was last looked at
         self._size, self._used = size, 0
         self._line: deque[Waiter[None]] = deque()
 
@@ -106,6 +111,7 @@ class ConnectionLimit:
             return True
         if timeout_s <= 0:
             return False
+        self.has_waited = True
         waiter: Waiter[None] = Waiter()
         self._line.append(waiter)
         try:
@@ -298,6 +304,7 @@ class Budget:
         self._clients: list[CountedClient] = []
         self._looking: gevent.Greenlet[..., None] | None = None
         self._is_closed = False
+        self._leaving = 0  # permits that are about to be given to another process
         counters.add(NAME, self.stats, self.statistics.reader())
         close_at_exit(self.close)
 
@@ -341,16 +348,15 @@ class Budget:
         while not self._has_permits():
             if monotonic() >= until:
                 return False
+            self._permits.request()
             gevent.sleep(RETRY_S)  # the slot table has no notification between processes
         self._clients.append(client)
         self._resize()
         # The pools may have connections in the place of the monitors.
-        while not all(limit.is_within() for limit in self._limits.values()):
-            if monotonic() >= until:
-                self._clients.remove(client)
-                self._resize()
-                return False
-            gevent.sleep(RETRY_S)
+        if not self._is_within(until):
+            self._clients.remove(client)
+            self._resize()
+            return False
         return True
 
     def learn(self, connection: Connection) -> None:
@@ -388,14 +394,14 @@ class Budget:
     @property
     def _max_permits(self) -> int:
         plan = self._share.plan
-        return MONGODB_EXTRA_A_WORKER + (1 if plan is None else plan.worker)
+        return MIN_PERMITS if plan is None else MONGODB_EXTRA_A_WORKER + plan.worker
 
     @property
     def _size(self) -> int:
         """The connections that all pools may have together to each server."""
         # The even share of a worker has room for two clients. Each further one takes the place of
         # two connections.
-        room = self._permits.held - MONITORS * len(self._clients)
+        room = self._permits.held - self._leaving - MONITORS * len(self._clients)
         return max(min(self._max_permits - MONGODB_EXTRA_A_WORKER, room), 1)
 
     def _has_permits(self) -> bool:
@@ -403,9 +409,7 @@ class Budget:
         self._forget_closed()
         needed = MONITORS * (len(self._clients) + 1) + 1
         self._permits.use_published()
-        if needed <= self._max_permits and self._permits.take(
-            max(needed, MONGODB_EXTRA_A_WORKER + 1)
-        ):
+        if needed <= self._max_permits and self._permits.take(max(needed, MIN_PERMITS)):
             return True
         if not any(client.is_retired for client in self._clients):
             self._retire(1, 0.0)
@@ -415,7 +419,29 @@ class Budget:
         self._permits.settle()
         self._forget_closed()
         self._retire(len(self._clients), UNUSED_S)
+        self._give()
         self._grow()
+        self._ask()
+
+    def _give(self) -> None:
+        """Give permits to another process that waits for them and holds fewer."""
+        # The first ones are of no use unless there are enough to connect. Of further ones a single
+        # one is given at a time, so that two processes which both wait come to rest.
+        is_first = self._permits.fewest_waiting() < MIN_PERMITS
+        self._leaving = min(MIN_PERMITS if is_first else 1, self._spare())
+        if self._leaving and self._permits.should_give():
+            self._resize()
+            # Their connections are closed first, and those in use are waited for. Meanwhile this
+            # process may have got another client.
+            if self._is_within(monotonic() + GIVE_S):
+                self._permits.keep(self._permits.held - min(self._leaving, self._spare()))
+        self._leaving = 0
+        self._resize()
+
+    def _spare(self) -> int:
+        """Return how many permits this process can do without."""
+        needed = max(MONITORS * len(self._clients) + 1, MIN_PERMITS)
+        return max(self._permits.held - needed, 0)
 
     def _grow(self) -> None:
         """Take the permits that are free, up to this process's share."""
@@ -423,9 +449,29 @@ class Budget:
             pass
         self._resize()
 
+    def _ask(self) -> None:
+        """Ask other processes for permits, if operations have waited for a connection."""
+        has_waited = any(limit.has_waited for limit in self._limits.values())
+        # As long as they may take until they look.
+        until = monotonic() + LOOK_S
+        while has_waited and self._permits.held < self._max_permits and monotonic() < until:
+            self._permits.request()
+            gevent.sleep(RETRY_S)
+            self._grow()
+        for limit in self._limits.values():
+            limit.has_waited = limit.waiting > 0
+
     def _resize(self) -> None:
         for limit in self._limits.values():
             limit.resize(self._size)
+
+    def _is_within(self, until: float) -> bool:
+        """Wait until all limits are kept, and return whether they are before *until*."""
+        while not all(limit.is_within() for limit in self._limits.values()):
+            if monotonic() >= until:
+                return False
+            gevent.sleep(RETRY_S)
+        return True
 
     def _retire(self, number: int, unused_s: float) -> None:
         """Close at most *number* clients that the application has no use for, in the background."""

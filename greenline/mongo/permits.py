@@ -5,6 +5,7 @@ A permit is a slot of the :class:`SlotTable`: one connection to each server of t
 the pool, the monitors or the readiness check. It is given back when its socket is closed.
 """
 
+from math import inf
 from time import monotonic
 
 from greenline.slots import Slot, SlotTable
@@ -59,6 +60,24 @@ class Permits:
         slot_table = self._slot_table
         if slot_table is not None and slot_table.capacity < slot_table.published:
             slot_table.resize(slot_table.published, slot_table.reserved)
+
+    def request(self) -> None:
+        """Record for a tenth of a second that this worker waits for permits."""
+        if self._slot_table is not None:
+            self._slot_table.request()
+
+    def fewest_waiting(self) -> float:
+        """Return the fewest permits of another process that waits for some; infinite: none does."""
+        return inf if self._slot_table is None else self._slot_table.fewest_waiting()
+
+    def should_give(self) -> bool:
+        """
+        Return whether a permit is for another process that waits and holds fewer; give it at once.
+        """
+        slot = next((slot for slot in self._slots if not slot.is_kept), None)
+        return (
+            self._slot_table is not None and slot is not None and self._slot_table.should_give(slot)
+        )
 
     def keep(self, number: int) -> None:
         """Give back all permits but *number*."""

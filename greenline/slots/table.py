@@ -230,6 +230,10 @@ class SlotTable:
             return False
         return any(True for _ in self._share.requests(now))
 
+    def fewest_waiting(self) -> float:
+        """Return the fewest slots of another process that waits for one; infinite: none waits."""
+        return min((one.holds for one in self._share.requests(self._clock())), default=inf)
+
     def close(self) -> None:
         """
         End this process's part; slots that it still holds become orphans.

@@ -3,13 +3,16 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic
 
 import psutil
 import pytest
 
 from embedded.mongo import Mongo
 from greenline.budget.plan import MONGODB_EXTRA_A_WORKER
+from greenline.mongo import counted
 from tests.e2e.hosting import at_once, hosting
 from tests.helpers.connections import Connections
 from tests.helpers.proxy import Proxy
@@ -119,3 +122,40 @@ def test_none_in_time_is_a_503(server: Mongo) -> None:
             proxy.pass_on()
             assert holding.result().status == 200
             assert answers(running, "/find/nothing") == "0"
+
+
+def test_a_further_application_gets_what_others_do_not_use(
+    server: Mongo, connections: Connections
+) -> None:
+    """The first one has nearly all connections, the second its reserved ones, and none is left."""
+    # 30 for this host, of which 12 are reserved.
+    given = {
+        "WEB_CONCURRENCY": "1",
+        "MONGODB_MAX_POOL_SIZE": "100",
+        "MONGODB_MAX_CONNECTIONS": "63",
+    }
+    with ExitStack() as stack:
+        running = [stack.enter_context(hosting(APP, **environ(server, **given))) for _ in range(2)]
+        for one in running:
+            assert answers(one, "/add/one") == "1"
+        third = stack.enter_context(hosting(APP, **environ(server, **given)))
+        begun_s = monotonic()
+        assert answers(third, "/add/one") == "1"
+        assert monotonic() - begun_s < counted.TIMEOUT_S / 2
+        # What others wait for is given while requests use the connections, too.
+        with ThreadPoolExecutor(2 * CLIENTS) as clients:
+            asked = [
+                clients.submit(answers, one, "/each")
+                for _ in range(CLIENTS)
+                for one in (*running, third)
+            ]
+            assert {one.result() for one in asked} == {"1"}
+        (worker,) = third.workers()
+
+        def has_more_than_it_began_with() -> bool:
+            done, _ = at_once(third, "/each", CLIENTS)
+            assert {answer.body for answer in done} == {b"1"}
+            return held_by(worker, server) > counted.MIN_PERMITS
+
+        wait_until(has_more_than_it_began_with, "the others to give what they do not use")
+        assert connections.most() <= 30
