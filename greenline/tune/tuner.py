@@ -46,9 +46,10 @@ from greenline.tune.server import WORKER_CONNECTIONS, Configuration, Server
 from greenline.tune.timetable import ROUNDS, Slice, Timetable
 
 CURVE = (0.5, 1.0, 1.5)  # of the knee
-MORE = 1.3  # of the knee's rate: what pools and workers are offered
+MORE = 1.15  # of the knee's rate: what pools and workers are offered
 OVERLOAD = 1.5  # of the knee's rate: what limits are offered
 SEARCHED = 12  # rounds of a search, about
+LOWER, MAX_LOWER = 0.92, 4  # where the knee does not hold in three rounds: what is tried instead
 FEWEST_SAMPLES = 120  # of a round: a p99 of fewer is none
 POOLS = (1, 2, 4, 8, 16, 32, 64)
 MIN_LIMIT = 4
@@ -61,7 +62,7 @@ MAX_WAIT = 0.5  # of the objective
 # of it is left for what an overload costs.
 COMPARED = 0.25
 TOO_NOISY = 1.0  # the best setting's rounds vary by more: none is recommended
-PROOF = (0.85, 1.0, 1.15, 1.3)  # of the predicted rate
+PROOF = (0.9, 1.0, 1.1, 1.2)  # of the predicted rate
 BUSY_MACHINE = 0.5  # load average a core
 NOISY = 0.3  # the range of the rounds, as a part of their median
 QUEUED = 0.2  # of the time in which a worker waits for a processor
@@ -123,6 +124,7 @@ class Tuner:
         self._settled = 0.0  # the limit that the last workers with `auto` have found
         self._recommended: list[Recommendation] = []
         self._verification: Verification | None = None
+        self._predicted = 0.0  # answers a second within the objective
         self._words = asked.load.words
         self._machine = machine()
         self.warnings: list[str] = []
@@ -167,21 +169,21 @@ class Tuner:
             limit=self._limit_of_objective(knee),
             max_wait_s=COMPARED * self._objective.p99_s,
         )
-        gain = 1.0
+        self._predicted = knee.good_rate
         if any(not name.startswith("mongo") for name in pools):
-            gain *= self._pool(knee, compared)
+            self._pool(knee, compared)
         elif settings.databases()[0]:
             self.warnings.append(
                 "The workers have no pool of ours for Postgres, so none is recommended: "
                 "GREENLINE_POOL=1 pools what psycopg2 connects."
             )
-        gain *= self._workers(knee, compared)
+        self._workers(knee, compared)
         self._limit(knee)
         self._from_knee(knee, self._idle())
         if self._now.pool is not None:
             needed = choose.max_connections(self._now.pool, self._now.workers, _max_connections())
             self._recommended += [needed] if needed is not None else []
-        self._prove(knee.good_rate * gain)
+        self._prove(self._predicted)
 
     def result(self) -> Result:
         """Return what is known so far."""
@@ -266,11 +268,14 @@ class Tuner:
                     f"p99 {'unknown' if p99_s is None else f'{p99_s * 1e3:.0f} ms'}"
                 )
             rates = [self._at_most(share * knee) for share in CURVE]
-            for number in range(ROUNDS):
-                for rate in dict.fromkeys(rates):
-                    self._say(f"rate, round {number + 1} of {ROUNDS}: {rate:.0f}/s")
-                    one = self._offer(base, rate, found)
-                    rounds.setdefault(rate, []).append(one)
+            self._take_turns(base, rates, found, rounds)
+            # The search has met it once, and a queue that grows is short at first.
+            for lower in range(1, MAX_LOWER + 1):
+                held = rounds[rates[1]]
+                if choose.meets(self._meter.step(rates[1], held), self._objective):
+                    break
+                rates[1] = knee * LOWER**lower
+                self._take_turns(base, rates[1:2], found, rounds)
             if knee >= self._asked.max_rate:
                 self.warnings.append(
                     f"The objective was still met at --max-rate, {knee:.0f}/s: the knee is higher."
@@ -298,6 +303,15 @@ class Tuner:
                 "processor. The rates are the least that the service can do."
             )
         return step
+
+    def _take_turns(
+        self, base: Server, rates: Sequence[float], one: Slice, rounds: dict[float, list[Round]]
+    ) -> None:
+        """Offer each of *rates* once in each round, and add what came of it to *rounds*."""
+        for number in range(ROUNDS):
+            for rate in dict.fromkeys(rates):
+                self._say(f"rate, round {number + 1} of {ROUNDS}: {rate:.0f}/s")
+                rounds.setdefault(rate, []).append(self._offer(base, rate, one))
 
     def _sweep(
         self,
@@ -347,26 +361,28 @@ class Tuner:
                 "may be chance. Measure on a machine that does nothing else."
             )
         if steps and (spread := choose.best(steps).spread) > TOO_NOISY:
-            self._miss(f"The {name}: none is recommended, the best one's rounds vary by {spread:.0%}")
+            self._miss(
+                f"The {name}: none is recommended, the best one's rounds vary by {spread:.0%}"
+            )
             return []
         return steps
 
-    def _pool(self, knee: Step, compared: Configuration) -> float:
-        """Find the pool; return what it gives, as a part of the best."""
+    def _pool(self, knee: Step, compared: Configuration) -> None:
+        """Find the pool."""
         sizes = _pools(self._in_progress(knee))
         steps = self._sweep(
             "pool", "connections of a worker", sizes, self._at_most(MORE * knee.offered_rate),
             lambda size: compared._replace(pool=int(size)),
         )  # fmt: skip
         if not steps:
-            return 1.0
+            return
         self._recommended.append(choose.pool(steps, self._cores))
         chosen = choose.smallest(steps)
         self._now = self._now._replace(pool=int(chosen.setting))
-        return _ratio(chosen, choose.best(steps))
+        self._predicted = choose.scaled(self._predicted, chosen, choose.best(steps))
 
-    def _workers(self, knee: Step, compared: Configuration) -> float:
-        """Find the workers; return what they give, as a part of what those before gave."""
+    def _workers(self, knee: Step, compared: Configuration) -> None:
+        """Find the workers."""
         counts = [*range(1, self._cores + 1)]
         if choose.waits(knee, self._cores):
             counts += [*range(self._cores + 1, 2 * self._cores + 1)]
@@ -376,12 +392,12 @@ class Tuner:
             sorted(counts, key=lambda count: (count != self._cores, count != 1, count)),
         )  # fmt: skip
         if not steps:
-            return 1.0
+            return
         self._recommended.append(choose.workers(steps, self._cores))
         chosen = choose.smallest(steps)
         before = next((one for one in steps if one.setting == self._now.workers), chosen)
         self._now = self._now._replace(workers=int(chosen.setting))
-        return _ratio(chosen, before)
+        self._predicted = choose.scaled(self._predicted, chosen, before)
 
     def _limit_of_objective(self, knee: Step) -> int:
         """Return how many requests a worker answers in a part of the objective at the knee."""
@@ -566,10 +582,6 @@ class Tuner:
 def _pools(in_progress: float) -> list[float]:
     """Return the sizes to try: until one for which no request has to wait."""
     return [float(size) for size in POOLS if size < 2 * max(in_progress, ENOUGH_POOL)]
-
-
-def _ratio(chosen: Step, other: Step) -> float:
-    return chosen.good_rate / other.good_rate if other.good_rate else 1.0
 
 
 def _with_setting(step: Step, setting: float) -> Step:
