@@ -296,20 +296,6 @@ def max_connections(size: int, count: int, server: int | None) -> Recommendation
     )
 
 
-def scaled(rate: float, chosen: Step, other: Step) -> float:
-    """
-    Return what the rate at the objective becomes with *chosen* in place of *other*.
-
-    :param rate: with *other*, requests a second, float.
-    :param chosen: a step of a sweep, which is offered more than the rate.
-    :param other: another step of that sweep.
-    """
-    if not other.good_rate or chosen.good_rate <= other.good_rate:
-        return rate * (chosen.good_rate / other.good_rate if other.good_rate else 1.0)
-    # A gain in an overload is no more at the objective than what was answered there.
-    return max(rate, min(rate * chosen.good_rate / other.good_rate, chosen.good_rate))
-
-
 def meets(step: Step, objective: Objective) -> bool:
     """Return whether a step meets the objective, and keeps up with what is offered."""
     return objective.is_met_by(step) and step.answered_rate >= ENOUGH * step.offered_rate

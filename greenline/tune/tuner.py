@@ -1,10 +1,11 @@
 """
 Find the settings of an application one after the other, each by a sweep, and prove them.
 
-First the rate at which the objective breaks, with the environment's settings. Then, offered more
-than that, the pool, the workers and the limit of requests in progress, each with what was found
-before it. A sweep starts a server for each setting and round, and takes all settings once in each
-round, so that what else the machine does in these minutes does not fall upon one of them.
+First roughly the rate at which the objective breaks, with the environment's settings. Then, offered
+more than that, the pool, the workers and the limit of requests in progress, each with what was
+found before it; and then the rate of these. A sweep starts a server for each setting and round, and
+takes all settings once in each round, so that what else the machine does in these minutes does not
+fall upon one of them.
 
 While settings are compared, what is more than a worker can answer within the objective is refused:
 in an overload the good answers are then as many as the setting can give, and not none.
@@ -48,7 +49,9 @@ from greenline.tune.timetable import ROUNDS, Slice, Timetable
 CURVE = (0.5, 1.0, 1.5)  # of the knee
 MORE = 1.15  # of the knee's rate: what pools and workers are offered
 OVERLOAD = 1.5  # of the knee's rate: what limits are offered
-SEARCHED = 12  # rounds of a search, about
+# The rounds of a search, about, and the factor between its rates. A rough one has no curve.
+ROUGH = "rough rate"
+SEARCHES = {ROUGH: (8, 2.0), "rate": (5, 1.25), "rate alone": (12, 2.0)}
 LOWER, MAX_LOWER = 0.92, 4  # where the knee does not hold in three rounds: what is tried instead
 FEWEST_SAMPLES = 120  # of a round: a p99 of fewer is none
 POOLS = (1, 2, 4, 8, 16, 32, 64)
@@ -124,7 +127,6 @@ class Tuner:
         self._settled = 0.0  # the limit that the last workers with `auto` have found
         self._recommended: list[Recommendation] = []
         self._verification: Verification | None = None
-        self._predicted = 0.0  # answers a second within the objective
         self._words = asked.load.words
         self._machine = machine()
         self.warnings: list[str] = []
@@ -156,34 +158,37 @@ class Tuner:
 
     def _run(self) -> None:
         with self._baseline() as base:
-            knee = self._rate(base)
+            first = self._check(base)
+            if self._asked.url is not None:
+                self.warnings.append(
+                    "Only the rate is measured of a server that runs already: pools, workers and "
+                    "limits need starts with other settings."
+                )
+                self._from_knee(self._rate(base, first, "rate alone"), None)
+                return
+            rough = self._rate(base, first, ROUGH)
             pools = base.workers.pools() if base.workers is not None else []
-        if self._asked.url is not None:
-            self.warnings.append(
-                "Only the rate is measured of a server that runs already: pools, workers and limits"
-                " need starts with other settings."
-            )
-            self._from_knee(knee, None)
-            return
         compared = self._now._replace(
-            limit=self._limit_of_objective(knee),
+            limit=self._limit_of_objective(rough),
             max_wait_s=COMPARED * self._objective.p99_s,
         )
-        self._predicted = knee.good_rate
         if any(not name.startswith("mongo") for name in pools):
-            self._pool(knee, compared)
+            self._pool(rough, compared)
         elif settings.databases()[0]:
             self.warnings.append(
                 "The workers have no pool of ours for Postgres, so none is recommended: "
                 "GREENLINE_POOL=1 pools what psycopg2 connects."
             )
-        self._workers(knee, compared)
-        self._limit(knee)
+        self._workers(rough, compared)
+        self._limit(rough)
+        # The settings that were found may do more than those of the environment.
+        with self._started(self._now) as running:
+            knee = self._rate(running, rough.offered_rate, "rate")
         self._from_knee(knee, self._idle())
         if self._now.pool is not None:
             needed = choose.max_connections(self._now.pool, self._now.workers, _max_connections())
             self._recommended += [needed] if needed is not None else []
-        self._prove(self._predicted)
+        self._prove(knee.good_rate)
 
     def result(self) -> Result:
         """Return what is known so far."""
@@ -222,8 +227,8 @@ class Tuner:
             with self._started(self._now) as found:
                 yield found
 
-    def _rate(self, base: Server) -> Step:
-        """Find the highest rate that meets the objective, and measure the curve around it."""
+    def _check(self, base: Server) -> float:
+        """Ask for each URL once; return the first rate to try."""
         self._say("asking for each URL once")
         checked = check(base.url, self._asked.load, self._asked.headers)
         self.warnings += checked.warnings
@@ -236,10 +241,25 @@ class Tuner:
         self._meter = self._closing.enter_context(
             Meter(checked.load, self._asked.headers, self._objective)
         )
-        number = SEARCHED + ROUNDS * len(CURVE)
-        part = "rate" if self._asked.url is None else "rate alone"
+        first = FIRST_SHARE * self._now.workers / checked.mean_s
+        return min(max(first, 1.0), MAX_FIRST_RATE)
+
+    def _rate(self, base: Server, first: float, part: str) -> Step:
+        """
+        Find the highest rate that meets the objective, and measure the curve around it.
+
+        :param base: the server.
+        :param first: requests a second, float.
+        :param part: one of :data:`SEARCHES`, str.
+        """
+        searched, factor = SEARCHES[part]
+        curve = () if part == ROUGH else CURVE
+        number = searched + ROUNDS * len(curve)
         found = self._time.slice_for(part, number, 0)
         if found is None:
+            if (sweep := self._sweeps.get("rate")) and (rough := sweep.knee(self._objective)):
+                self._miss("There was no time for the rate of these settings")
+                return rough
             raise ConfigError(
                 f"too little time for three rounds: {self._asked.total_s:.0f} s are given, and "
                 f"{self._time.least_s(part, number):.0f} s are the least"
@@ -257,8 +277,7 @@ class Tuner:
             return False
 
         try:
-            first = FIRST_SHARE * self._now.workers / checked.mean_s
-            knee = search(is_met, min(max(first, 1.0), MAX_FIRST_RATE), self._asked.max_rate)
+            knee = search(is_met, first, self._asked.max_rate, factor)
             if not knee:
                 low = min(rounds)
                 seen = self._meter.step(low, rounds[low])
@@ -267,15 +286,14 @@ class Tuner:
                     f"the objective is missed at {low:.0f}/s already: {seen.errors:.1%} errors, "
                     f"p99 {'unknown' if p99_s is None else f'{p99_s * 1e3:.0f} ms'}"
                 )
-            rates = [self._at_most(share * knee) for share in CURVE]
-            self._take_turns(base, rates, found, rounds)
+            self._take_turns(base, [self._at_most(share * knee) for share in curve], found, rounds)
             # The search has met it once, and a queue that grows is short at first.
-            for lower in range(1, MAX_LOWER + 1):
-                held = rounds[rates[1]]
-                if choose.meets(self._meter.step(rates[1], held), self._objective):
+            held = knee
+            for _ in range(MAX_LOWER if curve else 0):
+                if choose.meets(self._meter.step(held, rounds[held]), self._objective):
                     break
-                rates[1] = knee * LOWER**lower
-                self._take_turns(base, rates[1:2], found, rounds)
+                held *= LOWER
+                self._take_turns(base, [held], found, rounds)
             if knee >= self._asked.max_rate:
                 self.warnings.append(
                     f"The objective was still met at --max-rate, {knee:.0f}/s: the knee is higher."
@@ -379,7 +397,6 @@ class Tuner:
         self._recommended.append(choose.pool(steps, self._cores))
         chosen = choose.smallest(steps)
         self._now = self._now._replace(pool=int(chosen.setting))
-        self._predicted = choose.scaled(self._predicted, chosen, choose.best(steps))
 
     def _workers(self, knee: Step, compared: Configuration) -> None:
         """Find the workers."""
@@ -395,9 +412,7 @@ class Tuner:
             return
         self._recommended.append(choose.workers(steps, self._cores))
         chosen = choose.smallest(steps)
-        before = next((one for one in steps if one.setting == self._now.workers), chosen)
         self._now = self._now._replace(workers=int(chosen.setting))
-        self._predicted = choose.scaled(self._predicted, chosen, before)
 
     def _limit_of_objective(self, knee: Step) -> int:
         """Return how many requests a worker answers in a part of the objective at the knee."""

@@ -239,7 +239,7 @@ def test_ctrl_c_gives_what_is_known_so_far(plain: Path) -> None:
     ) as child:  # fmt: skip
         assert child.stderr is not None
         for line in child.stderr:
-            if "rate, round 1" in line:
+            if "workers 1, round 1" in line:
                 break
         child.send_signal(signal.SIGINT)
         said, errors = child.communicate(timeout=60)

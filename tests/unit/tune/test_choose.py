@@ -80,22 +80,6 @@ def test_nginx_keeps_what_is_in_progress_at_once(rate: float, kept: float) -> No
     assert choose.keepalive(step(rate, rate)).value == kept
 
 
-@pytest.mark.parametrize(
-    ("chosen", "other", "predicted"),
-    [
-        (900, 1_000, 900),
-        (1_100, 1_000, 1_100),
-        (1_150, 920, 1_150),
-        (950, 800, 1_000),
-        (500, 0, 1_000),
-    ],
-    ids=["less", "more", "more than it has answered", "an overload alone", "nothing to compare"],
-)
-def test_a_prediction_follows_the_sweeps(chosen: float, other: float, predicted: float) -> None:
-    """From 1,000 a second with the other setting; a gain is no more than what was answered."""
-    assert choose.scaled(1_000, step(1, chosen), step(2, other)) == pytest.approx(predicted)
-
-
 def test_a_step_meets_the_objective_if_it_keeps_up() -> None:
     """What waits at the end of a round was not late yet."""
     objective = Objective(p99_s=0.2, errors=0.001)

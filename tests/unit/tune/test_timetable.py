@@ -30,7 +30,7 @@ def test_the_rounds_of_a_part_fit_into_its_share(part: str) -> None:
 def test_a_third_of_a_round_is_its_warm_up() -> None:
     """Within its limits."""
     short, middle, long = (
-        timetable(total_s).slice_for("rate", 12, 0) for total_s in (150, 270, 900)
+        timetable(part_s / PARTS["rate"]).slice_for("rate", 12, 0) for part_s in (33, 59, 198)
     )
     assert short is not None
     assert middle is not None
@@ -53,12 +53,12 @@ def test_with_little_time_fewer_settings_are_tried() -> None:
     many = timetable(600).fitting("pool", settings)
     assert many is not None
     assert many[0] == settings
-    few = timetable(120).fitting("pool", settings)
+    few = timetable(170).fitting("pool", settings)
     assert few is not None
     assert 2 <= len(few[0]) < 5
     assert (few[0][0], few[0][-1]) == (1.0, 16.0)
-    assert ROUNDS * len(few[0]) * (few[1].total_s + 1 + 2.0) <= 120 * PARTS["pool"] + 1e-6
-    kept = timetable(120).fitting("pool", settings, [2.0, 8.0, 1.0, 16.0, 4.0])
+    assert ROUNDS * len(few[0]) * (few[1].total_s + 1 + 2.0) <= 170 * PARTS["pool"] + 1e-6
+    kept = timetable(170).fitting("pool", settings, [2.0, 8.0, 1.0, 16.0, 4.0])
     assert kept is not None
     assert kept[0] == sorted([2.0, 8.0, 1.0, 16.0, 4.0][: len(kept[0])])
     slow = timetable(60)
