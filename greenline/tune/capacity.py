@@ -179,6 +179,11 @@ def application(result: Result) -> Application:
         of_pool = _step(result, "pool", pool)
         postgres_s = ((of_pool and of_pool.shares) or shares).postgres_s
     memory = result.recommended("memory_mib")
+    if not memory and not knee.memory_mib:
+        raise ConfigError(
+            "the workers were not seen, as those of --url on another host are not: nothing says "
+            "what they need"
+        )
     # Where the load generator has had a core of its own, the workers have had the others.
     cores = machine.cores - (machine.cores >= CORES_FOR_TWO)
     steps = [step for one in result.sweeps if one.name != "idle" for step in one.steps]

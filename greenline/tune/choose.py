@@ -145,8 +145,7 @@ def workers(steps: Sequence[Step], cores: int) -> Recommendation:
         next=f"{more[0].setting:.0f} give {more[0].good_rate:.0f}/s, and each has a pool and "
         f"{more[0].memory_mib:.0f} MiB of its own."
         if more
-        else "More were not tried: the requests compute, and each computing worker fills a "
-        "processor.",
+        else "More were not tried.",
         spread=chosen.spread,
     )
 

@@ -89,8 +89,14 @@ def tune(
         raise click.UsageError(str(error)) from error
     from greenline.tune import load, results
 
+    for file in filter(None, (json_file, report, settings_file)):
+        if not file.parent.is_dir():
+            raise click.UsageError(f"{file}: there is no folder {file.parent}")
     if compare is not None:
-        _compare(results.read(compare[0]), results.read(compare[1]), report)
+        try:
+            _compare(results.read(compare[0]), results.read(compare[1]), report)
+        except ConfigError as error:
+            raise click.ClickException(str(error)) from error
         return
     if (target is None) == (url is None):
         raise click.UsageError("give either what gunicorn is given, such as myapp:app, or --url")
@@ -112,7 +118,10 @@ def tune(
 
     click.echo(f"This takes {total_s:.0f} s at most: {mix.words}.", err=True)
     with screen.progress(total_s) as say:
-        tuner = Tuner(asked, say)
+        try:
+            tuner = Tuner(asked, say)
+        except ConfigError as error:  # a variable is wrong
+            raise click.ClickException(str(error)) from error
         status = _run(tuner)
     result = tuner.result()
     if result.sweeps:

@@ -63,8 +63,8 @@ class Outcome(msgspec.Struct):
     What became of the requests that count.
 
     :param statuses: how many were answered with each status; 0: no answer.
-    :param durations_s: of the answers below 400, from the time at which they were due.
-    :param answered: answers below 400 that came while it was measured, int.
+    :param durations_s: of the answers with 2xx, from the time at which they were due.
+    :param answered: answers with 2xx that came while it was measured, int.
     :param late_s: by how much the p99 of the requests was sent too late, float seconds.
     :param cpu: the part of one processor that this program has used, float.
     :param is_broken: more than half of the last answers were errors, so it has stopped; bool.
@@ -172,7 +172,8 @@ class Generator:
             status = NO_ANSWER
         answered_s = asyncio.get_running_loop().time()
         self._judge(status)
-        is_good = NO_ANSWER < status < 400
+        # A redirect is a session that has ended, perhaps.
+        is_good = status // 100 == 2
         # Of an overload, answers to the warm-up too: what is due and not answered would be missing.
         if is_good and 0 <= answered_s - self._measured_s < self._plan.seconds:
             self._answered += 1
@@ -183,7 +184,7 @@ class Generator:
 
     def _judge(self, status: int) -> None:
         # A 503 is the answer of a service that refuses what is too much for it.
-        is_error = status != OVERLOADED and not NO_ANSWER < status < 400
+        is_error = status != OVERLOADED and status // 100 != 2
         self._judged.append(is_error)
         if len(self._judged) == MIN_JUDGED:
             self._is_broken |= self._plan.is_spared and sum(self._judged) > BROKEN * MIN_JUDGED

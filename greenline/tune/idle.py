@@ -55,12 +55,19 @@ def steps(
             while opened < max(count, 1):
                 connection = HTTPConnection(host, timeout=TIMEOUT_S)
                 stack.callback(connection.close)
-                connection.request("GET", request.target, headers={**headers, **request.headers})
+                connection.request(
+                    request.method,
+                    request.target,
+                    body=request.body or None,
+                    headers={**headers, **request.headers},
+                )
                 connection.getresponse().read()
                 opened += 1
             sleep(SETTLE_S)
-            (process,) = workers.look().processes.values()
-            yield _step(count, process.memory_bytes)
+            processes = [*workers.look().processes.values()]
+            if len(processes) != 1:  # max_requests of gunicorn, perhaps
+                raise OSError("the worker was replaced")
+            yield _step(count, processes[0].memory_bytes)
 
 
 def _step(sockets: int, memory_bytes: int) -> Step:

@@ -6,10 +6,11 @@ A log gives its mix of routes: each line is one request, so what is asked often 
 
 import re
 import shlex
+import string
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -92,7 +93,10 @@ def read(given: str, *, unsafe: bool = False) -> Load:
     """
     file = Path(given)
     if file.is_file():
-        text = file.read_text(errors="replace")
+        try:
+            text = file.read_text(errors="replace")
+        except OSError as error:
+            raise ConfigError(f"{file}: {error.strerror}") from error
         return _har(file, text, unsafe) if text.lstrip()[:1] == "{" else _access_log(file, text)
     if given.startswith(("/", "http://", "https://")):
         request = Request("GET", _target(given))
@@ -139,7 +143,7 @@ def _access_log(file: Path, text: str) -> Load:
         raise ConfigError(f"{file}: it has {methods} alone, and only GET and HEAD are replayed")
     # A redirect or an error of then is no load.
     answered = [
-        Request(method, target)
+        Request(method, _target(target))
         for method, target, status in safe
         if status.startswith("2") or status == "304"
     ][:MAX_REQUESTS]
@@ -179,8 +183,10 @@ def _har(file: Path, text: str, unsafe: bool) -> Load:
 
 
 def _target(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.path or '/'}{'?' * bool(parts.query)}{parts.query}"
+    # A path that begins with two slashes would name another host.
+    parts = urlsplit("/" + url.lstrip("/") if url.startswith("/") else url)
+    target = f"/{parts.path.lstrip('/')}{'?' * bool(parts.query)}{parts.query}"
+    return quote(target, safe=string.punctuation)
 
 
 def _words(requests: list[Request]) -> str:

@@ -2,12 +2,13 @@
 The machine: its size, and which processors the load generator and the workers have.
 """
 
+import math
 import os
 import platform
 import sys
 from collections.abc import Sequence
 
-from greenline.budget.cgroup import memory_limit
+from greenline.budget.cgroup import cpu_limit, memory_limit
 from greenline.tune.results import CORES_FOR_TWO, Machine
 
 MIB = 2**20
@@ -15,12 +16,14 @@ MIB = 2**20
 
 def machine() -> Machine:
     """Return what this process may use, and how busy it is."""
+    limit = cpu_limit()
+    number = len(cores()) if limit is None else max(1, min(len(cores()), math.floor(limit)))
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Machine(
-        cores=len(cores()),
+        cores=number,
         memory_mib=min(memory_bytes, memory_limit() or memory_bytes) // MIB,
         python=platform.python_version(),
-        was_busy=round(os.getloadavg()[0] / len(cores()), 2),
+        was_busy=round(os.getloadavg()[0] / number, 2),
     )
 
 

@@ -230,6 +230,6 @@ def _errors(outcome: Outcome) -> str:
     found = {
         ("without an answer" if status == NO_ANSWER else str(status)): count
         for status, count in sorted(outcome.statuses.items())
-        if status != OVERLOADED and not NO_ANSWER < status < 400
+        if status != OVERLOADED and status // 100 != 2
     }
     return ", ".join(f"{count} {what}" for what, count in found.items()) or "during the warm-up"

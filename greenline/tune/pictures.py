@@ -27,7 +27,7 @@ RECOMMENDED: Mapping[SweepName, SettingName] = {
 # In the order of a request, with a colour each.
 PARTS = {
     "queued_s": ("queued", RED),
-    "connecting_s": ("waits for a pool", ORANGE),
+    "connecting_s": ("connects", ORANGE),
     "postgres_s": ("Postgres", BLUE),
     "mongodb_s": ("MongoDB", "#6aa84f"),
     "application_s": ("application", GREEN),

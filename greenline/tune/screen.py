@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from greenline.tune.configuration import environment, nginx
+from greenline.tune.configuration import KEEPALIVE_S, environment, nginx
 from greenline.tune.results import Result, Step, Sweep
 from greenline.tune.tuner import Say
 
@@ -72,11 +72,11 @@ def show(result: Result) -> None:
             console.print(f"the objective holds up to {knee.offered_rate:.0f} requests a second")
     for fit in result.fits:
         if fit.gamma is None or not fit.is_usable:
-            console.print(f"no law is fitted to the {fit.of}: {fit.note}", markup=False)
+            console.print(f"no law predicts the {fit.of}: {fit.note}", markup=False)
         else:
             console.print(
                 f"Universal Scalability Law of the {fit.of}: sigma {fit.sigma:.3f}, kappa "
-                f"{fit.kappa:.5f}, lambda {fit.gamma:.0f}/s, R2 {fit.r_squared:.3f}"
+                f"{fit.kappa:.5f}, gamma {fit.gamma:.0f}/s, R2 {fit.r_squared:.3f}"
             )
     for one in result.recommendations:
         console.print()
@@ -90,6 +90,7 @@ def show(result: Result) -> None:
         if (connections := result.recommended("worker_connections")) is not None:
             console.print("gunicorn.conf.py:")
             console.print(f"  worker_connections = {connections.value:.0f}")
+            console.print(f"  keepalive = {KEEPALIVE_S}")
         if lines := nginx(result):
             console.print("nginx, in the upstream block:")
             console.print("\n".join(f"  {line}" for line in lines), markup=False)

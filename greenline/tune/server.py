@@ -21,6 +21,18 @@ from greenline.tune.observe import Workers
 from greenline.tune.results import CORES_FOR_TWO
 
 WORKER = "greenline.worker.GreenWorker"
+# gunicorn.conf.py of the folder, whose raw_env would overwrite what is varied.
+CONFIGURATION = """\
+import runpy
+from pathlib import Path
+
+if Path("gunicorn.conf.py").is_file():
+    found = runpy.run_path("gunicorn.conf.py")
+    globals().update((name, found[name]) for name in found if not name.startswith("__"))
+raw_env = [
+    one for one in globals().get("raw_env", []) if one.partition("=")[0] not in {varied!r}
+]
+"""
 WORKER_CONNECTIONS = 1_000  # gunicorn's default
 GRACEFUL_S = "2"
 
@@ -87,7 +99,9 @@ def started(
         # of its own: an address of the environment may be in use.
         ops = str(Path(name) / "ops.sock")
         environ = {**configuration.environ, settings.OPS_BIND.name: ops}
-        with serving(target, folder, bind, arguments, environ) as child:
+        file = Path(name) / "gunicorn.conf.py"
+        file.write_text(CONFIGURATION.format(varied=[*environ]))
+        with serving(target, folder, bind, ["-c", str(file), *arguments], environ) as child:
             if len(cores()) >= CORES_FOR_TWO:
                 pin(child.pid, cores_of_workers())
             memory = memory_of(child.pid)

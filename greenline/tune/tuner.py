@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from statistics import mean
 from time import monotonic, sleep
@@ -23,7 +24,6 @@ from typing import NamedTuple
 import msgspec
 
 from greenline import __version__, settings
-from greenline.budget.cgroup import cpu_limit
 from greenline.doctor.serving import TrialError
 from greenline.errors import ConfigError
 from greenline.tune import choose, idle, server, usl
@@ -44,10 +44,11 @@ from greenline.tune.results import (
 )
 from greenline.tune.search import search
 from greenline.tune.server import WORKER_CONNECTIONS, Configuration, Server
-from greenline.tune.timetable import ROUNDS, Slice, Timetable
+from greenline.tune.timetable import ROUNDS, SECONDS_S, WARM_UP_S, Slice, Timetable
 
 CURVE = (0.5, 1.0, 1.5)  # of the knee
 MORE = 1.15  # of the knee's rate: what pools and workers are offered
+MUCH_MORE, MAX_MORE = 1.4, 6  # times that, if it is not too much for the largest
 OVERLOAD = 1.5  # of the knee's rate: what limits are offered
 # The rounds of a search, about, and the factor between its rates. A rough one has no curve.
 ROUGH = "rough rate"
@@ -121,7 +122,6 @@ class Tuner:
         self._objective = asked.objective
         self._time = Timetable(asked.total_s)
         self._at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._cores = len(cores_of_workers())
         self._sweeps: dict[SweepName, Sweep] = {}
         self._closing = ExitStack()
         self._settled = 0.0  # the limit that the last workers with `auto` have found
@@ -129,11 +129,9 @@ class Tuner:
         self._verification: Verification | None = None
         self._words = asked.load.words
         self._machine = machine()
+        self._cores = min(len(cores_of_workers()), self._machine.cores)
         self.warnings: list[str] = []
         self.is_complete = True  # all was measured that can be
-        limit = cpu_limit()
-        if limit is not None:
-            self._cores = max(1, min(self._cores, math.floor(limit)))
         self._now = Configuration(
             settings.WORKERS.read() if settings.WORKERS.is_set() else self._cores
         )
@@ -182,8 +180,12 @@ class Tuner:
         self._workers(rough, compared)
         self._limit(rough)
         # The settings that were found may do more than those of the environment.
-        with self._started(self._now) as running:
-            knee = self._rate(running, rough.offered_rate, "rate")
+        try:
+            with self._started(self._now) as running:
+                knee = self._rate(running, rough.offered_rate, "rate")
+        except ConfigError:
+            self._recommended.clear()  # they miss the objective
+            raise
         self._from_knee(knee, self._idle())
         if self._now.pool is not None:
             needed = choose.max_connections(self._now.pool, self._now.workers, _max_connections())
@@ -241,6 +243,7 @@ class Tuner:
         self._meter = self._closing.enter_context(
             Meter(checked.load, self._asked.headers, self._objective)
         )
+        self._fastest, self._fastest_s = checked.fastest, checked.fastest_s
         first = FIRST_SHARE * self._now.workers / checked.mean_s
         return min(max(first, 1.0), MAX_FIRST_RATE)
 
@@ -294,6 +297,10 @@ class Tuner:
                     break
                 held *= LOWER
                 self._take_turns(base, [held], found, rounds)
+            # What was met once beyond it was chance.
+            for rate in [rate for rate in rounds if rate > held and len(rounds[rate]) < ROUNDS]:
+                if choose.meets(self._meter.step(rate, rounds[rate]), self._objective):
+                    del rounds[rate]
             if knee >= self._asked.max_rate:
                 self.warnings.append(
                     f"The objective was still met at --max-rate, {knee:.0f}/s: the knee is higher."
@@ -362,7 +369,7 @@ class Tuner:
                             rounds[value].append(self._offer(running, offered, one))
                     except TrialError as error:
                         broken.add(value)
-                        self.warnings.append(f"{name} {value:.0f} was left out: {error}.")
+                        self.warnings.append(f"{name} {word} was left out: {error}.")
         finally:
             steps = [
                 self._meter.step(value, rounds[value])
@@ -372,16 +379,19 @@ class Tuner:
             if steps:
                 self._sweeps[name] = Sweep(name=name, unit=unit, steps=steps, interleaved=True)
         if not steps:
-            self._miss(f"None of the {name} could be measured in all rounds")
+            self._fail(f"None of the {name} could be measured in all rounds.")
         if (spread := max([one.spread for one in steps], default=0.0)) > NOISY:
             self.warnings.append(
                 f"The rounds of the {name} vary by up to {spread:.0%}: what is recommended of it "
                 "may be chance. Measure on a machine that does nothing else."
             )
         if steps and (spread := choose.best(steps).spread) > TOO_NOISY:
-            self._miss(
-                f"The {name}: none is recommended, the best one's rounds vary by {spread:.0%}"
+            self._fail(
+                f"The {name}: none is recommended, the best one's rounds vary by {spread:.0%}."
             )
+            return []
+        if steps and not choose.best(steps).good_rate:
+            self._fail(f"The {name}: none is recommended, as none answers within the objective.")
             return []
         return steps
 
@@ -389,7 +399,8 @@ class Tuner:
         """Find the pool."""
         sizes = _pools(self._in_progress(knee))
         steps = self._sweep(
-            "pool", "connections of a worker", sizes, self._at_most(MORE * knee.offered_rate),
+            "pool", "connections of a worker", sizes,
+            self._too_much(knee, compared._replace(pool=int(sizes[-1]))),
             lambda size: compared._replace(pool=int(size)),
         )  # fmt: skip
         if not steps:
@@ -404,7 +415,8 @@ class Tuner:
         if choose.waits(knee, self._cores):
             counts += [*range(self._cores + 1, 2 * self._cores + 1)]
         steps = self._sweep(
-            "workers", "workers", counts, self._at_most(MORE * knee.offered_rate),
+            "workers", "workers", counts,
+            self._too_much(knee, compared._replace(workers=self._cores, pool=self._now.pool)),
             lambda count: compared._replace(workers=int(count), pool=self._now.pool),
             sorted(counts, key=lambda count: (count != self._cores, count != 1, count)),
         )  # fmt: skip
@@ -413,6 +425,19 @@ class Tuner:
         self._recommended.append(choose.workers(steps, self._cores))
         chosen = choose.smallest(steps)
         self._now = self._now._replace(workers=int(chosen.setting))
+
+    def _too_much(self, knee: Step, configuration: Configuration) -> float:
+        """Return a rate that is more than *configuration* does, or the highest that was tried."""
+        rate = self._at_most(MORE * knee.offered_rate)
+        one = Slice(WARM_UP_S, SECONDS_S)
+        with self._started(configuration) as running:
+            for _ in range(MAX_MORE):
+                self._say(f"what is too much: {rate:.0f}/s")
+                step = self._meter.step(rate, [self._offer(running, rate, one)])
+                if rate >= self._asked.max_rate or not choose.meets(step, self._objective):
+                    break
+                rate = self._at_most(MUCH_MORE * rate)
+        return rate
 
     def _limit_of_objective(self, knee: Step) -> int:
         """Return how many requests a worker answers in a part of the objective at the knee."""
@@ -454,7 +479,8 @@ class Tuner:
 
     def _idle(self) -> float | None:
         """Measure what idle sockets cost a worker in memory, in KiB each."""
-        if self._time.left_s < 2 * self._time.start_s + len(IDLE):
+        asked_s = IDLE[-1] * self._fastest_s
+        if self._time.left_s < 2 * self._time.start_s + len(IDLE) + asked_s:
             self._miss("There was no time to measure what idle sockets cost")
             return None
         self._say("idle sockets")
@@ -464,9 +490,8 @@ class Tuner:
                 idle.descriptors(IDLE[-1] + 100),
                 self._started(one, "--keep-alive", "75") as running,
             ):
-                request = self._asked.load.requests[0]
-                steps = [*idle.steps(running, IDLE, request, self._asked.headers)]
-        except (OSError, TrialError) as error:
+                steps = [*idle.steps(running, IDLE, self._fastest, self._asked.headers)]
+        except (OSError, TrialError, HTTPException) as error:
             self.warnings.append(f"What idle sockets cost was not measured: {error}.")
             return None
         self._sweeps["idle"] = Sweep(
@@ -524,6 +549,8 @@ class Tuner:
         steps = {share: self._meter.step(share, found) for share, found in ours.items()}
         met = [one for one in steps.values() if choose.meets(one, self._objective)]
         best = choose.best(met or list(steps.values()))
+        if not met:
+            self._fail("The proof missed the objective at each rate: do not use these settings.")
         within = (best.good_rate - predicted) / predicted
         self._verification = Verification(
             predicted_rate=predicted,
@@ -583,8 +610,11 @@ class Tuner:
         return min(rate, self._asked.max_rate)
 
     def _miss(self, what: str) -> None:
+        self._fail(f"{what}; {max(self._time.left_s, 0):.0f} s were left (--total).")
+
+    def _fail(self, what: str) -> None:
         self.is_complete = False
-        self.warnings.append(f"{what}; {max(self._time.left_s, 0):.0f} s were left (--total).")
+        self.warnings.append(what)
 
     def _need(self, seconds: float, what: str) -> None:
         if self._time.left_s < seconds:

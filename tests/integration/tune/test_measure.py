@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import msgspec
 import pytest
@@ -32,6 +33,13 @@ def app(environ, start_response):
         sleep(30)
     start_response(status, [("Content-Length", "5")])
     return [b"hello"]
+"""
+
+SHOWN = """\
+import os
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [f"{os.environ['GREENLINE_MAX_IN_PROGRESS']} {os.environ['OWN']}".encode()]
 """
 
 
@@ -109,3 +117,16 @@ def test_a_generator_without_enough_descriptors_says_so(server: Server) -> None:
     outcome = generate(plan(server, "/wait", 200, 30.0, 1.0), descriptors=100)
     assert outcome.descriptors == 100 - 64
     assert outcome.durations_s == []
+
+
+def test_settings_of_the_folder_do_not_hide_what_is_varied(tmp_path: Path) -> None:
+    """A gunicorn.conf.py that tune has written would make all steps the same."""
+    (tmp_path / "shown.py").write_text(SHOWN)
+    (tmp_path / "gunicorn.conf.py").write_text(
+        'raw_env = ["GREENLINE_MAX_IN_PROGRESS=3", "OWN=yes"]\nworkers = 5\n'
+    )
+    with started("shown:app", tmp_path, Configuration(1, limit=7)) as found:
+        assert found.workers is not None
+        assert len(found.workers.running()) == 1
+        with urlopen(found.url) as answer:
+            assert answer.read() == b"7 yes"

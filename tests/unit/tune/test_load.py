@@ -30,8 +30,10 @@ def sent(method: str, url: str, **more: object) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("given", "target"),
-    [("/books?limit=3", "/books?limit=3"), ("http://h:8/a?b=c", "/a?b=c"), ("http://h", "/")],
-)
+    [("/books?limit=3", "/books?limit=3"), ("http://h:8/a?b=c", "/a?b=c"), ("http://h", "/"),
+     ("//other.example/a", "/other.example/a"), ("http://h//other/a", "/other/a"),
+     ("/b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher?q=%20", "/b%C3%BCcher?q=%20")],
+)  # fmt: skip
 def test_a_path_and_a_url_are_one_get(given: str, target: str) -> None:
     """The host of a URL does not count: it is that of --url, or of the server that is started."""
     assert load.read(given).requests == [Request("GET", target)]
@@ -43,12 +45,17 @@ def test_a_log_is_offered_as_often_as_it_was_asked(tmp_path: Path, form: str) ->
     file = log(
         tmp_path / "access.log",
         ("GET /a HTTP/1.1", 200), ("GET /a HTTP/1.1", 304), ("HEAD /b HTTP/1.1", 200),
-        ("POST /c HTTP/1.1", 200), ("GET /d HTTP/1.1", 302), ("GET /e HTTP/1.1", 500),
+        ("GET //other.example/ HTTP/1.1", 200), ("POST /c HTTP/1.1", 200),
+        ("GET /d HTTP/1.1", 302), ("GET /e HTTP/1.1", 500),
         form=form,
     )  # fmt: skip
     found = load.read(file, unsafe=True)
-    assert found.requests == [Request("GET", "/a"), Request("GET", "/a"), Request("HEAD", "/b")]
-    assert "2 GET and 1 HEAD of 2 URLs" in found.words
+    assert found.requests == [
+        Request("GET", "/a"), Request("GET", "/a"), Request("HEAD", "/b"),
+        # Two slashes would name another host.
+        Request("GET", "/other.example/"),
+    ]  # fmt: skip
+    assert "3 GET and 1 HEAD of 3 URLs" in found.words
     assert "without 3 other lines" in found.words
 
 
