@@ -364,17 +364,27 @@ def rows(
         yield times, row(app, host, times * rate, max_connections, surge)
 
 
-def needed_connections(needed: Row, surge: int) -> int:
-    """Return the ``max_connections`` with which the pools that *needed* needs fit."""
-    deployment = Deployment(needed.workers, needed.hosts, surge)
+def needed_for(pool: int, deployment: Deployment) -> int:
+    """
+    Return the ``max_connections`` with which pools of a size fit.
+
+    :param pool: connections of a worker, int.
+    :param deployment: the hosts and workers.
+    """
 
     def fits(max_connections: int) -> bool:
-        plan = _plan(needed.min_pool, deployment, max_connections)
-        return plan is not None and plan.worker >= needed.min_pool
+        plan = _plan(pool, deployment, max_connections)
+        return plan is not None and plan.worker >= pool
 
     # Four are reserved for each worker, two of them for a reload, one is in the pool.
-    enough = (needed.hosts + surge) * needed.workers * (needed.min_pool + 3) + 2 * HEAD_ROOM + 1
+    hosts = deployment.hosts + deployment.surge_hosts
+    enough = hosts * deployment.workers * (pool + 3) + 2 * HEAD_ROOM + 1
     return bisect_left(range(enough), True, key=fits)
+
+
+def needed_connections(needed: Row, surge: int) -> int:
+    """Return the ``max_connections`` with which the pools that *needed* needs fit."""
+    return needed_for(needed.min_pool, Deployment(needed.workers, needed.hosts, surge))
 
 
 def bouncer(needed: Row, max_connections: int) -> Bouncer:

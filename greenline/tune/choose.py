@@ -7,7 +7,6 @@ from statistics import linear_regression
 import msgspec
 
 from greenline import settings
-from greenline.budget.plan import HEAD_ROOM, POSTGRES_EXTRA_A_WORKER
 from greenline.tune.results import Objective, Recommendation, Step
 
 ENOUGH = 0.95  # of the best rate
@@ -17,8 +16,6 @@ HEAD_ROOM_CONNECTIONS = 2.0  # times the requests in progress at the knee
 HEAD_ROOM_MEMORY = 1.25
 MIN_KEEPALIVE = 16
 SPARE_CONNECTIONS = 100  # health checks, and clients that connect meanwhile
-SUPERUSERS = 3  # superuser_reserved_connections
-GENERATIONS = 2  # of workers, during a reload
 
 
 def best(steps: Sequence[Step]) -> Step:
@@ -269,16 +266,18 @@ def memory(knee: Step, connections: float, cost_kib: float) -> Recommendation:
     )
 
 
-def max_connections(size: int, count: int, server: int | None) -> Recommendation | None:
+def max_connections(
+    size: int, count: int, needed: int, server: int | None
+) -> Recommendation | None:
     """
     Recommend Postgres' ``max_connections`` where it binds.
 
     :param size: connections of a worker's pool, int.
     :param count: workers, int.
+    :param needed: what these need, by the budget, int.
     :param server: what the server has, int; None: unknown.
     :returns: None: the server has enough.
     """
-    needed = GENERATIONS * count * (size + POSTGRES_EXTRA_A_WORKER) + HEAD_ROOM + SUPERUSERS
     if server is None or server >= needed:
         return None
     return Recommendation(
@@ -286,9 +285,8 @@ def max_connections(size: int, count: int, server: int | None) -> Recommendation
         value=needed,
         unit="connections of Postgres",
         environment={},
-        measured=f"{count} workers of {size} connections and {POSTGRES_EXTRA_A_WORKER} more each, "
-        f"twice during a reload, {HEAD_ROOM} for people and {SUPERUSERS} for superusers; the "
-        f"server has {server}.",
+        measured=f"{count} workers with {size} connections each need {needed} by the budget, with "
+        f"those of a reload and of a rolling deploy; the server has {server}.",
         binds="Postgres binds: the pools are smaller than they should be.",
         next="greenline capacity computes it for several hosts.",
         spread=0.0,

@@ -24,9 +24,10 @@ from typing import NamedTuple
 import msgspec
 
 from greenline import __version__, settings
+from greenline.budget.plan import Deployment, PostgresFacts, postgres_plan
 from greenline.doctor.serving import TrialError
 from greenline.errors import ConfigError
-from greenline.tune import choose, idle, server, usl
+from greenline.tune import capacity, choose, idle, server, usl
 from greenline.tune.check import check
 from greenline.tune.load import Load
 from greenline.tune.machine import cores, cores_of_workers, machine
@@ -126,6 +127,8 @@ class Tuner:
         self._closing = ExitStack()
         self._settled = 0.0  # the limit that the last workers with `auto` have found
         self._recommended: list[Recommendation] = []
+        self._facts: PostgresFacts | None = None
+        self._too_large = 0  # a pool that was not tried as it does not fit
         self._verification: Verification | None = None
         self._words = asked.load.words
         self._machine = machine()
@@ -188,8 +191,12 @@ class Tuner:
             raise
         self._from_knee(knee, self._idle())
         if self._now.pool is not None:
-            needed = choose.max_connections(self._now.pool, self._now.workers, _max_connections())
-            self._recommended += [needed] if needed is not None else []
+            # If the largest that fits is the best, a larger one may be better.
+            size, count = max(self._now.pool, self._too_large), self._now.workers
+            needed = capacity.needed_for(size, _deployment(count))
+            allowed = None if self._facts is None else self._facts.max_connections
+            recommended = choose.max_connections(size, count, needed, allowed)
+            self._recommended += [recommended] if recommended is not None else []
         self._prove(knee.good_rate)
 
     def result(self) -> Result:
@@ -314,6 +321,8 @@ class Tuner:
         step = self._sweeps["rate"].knee(self._objective)
         if step is None:
             raise Stopped("no rate met the objective in all rounds: the figures vary too much")
+        if part == ROUGH:
+            return step
         at_knee = [one.observed for one in rounds[step.setting] if one.observed is not None]
         queued = mean([one.queued for one in at_knee] or [0.0])
         if queued > QUEUED and step.cpu_of_workers < choose.BUSY * self._cores:
@@ -398,6 +407,13 @@ class Tuner:
     def _pool(self, knee: Step, compared: Configuration) -> None:
         """Find the pool."""
         sizes = _pools(self._in_progress(knee))
+        larger: list[float] = []
+        self._facts = _facts()
+        if self._facts is not None:
+            # POSTGRES_POOL_SIZE is a limit: a pool has no more than its part of the budget.
+            share = postgres_plan(self._facts, _deployment(self._now.workers)).worker
+            larger = [size for size in sizes if size > share]
+            sizes = [size for size in sizes if size <= share] or sizes[:1]
         steps = self._sweep(
             "pool", "connections of a worker", sizes,
             self._too_much(knee, compared._replace(pool=int(sizes[-1]))),
@@ -408,6 +424,13 @@ class Tuner:
         self._recommended.append(choose.pool(steps, self._cores))
         chosen = choose.smallest(steps)
         self._now = self._now._replace(pool=int(chosen.setting))
+        if larger:
+            self.warnings.append(
+                f"Pools of more than {sizes[-1]:.0f} were not tried: their connections do not fit "
+                "in what Postgres allows (greenline budget has the sum)."
+            )
+            if chosen.setting == sizes[-1]:
+                self._too_large = int(larger[0])
 
     def _workers(self, knee: Step, compared: Configuration) -> None:
         """Find the workers."""
@@ -633,7 +656,12 @@ def _with_setting(step: Step, setting: float) -> Step:
     return msgspec.structs.replace(step, setting=setting)
 
 
-def _max_connections() -> int | None:
+def _deployment(workers: int) -> Deployment:
+    sizing = settings.sizing()
+    return Deployment(workers, sizing.hosts or 1, sizing.surge_hosts)
+
+
+def _facts() -> PostgresFacts | None:
     """Return what the Postgres in ``DATABASE_URL`` allows; None if it does not say."""
     url = settings.databases()[0]
     with suppress(Exception):  # another driver, or none
@@ -642,5 +670,5 @@ def _max_connections() -> int | None:
         from greenline.postgres.limits import read_facts
 
         with closing(psycopg2.connect(url, connect_timeout=CONNECT_S)) as conn:
-            return read_facts(conn).max_connections
+            return read_facts(conn)
     return None

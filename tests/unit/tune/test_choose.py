@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from greenline.tune import choose
+from greenline.budget.plan import Deployment, PostgresFacts, postgres_plan
+from greenline.tune import capacity, choose
 from greenline.tune.results import Objective, Step
 from tests.helpers.tuned import step
 
@@ -98,9 +99,12 @@ def test_an_idle_socket_costs_the_slope_of_the_memory() -> None:
 
 
 def test_max_connections_are_recommended_where_they_bind() -> None:
-    """Two generations of 4 workers of 20 and 1, with 3 to spare and 3 of superusers."""
-    found = choose.max_connections(20, 4, 100)
+    """What four workers of 20 need by the budget, while a deploy rolls."""
+    needed = capacity.needed_for(20, Deployment(4))
+    assert postgres_plan(PostgresFacts(needed), Deployment(4)).worker == 20
+    assert postgres_plan(PostgresFacts(needed - 1), Deployment(4)).worker == 19
+    found = choose.max_connections(20, 4, needed, 100)
     assert found is not None
-    assert found.value == 2 * 4 * 21 + 6
-    assert choose.max_connections(20, 4, 200) is None
-    assert choose.max_connections(20, 4, None) is None
+    assert found.value == needed
+    assert choose.max_connections(20, 4, needed, needed) is None
+    assert choose.max_connections(20, 4, needed, None) is None
