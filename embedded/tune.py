@@ -47,8 +47,8 @@ def main(arguments: list[str]) -> int:
         # It says what is known so far; a Ctrl-C it has got by itself.
         if child is not None:
             child.terminate()
-            child.wait(STOP_S)
-        return 0
+            return child.wait(STOP_S)
+        return 130
     finally:
         signals.only_answer()
         serve.stop()

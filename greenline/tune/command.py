@@ -142,6 +142,9 @@ def _run(tuner: "Tuner") -> int:
         click.echo(f"Error: {error}", err=True)
         return 1
     except KeyboardInterrupt:
+        # A second one, as make sends it, would lose the report.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         click.echo("interrupted: this is what is known so far", err=True)
         return INTERRUPTED
     return 0 if tuner.is_complete else 1

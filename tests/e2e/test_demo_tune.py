@@ -43,5 +43,16 @@ def test_the_settings_of_the_service_are_found_and_proved() -> None:
         assert (data / "tune" / "report.html").stat().st_size > 10_000, done.stderr
         found = results.read(data / "tune" / "result.json")
         assert found.recommended("pool") is not None, done.stderr
-        assert found.verification is not None
+        proof = found.verification
+        assert proof is not None
+        assert proof.ours is not None
+        assert proof.against_defaults is not None
+        assert abs(proof.within) <= 0.15, done.stdout
+        assert proof.ours.good_rate >= 0.97 * proof.against_defaults.good_rate, done.stdout
+        assert proof.ours.connections < proof.against_defaults.connections
+        ours, theirs = (
+            one.setting * one.memory_mib for one in (proof.ours, proof.against_defaults)
+        )
+        assert ours < theirs
+        assert found.total_s < 300
         assert "POSTGRES_POOL_SIZE=" in (data / "tune" / "gunicorn.conf.py").read_text()
