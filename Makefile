@@ -13,7 +13,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 test test-fast test-long test-deploy canary: export PYTHONDONTWRITEBYTECODE =
 COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline tests
 
-.PHONY: help serve dev test test-fast test-long test-deploy canary check pins wheel docs results bench-article bench-held bench-postgres bench-api bench-http \
+.PHONY: help serve dev demo-tune test test-fast test-long test-deploy canary check pins wheel docs results bench-article bench-held bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
 	bench-metrics bench-slow-clients bench-legacy bench-migrate bench-documents bench-copy compatibility clean \
 	have-python setup-serve setup-dev setup-bench
@@ -26,6 +26,9 @@ serve: setup-serve ## run the service with its own Postgres and MongoDB, on PORT
 
 dev: setup-serve ## the same with one worker, which reloads when the code changes
 	@exec .venv/bin/python -m embedded.serve --dev
+
+demo-tune: setup-dev ## find the settings of the service on this machine by greenline tune, in minutes
+	@exec .venv/bin/python -m embedded.tune $(ARGS)
 
 ##@ Test
 test: setup-dev ## run the tests; ARGS goes to pytest, as in ARGS="-k books"

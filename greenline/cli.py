@@ -1,6 +1,6 @@
 """
-Define the console script ``greenline``, with its commands ``budget``, ``check-deploy``,
-``doctor``, ``stacks`` and ``top``.
+Define the console script ``greenline``, with its commands ``budget``, ``capacity``,
+``check-deploy``, ``doctor``, ``stacks``, ``top`` and ``tune``.
 
 Internal: applications import nothing from here.
 """
@@ -30,12 +30,15 @@ from greenline.errors import ConfigError, GreenlineError
 from greenline.lazy import needs_extra
 from greenline.ops.command import show_stacks, top
 from greenline.settings import Sizing
+from greenline.tune.capacity_command import capacity
+from greenline.tune.command import tune
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
 ANSWER_TIMEOUT_S = 3
 POSTGRES, MONGODB = "Postgres", "MongoDB"
+CEILING = "A ceiling, not advice: greenline tune measures how many connections the workers need."
 # The options that describe a supposed Postgres, besides --max-connections, as fields of its facts.
 SUPPOSED = {
     "superuser_reserved": "superuser_reserved_connections",
@@ -69,10 +72,12 @@ def main() -> None:
     """Green gunicorn workers that keep to the connection limits of their databases."""
 
 
+main.add_command(capacity)
 main.add_command(check_deploy)
 main.add_command(doctor)
 main.add_command(top)
 main.add_command(show_stacks)
+main.add_command(tune)
 
 
 @main.command()
@@ -95,6 +100,8 @@ def budget(context: click.Context, /, as_json: bool, **given: int | None) -> Non
     """
     Show how many connections a host and its workers may hold, as a sum to check by hand.
 
+    The sum is a ceiling, not advice: greenline tune measures how many they need.
+
     Asks the servers in DATABASE_URL and MONGODB_URI, for three seconds at most. Exits with 0 when
     the connections fit, 1 when they do not or the limit of a pgbouncer is unknown, 2 for wrong use
     or a wrong setting, 3 when a server cannot be asked.
@@ -110,6 +117,8 @@ def budget(context: click.Context, /, as_json: bool, **given: int | None) -> Non
         click.echo(msgspec.json.format(msgspec.json.encode(_documents(outcomes))))
     else:
         click.echo("\n\n".join(_table(name, outcome) for name, outcome in outcomes.items()))
+        if any(outcome.plan for outcome in outcomes.values()):
+            click.echo(f"\n{CEILING}")
     failed = {name: outcome for name, outcome in outcomes.items() if outcome.status != FITS}
     for name, outcome in failed.items():
         click.echo(f"Error: {name}: {outcome.problem}", err=True)

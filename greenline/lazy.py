@@ -21,6 +21,7 @@ MODULES = {
     "otel": {"opentelemetry"},
     "mongo": {"bson", "pymongo", "tenacity"},
     "postgres": {"psycopg2"},
+    "tune": {"aiohttp", "jinja2", "lmfit", "matplotlib", "numpy", "prometheus_client", "rich"},
 }
 # The extra builds psycopg2 from source, which needs a C compiler and pg_config.
 OTHERWISE = {"postgres": ", or psycopg2-binary"}

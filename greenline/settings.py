@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from math import nan
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from greenline.budget.cpu import default_workers
+from greenline.budget.cgroup import default_workers
 from greenline.errors import ConfigError
 
 MAX_SECONDS = 86_400.0

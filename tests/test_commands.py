@@ -46,6 +46,7 @@ BULK = "tests/e2e/test_documents_page.py::test_each_command_runs_as_typed"
 HOSTED = "tests/e2e/test_pages.py::test_a_legacy_application_runs_side_by_side"
 POOLS = "tests/e2e/test_pages.py::test_a_script_of_the_page_about_pools_runs"
 SERVED = "tests/e2e/test_readme.py::test_the_service_starts_by_the_three_lines"
+TUNER = "tests/integration/tune/test_tuner.py"
 DOCTOR = "tests/e2e/test_doctor_page.py"
 RUNS = "test_the_example_that_runs_prints_the_same_kinds_of_figures"
 DEPLOY = "tests/deploy/test_deploy_page.py::test_the_example_is_what_the_command_prints"
@@ -138,6 +139,13 @@ RUNNERS = {
     "secantusdb.md": {
         "*": "tests/integration/embedded/test_secantusdb_page.py::"
         "test_each_block_prints_what_its_comment_says"
+    },
+    "tune.md": {
+        "greenline tune myapp:app *": f"{TUNER}::test_what_is_recommended_was_measured",
+        "greenline tune --url *": f"{TUNER}::test_a_server_that_runs_is_asked_alone",
+        "greenline tune --compare *": f"{TUNER}::test_a_server_that_runs_is_asked_alone",
+        "greenline capacity*": "tests/unit/tune/test_capacity_page.py::"
+        "test_the_example_is_what_the_command_prints",
     },
     "watch.md": {
         "# shop.py": "tests/e2e/test_sentry.py::test_errors_arrive_with_their_own_tags",

@@ -15,7 +15,7 @@ from app.api.problems import STATUS
 from config import load
 from embedded.settings import VARIABLES
 from greenline import errors
-from greenline.budget.cpu import WORKERS_WITHOUT_LIMIT
+from greenline.budget.cgroup import WORKERS_WITHOUT_LIMIT
 from greenline.settings import VARIABLES as RUNTIME
 from tests.helpers.pages import PAGES, read
 from tests.helpers.support import BIN, CHECKOUT

@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple
 
-from greenline.budget.cpu import cpu_limit
+from greenline.budget.cgroup import cpu_limit
 from greenline.deploy import gunicorn, nginx, proxying, service
 from greenline.deploy.bodies import BODY_CHECKS
 from greenline.deploy.capacity import CAPACITY_CHECKS

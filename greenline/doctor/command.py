@@ -142,7 +142,7 @@ def _examine(
     from greenline.doctor import deployment, environment, imports, verdict
     from greenline.doctor.examine import examine
     from greenline.doctor.project import load
-    from greenline.doctor.trial import TrialError
+    from greenline.doctor.serving import TrialError
 
     is_path = Path(target).exists()
     if not is_path and not target.partition(":")[0].replace(".", "_").isidentifier():

@@ -10,26 +10,25 @@ import http.client
 import os
 import re
 import shlex
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import cycle
 from operator import attrgetter
 from pathlib import Path
-from time import monotonic, sleep
-from typing import Any, NamedTuple
+from time import monotonic
+from typing import NamedTuple
 
 import msgspec
 
 from greenline.doctor.imports import ROOT
 from greenline.doctor.observations import FOLDER, Observations
+from greenline.doctor.serving import ANSWER_LIMIT_S, TrialError, address, free_port, serving
 
 OURS, GTHREAD, SYNC = "greenline", "gthread, 8 threads", "sync"
 WORKERS = {
@@ -40,7 +39,6 @@ WORKERS = {
 CLIENTS, SECONDS = 20, 10.0
 WARM_UP_S = 1.0
 MIN_GAIN = 0.9  # of the answers of gthread: with fewer, it is clearly slower
-START_LIMIT_S, STOP_LIMIT_S, ANSWER_LIMIT_S = 60.0, 40.0, 60.0
 # What the server has failed to answer, or nginx has not waited for (499), says nothing.
 GET = re.compile(r'"GET (/\S*) HTTP/[\d.]+" (?!499)([1-4]\d\d)\b')
 # It is asked without the condition or the range that the client had.
@@ -57,10 +55,6 @@ from importlib.util import module_from_spec
 if spec := PathFinder.find_spec("sitecustomize"):
     spec.loader.exec_module(module_from_spec(spec))
 """
-
-
-class TrialError(Exception):
-    """The application could not be run."""
 
 
 class Request(NamedTuple):
@@ -147,7 +141,7 @@ def run(command: str, folder: Path) -> Trial:
 def serve(target: str, folder: Path, bind: str) -> Trial:
     """Serve *target* on our worker until Ctrl-C, and return what was seen."""
     with tempfile.TemporaryDirectory(prefix="greenline-doctor-") as name:
-        with _server(OURS, target, folder, bind, Path(name)) as child, suppress(KeyboardInterrupt):
+        with _served(OURS, target, folder, bind, Path(name)) as child, suppress(KeyboardInterrupt):
             print(f"serving on http://{bind}; Ctrl-C ends it", file=sys.stderr, flush=True)
             child.wait()
         return Trial(_read(Path(name)))
@@ -172,8 +166,8 @@ def replay(
     with tempfile.TemporaryDirectory(prefix="greenline-doctor-") as name:
 
         def measure(worker: str) -> Load:
-            bind = f"127.0.0.1:{_free_port()}"
-            with _server(worker, target, folder, bind, Path(name)):
+            bind = f"127.0.0.1:{free_port()}"
+            with _served(worker, target, folder, bind, Path(name)):
                 ask(bind, requests, WARM_UP_S, clients, host)
                 return ask(bind, requests, seconds, clients, host)
 
@@ -202,7 +196,7 @@ def ask(
     headers = {} if host is None else {"Host": host}
 
     def client() -> None:
-        conn = http.client.HTTPConnection(*_address(bind), timeout=ANSWER_LIMIT_S)
+        conn = http.client.HTTPConnection(*address(bind), timeout=ANSWER_LIMIT_S)
         while monotonic() < begun_s + seconds:
             request = next(turns)
             try:
@@ -224,70 +218,12 @@ def ask(
     return load
 
 
-@contextmanager
-def _server(
+def _served(
     worker: str, target: str, folder: Path, bind: str, reports: Path
-) -> Iterator["subprocess.Popen[bytes]"]:
-    """
-    Run gunicorn with one worker process for the length of the block.
-
-    :raises TrialError: it does not serve, or ends before the block does.
-    """
-    try:
-        # On a port in use another server would answer in its place.
-        socket.create_server(_address(bind)).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise TrialError(f"gunicorn cannot listen on {bind}: {error}") from error
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), ROOT]))
-    arguments = [*WORKERS[worker], "-w", "1", "-b", bind, "--graceful-timeout", "5", target]
-    with tempfile.TemporaryFile() as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "gunicorn", *arguments],
-            cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            env={**os.environ, FOLDER: str(reports), "PYTHONPATH": path},
-        )  # fmt: skip
-        try:
-            _wait_until_ready(child, bind, log)
-            yield child
-            if child.poll() is not None:
-                raise TrialError(f"gunicorn has ended: {_last_line(log)}")
-        finally:
-            child.terminate()
-            try:
-                child.wait(STOP_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-
-
-def _wait_until_ready(child: "subprocess.Popen[bytes]", bind: str, log: Any) -> None:
-    until_s = monotonic() + START_LIMIT_S
-    while child.poll() is None and monotonic() < until_s:
-        # A worker that has booted answers; the listener is there before.
-        with suppress(OSError), socket.create_connection(_address(bind), 1.0) as sock:
-            sock.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
-            sock.settimeout(ANSWER_LIMIT_S)
-            if sock.recv(1):
-                return
-        sleep(0.1)
-    raise TrialError(f"gunicorn does not serve: {_last_line(log)}")
-
-
-def _last_line(log: Any) -> str:
-    log.seek(0)
-    lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
-
-
-def _address(bind: str) -> tuple[str, int]:
-    host, _, port = bind.rpartition(":")
-    return host, int(port)
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+    """Serve *target* on one process of a worker, which writes its observations to *reports*."""
+    arguments = [*WORKERS[worker], "-w", "1", "--graceful-timeout", "5"]
+    return serving(target, folder, bind, arguments, {FOLDER: str(reports)})
 
 
 def _read(folder: Path) -> list[Observations]:

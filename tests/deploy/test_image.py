@@ -34,7 +34,7 @@ from tests.helpers.support import CHECKOUT, Databases, open_folder, wait_until
 
 MB = 1_000_000
 DEFAULT = (
-    "from greenline.budget.cpu import cpu_limit, default_workers; "
+    "from greenline.budget.cgroup import cpu_limit, default_workers; "
     "print(cpu_limit(), default_workers())"
 )
 WORKERS = "import os; print(open('/proc/1/task/1/children').read())"

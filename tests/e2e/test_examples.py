@@ -232,6 +232,7 @@ INSTALLS = {
     'pip install "../greenline[otel]"': (
         "greenline.telemetry.tracer_provider, opentelemetry.exporter.otlp.proto.http.trace_exporter"
     ),
+    'pip install "../greenline[tune]"': "greenline.tune.report, greenline.tune.generator, lmfit",
     'pip install "sentry-sdk[flask]"': "sentry_sdk.integrations.flask",
     "pip install limits[redis]": "limits, redis",
 }
@@ -294,6 +295,7 @@ def test_the_worker_needs_no_extra(bare: Environment, tmp_path: Path) -> None:
     assert answer.body.decode() == str(bare.packages / "greenline" / "__init__.py")
     said = bare.run("greenline budget --max-connections 100 --json", {}, tmp_path)
     assert json.loads(said.stdout)["postgres"]["host"] > 0
+    assert bare.run("greenline capacity --rate 100", {}, tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -355,6 +357,11 @@ def test_the_public_names_need_no_import_of_their_own(
             id="doctor",
         ),
         pytest.param(
+            "greenline tune shop:app --load /",
+            "greenline.tune needs aiohttp: pip install 'greenline[tune]'",
+            id="tune",
+        ),
+        pytest.param(
             "DATABASE_URL=postgresql://h/d greenline budget",
             "DATABASE_URL: greenline.postgres needs psycopg2: pip install 'greenline[postgres]', "
             "or psycopg2-binary",
@@ -400,13 +407,13 @@ def test_the_wheel_describes_itself(wheel: Path) -> None:
         names = archive.namelist()
         (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
         said = message_from_bytes(archive.read(metadata))
-    assert "greenline/py.typed" in names
+    assert {"greenline/py.typed", "greenline/tune/report.html"} <= set(names)
     if copying.compiled_rows is not None:  # there is a C compiler
         assert "greenline/postgres/_copying.abi3.so" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"greenline"}
     extras = set(said.get_all("Provides-Extra", []))
     assert extras == {
-        "deploy", "doctor", "flask", "log", "mongo", "ops", "otel", "postgres", "all",
+        "deploy", "doctor", "flask", "log", "mongo", "ops", "otel", "postgres", "tune", "all",
     }  # fmt: skip
     named = ",".join(sorted(extras - {"all"}))
     required = said.get_all("Requires-Dist", [])

@@ -15,7 +15,8 @@ import pytest
 from bench.compatibility_servers import mariadb
 from embedded.redis import Redis
 from greenline.doctor import trial
-from greenline.doctor.trial import Request, TrialError
+from greenline.doctor.serving import TrialError
+from greenline.doctor.trial import Request
 from tests.helpers.support import BIN, CHECKOUT, environ, free_port, wait_until
 
 SHOP = """\

@@ -3,7 +3,7 @@
 import pytest
 
 from config import load
-from greenline.budget.cpu import default_workers
+from greenline.budget.cgroup import default_workers
 from greenline.errors import ConfigError
 
 URLS = {"DATABASE_URL": "postgresql://h/d", "MONGODB_URI": "mongodb://h"}

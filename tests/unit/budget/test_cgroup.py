@@ -1,4 +1,4 @@
-"""The CPU limit, read from trees of files as both versions of cgroups show them."""
+"""The limits, read from trees of files as both versions of cgroups show them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 from config import load
 from greenline import settings
-from greenline.budget import cpu
-from greenline.budget.cpu import cpu_limit, default_workers
+from greenline.budget import cgroup
+from greenline.budget.cgroup import cpu_limit, default_workers, memory_limit
 
 URLS = {"DATABASE_URL": "postgresql://h/d", "MONGODB_URI": "mongodb://h"}
 
@@ -63,9 +63,27 @@ def test_the_limit(tmp_path: Path, groups: str, files: dict[str, str], limit: fl
     assert cpu_limit(tree(tmp_path, groups, files)) == limit
 
 
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/", {"memory.max": "1073741824"}, 2**30),
+        ("0::/", {"memory.max": "max"}, None),
+        ("0::/a/b", {"a/memory.max": "2000000", "a/b/memory.max": "max"}, 2_000_000),
+        ("2:memory:/a\n1:cpu:/b", {"memory/a/memory.limit_in_bytes": "3000000"}, 3_000_000),
+        ("2:memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+    ids=["v2", "v2 without a limit", "v2, of the one above", "v1", "v1 without a limit"],
+)
+def test_the_limit_of_the_memory(
+    tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
+) -> None:
+    """As with the CPU's; v1 writes a number where there is no limit."""
+    assert memory_limit(tree(tmp_path, groups, files)) == limit
+
+
 def test_without_proc_there_is_no_limit(tmp_path: Path) -> None:
     """As on macOS."""
-    assert cpu_limit(tmp_path) is None
+    assert (cpu_limit(tmp_path), memory_limit(tmp_path)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +99,7 @@ def test_the_service_and_its_budget_have_the_same_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither counts with 2 where there are more, and WEB_CONCURRENCY wins in both."""
-    monkeypatch.setattr(cpu, "_read", _reader(tree(tmp_path, "0::/", {"cpu.max": "5 1"})))
+    monkeypatch.setattr(cgroup, "_read", _reader(tree(tmp_path, "0::/", {"cpu.max": "5 1"})))
     monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
     assert (load(URLS).workers, settings.sizing().workers) == (5, 5)
     monkeypatch.setenv("WEB_CONCURRENCY", "3")

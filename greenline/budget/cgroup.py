@@ -1,5 +1,5 @@
 """
-Derive the number of workers from the CPU limit of the process's cgroup.
+Read the limits of the process's cgroup, and derive the number of workers from that of the CPU.
 
 The number of cores is not used: a container with a CPU limit sees all cores of its host.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 WORKERS_WITHOUT_LIMIT = 2
 FILESYSTEM_ROOT = Path("/")
+NO_MEMORY_LIMIT = 2**60
 
 
 def default_workers(root: Path = FILESYSTEM_ROOT) -> int:
@@ -20,24 +21,40 @@ def default_workers(root: Path = FILESYSTEM_ROOT) -> int:
 def cpu_limit(root: Path = FILESYSTEM_ROOT) -> float | None:
     """Return the limit in CPUs, None if there is none; *root* is the folder of proc and sys."""
     # Each cgroup is limited by those above it as well.
-    return min(_limits(root), default=None)
+    return min(_cpu_limits(root), default=None)
 
 
-def _limits(root: Path) -> Iterator[float]:
+def memory_limit(root: Path = FILESYSTEM_ROOT) -> int | None:
+    """Return the limit in bytes, None if there is none; *root* is the folder of proc and sys."""
+    texts = (
+        _read(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        for version, folder in _folders(root, "memory")
+    )
+    # Without a limit v2 says "max", and v1 the largest number of pages.
+    limits = (int(text) for text in texts if text.strip().isdecimal())
+    return min((limit for limit in limits if limit < NO_MEMORY_LIMIT), default=None)
+
+
+def _cpu_limits(root: Path) -> Iterator[float]:
+    for version, folder in _folders(root, "cpu"):
+        if version == 2:
+            yield from _limit(_read(folder / "cpu.max"))
+        else:
+            quota, period = (_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+            yield from _limit(f"{quota} {period}")
+
+
+def _folders(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
+    """Yield the version of cgroups and the folder of each cgroup that limits this process."""
     groups = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers:  # cgroup v2
+        if not controllers:
             # Where both versions are in use, v2 may be mounted in a folder of its own.
             for mounted in (groups, groups / "unified"):
-                for folder in _upwards(mounted, path):
-                    yield from _limit(_read(folder / "cpu.max"))
-        elif "cpu" in controllers.split(","):
-            for folder in _upwards(groups / "cpu", path):
-                quota, period = (
-                    _read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
-                )
-                yield from _limit(f"{quota} {period}")
+                yield from ((2, folder) for folder in _upwards(mounted, path))
+        elif controller in controllers.split(","):
+            yield from ((1, folder) for folder in _upwards(groups / controller, path))
 
 
 def _upwards(mounted: Path, path: str) -> Iterator[Path]:

@@ -1,0 +1,115 @@
+"""Ask for each URL of a load once, before any is offered at a rate."""
+
+import http.client
+from collections import Counter
+from collections.abc import Mapping
+from time import monotonic
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from greenline.errors import ConfigError
+from greenline.tune.load import Load, Request
+
+MAX_ASKED = 200  # the most frequent ones
+TIMEOUT_S = 10.0
+LOGIN = {http.client.UNAUTHORIZED, http.client.FORBIDDEN}
+
+
+class Checked(NamedTuple):
+    """
+    A load that the server can answer.
+
+    :param load: the requests that were answered with 2xx.
+    :param fastest: the one that was answered first.
+    :param fastest_s: of the answers, float seconds.
+    :param mean_s: of the answers, float seconds.
+    :param warnings: sentences.
+    """
+
+    load: Load
+    fastest: Request
+    fastest_s: float
+    mean_s: float
+    warnings: list[str]
+
+
+def check(url: str, load: Load, headers: Mapping[str, str]) -> Checked:
+    """
+    Return *load* without the URLs that the server does not answer with 2xx.
+
+    :param url: of the server, str.
+    :param load: what is offered.
+    :param headers: of each request.
+    :raises ConfigError: most are not answered so; the text says what to do.
+    """
+    # Bodies are data: the same URL with another one is another request.
+    counts = Counter(msgspec.json.encode(each) for each in load.requests)
+    texts = [text for text, _ in counts.most_common(MAX_ASKED)]
+    connection = _connection(url)
+    took_s: dict[bytes, float] = {}
+    failed: list[tuple[Request, int, str]] = []
+    try:
+        # The first answer may include a connect to a database, so it is asked for twice.
+        for text in [texts[0], *texts]:
+            request = msgspec.json.decode(text, type=Request)
+            begun_s = monotonic()
+            connection.request(
+                request.method,
+                request.target,
+                body=request.body or None,
+                headers={**headers, **request.headers},
+            )
+            response = connection.getresponse()
+            response.read()
+            if 200 <= response.status < 300:
+                took_s[text] = monotonic() - begun_s
+            elif text in texts and (request, response.status) not in [each[:2] for each in failed]:
+                failed.append((request, response.status, response.headers.get("Location", "")))
+    except (OSError, http.client.HTTPException) as error:
+        raise ConfigError(f"{url}: {error or type(error).__name__}") from error
+    finally:
+        connection.close()
+    if len(failed) * 2 > len(texts):
+        raise ConfigError(_advice(failed, len(texts)))
+    left = [each for each in load.requests if msgspec.json.encode(each) in took_s]
+    warnings = []
+    if failed:
+        (request, status, _), more = failed[0], len(failed) - 1
+        others = f" and {more} more" if more else ""
+        warnings.append(
+            f"{request.method} {request.target}{others} is not offered: the answer is {status}"
+        )
+    fastest = min(took_s, key=lambda text: took_s[text])
+    return Checked(
+        Load(left, load.words),
+        msgspec.json.decode(fastest, type=Request),
+        took_s[fastest],
+        sum(took_s.values()) / len(took_s),
+        warnings,
+    )
+
+
+def _connection(url: str) -> http.client.HTTPConnection:
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    return kind(parts.netloc, timeout=TIMEOUT_S)
+
+
+def _advice(failed: list[tuple[Request, int, str]], asked: int) -> str:
+    request, status, location = failed[0]
+    what = f"{request.method} {request.target} is answered with {status}"
+    statuses = {status for _, status, _ in failed}
+    if location:
+        return (
+            f"{what}, a redirect to {location}: offer what answers by itself, or a session, as in "
+            "--header 'Cookie: ...'"
+        )
+    if statuses & LOGIN:
+        return f"{what}: it needs a login, as in --header 'Authorization: ...' or --header-file"
+    if statuses == {http.client.NOT_FOUND} and asked > 1:
+        return f"{what}, and so are {len(failed)} of {asked} URLs: the log is of another service"
+    if min(statuses) >= http.client.INTERNAL_SERVER_ERROR:
+        return f"{what}: the application fails without any load; its log says why"
+    return what
