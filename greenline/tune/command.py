@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from greenline import settings
 from greenline.errors import ConfigError
 from greenline.lazy import needs_extra
 
@@ -106,6 +107,7 @@ def tune(
             raise click.UsageError("--load is missing: a path, a URL, a HAR file or an access log")
         offered = click.prompt("What to offer (a path, a HAR file or an access log)", default="/")
     try:
+        settings.sizing()  # gunicorn's import fails with a traceback if WEB_CONCURRENCY is wrong
         from greenline.tune.tuner import Asked, Tuner
 
         mix = load.read(offered, unsafe=unsafe_methods)
@@ -118,10 +120,7 @@ def tune(
 
     click.echo(f"This takes {total_s:.0f} s at most: {mix.words}.", err=True)
     with screen.progress(total_s) as say:
-        try:
-            tuner = Tuner(asked, say)
-        except ConfigError as error:  # a variable is wrong
-            raise click.ClickException(str(error)) from error
+        tuner = Tuner(asked, say)
         status = _run(tuner)
     result = tuner.result()
     if result.sweeps:

@@ -229,6 +229,21 @@ def test_wrong_use_is_explained(arguments: Sequence[str], reason: str) -> None:
     assert (done.exit_code, reason in done.stderr) == (2, True), done.stderr
 
 
+def test_what_cannot_be_read_or_written_is_one_line(plain: Path) -> None:
+    """Before anything is measured."""
+    done = tune("plain:app", "--load", "/", "--json", "missing/result.json")
+    assert (done.exit_code, "there is no folder missing" in done.stderr) == (2, True)
+    (plain / "old.json").write_text("{}")
+    done = tune("--compare", "old.json", "old.json", "--report", "report.html")
+    assert done.exit_code == 1
+    assert "old.json: not a result of greenline tune" in done.stderr
+    done = CliRunner(env={"WEB_CONCURRENCY": "many"}).invoke(
+        main, ["tune", "plain:app", "--load", "/"]
+    )
+    assert done.exit_code == 1
+    assert "WEB_CONCURRENCY" in done.stderr
+
+
 def test_ctrl_c_gives_what_is_known_so_far(plain: Path) -> None:
     """The rates that were measured, in the file too; and the server that was started is gone."""
     with subprocess.Popen(

@@ -4,6 +4,7 @@ import math
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from greenline.budget.plan import Deployment, PostgresFacts, postgres_plan
 from greenline.errors import ConfigError
@@ -203,3 +204,13 @@ def test_the_time_in_postgres_is_that_with_the_recommended_pool() -> None:
     app = capacity.application(msgspec.structs.replace(result, sweeps=slower))
     assert app.postgres_s == 0.002
     assert app.response_s == pytest.approx(0.012)
+
+
+def test_without_a_look_at_the_workers_nothing_is_computed() -> None:
+    """A result of --url on another host knows neither their memory nor their processor time."""
+    unseen = [
+        replace(sweep, steps=[replace(step, shares=None, memory_mib=0.0) for step in sweep.steps])
+        for sweep in tuned.result().sweeps
+    ]
+    with pytest.raises(ConfigError, match="the workers were not seen"):
+        capacity.application(replace(tuned.result(), sweeps=unseen))
