@@ -407,9 +407,9 @@ class Budget:
     def _has_permits(self) -> bool:
         """Return whether there are permits for a further client and a connection."""
         self._forget_closed()
-        needed = MONITORS * (len(self._clients) + 1) + 1
+        needed = _needed(len(self._clients) + 1)
         self._permits.use_published()
-        if needed <= self._max_permits and self._permits.take(max(needed, MIN_PERMITS)):
+        if needed <= self._max_permits and self._permits.take(needed):
             return True
         if not any(client.is_retired for client in self._clients):
             self._retire(1, 0.0)
@@ -425,23 +425,24 @@ class Budget:
 
     def _give(self) -> None:
         """Give permits to another process that waits for them and holds fewer."""
+        spare = self._spare()
+        if not spare or not self._permits.should_give():
+            return
         # The first ones are of no use unless there are enough to connect. Of further ones a single
         # one is given at a time, so that two processes which both wait come to rest.
         is_first = self._permits.fewest_waiting() < MIN_PERMITS
-        self._leaving = min(MIN_PERMITS if is_first else 1, self._spare())
-        if self._leaving and self._permits.should_give():
-            self._resize()
-            # Their connections are closed first, and those in use are waited for. Meanwhile this
-            # process may have got another client.
-            if self._is_within(monotonic() + GIVE_S):
-                self._permits.keep(self._permits.held - min(self._leaving, self._spare()))
+        self._leaving = min(MIN_PERMITS if is_first else 1, spare)
+        self._resize()
+        # Their connections are closed first, and those in use are waited for. Meanwhile this
+        # process may have got another client.
+        if self._is_within(monotonic() + GIVE_S):
+            self._permits.keep(self._permits.held - min(self._leaving, self._spare()))
         self._leaving = 0
         self._resize()
 
     def _spare(self) -> int:
         """Return how many permits this process can do without."""
-        needed = max(MONITORS * len(self._clients) + 1, MIN_PERMITS)
-        return max(self._permits.held - needed, 0)
+        return max(self._permits.held - _needed(len(self._clients)), 0)
 
     def _grow(self) -> None:
         """Take the permits that are free, up to this process's share."""
@@ -482,3 +483,8 @@ class Budget:
 
     def _forget_closed(self) -> None:
         self._clients = [client for client in self._clients if not client.is_gone]
+
+
+def _needed(clients: int) -> int:
+    """Return the permits for the monitors of that many clients and a connection."""
+    return max(MONITORS * clients + 1, MIN_PERMITS)
