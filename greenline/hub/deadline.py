@@ -260,7 +260,7 @@ def spending(what: str) -> _Spending:
     """
     Count the time of a block.
 
-    :param what: its name, str: queued, connecting, postgres, mongodb or writing.
+    :param what: its name, str: pool, connecting, postgres, mongodb or writing.
     """
     return _kind(what)
 
@@ -269,14 +269,14 @@ def report_waits(report: Callable[[str, float], None]) -> None:
     """
     Report each wait for a connection from now on, when it has ended.
 
-    :param report: is called with ``queued`` or ``connecting``, and the seconds.
+    :param report: is called with ``pool`` or ``connecting``, and the seconds.
     """
     global _kind
 
     class Reported(_Spending):
         def __exit__(self, *_: object) -> None:
             super().__exit__()
-            if self._what in ("queued", "connecting"):
+            if self._what in ("pool", "connecting"):
                 report(self._what, monotonic() - self._started)
 
     _kind = Reported

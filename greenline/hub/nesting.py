@@ -291,7 +291,7 @@ class NestedCheckouts:
         line.append(waiting)
         try:
             on_wait()
-            with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
+            with LockWait(), deadline.spending("pool"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
                 deadline.wait_in(waiting.waiter.get)
         except BaseException:
             # It may have been admitted in the same moment: the connection goes to the next one.

@@ -64,7 +64,7 @@ WAITS = {
 # The names that deadline.spending() has.
 SPENDING = {
     "turn": "its turn",
-    "queued": "a connection",
+    "pool": "a connection",
     "connecting": "a connect to Postgres",
     "postgres": "Postgres",
     "mongodb": "MongoDB",

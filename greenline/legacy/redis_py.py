@@ -58,7 +58,7 @@ def wrap(pool_class: Any, none_left: type[Exception]) -> None:
         waiter = Event()
         waiters.append(waiter)
         try:
-            with deadline.spending("queued"), LockWait():
+            with deadline.spending("pool"), LockWait():
                 return get_when_first(waiters, waiter, self, args, options)
         finally:
             # The next one may proceed; if this one failed, its wake-up must not be lost.

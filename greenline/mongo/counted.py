@@ -115,7 +115,7 @@ class ConnectionLimit:
         waiter: Waiter[None] = Waiter()
         self._line.append(waiter)
         try:
-            with LockWait(), deadline.spending("queued"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
+            with LockWait(), deadline.spending("pool"), gevent.Timeout(timeout_s, False):  # type: ignore[arg-type]
                 waiter.get()
         except BaseException:
             if waiter in self._line:

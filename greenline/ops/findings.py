@@ -156,9 +156,9 @@ def _waits_in(worker: WorkerState, name: str) -> int:
 
 
 def _most(state: State) -> str:
-    """Name the route that takes the most time of all, and the largest part of that but a queue."""
+    """Name the route that takes the most time, and the largest part of that but the queues."""
     route = max(state.routes, key=lambda each: each.rate * sum(each.parts_s.values()), default=None)
-    parts_s = {} if route is None else {**route.parts_s, "queued": 0.0}
+    parts_s = {} if route is None else {**route.parts_s, "queued": 0.0, "pool": 0.0}
     if route is None or not any(parts_s.values()) or route.route == "-":
         return ""
     part = max(parts_s, key=lambda name: parts_s[name])

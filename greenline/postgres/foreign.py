@@ -438,7 +438,7 @@ class _SlotQueue:
         self._give()
         _count(1)
         try:
-            with deadline.spending("queued"), LockWait():
+            with deadline.spending("pool"), LockWait():
                 conn = self._connect(waiter, attempt, until_s, refused)
                 waiter.may_try = False  # the slot is used
                 return conn

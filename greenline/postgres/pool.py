@@ -458,7 +458,7 @@ class ConnectionPool:
 
     def _served(self, waiter: Waiter, *, is_connecting: bool) -> Connection:
         started = monotonic()
-        spending = deadline.spending("connecting" if is_connecting else "queued")
+        spending = deadline.spending("connecting" if is_connecting else "pool")
         with spending, self.statistics.queued():
             conn = self._queue.wait(waiter, self._timeout_s)
         if conn is not None:

@@ -165,7 +165,7 @@ class InTurn:
                 self._owner = me  # first: another thread may run in the call below
                 self._waiters.remove(entry)
                 return
-            with deadline.spending("queued"), LockWait():
+            with deadline.spending("pool"), LockWait():
                 deadline.wait_in(waiter.get)
         except BaseException:
             if self._owner is me:  # it was handed over at the same time

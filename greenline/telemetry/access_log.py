@@ -2,9 +2,9 @@
 The access log: format one line of JSON for each response.
 
 The application may set ``greenline.request_id`` and ``greenline.spent`` in the environ: seconds by
-name (queued, postgres, mongodb), as ``deadline`` counts them. ``proxy_ms`` is the time from the
-proxy to here, null if the proxy sent none; no other field includes it. Lines of ``json_lines`` have
-the fields from ``time`` to ``worker`` and ``trace_id`` as well, with the same meaning.
+name (queued, pool, postgres, mongodb), as ``deadline`` counts them. ``proxy_ms`` is the time from
+the proxy to here, null if the proxy sent none; no other field includes it. Lines of ``json_lines``
+have the fields from ``time`` to ``worker`` and ``trace_id`` as well, with the same meaning.
 """
 
 import logging
@@ -48,7 +48,8 @@ class Entry(msgspec.Struct, gc=False):
     :param bytes: of the response's body, int.
     :param proxy_ms: milliseconds from the proxy to the worker, float; None without a proxy's
         header.
-    :param queued_ms: milliseconds spent in queues, float.
+    :param queued_ms: milliseconds until the request was admitted, float.
+    :param pool_ms: milliseconds spent waiting for a connection of a pool, float.
     :param postgres_ms: milliseconds spent in Postgres, float.
     :param mongodb_ms: milliseconds spent in MongoDB, float.
     :param total_ms: milliseconds that the request took, float.
@@ -69,6 +70,7 @@ class Entry(msgspec.Struct, gc=False):
     bytes: int
     proxy_ms: float | None
     queued_ms: float
+    pool_ms: float
     postgres_ms: float
     mongodb_ms: float
     total_ms: float
@@ -124,6 +126,7 @@ class AccessLog:
             size_bytes,
             get(PROXY_MS),
             int(spent_s.get("queued", 0) * 10_000 + 0.5) / 10,
+            int(spent_s.get("pool", 0) * 10_000 + 0.5) / 10,
             int(spent_s.get("postgres", 0) * 10_000 + 0.5) / 10,
             int(spent_s.get("mongodb", 0) * 10_000 + 0.5) / 10,
             int(total_s * 10_000 + 0.5) / 10,

@@ -136,7 +136,7 @@ def note_wait(what: str, seconds: float) -> None:
     """
     Record a wait for a connection that has just ended.
 
-    :param what: ``queued``, for one that others use, or ``connecting``, for one that is made.
+    :param what: ``pool``, for one that others use, or ``connecting``, for one that is made.
     :param seconds: how long it took, float.
     """
     if trace.get_current_span().is_recording():

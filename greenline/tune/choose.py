@@ -43,14 +43,14 @@ def smallest(steps: Sequence[Step]) -> Step:
     )
 
 
-def noise_note(chosen: Step, top: Step) -> str:
+def noise_note(chosen: Step, top: Step, taken: str = "the smaller number") -> str:
     """Return a sentence where the noise is larger than the difference; empty: it is not."""
     difference = top.good_rate - chosen.good_rate
     if chosen is top or difference <= (1 - ENOUGH) * top.good_rate:
         return ""
     return (
         f" The rounds vary by {noise(chosen, top):.0f}/s, which is more than the difference, so "
-        "the smaller number is taken."
+        f"{taken} is taken."
     )
 
 
@@ -89,7 +89,8 @@ def binding(step: Step, cores: int) -> str:
     if step.shares is None:
         return "What binds is not known: the workers are not seen."
     texts = {
-        "queued_s": "waiting for its turn or a connection of the pool",
+        "queued_s": "waiting for its turn",
+        "pool_s": "waiting for a connection of the pool",
         "connecting_s": "connecting to Postgres",
         "postgres_s": "Postgres",
         "mongodb_s": "MongoDB",
@@ -180,7 +181,8 @@ def limit(
         measured=f"At the knee a worker has {little:.1f} requests in progress (Little's law), and "
         f"{found}. Offered {chosen.offered_rate:.0f}/s, "
         f"{'auto' if is_auto else f'{chosen.setting:.0f}'} keeps {chosen.good_rate:.0f}/s good"
-        f"{_beside(chosen, top)}.",
+        f"{_beside(chosen, top)}."
+        f"{noise_note(chosen, top, 'auto' if is_auto else 'the smaller number')}",
         binds=f"Beyond it a request waits {max_wait_s:g} s at most and is a 503 then: its answer "
         "would be too late.",
         next="The number follows the database and the release by itself."

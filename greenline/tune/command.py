@@ -88,11 +88,13 @@ def tune(
             import rich  # noqa: F401
     except ModuleNotFoundError as error:
         raise click.UsageError(str(error)) from error
-    from greenline.tune import load, results
+    from greenline.tune import configuration, load, results
 
     for file in filter(None, (json_file, report, settings_file)):
         if not file.parent.is_dir():
             raise click.UsageError(f"{file}: there is no folder {file.parent}")
+    if settings_file is not None and not configuration.may_write(settings_file):
+        raise click.UsageError(f"--write {settings_file}: it is there, and not of greenline tune")
     if compare is not None:
         try:
             _compare(results.read(compare[0]), results.read(compare[1]), report)

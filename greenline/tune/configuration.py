@@ -1,12 +1,17 @@
 """Write what is recommended as settings to copy: a gunicorn.conf.py, with nginx's lines in it."""
 
 from collections.abc import Iterator, Sequence
+from math import ceil
+from pathlib import Path
 
+from greenline import settings
+from greenline.deploy.edits import KEEPALIVE_S, REST_S
 from greenline.tune.results import Recommendation, Result, SettingName
 from greenline.tune.server import WORKER
 
-KEEPALIVE_S = 5  # of gunicorn: more than nginx keeps an idle connection
-PROXY_KEEPALIVE_S = 4
+FIRST = "# greenline tune "  # of a file that is written here
+PROXY_KEEPALIVE_S = 4  # nginx has to close an idle connection before gunicorn does
+PROXY_CONNECT_S = 2
 
 
 def environment(result: Result) -> dict[str, str]:
@@ -21,17 +26,33 @@ def gunicorn(result: Result) -> str:
     return "\n".join(_lines(result)) + "\n"
 
 
-def nginx(result: Result) -> list[str]:
-    """Return the lines of an ``upstream`` block; none if nothing is recommended for it."""
+def may_write(file: Path) -> bool:
+    """Return whether *file* is not there, or was written by ``greenline tune``."""
+    return not file.exists() or file.read_bytes().startswith(FIRST.encode())
+
+
+def nginx(result: Result) -> dict[str, list[str]]:
+    """Return the lines of each block of nginx.conf, by its name; none if none is recommended."""
     kept = result.recommended("keepalive")
     if kept is None:
-        return []
-    return [f"keepalive {kept.value:.0f};", f"keepalive_timeout {PROXY_KEEPALIVE_S}s;"]
+        return {}
+    request_s = settings.REQUEST_TIMEOUT.read()
+    return {
+        "upstream": [f"keepalive {kept.value:.0f};", f"keepalive_timeout {PROXY_KEEPALIVE_S}s;"],
+        "location": [
+            # Without these two no connection is kept.
+            "proxy_http_version 1.1;",
+            'proxy_set_header Connection "";',
+            f"proxy_connect_timeout {PROXY_CONNECT_S}s;",
+            # A request that has a deadline is answered by the application, not by nginx.
+            *([f"proxy_read_timeout {ceil(request_s) + REST_S}s;"] if request_s else []),
+        ],
+    }
 
 
 def _lines(result: Result) -> Iterator[str]:
     objective = result.objective
-    yield f"# greenline tune {result.target}, {result.at}: {result.offered}."
+    yield f"{FIRST}{result.target}, {result.at}: {result.offered}."
     yield (
         f"# The objective: p99 {objective.p99_s * 1e3:g} ms, {objective.errors:.2%} errors; on "
         f"{result.machine.cores} processors."
@@ -41,6 +62,9 @@ def _lines(result: Result) -> Iterator[str]:
     yield from _setting(result, "worker_connections", "worker_connections")
     yield f"keepalive = {KEEPALIVE_S}  # seconds, more than nginx's keepalive_timeout"
     yield "timeout = 30  # of a worker's heartbeat, not of a request"
+    if request_s := settings.REQUEST_TIMEOUT.read():
+        seconds = ceil(settings.DRAIN_DELAY.read() + request_s) + REST_S
+        yield f"graceful_timeout = {seconds}  # DRAIN_DELAY + REQUEST_TIMEOUT, and a rest"
     yield 'worker_tmp_dir = "/dev/shm"'
     if variables := environment(result):
         for one in result.recommendations:
@@ -49,9 +73,9 @@ def _lines(result: Result) -> Iterator[str]:
         yield "raw_env = ["
         yield from (f'    "{name}={value}",' for name, value in variables.items())
         yield "]"
-    if lines := nginx(result):
-        yield from _comments(result, ["keepalive"])
-        yield "# In the upstream block of nginx:"
+    yield from _comments(result, ["keepalive"])
+    for block, lines in nginx(result).items():
+        yield f"# In the {block} block of nginx:"
         yield from (f"#     {line}" for line in lines)
     if postgres := result.recommended("max_connections"):
         yield from _comment(postgres)

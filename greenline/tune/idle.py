@@ -4,7 +4,7 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
-from time import sleep
+from time import monotonic, sleep
 
 from greenline.tune.load import Request
 from greenline.tune.machine import MIB
@@ -34,7 +34,11 @@ def descriptors(number: int) -> Iterator[None]:
 
 
 def steps(
-    running: Server, counts: Sequence[int], request: Request, headers: Mapping[str, str]
+    running: Server,
+    counts: Sequence[int],
+    request: Request,
+    headers: Mapping[str, str],
+    max_rate: float,
 ) -> Iterator[Step]:
     """
     Yield the memory of the one worker of *running* with each number of idle connections.
@@ -43,6 +47,7 @@ def steps(
     :param counts: in ascending order, int.
     :param request: is answered on each connection before it idles.
     :param headers: of each request.
+    :param max_rate: new connections a second, each with its request, float.
     :raises OSError: the worker does not answer.
     """
     workers = running.workers
@@ -53,6 +58,7 @@ def steps(
         for count in counts:
             # One request at least: what the first one imports is no socket's memory.
             while opened < max(count, 1):
+                until_s = monotonic() + 1 / max_rate
                 connection = HTTPConnection(host, timeout=TIMEOUT_S)
                 stack.callback(connection.close)
                 connection.request(
@@ -63,6 +69,7 @@ def steps(
                 )
                 connection.getresponse().read()
                 opened += 1
+                sleep(max(until_s - monotonic(), 0.0))
             sleep(SETTLE_S)
             processes = [*workers.look().processes.values()]
             if len(processes) != 1:  # max_requests of gunicorn, perhaps

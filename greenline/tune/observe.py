@@ -23,6 +23,7 @@ CONNECT_S = 3
 # The parts that a request's time has in the counts, by the name that a result has for it.
 PARTS = {
     "queued": "queued_s",
+    "pool": "pool_s",
     "connecting": "connecting_s",
     "postgres": "postgres_s",
     "mongodb": "mongodb_s",

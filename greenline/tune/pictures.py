@@ -27,6 +27,7 @@ RECOMMENDED: Mapping[SweepName, SettingName] = {
 # In the order of a request, with a colour each.
 PARTS = {
     "queued_s": ("queued", RED),
+    "pool_s": ("waits for the pool", "#c2a83e"),
     "connecting_s": ("connects", ORANGE),
     "postgres_s": ("Postgres", BLUE),
     "mongodb_s": ("MongoDB", "#6aa84f"),

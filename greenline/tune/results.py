@@ -39,7 +39,8 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
     Where the time of a request goes: mean seconds of each, float.
 
-    :param queued_s: waiting for admission, and for a connection of a pool.
+    :param queued_s: waiting for admission.
+    :param pool_s: waiting for a connection of a pool.
     :param connecting_s: connecting to a database.
     :param postgres_s: waiting for Postgres.
     :param mongodb_s: waiting for MongoDB.
@@ -49,6 +50,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     queued_s: float
+    pool_s: float
     connecting_s: float
     postgres_s: float
     mongodb_s: float

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from greenline.tune.configuration import KEEPALIVE_S, environment, nginx
+from greenline.deploy.edits import KEEPALIVE_S
+from greenline.tune.configuration import environment, nginx
 from greenline.tune.results import Result, Step, Sweep
 from greenline.tune.tuner import Say
 
@@ -91,8 +92,8 @@ def show(result: Result) -> None:
             console.print("gunicorn.conf.py:")
             console.print(f"  worker_connections = {connections.value:.0f}")
             console.print(f"  keepalive = {KEEPALIVE_S}")
-        if lines := nginx(result):
-            console.print("nginx, in the upstream block:")
+        for block, lines in nginx(result).items():
+            console.print(f"nginx, in the {block} block:")
             console.print("\n".join(f"  {line}" for line in lines), markup=False)
         if (postgres := result.recommended("max_connections")) is not None:
             console.print("postgresql.conf:")

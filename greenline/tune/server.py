@@ -42,7 +42,7 @@ class Configuration(NamedTuple):
     The settings of a server.
 
     :param workers: int.
-    :param pool: connections of a worker's pool, int; None: as the environment has it.
+    :param pool: connections of a worker's pool, int; None: as the environment has it; 0: not set.
     :param limit: requests in progress of a worker, int; None: the worker finds the number.
     :param max_wait_s: seconds that a request waits for its turn, float; None: any time.
     :param worker_connections: of a worker, int.
@@ -61,7 +61,11 @@ class Configuration(NamedTuple):
             settings.WORKERS.name: str(self.workers),
             settings.MAX_IN_PROGRESS.name: "auto" if self.limit is None else str(self.limit),
             settings.MAX_WAIT.name: "" if self.max_wait_s is None else f"{self.max_wait_s:g}",
-            **({} if self.pool is None else {settings.POSTGRES_POOL_SIZE.name: str(self.pool)}),
+            **(
+                {}
+                if self.pool is None
+                else {settings.POSTGRES_POOL_SIZE.name: str(self.pool or "")}
+            ),
         }
 
 

@@ -32,7 +32,7 @@ from greenline.tune.check import check
 from greenline.tune.load import Load
 from greenline.tune.machine import cores, cores_of_workers, machine
 from greenline.tune.measure import Meter, Round
-from greenline.tune.observe import CONNECT_S
+from greenline.tune.observe import CONNECT_S, Workers
 from greenline.tune.results import (
     Fit,
     Objective,
@@ -61,6 +61,7 @@ MIN_LIMIT = 4
 ENOUGH_POOL = 16  # larger ones are tried if more requests are in progress at once
 LIMITS = (2, 4)  # times the requests in progress at the knee
 IDLE = (0, 250, 500, 1000)
+MAX_LATE_S = 1.0  # of a worker's counts
 MAX_REST_S, REST_S = 10.0, 0.1  # between two rounds; the workers write their values so often
 MAX_WAIT = 0.5  # of the objective
 # Of the objective, for the wait and for the answer of a request, while settings are compared: half
@@ -159,11 +160,12 @@ class Tuner:
 
     def _run(self) -> None:
         with self._baseline() as base:
-            first = self._check(base)
+            base, first = self._check(base)
             if self._asked.url is not None:
                 self.warnings.append(
                     "Only the rate is measured of a server that runs already: pools, workers and "
-                    "limits need starts with other settings."
+                    "limits need starts with other settings. Its nginx is taken to have as many "
+                    f"processes as this machine has processors, {len(cores())}."
                 )
                 self._from_knee(self._rate(base, first, "rate alone"), None)
                 return
@@ -229,16 +231,15 @@ class Tuner:
         if self._asked.url is not None:
             found = server.running(self._asked.url, is_owned=self._asked.is_owned)
             self._time.start_s = 0.0
-            if found.workers is not None and (count := len(found.workers.running())):
-                self._now = self._now._replace(workers=count)
             yield found
         else:
             with self._started(self._now) as found:
                 yield found
 
-    def _check(self, base: Server) -> float:
-        """Ask for each URL once; return the first rate to try."""
+    def _check(self, base: Server) -> tuple[Server, float]:
+        """Ask for each URL once; return the server, and the first rate to try."""
         self._say("asking for each URL once")
+        answered = base.workers.look().requests if base.workers is not None else 0
         checked = check(base.url, self._asked.load, self._asked.headers)
         self.warnings += checked.warnings
         limit_s = self._objective.p99_s
@@ -247,12 +248,17 @@ class Tuner:
                 f"a single request takes {checked.fastest_s * 1e3:.0f} ms, without any load: the "
                 f"objective of {limit_s * 1e3:.0f} ms cannot be met"
             )
+        if self._asked.url is not None and base.workers is not None:
+            if _has_answered(base.workers, answered):
+                self._now = self._now._replace(workers=len(base.workers.running()))
+            else:  # another one answers there
+                base = base._replace(workers=None)
         self._meter = self._closing.enter_context(
             Meter(checked.load, self._asked.headers, self._objective)
         )
         self._fastest, self._fastest_s = checked.fastest, checked.fastest_s
         first = FIRST_SHARE * self._now.workers / checked.mean_s
-        return min(max(first, 1.0), MAX_FIRST_RATE)
+        return base, min(max(first, 1.0), MAX_FIRST_RATE)
 
     def _rate(self, base: Server, first: float, part: str) -> Step:
         """
@@ -502,7 +508,7 @@ class Tuner:
 
     def _idle(self) -> float | None:
         """Measure what idle sockets cost a worker in memory, in KiB each."""
-        asked_s = IDLE[-1] * self._fastest_s
+        asked_s = IDLE[-1] * max(self._fastest_s, 1 / self._asked.max_rate)
         if self._time.left_s < 2 * self._time.start_s + len(IDLE) + asked_s:
             self._miss("There was no time to measure what idle sockets cost")
             return None
@@ -513,7 +519,11 @@ class Tuner:
                 idle.descriptors(IDLE[-1] + 100),
                 self._started(one, "--keep-alive", "75") as running,
             ):
-                steps = [*idle.steps(running, IDLE, self._fastest, self._asked.headers)]
+                steps = [
+                    *idle.steps(
+                        running, IDLE, self._fastest, self._asked.headers, self._asked.max_rate
+                    )
+                ]
         except (OSError, TrialError, HTTPException) as error:
             self.warnings.append(f"What idle sockets cost was not measured: {error}.")
             return None
@@ -542,7 +552,7 @@ class Tuner:
             self._miss("There was no time to prove it")
             return
         # Twice the cores and one, and no limit of requests, of time or of the pool.
-        defaults = Configuration(2 * self._cores + 1, limit=WORKER_CONNECTIONS)
+        defaults = Configuration(2 * self._cores + 1, pool=0, limit=WORKER_CONNECTIONS)
         ours: dict[float, list[Round]] = {share: [] for share in PROOF}
         theirs: list[Round] = []
         is_compared = True
@@ -645,6 +655,16 @@ class Tuner:
                 f"no time for {what}: {max(self._time.left_s, 0):.0f} s of "
                 f"{self._asked.total_s:.0f} s are left"
             )
+
+
+def _has_answered(workers: Workers, before: int) -> bool:
+    """Return whether *workers* have counted a request more than *before*, or do so in a second."""
+    until_s = monotonic() + MAX_LATE_S
+    while workers.look().requests <= before:
+        if monotonic() > until_s:
+            return False
+        sleep(REST_S)
+    return True
 
 
 def _pools(in_progress: float) -> list[float]:

@@ -323,9 +323,9 @@ def limits(page: Page) -> None:
     page.lines(
         "Where the time goes", "s",
         "The mean time of a request, by its parts. Normal: the database and the application. "
-        "queued: for its turn or a connection, see what is full. connecting: connections do not "
-        "last. postgres, mongodb: the statements. writing: clients that read slowly, which delay "
-        "no others. application: Python's, or another service that it asks.",
+        "queued: for its turn. pool: for a connection, see what is full. connecting: connections "
+        "do not last. postgres, mongodb: the statements. writing: clients that read slowly, which "
+        "delay no others. application: Python's, or another service that it asks.",
         {
             "{{part}}": (
                 f"sum by (part) ({rate('request_part_seconds_sum')})"

@@ -19,7 +19,14 @@ EVIL = "<img src=x onerror=document.title='mine'> $x^$"
 PICTURES = {
     "rate": (["knee", "p50", "p99", "p99.9", "offered", "objective of p99"], 6),
     "shares": (
-        ["queued", "Postgres", "application", "0.5 x: 200/s, 12 ms", "1.5 x: 600/s, 12 ms"],
+        [
+            "queued",
+            "waits for the pool",
+            "Postgres",
+            "application",
+            "0.5 x: 200/s, 12 ms",
+            "1.5 x: 600/s, 12 ms",
+        ],
         3,
     ),
     "pool": (["recommended: 4", "fitted (USL), no use for a prediction"], 5),

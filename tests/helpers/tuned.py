@@ -35,8 +35,8 @@ def step(
             p50_s=0.01, p99_s=p99_s, p999_s=p99_s and 2 * p99_s, samples=int(10 * rate)
         ),
         shares=Shares(
-            queued_s=0.0005, connecting_s=0.001, postgres_s=postgres_s, mongodb_s=0.0,
-            writing_s=0.0002, hub_s=0.0003, application_s=0.004,
+            queued_s=0.0003, pool_s=0.0002, connecting_s=0.001, postgres_s=postgres_s,
+            mongodb_s=0.0, writing_s=0.0002, hub_s=0.0003, application_s=0.004,
         ),
         cpu_of_workers=cpu,
         memory_mib=memory_mib,
@@ -108,6 +108,7 @@ def result(
             recommendation("workers", 2, "workers", WEB_CONCURRENCY="2"),
             recommendation("pool", 4, "connections", POSTGRES_POOL_SIZE="4"),
             recommendation("max_in_progress", 16, "requests", GREENLINE_MAX_IN_PROGRESS="16"),
+            recommendation("keepalive", 16, "idle connections"),
         ],
         verification=Verification(
             predicted_rate=knee,

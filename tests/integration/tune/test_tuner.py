@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from embedded.postgres import Postgres
 from greenline.cli import main
-from greenline.tune import choose, measure, results, timetable, tuner
+from greenline.tune import choose, measure, results, server, timetable, tuner
 from greenline.tune.server import Configuration, started
 from tests.helpers.pages import commands
 from tests.helpers.support import CHECKOUT, environ
@@ -129,6 +129,8 @@ def test_a_server_that_runs_is_asked_alone(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "plain.py").write_text(PLAIN)
     monkeypatch.chdir(tmp_path)
     with started("plain:app", tmp_path, Configuration(1)) as running:
+        # As on a host without other tests, whose servers are of the same kind.
+        monkeypatch.setattr(server, "_only_workers", lambda: running.workers)
         line = typed("greenline tune --url ")
         done = CliRunner().invoke(
             main,
@@ -139,11 +141,26 @@ def test_a_server_that_runs_is_asked_alone(tmp_path: Path, monkeypatch: pytest.M
     found = results.read(tmp_path / "before.json")
     results.write(found, tmp_path / "after.json")
     assert [sweep.name for sweep in found.sweeps] == ["rate"]
+    assert all(step.shares for step in found.sweeps[0].steps)
     assert found.verification is None
     assert {one.name for one in found.recommendations} == {"keepalive", "worker_connections"}
     done = CliRunner().invoke(main, typed("greenline tune --compare "))
     assert done.exit_code == 0, done.output
     assert (tmp_path / "compared.html").stat().st_size > 10_000
+
+
+@pytest.mark.usefixtures("short")
+def test_workers_that_do_not_answer_there_are_not_looked_at(
+    plain: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one gunicorn of the host may be another one than the server of --url."""
+    monkeypatch.setattr(NotFound, "do_GET", NotFound.do_POST)
+    with started("plain:app", plain, Configuration(1)) as running:
+        monkeypatch.setattr(server, "_only_workers", lambda: running.workers)
+        done = tune("--url", other, "--load", "/", "--max-rate", "50", "--json", "found.json")
+    assert done.exit_code == 0, done.output
+    (rate,) = results.read(plain / "found.json").sweeps
+    assert not any(step.shares for step in rate.steps)
 
 
 def tune(*arguments: str) -> Result:
@@ -190,8 +207,15 @@ def test_bad_input_is_one_line(plain: Path, arguments: Sequence[str], reason: st
 class NotFound(BaseHTTPRequestHandler):
     """A server that has none of the pages."""
 
+    protocol_version = "HTTP/1.1"
+
     def do_GET(self) -> None:
         self.send_error(404)
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def log_message(self, *_: object) -> None:
         pass
@@ -233,6 +257,10 @@ def test_what_cannot_be_read_or_written_is_one_line(plain: Path) -> None:
     """Before anything is measured."""
     done = tune("plain:app", "--load", "/", "--json", "missing/result.json")
     assert (done.exit_code, "there is no folder missing" in done.stderr) == (2, True)
+    (plain / "gunicorn.conf.py").write_text("workers = 3")
+    done = tune("plain:app", "--load", "/", "--write", "gunicorn.conf.py")
+    assert (done.exit_code, "it is there, and not of greenline tune" in done.stderr) == (2, True)
+    assert (plain / "gunicorn.conf.py").read_text() == "workers = 3"
     (plain / "old.json").write_text("{}")
     done = tune("--compare", "old.json", "old.json", "--report", "report.html")
     assert done.exit_code == 1

@@ -182,14 +182,14 @@ def test_without_a_limit_the_requests_time_is_counted() -> None:
             gevent.sleep(0.01)
         with deadline.limit(10), deadline.spending("mongodb"):
             gevent.sleep(0.01)
-        with deadline.limit(10, own_s), deadline.spending("queued"):
+        with deadline.limit(10, own_s), deadline.spending("pool"):
             gevent.sleep(0.01)
 
     gevent.spawn(request).get()
     spent_s = environ["greenline.spent"]
     assert spent_s.keys() == {"postgres", "mongodb"}
     assert min(spent_s.values()) >= 0.01
-    assert own_s.keys() == {"queued"}
+    assert own_s.keys() == {"pool"}
     with deadline.spending("postgres"):  # another greenlet's is not
         gevent.sleep(0.01)
     assert spent_s["postgres"] < 1

@@ -30,7 +30,7 @@ BOOK = {
     "REMOTE_ADDR": "10.0.0.9",
     "greenline.request_id": "r1",
     "greenline.route": "/books/<int:id>",
-    "greenline.spent": {"queued": 0.0012, "postgres": 0.0345, "connecting": 1.0},
+    "greenline.spent": {"queued": 0.0012, "pool": 0.0021, "postgres": 0.0345, "connecting": 1.0},
 }
 
 
@@ -101,6 +101,7 @@ def test_tells_what_was_asked_what_was_answered_and_where_the_time_went(pipe: Pi
         "bytes": 512,
         "proxy_ms": None,
         "queued_ms": 1.2,
+        "pool_ms": 2.1,
         "postgres_ms": 34.5,
         "mongodb_ms": 0.0,
         "total_ms": 250.0,
