@@ -13,9 +13,11 @@ gunicorn's gthread with 8, 16 and 32 threads.
    our ratios to the best peer in each round. Where it misses its promise, ours and that peer are
    started again and measured in as many rounds more, and all of them count: a process may be some
    percent slower than the next one of the same code.
-4. The exit status is 1 when the run is invalid or a promise is missed. ``--pool`` judges our worker
-   with ``GREENLINE_POOL=1``. With other settings of ours (``--set``) it is an experiment, and
-   nothing is judged. The results of both have files of their own.
+4. Before that all clients of the largest number ask new workers at once: of these answers the
+   errors are judged alone.
+5. The exit status is 1 when the run is invalid, misses a promise or takes more than 20 minutes.
+   ``--pool`` judges our worker with ``GREENLINE_POOL=1``. With other settings of ours (``--set``)
+   it is an experiment, and nothing is judged. The results of both have files of their own.
 
     python -m bench.legacy [--works 'django-*,httpbin-json'] [--clients 20,50] [--quick] [--pool]
                            [--set GREENLINE_MAX_IN_PROGRESS=14] [--threads 16]
@@ -52,11 +54,13 @@ CLIENTS = (20, 50, 200)
 ROUNDS, SECONDS = 3, 1.25
 QUICK_ROUNDS, QUICK_SECONDS = 1, 1.0
 WARM_CLIENTS, WARM_S = 8, 0.5
+BURST_S = 0.1
 PATIENCE_S = 12
 FAR_BEHIND = 0.6
 POOL = {"GREENLINE_POOL": "1"}
-# A miss is measured again so often, but not later: the whole run is to end within 20 minutes.
+# A miss is measured again so often, but not later.
 MAX_REPEATS, REPEATS_UNTIL_S = 3, 1050
+MAX_MINUTES = 20
 NOTES = f"""
 each: one worker; greenline without a setting; gthread-N: gunicorn's with N threads
 a row is the middle one of its rounds by req/s; its answers are those of all rounds together
@@ -109,10 +113,25 @@ class Legacy:
         """Measure *work* on all servers, which host its application, and judge it."""
         verdicts: list[promises.Verdict] = []
         with self.started(work.application) as servers, cores.on(self._others):
+            verdicts += self._burst(work, servers, max(clients))
             self._warm(work, servers.values())
             for many in clients:
                 verdicts += self._compare(work, servers, many)
         return verdicts
+
+    def _burst(
+        self, work: Work, servers: Mapping[str, Server], clients: int
+    ) -> list[promises.Verdict]:
+        """Judge the errors of the first answers, for which all clients ask at once."""
+        rows = [
+            report.row(work.name, who, load.together([run], clients))
+            for who, run in (
+                (who, self._ask(work, server, clients, BURST_S)) for who, server in servers.items()
+            )
+        ]
+        (ours,) = (row for row in rows if row.who == OURS)
+        found = judge_errors(f"{work.name}, new workers", ours, best_peer(rows))
+        return found if self._is_judged else []
 
     def _restart(self, work: Work, servers: Collection[Server]) -> None:
         with cores.on(self._cores):
@@ -236,12 +255,16 @@ def judge(work: Work, rows: Mapping[str, Sequence[report.Row]]) -> list[promises
     ratio = paired(rows[OURS], rows[best.who])
     if work.explained:
         what += f" ({work.explained})"
-    verdicts = [promises.at_least(what, ratio, promised)]
-    if errors(ours):
-        kept = all(share(best, status) >= share(ours, status) for status in wrong(ours))
-        text = f"{work.name}, {ours.clients} clients: {ours.others()} (best gthread: "
-        verdicts.append(promises.Verdict(kept, f"{text}{best.others() or 'no error'})"))
-    return verdicts
+    return [promises.at_least(what, ratio, promised), *judge_errors(work.name, ours, best)]
+
+
+def judge_errors(what: str, ours: report.Row, best: report.Row) -> list[promises.Verdict]:
+    """Judge the errors of *ours*, if there are any, against those of the *best* gthread."""
+    if not errors(ours):
+        return []
+    kept = all(share(best, status) >= share(ours, status) for status in wrong(ours))
+    text = f"{what}, {ours.clients} clients: {ours.others()} (best gthread: "
+    return [promises.Verdict(kept, f"{text}{best.others() or 'no error'})")]
 
 
 def address(postgres: Postgres, application: Application) -> str:
@@ -312,6 +335,7 @@ def run(found: report.Report, options: argparse.Namespace) -> list[promises.Verd
     for work in works:
         find(work.application.name)
     verdicts: list[promises.Verdict] = []
+    began_s = monotonic()
     who = [OURS, *map(legacy_lineup.gthread, options.threads)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gl-")))
@@ -328,7 +352,8 @@ def run(found: report.Report, options: argparse.Namespace) -> list[promises.Verd
         )
         for work in works:
             verdicts += bench.measure(work, options.clients)
-    return verdicts
+    minutes = (monotonic() - began_s) / 60
+    return [*verdicts, promises.at_most("minutes of the run", minutes, MAX_MINUTES)]
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -153,6 +153,25 @@ def test_errors_that_gthread_has_too_are_allowed() -> None:
     assert "500:1 (best gthread: 500:2)" in verdicts[1].text
 
 
+@pytest.mark.parametrize(("status", "kept"), [("200", []), ("500", [False])])
+def test_the_first_answers_of_new_workers_are_judged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str, kept: list[bool]
+) -> None:
+    """By their errors alone; gthread has none here."""
+
+    def run_for(urls: list[str], *_: Any, **__: Any) -> load.Run:
+        found = status if urls[0].startswith(OURS) else "200"
+        return load.Run([load.Answer(0.0, 1.0, found)] * 9, 1.0)
+
+    monkeypatch.setattr(legacy.load, "run_for", run_for)
+    found = report.Report("legacy", tmp_path)
+    bench = legacy.Legacy(found, tmp_path, {}, rounds=1, seconds=1.0, given={}, is_judged=True)
+    servers: Any = {who: Named(who) for who in (OURS, "gthread-8")}
+    verdicts = bench._burst(BUSY, servers, 200)
+    assert [verdict.kept for verdict in verdicts] == kept
+    assert found.rows == []
+
+
 @pytest.mark.parametrize(
     "theirs", [{"_500": 1}, {"_503": 9}], ids=["more often", "of another kind"]
 )
