@@ -23,6 +23,7 @@ from greenline.flask.compat import _cv_app, _cv_request
 from greenline.flask.context import NOT_GIVEN, AppContext, RequestContext, made_at_first_use
 from greenline.flask.decisions import DECIDED_BY, Decisions
 from greenline.flask.json import JSONProvider
+from greenline.flask.request import Request
 from greenline.flask.response import send
 from greenline.flask.routing import Map
 
@@ -31,6 +32,7 @@ class Flask(flask.Flask):
     """Do what ``flask.Flask`` does, with its arguments, in less time for each request."""
 
     json_provider_class = JSONProvider
+    request_class = Request
     url_map_class = Map
     url_map: Map
 

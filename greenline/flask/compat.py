@@ -3,7 +3,7 @@ The undocumented names of Flask and Werkzeug that this package builds on, and wh
 
 ``_split_blueprint_path`` and ``_sentinel`` are compared with what Flask's own methods use;
 ``_cv_app`` and ``_cv_request`` hold its contexts. Of Werkzeug the attributes of rules, of the
-matcher and of responses are used, which a sample shows.
+matcher, of requests and of responses are used, which a sample shows.
 """
 
 import inspect
@@ -14,7 +14,9 @@ from typing import Any
 import flask
 from flask import ctx as flask_ctx
 from flask.json.provider import DefaultJSONProvider
+from werkzeug.datastructures import EnvironHeaders, ImmutableMultiDict
 from werkzeug.routing import Map, MapAdapter, Rule
+from werkzeug.sansio.request import Request as SansIORequest
 
 FLASK_SUPPORTED = ">=3.1.3,<3.2"
 WERKZEUG_SUPPORTED = ">=3.1,<3.2"
@@ -57,7 +59,17 @@ WERKZEUG_METHODS = {
         "__init__": "map server_name script_name subdomain url_scheme path_info default_method "
         "query_args",
     },
+    flask.Request: {"__init__": "environ populate_request shallow", "_parse_content_type": ""},
+    SansIORequest: {
+        "__init__": "method scheme server root_path path query_string headers remote_addr",
+    },
+    EnvironHeaders: {"__init__": "environ"},
 }
+# All attributes of a new request.
+REQUEST = {
+    "method", "scheme", "server", "root_path", "path", "query_string", "headers", "remote_addr",
+    "environ", "shallow",
+}  # fmt: skip
 
 
 def misfit() -> str | None:
@@ -105,7 +117,7 @@ def _other_session() -> str:
 
 
 def _other_attribute() -> str:
-    """Name what a rule, the matcher or a response of Werkzeug lacks."""
+    """Name what a rule, the matcher, a request or a response of Werkzeug lacks."""
     rule = Rule("/a/<int:id>", endpoint="a")
     try:
         # The way of routing.Map through the matcher.
@@ -119,6 +131,14 @@ def _other_attribute() -> str:
             return "its matcher is another one"
         response = flask.Response(b"")
         _ = response._status, response._status_code, response._on_close, response.headers._list
+        request = flask.Request({})
+        if {*vars(request)} != REQUEST or request.headers.environ is not request.environ:
+            return "its request is another one"
+        fields = ImmutableMultiDict([("a", "b"), ("a", "c")])
+        if {**vars(fields), **{name: dict.get(fields, name) for name in fields}} != {
+            "a": ["b", "c"]
+        }:
+            return "its ImmutableMultiDict is another one"
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         return str(error)
     return ""

@@ -12,6 +12,7 @@ from flask import Request as BaseRequest
 from flask.sessions import SecureCookieSessionInterface
 from werkzeug.routing import MapAdapter
 
+from greenline.flask.request import Request
 from greenline.flask.response import ResponseFactory, sends_plainly
 from greenline.flask.routing import Map
 
@@ -47,7 +48,8 @@ class Decisions:
         )
         # All that Flask calls of an unused request object.
         self.lazy_request = all(
-            getattr(request_class, name, None) is getattr(BaseRequest, name)
+            getattr(request_class, name, ...)
+            in (getattr(BaseRequest, name), getattr(Request, name))
             for name in ("__init__", "__new__", "close", "endpoint", "blueprint", "blueprints")
         )
         # The exact class: a subclass may override open_session().

@@ -67,7 +67,7 @@ class Map(WerkzeugMap):
             return rule, {}
         if self._adapter is None:
             return None
-        path = _decoded(path_info)
+        path = decoded(path_info)
         before, _, part = path.rpartition("/")
         last = self._variable.get((method, before))
         if last is not None and part not in last.fixed and last.pattern.match(part):
@@ -90,12 +90,12 @@ class Map(WerkzeugMap):
         return MapAdapter(
             self,
             server_name,
-            _decoded(environ.get("SCRIPT_NAME", "/")),
+            decoded(environ.get("SCRIPT_NAME", "/")),
             self.default_subdomain or "",
             environ["wsgi.url_scheme"],
-            _decoded(environ.get("PATH_INFO", "/")),
+            decoded(environ.get("PATH_INFO", "/")),
             environ["REQUEST_METHOD"],
-            _decoded(environ.get("QUERY_STRING", "")),
+            decoded(environ.get("QUERY_STRING", "")),
         )
 
     def _learn(self) -> dict[tuple[str, str], Rule]:
@@ -168,6 +168,6 @@ def _fixed(rule: Rule) -> list[str]:
     return [part.content for part in takewhile(lambda part: part.static, rule._parts)]
 
 
-def _decoded(text: str) -> str:
+def decoded(text: str) -> str:
     """Return the text of a WSGI environ's value, decoded as Werkzeug does."""
     return text.encode("latin1").decode(errors="replace")
