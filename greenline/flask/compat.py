@@ -131,7 +131,7 @@ def _other_attribute() -> str:
             return "its matcher is another one"
         response = flask.Response(b"")
         _ = response._status, response._status_code, response._on_close, response.headers._list
-        request = flask.Request({})
+        request: Any = flask.Request({})
         if {*vars(request)} != REQUEST or request.headers.environ is not request.environ:
             return "its request is another one"
         fields = ImmutableMultiDict([("a", "b"), ("a", "c")])

@@ -7,7 +7,8 @@ The bytes sent are the same, except for the date.
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from time import time
+from math import inf
+from time import monotonic, time
 from typing import Any
 
 from gunicorn import SERVER
@@ -31,6 +32,7 @@ class NotRemembered(Exception):
     """gunicorn must process this header."""
 
 
+SLICE_S = 0.0002  # for parts that come without a wait: then others have their turn
 JOINED_BYTES = 65_536  # a longer body is not copied behind its head
 MAX_REMEMBERED_HEADERS = 1_000
 MAX_REMEMBERED_LENGTH = 100
@@ -216,11 +218,13 @@ class Response(StrictResponse):  # type: ignore[misc]
             self._write_parts(parts)
 
     def _write_parts(self, parts: Iterable[Any]) -> None:
-        first = True
+        until_s = inf
         for part in parts:
-            if not first:
+            if until_s == inf:
+                until_s = 0.0
+            elif (now_s := monotonic()) >= until_s:
                 yield_to_hub()  # a body of many small parts must not block the other requests
-            first = False
+                until_s = now_s + SLICE_S
             self.write(part)
 
     def early_hints(self, headers: Any) -> None:
