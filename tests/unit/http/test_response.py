@@ -58,7 +58,7 @@ def test_a_body_of_many_parts_lets_others_run(response: Response, taker: Taker) 
 
     def other() -> None:
         for _ in range(3):
-            gevent.sleep(0)
+            gevent.sleep(0.001)
         others.append(len(taker.parts))
 
     gevent.spawn(other)
