@@ -72,6 +72,10 @@ class Client:
         """Return whether there are bytes to read, or the end of the stream."""
         return self.sock.fileno() >= 0 and poll.has(self.sock, select.POLLIN)
 
+    def has_unread(self) -> bool:
+        """Return whether there may be bytes to read, for which a close would send a reset."""
+        return self.has_input()
+
     def recv_request(self, idle_s: float) -> Any:
         """
         Return the first bytes of a request, ``b""`` when the client has closed.

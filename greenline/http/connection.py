@@ -413,7 +413,7 @@ class ClientConnection:
             return True
         # Closing with unread bytes sends a reset, which discards the response on its way.
         is_sending = self._body is not None and is_unread(self._body)
-        if is_sending or self._client.has_input():
+        if is_sending or self._client.has_unread():
             self.linger()
         return False
 

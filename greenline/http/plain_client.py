@@ -7,7 +7,9 @@ a wait: each wait notes its deadline, and twice a second a sweep interrupts thos
 
 import os
 import sys
+from contextlib import suppress
 from fcntl import ioctl
+from socket import MSG_PEEK
 from termios import TIOCOUTQ
 from time import monotonic
 from typing import Any
@@ -48,6 +50,12 @@ class PlainClient(Client):
     def release(self) -> None:
         self._sweep.clients.discard(self)
         self.on_request = None  # refers to the connection: leave no cycle to the collector
+
+    def has_unread(self) -> bool:
+        try:
+            return bool(self._raw.recv(1, MSG_PEEK))  # nothing at the end of the stream
+        except OSError:  # nothing came, or the connection is lost
+            return False
 
     def recv_request(self, idle_s: float) -> Any:
         if self.on_request is None:
