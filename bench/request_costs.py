@@ -18,7 +18,7 @@ from subprocess import PIPE, Popen
 from time import perf_counter, process_time
 from typing import Any
 
-import gevent
+from gevent.lock import Semaphore
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
 
@@ -59,7 +59,7 @@ class Parts:
         socks, self._peers = _connected(TIMES)
         self._clients = [PlainClient(sock, worker.limits, worker.sweep) for sock in socks]
         self._sent: list[bytes] = []
-        self._connection: Any = worker._connect(socks[0], PEER, SERVER)
+        self._connection: Any = worker._connect(socks[0], PEER, SERVER, on_end=lambda _: None)
         self._connection.sendall = self._sent.append
         self._request = self._connection._fast_parser.read(ASK)
         self._body = list(worker.wsgi(self._request.environ, self._start))
@@ -124,8 +124,9 @@ def main() -> None:
     worker.prepare()
     parts = Parts(worker)
     socks, peers = _connected(CONNECTIONS)
+    places = Semaphore(CONNECTIONS)
     for sock in socks:
-        gevent.spawn(worker.handle, Name(SERVER), sock, PEER)
+        worker.begin(Name(SERVER), places, sock, PEER)
     fds = [peer.fileno() for peer in peers]
     command = [sys.executable, "-c", CLIENT, *map(str, fds)]
     rounds = []

@@ -59,9 +59,6 @@ class Client:
     :param limits: seconds that the client may take.
     """
 
-    # Called in the hub with the first bytes of a request. If it returns True, it has taken them and
-    # resume_request() or end_request() follows; else recv_request() returns them.
-    on_request: Callable[[bytes], bool] | None = None
     limiter: ConcurrencyLimiter | None = None  # that counts the request in progress
 
     def __init__(self, sock: Any, limits: Limits) -> None:
@@ -76,12 +73,9 @@ class Client:
         """Return whether there may be bytes to read, for which a close would send a reset."""
         return self.has_input()
 
-    def recv_request(self, idle_s: float) -> Any:
+    def recv_request(self, idle_s: float) -> bytes:
         """
         Return the first bytes of a request, ``b""`` when the client has closed.
-
-        A plain client passes them to ``on_request`` first. If that takes them, the argument of
-        ``end_request`` is returned instead.
 
         :param idle_s: seconds to wait, float.
         :raises IdleTimeout: no request arrived in time.

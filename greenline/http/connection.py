@@ -6,6 +6,10 @@ head, and its body. The application's own time is not counted.
 
 Each request is read by :class:`FastParser` if possible, else by gunicorn's Python parser or its
 parser of the uwsgi protocol. Unread bytes are handed from one parser to the other.
+
+A plain client has no greenlet of its own: the hub reads its requests and starts their handlers. One
+is spawned for what may wait outside of the application: a body that is not complete, gunicorn's
+parser, the turn of a request, the answer to an error.
 """
 
 import ssl
@@ -76,7 +80,7 @@ class HandlerOutcome(NamedTuple):
 
 class ClientConnection:
     """
-    The state of one client's connection. Create it in the greenlet that calls :meth:`converse`.
+    The state of one client's connection, which :meth:`begin` or :meth:`converse` serves.
 
     gunicorn's parser reads from it and responses are written to it as if it were the socket.
 
@@ -92,9 +96,13 @@ class ClientConnection:
         greenlet that calls it is a handler. It returns whether another request may follow.
     :param start: calls a function in a handler; called in the hub. None: gunicorn's parser must
         read every request.
+    :param spawn: returns a new greenlet that calls :meth:`converse`.
+    :param on_end: called once, when the connection is closed.
     :param sweep: interrupts the waits that have expired.
     """
 
+    greenlet: Any = None  # the one in converse()
+    _found: Any = None  # what converse() begins with: bytes, HandlerOutcome, or nothing
     error: OSError | None = None  # the client's, which ended the conversation
     # The budget of the stage, see _expect().
     _late: type[ClientTimeout] = HeadTimeout
@@ -113,9 +121,12 @@ class ClientConnection:
         keepalive_s: float,
         answer: Callable[["ClientConnection", Any, bool], bool],
         start: Callable[..., None] | None,
+        spawn: Callable[["ClientConnection"], Any],
+        on_end: Callable[["ClientConnection"], object],
         sweep: Sweep,
     ) -> None:
         self.sock = sock
+        self.addr = addr
         self.server = server
         self.request: Any = None
         self.started_s = NEVER  # when the answer to it began
@@ -126,11 +137,12 @@ class ClientConnection:
         self._keepalive_s = keepalive_s
         self._answer = answer
         self._start = start
+        self._spawn = spawn
+        self._on_end: Callable[[ClientConnection], object] | None = on_end
         self._response: Response | None = None
         self._is_idle = False
         self._idle_since_s = 0.0
         self._is_withheld = False
-        self.greenlet = gevent.getcurrent()
         self._fast_parser = FastParser(rules, base, addr, server)
         self._data = b""  # read, but not parsed: the beginning of the next request
         self._body: Any = None
@@ -138,60 +150,96 @@ class ClientConnection:
         self._client: Any
         if type(sock) is gevent_socket:
             self._client = PlainClient(sock, limits, sweep)
-            # Most requests are started from the hub, without a switch to this greenlet and back.
             if start is not None:
-                self._client.on_request = self.start_request
+                self._client.on_request = self._take
         else:
             self._client = (TlsClient if isinstance(sock, ssl.SSLSocket) else Client)(sock, limits)
+        self.needs_greenlet = getattr(self._client, "on_request", None) is None
 
-    def converse(self) -> None:
+    def begin(self) -> None:
+        """Serve a client that needs no greenlet; call it in the hub."""
+        self._park(self._limits.head_s)
+
+    def _park(self, idle_s: float) -> None:
+        """Wait for the next request without a greenlet, *idle_s* seconds."""
+        self.greenlet = None
+        self._is_idle = True
+        self._idle_since_s = now = monotonic()
+        self._client.expect_request(now + idle_s)
+
+    def _take(self, data: bytes) -> None:
+        """Serve the request that begins with *data*, none if it is empty; runs in the hub."""
+        if not data:
+            self.close()
+        elif not self.start_request(data):
+            self._is_idle = False  # at once: close_if_idle() would lose what was read
+            self._continue(data)
+
+    def _continue(self, found: "bytes | HandlerOutcome") -> None:
+        """Go on in a greenlet, after the first bytes of a request, or after a handler."""
+        self._found = found  # not an argument: the error in it would be in a cycle with its frames
+        self.greenlet = self._spawn(self)
+
+    def converse(self) -> bool:
         """
-        Have the requests answered, until one of the sides closes the connection.
+        Have the requests answered in this greenlet.
 
+        :returns: whether the client waits for its next request without a greenlet; else one of the
+            sides has closed the connection.
         :raises ClientTimeout: the client took longer than its limit.
         :raises BodyTooLarge: a body exceeds the limit.
         :raises Exception: gunicorn's, for a malformed request, and those of *answer*.
         """
-        idle_s = self._limits.head_s
-        while (request := self._next_request(idle_s)) is not None:
+        self.greenlet = gevent.getcurrent()
+        found, self._found = self._found, None
+        idle_s = self._limits.head_s if found is None else self._keepalive_s
+        if isinstance(found, HandlerOutcome):
+            if found.error is not None:
+                try:
+                    raise found.error
+                finally:
+                    # Break a reference cycle: the error, its traceback, this frame, the error.
+                    del found
+            if not self._finish(found.stays):
+                return False
+            found = None  # a request is pipelined behind the one that the handler served
+        while (request := self._next_request(found, idle_s)) is not None:
+            found = None
             if not self._finish(self._answer(self, request, False)):
                 break
             idle_s = self._keepalive_s
+            if not (self.needs_greenlet or self._data):
+                self.started_s = NEVER
+                self._park(idle_s)
+                return True
+        return False
 
-    def _next_request(self, idle_s: float) -> Any:
+    def _next_request(self, data: bytes | None, idle_s: float) -> Any:
         """
         Return the next request that this greenlet must answer, None when there is none.
 
+        :param data: its first bytes, None if they were not read yet.
         :param idle_s: seconds to wait for it, float.
         """
         self.request = self._response = None
         self.started_s = NEVER
         self._is_withheld = False
-        data = self._data
-        if data:
-            # A pipelined request: without this switch one client could keep the worker to itself.
-            yield_to_hub()
-        else:
-            # While this is set, _close_if_idle() may throw into the wait below.
-            self._is_idle = True
-            self._idle_since_s = monotonic()
-            try:
-                data = self._client.recv_request(idle_s)
-            except OSError as error:
-                self.error = error
-                raise
-            self._is_idle = False
-            if isinstance(data, HandlerOutcome):
-                if data.error is not None:
-                    try:
-                        raise data.error
-                    finally:
-                        # Break a reference cycle: the error, its traceback, this frame, the error.
-                        del data
-                if not data.stays:
-                    self._finish(False)
-                    return None
-                data = self._data  # pipelined behind the request that the handler served
+        if data is None:
+            data = self._data
+            if data:
+                # A pipelined request: without this switch one client could keep the worker to
+                # itself.
+                yield_to_hub()
+            else:
+                # While this is set, _close_if_idle() may throw into the wait below.
+                self._is_idle = True
+                self._idle_since_s = monotonic()
+                try:
+                    data = self._client.recv_request(idle_s)
+                except OSError as error:
+                    self.error = error
+                    raise
+                self._is_idle = False
             if not data:
                 return None
         if self._start is not None:
@@ -240,7 +288,7 @@ class ClientConnection:
         return True
 
     def _handle(self, request: FastRequest) -> None:
-        """Answer *request* in a handler; resume the connection's greenlet if it must go on."""
+        """Answer *request* in a handler; have a greenlet go on if it must."""
         self._handler = gevent.getcurrent()
         try:
             stays = self._answer(self, request, True)
@@ -250,17 +298,17 @@ class ClientConnection:
                 self.request = self._response = None
                 self.started_s = NEVER
                 if not self._data:
-                    # The client waits for its next request without a greenlet.
-                    self._is_idle = True
-                    self._idle_since_s = now = monotonic()
-                    self._client.resume_request(now + self._keepalive_s)
+                    self._park(self._keepalive_s)
                     return
+            elif not self._client.has_unread():
+                self.close()
+                return
             outcome = HandlerOutcome(stays)
-        except BaseException as error:  # the connection's greenlet raises it
+        except BaseException as error:  # converse() raises it
             outcome = HandlerOutcome(error=error)
         finally:
             self._handler = None
-        self._client.end_request(outcome)
+        self._continue(outcome)
         del outcome  # break a reference cycle: its error, the traceback, this frame
 
     def respond(self, request: Any) -> tuple[Response, dict[str, Any]]:
@@ -399,6 +447,9 @@ class ClientConnection:
             self.sock.close()
         self.error = self.request = self._response = self._body = None
         vars(self).pop("_parser", None)
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self)
 
     def _finish(self, stays: bool) -> bool:
         """
@@ -481,12 +532,19 @@ class ClientConnection:
     def cut(self) -> None:
         """End the request in progress, or the wait for one."""
         # The greenlet of the connection may be waiting for the handler, which would go on.
-        gevent.kill(self._handler or self.greenlet)
+        if (running := self._handler or self.greenlet) is not None:
+            gevent.kill(running)
+        else:
+            self.close()
 
     def _close_if_idle(self) -> None:
         # Runs in the hub: no greenlet switch between the check and the throw. A close would lose
         # input, which is the next request.
-        if self._is_idle and not self._client.has_input():
+        if not self._is_idle or self._client.has_input():
+            return
+        if self.greenlet is None:
+            self.close()
+        else:
             self.greenlet.throw(gevent.GreenletExit)
 
     def _set_body(self, request: FastRequest, length: int, rest: bytes) -> None:

@@ -7,7 +7,7 @@ a wait: each wait notes its deadline, and twice a second a sweep interrupts thos
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable
 from fcntl import ioctl
 from socket import MSG_PEEK
 from termios import TIOCOUTQ
@@ -18,7 +18,7 @@ import gevent
 from gevent.exceptions import ConcurrentObjectUseError
 from greenlet import getcurrent
 
-from greenline.http.client import NEVER, RECV_BYTES, TIMED_WRITE_BYTES, Client, IdleTimeout, Over
+from greenline.http.client import NEVER, RECV_BYTES, TIMED_WRITE_BYTES, Client, Over
 from greenline.hub import deadline
 from greenline.hub.cooperate import yield_to_hub
 from greenline.settings import Limits
@@ -38,17 +38,22 @@ class PlainClient(Client):
 
     def __init__(self, sock: Any, limits: Limits, sweep: "Sweep") -> None:
         super().__init__(sock, limits)
+        self.on_request: Callable[[bytes], None] | None = None
         self._raw = sock._sock
         self._reading = _Wait(sock._read_event)
         self._writing = _Wait(sock._write_event)
         self.waits = (self._reading, self._writing)
         self._hub = sock.hub
-        self._owner = getcurrent()
         self._sweep = sweep
         sweep.clients.add(self)
 
     def release(self) -> None:
         self._sweep.clients.discard(self)
+        wait = self._reading
+        if wait.until != NEVER and wait.end == self._end_of_wait:
+            # gevent's close would look for the greenlet that waits.
+            wait.watcher.stop()
+            wait.until = NEVER
         self.on_request = None  # refers to the connection: leave no cycle to the collector
 
     def has_unread(self) -> bool:
@@ -57,60 +62,47 @@ class PlainClient(Client):
         except OSError:  # nothing came, or the connection is lost
             return False
 
-    def recv_request(self, idle_s: float) -> Any:
-        if self.on_request is None:
-            return super().recv_request(idle_s)
-        self.resume_request(monotonic() + idle_s)
-        wait = self._reading
-        try:
-            found = self._hub.switch()
-        except Over:
-            # If the process was stopped or the hub blocked beyond the deadline, the client's bytes
-            # may have arrived in time.
-            if not self.has_input():
-                raise IdleTimeout(f"no request came in {idle_s:g} s") from None
-            found = None
-        finally:
-            wait.watcher.stop()
-            wait.until = NEVER
-        # None: _read_request() met an error, or the input came at the last moment.
-        return super().recv_request(0.0) if found is None else found
-
-    def _read_request(self) -> None:
-        """Read the first bytes of a request and pass them on; runs in the hub."""
-        try:
-            data = self._raw.recv(RECV_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = None  # recv_request() reads again, and gets the same error
-        wait = self._reading
-        # The wait ends before on_request(): a handler may start one of its own for the body.
-        wait.watcher.stop()
-        wait.until = NEVER
-        if not data or not self.on_request(data):  # type: ignore[misc]
-            self._owner.switch(data)
-
-    def resume_request(self, until_s: float) -> None:
+    def expect_request(self, until_s: float) -> None:
         """
-        Start the wait for the next request; any greenlet may call this.
+        Have ``on_request`` called in the hub with the first bytes of the next request.
 
-        :param until_s: when it ends, float, of the monotonic clock.
+        It is called with ``b""`` when none comes: the client has closed, or the time is over. Any
+        greenlet may call this, and the client waits without one.
+
+        :param until_s: when the time is over, float, of the monotonic clock.
         """
-        # The connection's greenlet is suspended in recv_request(), or will be at once. No switch is
-        # needed: the watcher calls _read_request().
         wait = self._reading
         if wait.until != NEVER:
             raise ConcurrentObjectUseError("another greenlet waits for this client")
-        wait.waiter = self._owner
+        wait.end = self._end_of_wait
         wait.watcher.start(self._read_request)
         # Last: if the start fails, the sweep must not interrupt a wait that has not begun.
         wait.until = until_s
 
-    def end_request(self, found: Any) -> None:
-        """Let :meth:`recv_request` return *found*, in the next iteration of the loop."""
-        # Not now: the caller, a handler, first becomes idle.
-        self._hub.loop.run_callback(self._owner.switch, found)
+    def _read_request(self) -> None:
+        if (data := self._received()) is not None:
+            self._pass_on(data)
+
+    def _end_of_wait(self, _: object) -> None:
+        # If the process was stopped or the hub blocked beyond the deadline, the client's bytes may
+        # have arrived in time.
+        self._pass_on(self._received() or b"")
+
+    def _received(self) -> bytes | None:
+        """Return what has come, None if nothing has."""
+        try:
+            data: bytes = self._raw.recv(RECV_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:  # the connection is lost
+            return b""
+        return data
+
+    def _pass_on(self, data: bytes) -> None:
+        # The wait ends before on_request(): a handler may start one of its own for the body.
+        self._reading.watcher.stop()
+        self._reading.until = NEVER
+        self.on_request(data)  # type: ignore[misc]
 
     def recv(self, size: int, timeout_s: float) -> bytes:
         until = monotonic() + timeout_s
@@ -189,7 +181,8 @@ class PlainClient(Client):
         # in the same direction would replace the first, which would then never end.
         if wait.until != NEVER:
             raise ConcurrentObjectUseError("another greenlet waits for this client")
-        wait.waiter = waiter = getcurrent()
+        waiter = getcurrent()
+        wait.end = waiter.throw
         wait.until = until
         try:
             # This is Hub.wait() without its Waiter, which ensures that only the watcher resumes the
@@ -197,7 +190,7 @@ class PlainClient(Client):
             wait.watcher.start(waiter.switch)
             self._wait_uncounted(self._hub.switch)
         except Over:
-            # As in recv_request().
+            # As in _end_of_wait().
             if wait is self._writing or not self.has_input():
                 raise
         finally:
@@ -206,19 +199,23 @@ class PlainClient(Client):
 
 
 class _Wait:
-    """A greenlet's wait to read or to write. Without one, the deadline is NEVER."""
+    """A wait to read or to write. Without one, the deadline is NEVER."""
 
-    __slots__ = ("until", "waiter", "watcher")
+    __slots__ = ("end", "until", "watcher")
 
     def __init__(self, watcher: Any) -> None:
         self.watcher = watcher
         self.until = NEVER
-        self.waiter = getcurrent()
+        self.end: Callable[[type[Over]], object] = _no_wait
 
     def interrupt(self) -> None:
         """End the wait, which has expired; call it in the hub."""
         self.until = NEVER  # at most one interrupt for each wait
-        self.waiter.throw(Over)
+        self.end(Over)
+
+
+def _no_wait(_: object) -> None:
+    """Stand for what ends a wait, before the first one."""
 
 
 class _Budget:
@@ -246,8 +243,8 @@ class Sweep:
         self._timer.start(self._interrupt)
 
     def _interrupt(self) -> None:
-        # Runs in the hub, so a deadline other than NEVER means that its greenlet is in _wait() or
-        # in recv_request().
+        # Runs in the hub, so a deadline other than NEVER means that its greenlet is in _wait(), or
+        # that it waits for a request without one.
         now = monotonic()
         late = [wait for one in self.clients for wait in one.waits if wait.until <= now]
         for wait in late:

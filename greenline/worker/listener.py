@@ -3,6 +3,7 @@
 import errno
 import logging
 import math
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -35,8 +36,13 @@ class Name:
 
 
 class Listener(StreamServer):
-    """A listening socket; clients wait in its backlog while none can be accepted."""
+    """
+    A listening socket; clients wait in its backlog while none can be accepted.
 
+    :ivar begin: serves a client without a greenlet; returns False if it needs one.
+    """
+
+    begin: Callable[[Any, Any], bool]
     _logged_s = -EXHAUSTED_LOG_EVERY_S
     _has_left = False
 
@@ -54,6 +60,11 @@ class Listener(StreamServer):
             self._timer = self.loop.timer(PAUSE_S)
             self._timer.start(self._accept_again)
             return None
+
+    def do_handle(self, *args: Any) -> None:
+        # gevent makes the TLS handshake in the client's greenlet.
+        if self.ssl_enabled or not self.begin(*args):
+            super().do_handle(*args)
 
     def missing(self) -> int:
         """Return how many idle connections to close so that there is room for new ones."""

@@ -101,7 +101,8 @@ class Reporter:
         clients: dict[Any, Mapping[str, Any] | None] = {}
         for each in self._conversations:
             if isinstance(each, ClientConnection):
-                clients[each.greenlet] = None
+                if each.greenlet is not None:
+                    clients[each.greenlet] = None
                 if (found := each.in_progress()) is not None:
                     response, started_s = found
                     ages_s[id(response.environ)] = now - started_s

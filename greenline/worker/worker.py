@@ -282,6 +282,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             keepalive_s=self.keepalive_s,
             answer=self.answer,
             start=self._handlers.start if self._has_fast_parser() else None,
+            spawn=partial(gevent.spawn, self._converse),
             sweep=self.sweep,
         )
         self._limit_requests()
@@ -334,10 +335,41 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         if (is_tls and is_http2_negotiated(sock)) or self._may_upgrade(addr):
             self._let_gunicorn_handle(listener, sock, addr)
             return
-        connection = self._connect(sock, addr, listener.getsockname())
+        name, on_end = listener.getsockname(), self.conversations.discard
+        connection = self._connect(sock, addr, name, on_end=on_end)
         self.conversations.add(connection)
+        self._converse(connection)
+
+    def begin(self, listener: Any, places: Any, sock: Any, addr: Any) -> bool:
+        """
+        Serve a client that needs no greenlet of its own; call it in the hub.
+
+        :param listener: the :class:`Name` of the listener.
+        :param places: a semaphore with a place for each client.
+        :param sock: the client's socket.
+        :param addr: the client's address.
+        :returns: False, with nothing done, if :meth:`handle` has to serve it.
+        """
+        if self._may_upgrade(addr):
+            return False
+
+        def end(connection: ClientConnection) -> None:
+            self.conversations.discard(connection)
+            places.release()
+
+        connection = self._connect(sock, addr, listener.getsockname(), on_end=end)
+        if connection.needs_greenlet:
+            return False
+        places.acquire()
+        self.conversations.add(connection)
+        connection.begin()
+        return True
+
+    def _converse(self, connection: ClientConnection) -> None:
+        """Have requests of a client answered in this greenlet; close the connection at its end."""
+        goes_on = False
         try:
-            connection.converse()
+            goes_on = connection.converse()
         except (StopIteration, NoMoreData) as error:
             # The application took over the socket, or the client closed it in a request.
             self.log.debug("Closing connection. %r", error)
@@ -347,10 +379,10 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             if not self.alive:  # else _close_idle() has closed it
                 self._error_responses.cut(connection)
         except BaseException as error:
-            self._error_responses.give_up(connection, addr, error)
+            self._error_responses.give_up(connection, connection.addr, error)
         finally:
-            connection.close()
-            self.conversations.discard(connection)
+            if not goes_on:
+                connection.close()
 
     def _may_upgrade(self, addr: Any) -> bool:
         """Return whether a client with this address may speak HTTP/2 without TLS."""
@@ -686,9 +718,9 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             # The handshake is made in handle(), with a time limit.
             tls = {"ssl_context": ssl_context(self.cfg), "do_handshake_on_connect": False}
         listener.setblocking(1)
-        pool = Pool(self.worker_connections)
-        handle = partial(self.handle, Name(listener.getsockname()))
-        server = Listener(listener, handle, spawn=pool, **tls)
+        pool, name = Pool(self.worker_connections), Name(listener.getsockname())
+        server = Listener(listener, partial(self.handle, name), spawn=pool, **tls)
+        server.begin = partial(self.begin, name, pool._semaphore)  # type: ignore[attr-defined]
         # Accept one at a time: the workers share the socket, and a burst must spread over them.
         if self.cfg.workers > 1:
             server.max_accept = 1

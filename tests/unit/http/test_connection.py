@@ -12,6 +12,7 @@ from weakref import ref
 
 import gevent
 import pytest
+from gevent.event import Event
 from gunicorn.config import Config
 from gunicorn.http.wsgi import base_environ
 
@@ -37,6 +38,8 @@ class Talk:
         self.theirs = theirs
         self.limiter = ConcurrencyLimiter(Fixed(1))
         self.outcomes: list[Any] = []
+        self.ended = Event()
+        self.errors: list[BaseException] = []
         self.in_handlers: list[bool] = []
         self.answer: Any = lambda connection, environ: environ["wsgi.input"].read()
         cfg, sweep = Config(), Sweep()
@@ -47,7 +50,8 @@ class Talk:
         self.connection = ClientConnection(
             ours, ("127.0.0.1", 4711), ("127.0.0.1", 8000),
             rules=Rules(cfg), base=base_environ(cfg), limits=limits, limiter=self.limiter,
-            keepalive_s=READ_S, answer=self._answer, start=start, sweep=sweep,
+            keepalive_s=READ_S, answer=self._answer, start=start, spawn=self._spawn,
+            on_end=lambda _: self.ended.set(), sweep=sweep,
         )  # fmt: skip
 
     def _answer(self, connection: ClientConnection, request: Any, in_handler: bool) -> bool:
@@ -61,12 +65,27 @@ class Talk:
         finally:
             del environ["wsgi.early_hints"]  # as the worker does
 
+    def _spawn(self, connection: ClientConnection) -> Any:
+        def converse() -> None:
+            try:
+                if connection.converse():
+                    return
+            except Exception as error:
+                self.errors.append(error)
+            self.ended.set()  # the test closes the connection, as the worker would now
+
+        return gevent.spawn(converse)
+
     def fail(self, data: bytes) -> BaseException:
         """Return the error that ends the conversation in which the client sends *data*."""
         self.theirs.sendall(data)
-        with pytest.raises(Exception) as caught:  # noqa: PT011
-            self.connection.converse()
-        return caught.value
+        if self.connection.needs_greenlet:
+            with pytest.raises(Exception) as caught:  # noqa: PT011
+                self.connection.converse()
+            return caught.value
+        self.connection.begin()
+        assert self.ended.wait(10)
+        return self.errors.pop()
 
 
 @pytest.fixture
@@ -205,9 +224,11 @@ def test_the_error_of_a_handler_is_in_no_cycle() -> None:
         theirs.sendall(HEAD + b"\r\n")
         gc.disable()
         try:
-            with suppress(Failed):
-                talk.connection.converse()
+            talk.connection.begin()
+            assert talk.ended.wait(10)
             assert talk.in_handlers == [True]
+            assert type(talk.errors.pop()) is Failed
+            gevent.sleep(0)  # the greenlet that raised it ends
             gevent.sleep(0)  # the loop drops the callback that passed the error on
             assert [error() for error in errors] == [None]
         finally:
