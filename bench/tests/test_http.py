@@ -91,11 +91,15 @@ def test_a_shape_is_asked_of_those_that_can_answer_it() -> None:
     assert all(judged <= asked(name) for name in by_name)
 
 
-def test_flask_differs_from_ours_in_nothing_but_its_class(tmp_path: Path) -> None:
-    """One application, and the setting for one server alone, whatever the caller has set."""
+def test_the_setting_that_speeds_flask_up_is_for_one_server_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The command is that of the other, and no setting of the caller's reaches any."""
+    monkeypatch.setenv("GREENLINE_POOL", "1")
     servers = {peer.who: peer.server(tmp_path) for peer in lineup()}
     assert servers["green-flask"].command[:-3] == servers[ADOPTED].command[:-3]
     assert [who for who, server in servers.items() if FAST_FLASK in server.env] == [ADOPTED]
+    assert not any("GREENLINE_POOL" in server.env for server in servers.values())
 
 
 def test_plain_applications_run_on_three_workers(tmp_path: Path) -> None:
