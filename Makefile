@@ -91,7 +91,7 @@ bench-postgres: setup-bench ## compare reads from Postgres with four other ways 
 bench-api: setup-bench ## compare the API on both databases with other ways to serve the same
 	@exec .venv/bin/python -m bench.api $(ARGS)
 
-bench-http: setup-bench ## compare a small JSON answer with other servers and frameworks
+bench-http: setup-bench ## compare ten shapes of a request with other servers and frameworks
 	@exec .venv/bin/python -m bench.http $(ARGS)
 
 bench-overload: setup-bench ## offer up to three times what is taken, with the defaults and without a limit

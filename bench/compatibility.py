@@ -47,8 +47,8 @@ from bench.compatibility_lineup import LIBRARIES, Library
 from bench.compatibility_servers import SERVERS
 from bench.hey_build import VAR
 from bench.http_lineup import GREEN
-from bench.legacy_lineup import PINNED, without_settings
-from bench.servers import ROOT, Gunicorn, ServerError
+from bench.legacy_lineup import PINNED
+from bench.servers import ROOT, Gunicorn, ServerError, without_settings
 from embedded.settings import CHECKOUT
 from greenline.errors import ConfigError
 from greenline.hub.compatibility import (

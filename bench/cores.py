@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-def divided() -> tuple[set[int], set[int]]:
-    """Return the servers' cores and the others'."""
-    first, *others = sorted(os.sched_getaffinity(0))
-    return {first}, set(others) or {first}
+def divided(count: int = 1) -> tuple[set[int], set[int]]:
+    """Return the servers' cores, *count* or fewer, and the others'."""
+    cores = sorted(os.sched_getaffinity(0))
+    return set(cores[:count]), set(cores[count:]) or set(cores)
 
 
 @contextmanager

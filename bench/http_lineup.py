@@ -1,65 +1,87 @@
 """
 Who takes part in ``bench.http``: ours, and what it is compared with.
 
-Each has one worker and no access log, and answers the same small JSON object. Threads and loops
-are each server's own choice, but for gthread, whose single one would be no server.
+Each has one worker and no access log. Threads and loops are each server's own choice, but for
+gthread, whose single one would be no server.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench.http_shapes import SMALL, STOCK, Shape
 from bench.report import OURS
-from bench.servers import Granian, Gunicorn, Server, Uvicorn
+from bench.servers import Granian, Gunicorn, Server, Uvicorn, without_settings
 
 READY = "/"
 GREEN = ("--worker-class", "greenline.worker.GreenWorker")
-GEVENT = ("--worker-class", "gevent", "--http-parser")
+GEVENT = ("--worker-class", "gevent")
 GTHREAD = ("--worker-class", "gthread", "--threads", "4")
 UVICORN = ("--workers", "1", "--loop", "uvloop", "--http", "httptools")
 QUIET = ("--no-access-log", "--log-level", "warning")
 GRANIAN = ("--workers", "1", "--log-level", "warning", "--interface")
-# The one that ours is to match.
+# The setting with which the worker speeds up an unmodified Flask.
+FAST_FLASK = "GREENLINE_FAST_FLASK"
+# The one that ours is to match, and the others with a floor or a limit.
 RIVAL = "uvicorn-starlette"
+ADOPTED, THREADS, GRANIAN_WSGI = "green-adopted", "gthread-flask", "granian-flask"
 
 
 @dataclass(frozen=True)
 class Peer:
-    """How one is started."""
+    """
+    How one is started.
+
+    :param env: settings of ours. Default none.
+    :param is_small_only: whether it answers the small JSON object and nothing else. Default False.
+    """
 
     who: str
     kind: type[Server]
     arguments: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    is_small_only: bool = False
+
+    def answers(self, shape: Shape) -> bool:
+        """Return whether it takes part in *shape*."""
+        if self.who in shape.left_out:
+            return False
+        return shape == SMALL or not self.is_small_only
 
     def server(self, folder: Path) -> Server:
         """Return its server, to be entered; its log is in *folder*."""
         log = folder / f"{self.who}.log"
-        return self.kind(self.arguments, ready=READY, env={}, log=log)
+        server = self.kind(self.arguments, ready=READY, env=self.env, log=log)
+        server.env = without_settings(server.env, self.env)
+        return server
+
+
+def gunicorn(who: str, target: str, worker: Sequence[str], **more: str) -> Peer:
+    """Return a gunicorn with one *worker*; *more* are settings of ours."""
+    conf = ("-c", "bench/peers/gunicorn_plain.py")
+    return Peer(who, Gunicorn, (*conf, *worker, target), more)
 
 
 def lineup() -> list[Peer]:
-    """Return all of them, ours first."""
-
-    def gunicorn(who: str, app: str, *worker: str) -> Peer:
-        conf = ("-c", "bench/peers/gunicorn_plain.py")
-        return Peer(who, Gunicorn, (*conf, *worker, f"bench.peers.{app}:app"))
-
-    def uvicorn(who: str, app: str) -> Peer:
-        return Peer(who, Uvicorn, (*UVICORN, *QUIET, f"bench.peers.{app}:app"))
-
-    def granian(who: str, app: str, interface: str) -> Peer:
-        return Peer(who, Granian, (*GRANIAN, interface, f"bench.peers.{app}:app"))
-
+    """Return all that answer each shape, ours first, and then those that answer one of them."""
+    flask, starlette = "bench.peers.http_flask:app", "bench.peers.http_starlette:app"
+    wsgi, fastapi = "bench.peers.json_wsgi:app", "bench.peers.json_fastapi:app"
     return [
-        gunicorn(OURS, "json_greenline", *GREEN),
-        gunicorn("green-flask", "json_flask", *GREEN),
-        gunicorn("green-wsgi", "json_wsgi", *GREEN),
-        gunicorn("gevent-flask-python", "json_flask", *GEVENT, "python"),
-        gunicorn("gevent-flask-auto", "json_flask", *GEVENT, "auto"),
-        gunicorn("gthread-flask", "json_flask", *GTHREAD),
-        granian("granian-flask", "json_flask", "wsgi"),
-        uvicorn(RIVAL, "json_starlette"),
-        uvicorn("uvicorn-fastapi", "json_fastapi"),
-        granian("granian-starlette", "json_starlette", "asgi"),
-        granian("granian-fastapi", "json_fastapi", "asgi"),
+        gunicorn(OURS, "bench.peers.http_greenline:app", GREEN),
+        gunicorn("green-flask", flask, GREEN),
+        gunicorn(ADOPTED, flask, GREEN, **{FAST_FLASK: "1"}),
+        gunicorn(STOCK, flask, GEVENT),
+        gunicorn(THREADS, flask, GTHREAD),
+        Peer(GRANIAN_WSGI, Granian, (*GRANIAN, "wsgi", flask)),
+        Peer(RIVAL, Uvicorn, (*UVICORN, *QUIET, starlette)),
+        replace(gunicorn("green-wsgi", wsgi, GREEN), is_small_only=True),
+        Peer("uvicorn-fastapi", Uvicorn, (*UVICORN, *QUIET, fastapi), is_small_only=True),
+        Peer("granian-starlette", Granian, (*GRANIAN, "asgi", starlette), is_small_only=True),
+        Peer("granian-fastapi", Granian, (*GRANIAN, "asgi", fastapi), is_small_only=True),
     ]
+
+
+def plain(target: str) -> list[Peer]:
+    """Return the workers that host the WSGI application *target*, ours first."""
+    return [gunicorn(OURS, target, GREEN), gunicorn("gevent", target, GEVENT),
+            gunicorn("gthread", target, GTHREAD)]  # fmt: skip

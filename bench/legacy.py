@@ -26,7 +26,6 @@ gunicorn's gthread with 8, 16 and 32 threads.
 import argparse
 import fnmatch
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -235,12 +234,6 @@ def share(row: report.Row, status: str) -> float:
     return row.answers.get(status, 0) / max(1, sum(row.answers.values()))
 
 
-def paired(ours: Sequence[report.Row], peer: Sequence[report.Row]) -> float:
-    """Return the middle one of our ratios to *peer* in each round."""
-    pairs = zip(ours, peer, strict=False)
-    return statistics.median(a.req_s / b.req_s if b.req_s else float(a.req_s > 0) for a, b in pairs)
-
-
 def judge(work: Work, rows: Mapping[str, Sequence[report.Row]]) -> list[promises.Verdict]:
     """Judge our speed and our errors at *work* against the best gthread; *rows* of all rounds."""
     (ours,) = (row for row in together(rows) if row.who == OURS)
@@ -251,8 +244,7 @@ def judge(work: Work, rows: Mapping[str, Sequence[report.Row]]) -> list[promises
     if work.waits and work.connections and promised < legacy_lineup.at_waits(ours.clients):
         ceiling = work.ceiling(ours.clients, threads)
         what += f" ({work.ours or work.connections} connections allow {ceiling:.2f} at most)"
-    # Pairs: the machine's own speed changes in seconds.
-    ratio = paired(rows[OURS], rows[best.who])
+    ratio = report.paired(rows[OURS], rows[best.who])
     if work.explained:
         what += f" ({work.explained})"
     return [promises.at_least(what, ratio, promised), *judge_errors(work.name, ours, best)]

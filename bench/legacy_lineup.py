@@ -16,8 +16,7 @@ from pathlib import Path
 from bench import legacy_environments
 from bench.http_lineup import GREEN
 from bench.report import OURS
-from bench.servers import ROOT, Gunicorn, ServerError
-from greenline import settings
+from bench.servers import ROOT, Gunicorn, ServerError, without_settings
 from greenline.budget.plan import Deployment, PostgresFacts, postgres_plan
 
 THREADS = (8, 16, 32)
@@ -137,12 +136,6 @@ class Hosted(Gunicorn):
         super().__init__(arguments, ready=ready, env=env, log=log, cwd=cwd)
         self.command[0] = str(legacy_environments.find(name) / "bin" / "gunicorn")
         self.env = without_settings(self.env, env)
-
-
-def without_settings(environ: Mapping[str, str], kept: Mapping[str, str]) -> dict[str, str]:
-    """Return *environ* without the settings of ours that *kept* does not have."""
-    ours = {each.name for each in settings.VARIABLES}
-    return {name: value for name, value in environ.items() if name in kept or name not in ours}
 
 
 def at_waits(clients: int) -> float:

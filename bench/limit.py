@@ -34,11 +34,11 @@ from bench import cores, load, picture, promises, report
 from bench.failures import FAILURES
 from bench.http_lineup import GREEN
 from bench.legacy import errors, together
-from bench.legacy_lineup import MAX_CONNECTIONS, PINNED, without_settings
+from bench.legacy_lineup import MAX_CONNECTIONS, PINNED
 from bench.picture import Points
 from bench.report import OURS
 from bench.rounds import interleaved
-from bench.servers import ROOT, Gunicorn
+from bench.servers import ROOT, Gunicorn, without_settings
 from bench.vegeta import Answer
 from embedded.postgres import temporary
 from greenline import settings

@@ -5,6 +5,7 @@ A process may end at any moment: one that is gone has no children and no memory.
 """
 
 import os
+import time
 from pathlib import Path
 
 MB = 1024 * 1024
@@ -28,6 +29,13 @@ def rss_mb(pid: int) -> float:
     return round(sum(int(page[1]) for page in pages if page) * os.sysconf("SC_PAGE_SIZE") / MB, 1)
 
 
+def pss_bytes(pid: int) -> int:
+    """Return the memory of *pid* and all below it; a page that n processes have is 1/n in each."""
+    found = (_read(Path(f"/proc/{each}/smaps_rollup")) for each in tree(pid))
+    texts = (text.partition("\nPss:")[2] for text in found)
+    return sum(int(text.split()[0]) * 1024 for text in texts if text)
+
+
 def peak_mb(pid: int) -> float:
     """Return the most resident memory that *pid* has had; 0 when it is gone."""
     _, _, rest = _read(Path(f"/proc/{pid}/status")).partition("VmHWM:")
@@ -37,6 +45,19 @@ def peak_mb(pid: int) -> float:
 def cpu_ticks(pid: int) -> int:
     """Return the processor time that *pid* and all below it have used, in the kernel's ticks."""
     return sum(int(stat[11]) + int(stat[12]) for stat in _stats(pid))
+
+
+def cpu_ns(pid: int) -> int:
+    """Return the processor time that *pid* and all below it have used, in nanoseconds."""
+    return sum(_cpu_clock_ns(each) for each in tree(pid))
+
+
+def _cpu_clock_ns(pid: int) -> int:
+    try:
+        # What clock_getcpuclockid() of the C library makes of a process id.
+        return time.clock_gettime_ns((~pid << 3) | 2)
+    except OSError:
+        return 0
 
 
 def is_runnable(pid: int) -> bool:

@@ -68,6 +68,13 @@ def middle(rows: Sequence[Row]) -> Row:
     return replace(chosen, spread=spread)
 
 
+def paired(ours: Sequence[Row], peer: Sequence[Row]) -> float:
+    """Return the middle one of our ratios to *peer* in each round that both have."""
+    # Pairs: the machine's own speed changes in seconds.
+    pairs = zip(ours, peer, strict=False)
+    return statistics.median(a.req_s / b.req_s if b.req_s else float(a.req_s > 0) for a, b in pairs)
+
+
 def ratios(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float | None]]]:
     """Return {work: {clients: {peer: our req/s over its}}}; the work names its database."""
     found: dict[str, dict[str, dict[str, float | None]]] = {}

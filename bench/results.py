@@ -13,11 +13,11 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.report import OURS, RESULTS
+from bench.report import RESULTS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
@@ -72,7 +72,7 @@ class Page:
         elif verdicts := figures.get("verdicts"):
             parts.append("\n".join(f"- {text}" for text in verdicts))
         else:
-            parts += _tables(figures)
+            parts.append("\n".join(table(figures["ratios"])))
         drawn = self._results / f"{name}.png"
         if drawn.exists():
             pictures = self._path.parent / "pictures"
@@ -80,18 +80,6 @@ class Page:
             shutil.copy(drawn, pictures)
             parts.append(f"![{name}](pictures/{name}.png)")
         return "\n\n".join(parts)
-
-
-def _tables(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the table of the throughputs, and that of the latencies where a rate is offered."""
-    # Where all are offered one rate they answer as many: what differs is how late.
-    # The bench of documents has copies in place of rows.
-    offered = [row for row in figures.get("rows", ()) if "offered/s" in row]
-    works = {row["work"] for row in offered}
-    closed = {work: by for work, by in figures["ratios"].items() if work not in works}
-    yield "\n".join(table(closed))
-    if offered:
-        yield "\n".join(p99_table(offered))
 
 
 def table(ratios: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Iterator[str]:
@@ -107,22 +95,6 @@ def table(ratios: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Ite
     for work, clients, its in rows:
         cells = ("" if its.get(peer) is None else f"{its[peer]:.2f}" for peer in peers)
         yield f"| {work} | {clients} | {' | '.join(cells)} |"
-
-
-def p99_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """
-    Yield the lines of a Markdown table of p99 where all servers are offered the same rate.
-
-    :param rows: a bench's rows of such a work, with ``p99_ms`` and ``offered/s``.
-    """
-    p99_ms = {(row["clients"], row["who"]): row["p99_ms"] for row in rows}
-    peers = list(dict.fromkeys(row["who"] for row in rows if row["who"] != OURS))
-    yield f"| our p99 over, at the same rate | {' | '.join(peers)} |"
-    yield "|---|" + "---|" * len(peers)
-    for clients in dict.fromkeys(row["clients"] for row in rows):
-        ours = p99_ms[clients, OURS]
-        cells = (f"{ours / p99_ms[clients, peer]:.2f}" for peer in peers)
-        yield f"| {clients} clients | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -126,6 +126,6 @@ def warm(server: Server, work: Work, clients: int) -> hey.Result:
         each = max(3 * each, math.ceil(result.req_s * WARM_S / clients))
 
 
-def refused(answers: Mapping[str, int]) -> str | None:
-    """Say what *answers* there were if one of them was not a 200."""
-    return None if set(answers) == {"200"} else f"answers {dict(answers)}"
+def refused(answers: Mapping[str, int], right: int = 200) -> str | None:
+    """Say what *answers* there were if one of them was not the *right* one."""
+    return None if set(answers) == {str(right)} else f"answers {dict(answers)}"

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from bench import proc
+from greenline import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 # Peers get their number of workers as an argument; ours reads it from the environment.
@@ -122,10 +123,13 @@ class Server:
         """Return the memory that all its processes hold now."""
         return proc.rss_mb(self.process.pid) if self.process else 0.0
 
+    def pss_bytes(self) -> int:
+        """Return the memory of all its processes, of which a shared page counts in part."""
+        return proc.pss_bytes(self.process.pid) if self.process else 0
+
     def cpu_us(self) -> float:
         """Return the microseconds of the processor that all its processes have used."""
-        ticks = proc.cpu_ticks(self.process.pid) if self.process else 0
-        return ticks * 1_000_000 / proc.TICKS_A_SECOND
+        return proc.cpu_ns(self.process.pid) / 1000 if self.process else 0.0
 
     def log_text(self) -> str:
         """Return what it has logged."""
@@ -185,12 +189,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def allow_files() -> None:
-    """Let the servers started from here open a file for every client: 1,024 is a common limit."""
+def without_settings(environ: Mapping[str, str], kept: Mapping[str, str]) -> dict[str, str]:
+    """Return *environ* without the settings of ours that *kept* does not have."""
+    ours = {each.name for each in settings.VARIABLES}
+    return {name: value for name, value in environ.items() if name in kept or name not in ours}
+
+
+def allow_files(needed: int = 0) -> None:
+    """
+    Let this process and its servers open a file for every client: 1,024 is a common limit.
+
+    :param needed: open files without which the bench cannot run, int. Default 0.
+    :raises ServerError: the hard limit is below *needed*.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ServerError(
+            f"{needed} open files are needed and the hard limit (ulimit -Hn) is {hard}"
+        )
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def wait_until_quiet(pid: int, quiet_s: float = 0.3, limit_s: float = 10) -> None:

@@ -13,7 +13,7 @@ import csv
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,9 @@ def attack(
     lead_s: float = 0.0,
     connections: int | None = None,
     timeout_s: float = 10.0,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: str | None = None,
 ) -> list[Answer]:
     """
     Ask *url* *rate* times a second for *lead_s* and *seconds* more; return what came then.
@@ -66,14 +69,20 @@ def attack(
         VegetaError: it failed, or did not offer that rate.
     """
     whole = f"{round(rate * 100)}/100s"
-    targets, options = [f"GET {url}"], ["-connections", "20000"]
+    urls, options = [url], ["-connections", "20000"]
     if connections is not None:
-        targets, options = _one_each(url, connections)
+        urls, options = _one_each(url, connections)
+    for each in (headers or {}).items():
+        options += ["-header", ": ".join(each)]
     command = [find(), "attack", "-rate", whole, "-duration", f"{lead_s + seconds}s", *options]
     command += ["-timeout", f"{timeout_s}s", "-max-body", "0", "-redirects", "-1"]
     with tempfile.TemporaryDirectory(prefix="gl-") as name:
         asked, found = Path(name) / "targets", Path(name) / "answers"
-        asked.write_text("\n".join(targets) + "\n")
+        asked.write_text("".join(f"{method} {each}\n" for each in urls))
+        if body is not None:
+            sent = Path(name) / "body"
+            sent.write_text(body)
+            command += ["-body", str(sent)]
         limit_s = lead_s + seconds + timeout_s + 60
         _run([*command, "-targets", str(asked), "-output", str(found)], limit_s)
         text = _run([find(), "encode", "-to", "csv", str(found)], limit_s)
@@ -97,9 +106,11 @@ def parse(lines: Iterable[str]) -> list[Answer]:
     ]
 
 
-def split_by_status(answers: Sequence[Answer], clients: int, seconds: float) -> Result:
-    """Summarise *answers* to what was asked in *seconds*: the speeds are those of the 200s."""
-    good_s = sorted(each.took_s for each in answers if each.status == "200")
+def split_by_status(
+    answers: Sequence[Answer], clients: int, seconds: float, right: int = 200
+) -> Result:
+    """Summarise *answers* to what was asked in *seconds*: the speeds are those of the *right*."""
+    good_s = sorted(each.took_s for each in answers if each.status == str(right))
     p50_ms, p99_ms, p999_ms = (percentile_ms(good_s, share, 3) for share in (0.5, 0.99, 0.999))
     return Result(
         asked=len(answers),
@@ -114,17 +125,17 @@ def split_by_status(answers: Sequence[Answer], clients: int, seconds: float) -> 
 
 
 def _one_each(url: str, connections: int) -> tuple[list[str], list[str]]:
-    """Return a target for each connection, and the options that lead them all to *url*."""
+    """Return a URL for each connection, and the options that lead them all to *url*."""
     address, slash, path = url.removeprefix("http://").partition("/")
     port = address.rpartition(":")[2]
     options = ["-connections", "1", "-max-connections", "1", "-dns-ttl=-1ns"]
-    targets = []
+    urls = []
     for each in range(connections):
         # Of the loopback as well: should the mapping fail, no server is asked by mistake.
         alias = f"127.1.{each // 250}.{each % 250 + 1}:{port}"
         options += ["-connect-to", f"{alias}:{address}"]
-        targets.append(f"GET http://{alias}{slash}{path}")
-    return targets, options
+        urls.append(f"http://{alias}{slash}{path}")
+    return urls, options
 
 
 def _run(command: Sequence[str], limit_s: float) -> str:

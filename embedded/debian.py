@@ -59,7 +59,7 @@ def unpacked(package: str) -> Path:
 
 def program(name: str) -> tuple[Path, dict[str, str]]:
     """
-    Return the path of the server *name*, installed or unpacked, and the environment it runs in.
+    Return the path of the program *name*, installed or unpacked, and the environment it runs in.
 
     Raises:
         ConfigError: it cannot be had here; says why.
@@ -68,7 +68,8 @@ def program(name: str) -> tuple[Path, dict[str, str]]:
     if found is not None:
         return Path(found), dict(os.environ)
     folder = unpacked(name)
-    return folder / "usr/sbin" / name, environment(folder)
+    place = "usr/sbin" if (folder / "usr/sbin" / name).exists() else "usr/bin"
+    return folder / place / name, environment(folder)
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -54,6 +54,7 @@ def test_answers_are_split_by_status() -> None:
     assert (result.asked, result.clients, result.seconds, result.req_s) == (4, 7, 2.0, 1.0)
     assert (result.p50_ms, result.p99_ms, result.p999_ms) == (50.0, 1500.0, 1500.0)
     assert vegeta.split_by_status([], 1, 2.0).p99_ms is None
+    assert vegeta.split_by_status(vegeta.parse(CSV.splitlines()), 7, 2.0, 503).p99_ms == 1.0
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def fake_vegeta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(
         '#!/bin/sh\nhere="${0%/*}"\n'
         'case $1 in attack) echo "$@" > "$here/arguments"\n'
-        'while [ "$1" != -targets ]; do shift; done; cp "$2" "$here/targets";;\n'
+        'while [ $# -gt 1 ]; do case $1 in -targets | -body) cp "$2" "$here/${1#-}";; esac; shift; '
+        "done;;\n"
         'encode) cat "$here/said";; esac\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -92,6 +94,19 @@ def test_each_connection_has_a_turn(fake_vegeta: Path) -> None:
     said = (fake_vegeta / "arguments").read_text()
     assert said.count("-connect-to 127.1.") == said.count(":80:127.0.0.1:80 ") == 300
     assert "-max-connections 1 " in said
+
+
+def test_a_request_may_have_a_method_headers_and_a_body(fake_vegeta: Path) -> None:
+    """The same for each connection."""
+    headers = {"Cookie": "a=1", "X-Y": "z"}
+    vegeta.attack(
+        "http://127.0.0.1:80/x", 1.0, 4.0, connections=2, method="POST", headers=headers, body="{}"
+    )
+    targets = (fake_vegeta / "targets").read_text().splitlines()
+    assert targets == ["POST http://127.1.0.1:80/x", "POST http://127.1.0.2:80/x"]
+    said = (fake_vegeta / "arguments").read_text()
+    assert "-header Cookie: a=1 -header X-Y: z " in said
+    assert (fake_vegeta / "body").read_text() == "{}"
 
 
 def test_a_load_that_was_not_offered_is_an_error(fake_vegeta: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench import proc
-from bench.servers import Gunicorn, ServerError, free_port, wait_until_quiet
+from bench.servers import Gunicorn, ServerError, free_port, wait_until_quiet, without_settings
 
 APP = """
 import os
@@ -193,6 +193,36 @@ def test_a_process_that_is_gone_has_nothing() -> None:
     assert proc.children(done.pid) == []
     assert proc.rss_mb(done.pid) == 0
     assert proc.cpu_ticks(done.pid) == 0
+    assert proc.cpu_ns(done.pid) == 0
+    assert proc.pss_bytes(done.pid) == 0
+
+
+def test_processor_time_and_memory_are_those_of_all_generations(family: int) -> None:
+    """A sum over the tree, as the kernel counts each process."""
+    until = time.monotonic() + 10
+    while len(proc.tree(family)) < 3 and time.monotonic() < until:
+        time.sleep(0.02)
+    one, *below = proc.tree(family)
+    last = below[-1]
+    assert proc.cpu_ns(family) > proc.cpu_ns(last) > 1_000_000  # a Python has started
+    assert proc.pss_bytes(one) > proc.pss_bytes(last) > 500_000
+    assert proc.pss_bytes(last) <= (proc.rss_mb(last) + 0.1) * proc.MB
+
+
+def test_processor_time_is_counted_in_less_than_a_tick() -> None:
+    """Ours is what Python says of itself."""
+    before_ns = time.process_time_ns()
+    assert proc.children(os.getpid()) == []
+    assert before_ns <= proc.cpu_ns(os.getpid()) <= time.process_time_ns()
+
+
+def test_settings_of_ours_are_left_out_unless_they_are_given() -> None:
+    """What is no setting of ours stays."""
+    found = {"LANG": "C", "GREENLINE_POOL": "1", "REQUEST_TIMEOUT": "3"}
+    assert without_settings(found, {"REQUEST_TIMEOUT": "3"}) == {
+        "LANG": "C",
+        "REQUEST_TIMEOUT": "3",
+    }
 
 
 def test_free_port_can_be_listened_on() -> None:

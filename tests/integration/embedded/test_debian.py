@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embedded import debian
-from embedded.debian import environment, unpacked
+from embedded.debian import environment, program, unpacked
 from greenline.errors import ConfigError
 
 PACKAGE = "pgbouncer"
@@ -25,18 +25,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_unpacked_runs_where_it_lies(folder: Path) -> None:
     """With the libraries that it needs; nothing is left but the program and apt's own."""
     try:
-        program = unpacked(PACKAGE) / "usr/sbin/pgbouncer"
+        file = unpacked(PACKAGE) / "usr/sbin/pgbouncer"
     except ConfigError as error:
         pytest.skip(str(error))
     done = subprocess.run(
-        [program, "--version"], env=environment(folder / PACKAGE), capture_output=True, text=True
+        [file, "--version"], env=environment(folder / PACKAGE), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("PgBouncer ")
     assert {path.name for path in folder.iterdir()} <= {PACKAGE, "cache", "lists", "apt.conf"}
-    before = program.stat()
+    before = file.stat()
     assert unpacked(PACKAGE) == folder / PACKAGE
-    assert program.stat() == before
+    assert file.stat() == before
+
+
+@pytest.mark.parametrize("place", ["usr/sbin", "usr/bin"])
+def test_a_program_is_found_in_what_was_unpacked(folder: Path, place: str) -> None:
+    """A server, or one for everybody."""
+    unpacked_before = folder / "no-such-tool" / place / "no-such-tool"
+    unpacked_before.parent.mkdir(parents=True)
+    unpacked_before.touch()
+    assert program("no-such-tool")[0] == unpacked_before
 
 
 def test_what_cannot_be_fetched_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
