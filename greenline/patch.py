@@ -12,9 +12,8 @@ the public face; all else is internal.
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
-from importlib.util import find_spec
 from typing import Any
 
 import gevent.monkey
@@ -59,7 +58,7 @@ def hook_libraries() -> None:
 
     :raises ConfigError: ``GREENLINE_PG_WAIT`` names no callback, or one that is not installed.
     """
-    # Only psycopg2 is imported here; the others are patched when the application imports them.
+    # None of them is imported here: each is patched when the application imports it.
     hook_psycopg2()
     hook_sqlalchemy()
     hook_redis()
@@ -69,25 +68,39 @@ def hook_libraries() -> None:
 
 
 def keep_running_loops() -> None:
-    """Let each greenlet run an asyncio loop of its own."""
-    # Imported here, because it imports asyncio, which must happen after the patching.
-    from greenline.hub import running_loop
+    """Let each greenlet run an asyncio loop of its own, once the application imports asyncio."""
 
-    running_loop.install()
+    def install(_: object) -> None:
+        from greenline.hub import running_loop
+
+        running_loop.install()
+
+    after_import("asyncio", install)
 
 
 def hook_psycopg2() -> None:
     """
-    Let psycopg2, if it is installed, wait in the hub, so that other greenlets run meanwhile.
+    Let psycopg2 wait in the hub, so that other greenlets run meanwhile; once it is imported.
 
     :raises ConfigError: ``GREENLINE_PG_WAIT`` names no callback, or one that is not installed.
     """
-    if find_spec("psycopg2") is None:  # the application has another driver, or none
-        return
+    settings.PG_WAIT.read()  # a wrong value ends the start, and not an import
+    after_import("psycopg2", lambda _: _patch_psycopg2())
+    # What is done then imports modules of this package, so none of them may be the first to import
+    # psycopg2.
+    after_import("greenline.postgres", lambda _: _import_psycopg2())
+
+
+def _import_psycopg2() -> None:
+    with suppress(ModuleNotFoundError):  # the arbiter's modules of the package need none
+        import psycopg2  # noqa: F401
+
+
+def _patch_psycopg2() -> None:
     from psycopg2 import extensions
     from psycopg2._psycopg import set_wait_callback
 
-    from greenline.postgres import foreign, pool_psycopg2
+    from greenline.postgres import foreign
     from greenline.postgres.wait import keeping_promises, wait
 
     foreign.install()
@@ -99,6 +112,8 @@ def hook_psycopg2() -> None:
         set_wait_callback(wait)
     extensions.set_wait_callback = _unless_psycogreens
     if settings.POOL.read():
+        from greenline.postgres import pool_psycopg2
+
         pool_psycopg2()
 
 
