@@ -15,6 +15,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.routing import Rule
 
 from greenline.flask.compat import _cv_app, _cv_request, _sentinel, _split_blueprint_path
+from greenline.flask.decisions import reads_host
 
 if TYPE_CHECKING:
     from flask.sessions import SessionMixin
@@ -56,7 +57,7 @@ class AppContext(flask_ctx.AppContext):
     def __init__(self, app: Any) -> None:
         self.app = app
         # An overridden create_url_adapter() is called when Flask calls it.
-        if not app.decisions.own_adapter:
+        if not app.greenline_decisions.own_adapter:
             self.url_adapter = app.create_url_adapter(None)
         elif app.config["SERVER_NAME"] is None:  # Flask makes none without it
             self.url_adapter = None
@@ -117,7 +118,7 @@ class RequestContext(flask_ctx.RequestContext):
         self._session = session
         self._after_request_functions = []
         self._cv_tokens = []
-        decisions = app.decisions
+        decisions = app.greenline_decisions
         if request is not None:
             self.request = request
         elif not decisions.lazy_request:
@@ -127,12 +128,7 @@ class RequestContext(flask_ctx.RequestContext):
         # Without a known server name Flask makes the adapter, and refuses an invalid host.
         host = environ.get("wsgi.url_scheme"), environ.get("HTTP_HOST"), config["SERVER_NAME"]
         self.server_name = decisions.server_names.get(host)
-        if (
-            self.server_name is None
-            or "HTTP_UPGRADE" in environ
-            or config["TRUSTED_HOSTS"] is not None
-            or app.url_map.host_matching
-        ):
+        if self.server_name is None or "HTTP_UPGRADE" in environ or reads_host(app):
             self.url_adapter = None
             try:
                 self.url_adapter = app.create_url_adapter(self.request)
@@ -166,7 +162,11 @@ class RequestContext(flask_ctx.RequestContext):
         app = self.app
         interface = app.session_interface
         # Without a cookie Flask's interface returns an empty session.
-        if app.decisions.lazy_session and app.config["SECRET_KEY"] and not self._has_cookie():
+        if (
+            app.greenline_decisions.lazy_session
+            and app.config["SECRET_KEY"]
+            and not self._has_cookie()
+        ):
             return interface.session_class()
         session = interface.open_session(app, self.request)
         return interface.make_null_session(app) if session is None else session
@@ -189,7 +189,7 @@ class RequestContext(flask_ctx.RequestContext):
         """Return the names of the endpoint's blueprints, the innermost first."""
         request = self.__dict__.get("request")
         # A request class may override `blueprints`.
-        if request is not None and not self.app.decisions.lazy_request:
+        if request is not None and not self.app.greenline_decisions.lazy_request:
             return request.blueprints
         rule = self.rule if request is None else request.url_rule
         if rule is None or rule.endpoint is None or "." not in rule.endpoint:
@@ -230,7 +230,7 @@ class RequestContext(flask_ctx.RequestContext):
         # __init__ sets None; later pushes keep the session, as stream_with_context() needs it.
         # `self` stands for an attribute that is not there.
         if state.get("_session", self) is None:
-            if app.decisions.lazy_session:
+            if app.greenline_decisions.lazy_session:
                 del self._session
             else:
                 self._session = self._open_session()
