@@ -21,7 +21,7 @@ from werkzeug.routing import Map as WerkzeugMap
 from greenline.flask.app import Flask
 from greenline.flask.classes import stand_in
 from greenline.flask.compat import FLASK_METHODS, replaced_method
-from greenline.flask.decisions import left_by_routes
+from greenline.flask.decisions import left_to_flask
 from greenline.flask.json import JSONProvider
 from greenline.flask.routing import Map
 
@@ -59,26 +59,27 @@ def adopt_loaded(application: Any) -> str:
     :returns: a line for the log: what was adopted, and what is left to Flask, with the reasons.
     """
     adopted, left = [], []
-    for app in loaded(application):
-        reason = _adopt(app)
-        if not reason:
+    for app, refusal in adopt_each(application):
+        if not refusal:
             adopted.append(app.import_name)
-        left += [f"{app.import_name}: {each}" for each in ([reason] if reason else remainder(app))]
+        reasons = [refusal] if refusal else remainder(app)
+        left += [f"{app.import_name}: {each}" for each in reasons]
     line = f"adopted {', '.join(adopted) or 'no Flask application'}"
     return f"{line}; left to Flask: {'; '.join(left)}" if left else line
 
 
-def loaded(application: Any) -> list[flask.Flask]:
+def adopt_each(application: Any) -> list[tuple[flask.Flask, str]]:
     """
-    Return the Flask applications of the process, those behind a middleware included.
+    Adopt the Flask applications of the process, those behind a middleware included.
 
     :param application: the WSGI application, found also where it was excluded from collections.
+    :returns: each, and why it is left to Flask, which is empty where it is not.
     """
     # By type(): isinstance() would ask proxies for the objects behind them.
     found = [one for one in gc.get_objects() if issubclass(type(one), AnyFlask)]
     if issubclass(type(application), AnyFlask) and all(one is not application for one in found):
         found.append(application)
-    return found
+    return [(app, _adopt(app)) for app in found]
 
 
 def _adopt(app: flask.Flask) -> str:
@@ -120,7 +121,8 @@ def remainder(app: Any) -> Iterator[str]:
         kind = type(getattr(app, name))
         if kind is not ours:
             yield f"{name}: its class {kind.__qualname__} is the application's own"
-    yield from left_by_routes(app)
+    for step, reason in left_to_flask(app).items():
+        yield f"{step} ({reason})"
 
 
 def _replacing(app: Any, name: str) -> str:

@@ -5,7 +5,6 @@ A step is omitted only if the application cannot notice it: a method that is ove
 subclass or on the instance is called when Flask calls it.
 """
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 from flask import Flask as BaseFlask
@@ -25,7 +24,10 @@ DECIDED_BY = {
 # What Flask calls of a request object that the view does not use.
 OF_REQUEST = ("__init__", "__new__", "close", "endpoint", "blueprint", "blueprints")
 # Functions of the application for which Flask looks up the blueprints, or more, in the request.
-NEED_REQUEST = ("teardown_request_funcs", "url_value_preprocessors")
+NEED_REQUEST = {
+    "teardown_request_funcs": "teardown_request",
+    "url_value_preprocessors": "url_value_preprocessor",
+}
 
 ADAPTER = "a URL adapter is made for each request"
 REQUEST = "a request object is made for each request"
@@ -95,23 +97,21 @@ def reads_host(app: BaseFlask) -> str:
     return "the URL map has host_matching" if app.url_map.host_matching else ""
 
 
-def left_by_routes(app: Any) -> Iterator[str]:
+def left_to_flask(app: Any) -> dict[str, str]:
     """
-    Yield the steps that all requests of an application take, and why.
+    Return the steps that each request of an application takes, with the reasons.
 
     :param app: a :class:`greenline.flask.Flask`.
     """
     left = dict(app.greenline_decisions.left)
     if reason := reads_host(app):
         left.setdefault(ADAPTER, reason)
-    # The adapter is made of the request.
     if ADAPTER in left:
         left.setdefault(REQUEST, "its URL adapter needs it")
-    for name in NEED_REQUEST:
+    for name, decorator in NEED_REQUEST.items():
         if getattr(app, name):
-            left.setdefault(REQUEST, f"there are {name}")
-    for step, reason in left.items():
-        yield f"{step} ({reason})"
+            left.setdefault(REQUEST, f"there are functions of {decorator}")
+    return left
 
 
 def _why_adapter(app: BaseFlask, own_adapter: bool) -> str:

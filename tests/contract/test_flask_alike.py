@@ -26,12 +26,14 @@ SIGNALS = (
     "appcontext_popped", "appcontext_pushed", "appcontext_tearing_down", "got_request_exception",
     "request_finished", "request_started", "request_tearing_down",
 )  # fmt: skip
-# The class of the applications, and what is done to each before its first request.
-WAYS: dict[str, tuple[type[flask.Flask], Callable[[Any], Any]]] = {
-    "drop-in": (Flask, lambda app: app),
-    "adopted": (flask.Flask, adopt),
+# The class of the applications, and before which request they are adopted.
+WAYS: dict[str | None, tuple[type[flask.Flask], int | None]] = {
+    None: (flask.Flask, None),
+    "drop-in": (Flask, None),
+    "adopted": (flask.Flask, 0),
+    "adopted while it serves": (flask.Flask, 2),
 }
-by_both_ways = pytest.mark.parametrize("way", WAYS)
+by_all_ways = pytest.mark.parametrize("way", list(filter(None, WAYS)))
 
 
 @pytest.fixture(autouse=True)
@@ -81,16 +83,17 @@ def answer(app: Any, ask: Ask, jar: dict[str, str]) -> dict[str, Any]:
 def answers(make: Callable[..., Case], way: str | None) -> list[Any]:
     """Return all that was seen of a case, and what it logged on the way; None is stock Flask's."""
     log: Log = []
-    cls, prepare = WAYS[way] if way else (flask.Flask, lambda app: app)
+    cls, adopted_at = WAYS[way]
     app, asks = make(cls, log)
-    prepare(app)
-    assert isinstance(app, Flask) == (way is not None)
     jar: dict[str, str] = {}
     seen: list[Any] = []
-    for ask in asks:
+    for number, ask in enumerate(asks):
+        if number == adopted_at:
+            assert adopt(adopt(app)) is app
         seen.append(answer(app, ask, jar))
         seen.append(list(log))
         log.clear()
+    assert isinstance(app, Flask) == (way is not None)
     return seen
 
 
@@ -108,7 +111,7 @@ def _still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore:Current server name")
 @pytest.mark.parametrize("name", CASES)
-@by_both_ways
+@by_all_ways
 def test_answers_and_calls_are_the_same(way: str, name: str) -> None:
     """The same bytes, headers in the same order, and the same calls in the same order."""
     stock, ours = answers(CASES[name], None), answers(CASES[name], way)
@@ -128,7 +131,7 @@ def spying(cls: type[flask.Flask], hook: str, log: Log) -> type[flask.Flask]:
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-@by_both_ways
+@by_all_ways
 def test_what_a_subclass_overrides_is_called_as_often(way: str, hook: str) -> None:
     """A hook is called where Flask calls it, with as many arguments, in the same order."""
 
@@ -142,7 +145,7 @@ def test_what_a_subclass_overrides_is_called_as_often(way: str, hook: str) -> No
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("hook", HOOKS)
-@by_both_ways
+@by_all_ways
 def test_what_is_set_on_the_instance_is_called_as_often(way: str, hook: str, late: bool) -> None:
     """An application's own attribute counts as an override, also one that is set late."""
 
@@ -163,7 +166,7 @@ def test_what_is_set_on_the_instance_is_called_as_often(way: str, hook: str, lat
 
 
 @pytest.mark.parametrize("name", ["hooks", "default_sessions"])
-@by_both_ways
+@by_all_ways
 def test_signals_are_sent_to_those_who_listen(way: str, name: str) -> None:
     """Each signal comes at the same moment, with the same arguments."""
 
