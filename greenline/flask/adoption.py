@@ -79,7 +79,8 @@ def adopt_each(application: Any) -> list[tuple[flask.Flask, str]]:
     found = [one for one in gc.get_objects() if issubclass(type(one), AnyFlask)]
     if issubclass(type(application), AnyFlask) and all(one is not application for one in found):
         found.append(application)
-    return [(app, _adopt(app)) for app in found]
+    # The collector has no order that lasts.
+    return [(app, _adopt(app)) for app in sorted(found, key=lambda app: app.import_name)]
 
 
 def _adopt(app: flask.Flask) -> str:
