@@ -15,7 +15,6 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.routing import Rule
 
 from greenline.flask.compat import _cv_app, _cv_request, _sentinel, _split_blueprint_path
-from greenline.flask.decisions import reads_host
 
 if TYPE_CHECKING:
     from flask.sessions import SessionMixin
@@ -128,7 +127,13 @@ class RequestContext(flask_ctx.RequestContext):
         # Without a known server name Flask makes the adapter, and refuses an invalid host.
         host = environ.get("wsgi.url_scheme"), environ.get("HTTP_HOST"), config["SERVER_NAME"]
         self.server_name = decisions.server_names.get(host)
-        if self.server_name is None or "HTTP_UPGRADE" in environ or reads_host(app):
+        if (
+            self.server_name is None
+            or "HTTP_UPGRADE" in environ
+            # Not in Decisions: both may be set at any time, without a notice.
+            or config["TRUSTED_HOSTS"] is not None
+            or app.url_map.host_matching
+        ):
             self.url_adapter = None
             try:
                 self.url_adapter = app.create_url_adapter(self.request)

@@ -89,14 +89,6 @@ class Decisions:
             self.server_names[host] = adapter.server_name
 
 
-def reads_host(app: BaseFlask) -> str:
-    """Say why the host of each request has to be looked at; empty: it need not be."""
-    # For each request, as both may be set at any time, without a notice.
-    if app.config["TRUSTED_HOSTS"] is not None:
-        return "TRUSTED_HOSTS is set"
-    return "the URL map has host_matching" if app.url_map.host_matching else ""
-
-
 def left_to_flask(app: Any) -> dict[str, str]:
     """
     Return the steps that each request of an application takes, with the reasons.
@@ -104,8 +96,11 @@ def left_to_flask(app: Any) -> dict[str, str]:
     :param app: a :class:`greenline.flask.Flask`.
     """
     left = dict(app.greenline_decisions.left)
-    if reason := reads_host(app):
-        left.setdefault(ADAPTER, reason)
+    # What may be set at any time, without a notice, is looked at by each request.
+    if app.config["TRUSTED_HOSTS"] is not None:
+        left.setdefault(ADAPTER, "TRUSTED_HOSTS is set")
+    if app.url_map.host_matching:
+        left.setdefault(ADAPTER, "the URL map has host_matching")
     if ADAPTER in left:
         left.setdefault(REQUEST, "its URL adapter needs it")
     for name, decorator in NEED_REQUEST.items():
