@@ -95,7 +95,8 @@ def left_to_flask(app: Any) -> dict[str, str]:
 
     :param app: a :class:`greenline.flask.Flask`.
     """
-    left = dict(app.greenline_decisions.left)
+    # Not those of the application, which it makes when its first request needs them.
+    left = Decisions(app).left
     # What may be set at any time, without a notice, is looked at by each request.
     if app.config["TRUSTED_HOSTS"] is not None:
         left.setdefault(ADAPTER, "TRUSTED_HOSTS is set")

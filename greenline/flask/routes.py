@@ -24,13 +24,15 @@ def report(application: Any) -> Iterator[str]:
             continue
         for each in remainder(app):
             yield f"  left to Flask for all routes: {each}"
-        yield from _table([HEAD, *(_row(app, rule) for rule in app.url_map.iter_rules())])
+        by_adapter = left_to_flask(app).get(ADAPTER)
+        rules = (_row(app, rule, by_adapter) for rule in app.url_map.iter_rules())
+        yield from _table([HEAD, *rules])
 
 
-def _row(app: Any, rule: Rule) -> tuple[str, str, str, str]:
+def _row(app: Any, rule: Rule, by_adapter: str | None) -> tuple[str, str, str, str]:
     methods = sorted((rule.methods or set()) - BY_FLASK)
-    if reason := left_to_flask(app).get(ADAPTER):
-        reasons = {reason}
+    if by_adapter:
+        reasons = {by_adapter}
     else:
         reasons = {app.url_map.why_matched(method, rule) for method in methods} - {""}
     found = f"by Werkzeug: {'; '.join(sorted(reasons))}" if reasons else "in a table"
