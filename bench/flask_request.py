@@ -1,8 +1,9 @@
 """
-What Flask itself costs a request: stock Flask and ours, called in turn without a server.
+What Flask itself costs a request: stock Flask, ours, and stock Flask's object when it is adopted,
+also with a ``ProxyFix`` that it has captured before, called in turn without a server.
 
 ``python -m bench.flask_request`` prints microseconds for each call of ``wsgi_app``, the least of
-several rounds, and their ratio.
+several rounds, and the ratio of stock to adopted.
 """
 
 import io
@@ -11,8 +12,9 @@ import time
 from typing import Any
 
 import flask
+from werkzeug.middleware.proxy_fix import ProxyFix
 
-from greenline.flask import Flask
+from greenline.flask import Flask, adopt
 
 ROUNDS = 9
 CALLS = 1_000
@@ -83,13 +85,17 @@ def microseconds(app: flask.Flask, env: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    apps = [application(flask.Flask), application(Flask)]
-    print(f"{'':28}{'stock us':>10}{'ours us':>10}{'ratio':>8}")
+    behind = application(flask.Flask)
+    behind.wsgi_app = ProxyFix(behind.wsgi_app)  # type: ignore[method-assign]
+    adopted = adopt(application(flask.Flask))
+    apps = [application(flask.Flask), application(Flask), adopted, adopt(behind)]
+    print(f"{'':28}{'stock us':>10}{'ours us':>10}{'adopted':>10}{'ProxyFix':>10}{'ratio':>8}")
     for name, target in CASES.items():
         env = environ(target)
         rounds = [[microseconds(app, env) for app in apps] for _ in range(ROUNDS)]
-        stock, ours = (min(column) for column in zip(*rounds, strict=True))
-        print(f"{name:28}{stock:10.1f}{ours:10.1f}{stock / ours:8.2f}")
+        least = [min(column) for column in zip(*rounds, strict=True)]
+        columns = "".join(f"{each:10.1f}" for each in least)
+        print(f"{name:28}{columns}{least[0] / least[2]:8.2f}")
 
 
 if __name__ == "__main__":

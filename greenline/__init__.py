@@ -11,7 +11,8 @@ A green runtime for synchronous WSGI applications on gunicorn's gevent workers.
   ``greenline.budget.Plan`` is what each may hold.
 - ``greenline.patch.patch_all()``, before all other imports, lets a script use them.
 - ``greenline.hub.deadline.limit(2.0)`` limits the waiting in a ``with`` block, in seconds.
-- ``greenline.flask.Flask`` is a ``flask.Flask`` with less work for each request.
+- ``greenline.flask.Flask`` is a ``flask.Flask`` with less work for each request;
+  ``greenline.flask.adopt(app)`` makes one of an object that is there.
 - ``greenline.telemetry.counters.totals()`` returns the counts of all workers.
 - ``greenline.hub.trace_context.headers()`` returns the headers that pass a trace on.
 - ``greenline.errors`` has what all of these raise.

@@ -1,6 +1,6 @@
 """
 Define the console script ``greenline``, with its commands ``budget``, ``capacity``,
-``check-deploy``, ``doctor``, ``stacks``, ``top`` and ``tune``.
+``check-deploy``, ``doctor``, ``routes``, ``stacks``, ``top`` and ``tune``.
 
 Internal: applications import nothing from here.
 """
@@ -126,6 +126,39 @@ def budget(context: click.Context, /, as_json: bool, **given: int | None) -> Non
     # The lowest: that the connections do not fit is certain, whether or not the other server
     # can be asked.
     context.exit(min(statuses, default=FITS))
+
+
+@main.command()
+@click.argument("target")
+def routes(target: str) -> None:
+    """
+    Show how the routes of a Flask application are served with GREENLINE_FAST_FLASK=1.
+
+    TARGET is module:app, as gunicorn takes it. Loads it as a worker does. What is left to Flask and
+    Werkzeug is listed with the reason. Exits with 1 when it cannot be loaded, or has no Flask
+    application.
+    """
+    from greenline.doctor.probe import configured
+    from greenline.patch import patch_all
+
+    patch_all()
+    try:
+        with _needed("flask"):
+            from greenline.flask.compat import misfit
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    if reason := misfit():
+        raise click.ClickException(reason)
+    from greenline.flask.routes import report
+
+    try:
+        application = configured(target).wsgi()
+    except Exception as error:
+        raise click.ClickException(f"{target}: {type(error).__name__}: {error}") from error
+    lines = list(report(application))
+    if not lines:
+        raise click.ClickException(f"{target}: there is no Flask application in the process")
+    click.echo("\n".join(lines))
 
 
 def _sizing(given: Mapping[str, int | None]) -> Sizing:

@@ -358,12 +358,18 @@ OPS_TOKEN = Variable(
     "",
     "the token that a scraper or a browser has to send; unset: none",
 )
+FAST_FLASK = Variable(
+    "GREENLINE_FAST_FLASK",
+    flag,
+    "0",
+    "1 serves each `flask.Flask` of the application as `greenline.flask` does",
+)
 OF_WORKER: tuple[Variable[object], ...] = (
     PG_WAIT, POOL, POOL_TAKE_OVER,
     HEAD_TIMEOUT, BODY_READ_TIMEOUT, BODY_TIMEOUT, WRITE_TIMEOUT, MAX_BODY_BYTES,
     MAX_IN_PROGRESS, MAX_WAITING, MAX_WAIT, HEALTH_PATHS, DRAIN_DELAY, PROXY_KEEPALIVE,
     BLOCKED_HUB_MS, SLOW_MS, LOG, ACCESS_LOG, REQUIRE_HOST, OFFLOAD, REQUEST_TIMEOUT,
-    OPS_BIND, OPS_TOKEN,
+    OPS_BIND, OPS_TOKEN, FAST_FLASK,
 )  # fmt: skip
 
 # Read by postgres.open(), mongo.open() and the console script. An application of another kind may

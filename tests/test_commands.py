@@ -48,6 +48,7 @@ POOLS = "tests/e2e/test_pages.py::test_a_script_of_the_page_about_pools_runs"
 SERVED = "tests/e2e/test_readme.py::test_the_service_starts_by_the_three_lines"
 TUNER = "tests/integration/tune/test_tuner.py"
 DOCTOR = "tests/e2e/test_doctor_page.py"
+ROUTES = "tests/e2e/test_fast_flask.py::test_the_example_of_the_page_is_what_the_command_prints"
 RUNS = "test_the_example_that_runs_prints_the_same_kinds_of_figures"
 DEPLOY = "tests/deploy/test_deploy_page.py::test_the_example_is_what_the_command_prints"
 
@@ -126,6 +127,9 @@ RUNNERS = {
     "hosting.md": {
         "# legacy.py": HOSTED,
         "# catalogue.py": HOSTED,
+        "# shop.py": ROUTES,
+        "greenline routes": ROUTES,
+        "greenline routes shop:app": ROUTES,
         "gunicorn -k greenline.worker.GreenWorker legacy:app": HOSTED,
         "gunicorn -k greenline.worker.GreenWorker mysite.wsgi": HOSTED,
     },

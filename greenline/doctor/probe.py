@@ -263,18 +263,30 @@ def run(fd: int, target: str, folder: str, configuration: str, *packages: str) -
 
 def _configure(target: str, folder: str, name: str, found: dict[str, Any]) -> bool:
     """Apply gunicorn's configuration as gunicorn does; return whether it preloads *target*."""
-    sys.argv[:] = ["gunicorn", target]
     try:
-        cfg = WSGIApplication().cfg
+        cfg = configured(target).cfg
     except BaseException as error:  # sys.exit(), too
         # After an error of the configuration gunicorn exits: that line is none of the application.
         cause = error if _place(error, folder)[0] else error.__context__ or error
         found["configuration"] = _failed(cause, name, folder)
         return False
+    return bool(cfg.preload_app)
+
+
+def configured(target: str) -> WSGIApplication:
+    """
+    Apply gunicorn's configuration to this process, as gunicorn does.
+
+    :param target: ``module:name``, as gunicorn takes it.
+    :returns: gunicorn's application object, whose ``wsgi()`` imports *target*.
+    """
+    sys.argv[:] = ["gunicorn", target]
+    application = WSGIApplication()
+    cfg = application.cfg
     os.environ.update(cfg.env)
     for each in filter(None, (cfg.pythonpath or "").split(",")):  # as gunicorn's run() does
         sys.path.insert(0, os.path.abspath(each))
-    return bool(cfg.preload_app)
+    return application
 
 
 def _is_no_wsgi(application: Any) -> str:

@@ -24,7 +24,6 @@ from greenline.flask.context import NOT_GIVEN, AppContext, RequestContext, made_
 from greenline.flask.decisions import DECIDED_BY, Decisions
 from greenline.flask.json import JSONProvider
 from greenline.flask.request import Request
-from greenline.flask.response import send
 from greenline.flask.routing import Map
 
 
@@ -40,10 +39,11 @@ class Flask(flask.Flask):
         super().__setattr__(name, value)
         # Decisions are made again at the next use.
         if name in DECIDED_BY:
-            self.__dict__.pop("decisions", None)
+            self.__dict__.pop("greenline_decisions", None)
 
+    # No attribute of an application that is adopted has this name.
     @made_at_first_use
-    def decisions(self) -> Decisions:
+    def greenline_decisions(self) -> Decisions:
         """The decisions for the application's present attributes."""
         return Decisions(self)
 
@@ -85,9 +85,6 @@ class Flask(flask.Flask):
                 error = caught
                 raise
             # Outside the inner try, as in Flask: an error while sending gets no error page.
-            decisions = self.decisions
-            if type(response) is decisions.response_class and decisions.sends_plainly:
-                return send(response, environ, start_response)
             return response(environ, start_response)
         finally:
             # Set by Flask's test client and Werkzeug's debugger, which use the contexts later.
@@ -163,6 +160,10 @@ class Flask(flask.Flask):
                 raise
             # The error page is sent all the same, as Flask does.
             self.logger.exception("Request finalizing failed with an error while handling an error")
+        decisions = self.greenline_decisions
+        # After all functions that are passed the response. Flask's wsgi_app() sends it, or ours.
+        if type(response) is decisions.response_class and decisions.sending_class is not None:
+            response.__class__ = decisions.sending_class
         return response  # type: ignore[no-any-return]
 
     def make_response(self, rv: Any) -> Any:
@@ -170,7 +171,7 @@ class Flask(flask.Flask):
         # Exact types; everything else is left to Flask's own checks.
         if kind is dict or kind is list:
             return self.json.response(rv)
-        decisions = self.decisions
+        decisions = self.greenline_decisions
         if kind is decisions.response_class:
             return rv
         if (kind is str or kind is bytes) and decisions.text.works:

@@ -7,8 +7,11 @@ matcher, of requests and of responses are used, which a sample shows.
 """
 
 import inspect
+import os
+import sys
 from collections.abc import Mapping
 from importlib.metadata import version
+from types import FunctionType
 from typing import Any
 
 import flask
@@ -17,6 +20,7 @@ from flask.json.provider import DefaultJSONProvider
 from werkzeug.datastructures import EnvironHeaders, ImmutableMultiDict
 from werkzeug.routing import Map, MapAdapter, Rule
 from werkzeug.sansio.request import Request as SansIORequest
+from werkzeug.wrappers import Request
 
 FLASK_SUPPORTED = ">=3.1.3,<3.2"
 WERKZEUG_SUPPORTED = ">=3.1,<3.2"
@@ -49,19 +53,26 @@ FLASK_METHODS = {
     getattr(flask_ctx, "AppContext", None): {"__init__": "app", "push": "", "pop": "exc"},
     getattr(flask_ctx, "RequestContext", None): {
         "__init__": "app environ request session",
+        "match_request": "",
         "push": "",
         "pop": "exc",
     },
-    DefaultJSONProvider: {"_prepare_response_obj": "args kwargs"},
+    DefaultJSONProvider: {
+        "_prepare_response_obj": "args kwargs",
+        "dumps": "obj kwargs",
+        "loads": "s kwargs",
+        "response": "args kwargs",
+    },
 }
 WERKZEUG_METHODS = {
     MapAdapter: {
         "__init__": "map server_name script_name subdomain url_scheme path_info default_method "
         "query_args",
     },
-    flask.Request: {"__init__": "environ populate_request shallow", "_parse_content_type": ""},
+    Request: {"__init__": "environ populate_request shallow"},
     SansIORequest: {
         "__init__": "method scheme server root_path path query_string headers remote_addr",
+        "_parse_content_type": "",
     },
     EnvironHeaders: {"__init__": "environ"},
 }
@@ -90,6 +101,27 @@ def misfit() -> str | None:
         f"{name} {version(name)} is not one that greenline.flask builds on ({reason}): "
         f"applications run as on Flask itself; the supported versions are {name}{supported}"
     )
+
+
+def replaced_method() -> str:
+    """
+    Name one of the overridden methods that is not the library's own any more.
+
+    Monitoring agents replace such methods, and ours would bypass them.
+
+    :returns: the method as ``Class.method``; empty if there is none.
+    """
+    owner: Any
+    for owner, methods in (*FLASK_METHODS.items(), *WERKZEUG_METHODS.items()):
+        folder = os.path.dirname(sys.modules[owner.__module__.partition(".")[0]].__file__ or "")
+        for name in methods:
+            method = inspect.getattr_static(owner, name)
+            # A wrapper may have the name and the module of what it wraps, but not its file.
+            if type(method) is not FunctionType or not method.__code__.co_filename.startswith(
+                folder
+            ):
+                return f"{owner.__name__}.{name}"
+    return ""
 
 
 def _other_method(classes: Mapping[Any, Mapping[str, str]]) -> str:
@@ -129,6 +161,7 @@ def _other_attribute() -> str:
         is_known = part is last and not (last.static or last.final) and found.rules == [rule]
         if not is_known or [*rule._converters] != ["id"]:
             return "its matcher is another one"
+        _ = DefaultJSONProvider(rule)._app  # type: ignore[arg-type]  # any object
         response = flask.Response(b"")
         _ = response._status, response._status_code, response._on_close, response.headers._list
         request: Any = flask.Request({})

@@ -56,7 +56,7 @@ class AppContext(flask_ctx.AppContext):
     def __init__(self, app: Any) -> None:
         self.app = app
         # An overridden create_url_adapter() is called when Flask calls it.
-        if not app.decisions.own_adapter:
+        if not app.greenline_decisions.own_adapter:
             self.url_adapter = app.create_url_adapter(None)
         elif app.config["SERVER_NAME"] is None:  # Flask makes none without it
             self.url_adapter = None
@@ -117,7 +117,7 @@ class RequestContext(flask_ctx.RequestContext):
         self._session = session
         self._after_request_functions = []
         self._cv_tokens = []
-        decisions = app.decisions
+        decisions = app.greenline_decisions
         if request is not None:
             self.request = request
         elif not decisions.lazy_request:
@@ -130,6 +130,7 @@ class RequestContext(flask_ctx.RequestContext):
         if (
             self.server_name is None
             or "HTTP_UPGRADE" in environ
+            # Not in Decisions: both may be set at any time, without a notice.
             or config["TRUSTED_HOSTS"] is not None
             or app.url_map.host_matching
         ):
@@ -166,7 +167,11 @@ class RequestContext(flask_ctx.RequestContext):
         app = self.app
         interface = app.session_interface
         # Without a cookie Flask's interface returns an empty session.
-        if app.decisions.lazy_session and app.config["SECRET_KEY"] and not self._has_cookie():
+        if (
+            app.greenline_decisions.lazy_session
+            and app.config["SECRET_KEY"]
+            and not self._has_cookie()
+        ):
             return interface.session_class()
         session = interface.open_session(app, self.request)
         return interface.make_null_session(app) if session is None else session
@@ -189,7 +194,7 @@ class RequestContext(flask_ctx.RequestContext):
         """Return the names of the endpoint's blueprints, the innermost first."""
         request = self.__dict__.get("request")
         # A request class may override `blueprints`.
-        if request is not None and not self.app.decisions.lazy_request:
+        if request is not None and not self.app.greenline_decisions.lazy_request:
             return request.blueprints
         rule = self.rule if request is None else request.url_rule
         if rule is None or rule.endpoint is None or "." not in rule.endpoint:
@@ -230,7 +235,7 @@ class RequestContext(flask_ctx.RequestContext):
         # __init__ sets None; later pushes keep the session, as stream_with_context() needs it.
         # `self` stands for an attribute that is not there.
         if state.get("_session", self) is None:
-            if app.decisions.lazy_session:
+            if app.greenline_decisions.lazy_session:
                 del self._session
             else:
                 self._session = self._open_session()

@@ -8,11 +8,9 @@ an array.
 """
 
 import marshal
-import weakref
 from typing import Any
 
 import msgspec
-from flask import Flask
 from flask.json.provider import DefaultJSONProvider
 from werkzeug.sansio.response import Response
 
@@ -30,14 +28,10 @@ class JSONProvider(DefaultJSONProvider):
     """
     Flask's default provider, faster.
 
-    :param app: the application.
+    Without an ``__init__``, so that a provider which Flask has made may become one.
     """
 
-    def __init__(self, app: Flask) -> None:
-        super().__init__(app)
-        # Weak, as Flask's own reference: the application refers to its provider.
-        self._ref = weakref.ref(app)
-        self._factory: ResponseFactory | None = None
+    _factory: ResponseFactory | None = None
 
     def loads(self, s: str | bytes, **kwargs: Any) -> Any:
         if not kwargs:
@@ -48,9 +42,9 @@ class JSONProvider(DefaultJSONProvider):
         return super().loads(s, **kwargs)
 
     def response(self, *args: Any, **kwargs: Any) -> Response:
-        app = self._ref()
+        app = self._app
         # Flask indents JSON in debug mode, unless `compact` is set.
-        if app is not None and (self.compact or (self.compact is None and not app.config["DEBUG"])):
+        if self.compact or (self.compact is None and not app.config["DEBUG"]):
             factory = self._factory
             # Both attributes may be set at any time.
             if (
@@ -67,8 +61,8 @@ class JSONProvider(DefaultJSONProvider):
 
     def _compact(self, value: Any) -> bytes | None:
         """Return *value* and a newline as Flask writes them; None if Flask itself has to."""
-        # An overridden dumps() is called.
-        if type(self).dumps is not DefaultJSONProvider.dumps:
+        # An overridden dumps() is called, or one that was set on the provider.
+        if type(self).dumps is not DefaultJSONProvider.dumps or "dumps" in self.__dict__:
             return None
         try:
             # Fails, at the speed of C, unless all types are exact builtins. Flask writes dates,

@@ -1,9 +1,11 @@
 """The same names on an unknown version of Flask, where each request takes Flask's own way."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import flask
+
+A = TypeVar("A", bound=flask.Flask)
 
 
 class PlainFlask(flask.Flask):
@@ -13,6 +15,16 @@ class PlainFlask(flask.Flask):
         from greenline.hub import coroutines
 
         return coroutines.to_sync(func)
+
+
+def adopt(app: A) -> A:
+    """Return *app* as it is: the import of the package has logged why."""
+    return app
+
+
+def adopt_loaded(application: Any) -> str:
+    """Return a line for the log, which says that nothing was adopted."""
+    return "adopted no Flask application, as the warning says"
 
 
 def environ() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Make and send ordinary responses in fewer steps than Werkzeug's general code."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import flask
@@ -8,11 +9,13 @@ from werkzeug.datastructures import Headers
 from werkzeug.sansio.response import Response as SansIOResponse
 from werkzeug.wrappers import Response
 
+from greenline.flask.classes import stand_in
+
 # The attributes of a response class that make a response, and those that send it.
 MAKING = ("__init__", "__new__", "__setattr__", "set_data", "_clean_status", "status")
 SENDING = (
-    "__call__", "close", "get_app_iter", "get_wsgi_headers", "get_wsgi_response", "is_sequence",
-    "iter_encoded", "status", "status_code",
+    "__call__", "__setattr__", "close", "get_app_iter", "get_wsgi_headers", "get_wsgi_response",
+    "is_sequence", "iter_encoded", "status", "status_code",
 )  # fmt: skip
 
 new: Callable[[type[Any]], Any] = object.__new__
@@ -30,9 +33,12 @@ class ResponseFactory:
         self.response_class = response_class
         self.mimetype = mimetype
         self.works = False
+        own = _own(response_class, MAKING)
+        # Why Werkzeug has to make the responses, if ``works`` is false.
+        self.reason = own or "its constructor sets other attributes than Flask's"
         # The factory is used only if it makes the same object as the constructor: a class may have
         # its own one, and another Werkzeug other attributes.
-        if _inherits(response_class, MAKING):
+        if not own:
             sample = response_class(b"x", mimetype=mimetype)
             self._status, self._status_code = sample._status, sample._status_code
             self._content_type = sample.headers[0]
@@ -86,9 +92,24 @@ class Body(list[bytes]):
     close: Callable[[], None]
 
 
-def sends_plainly(response_class: type[Any]) -> bool:
-    """Return whether the class inherits the methods that send a response from Werkzeug."""
-    return _inherits(response_class, SENDING)
+@cache
+def sending(response_class: type[Any]) -> type[Any]:
+    """
+    Return a subclass of *response_class* whose responses are sent by :func:`send`.
+
+    :raises TypeError: Werkzeug has to send them; the text says why.
+    """
+    if own := _own(response_class, SENDING):
+        raise TypeError(own)
+    made = stand_in(response_class, __call__=send, __reduce_ex__=_reduce)
+    new(response_class).__class__ = made  # a TypeError if the classes differ in C
+    return made
+
+
+def _reduce(response: Any, protocol: Any) -> Any:
+    # Before it is copied or pickled: the name of the class is that of the response class.
+    response.__class__ = type(response).__base__
+    return response.__reduce_ex__(protocol)
 
 
 def send(
@@ -97,7 +118,7 @@ def send(
     """
     Do what calling *response* as a WSGI application does.
 
-    :param response: a response whose class passes :func:`sends_plainly`.
+    :param response: a response of a class that :func:`sending` has returned.
     :param environ: the WSGI environ.
     :param start_response: the server's callable.
     """
@@ -128,16 +149,16 @@ def send(
                 body = Body(chunks)
                 body.close = response.close
                 return body
-    return response(environ, start_response)
+    return Response.__call__(response, environ, start_response)
 
 
-def _inherits(response_class: type[Any], names: Iterable[str]) -> bool:
-    """Return whether the class has these attributes from Werkzeug, or from object."""
-    return all(
-        getattr(response_class, name, ...) is getattr(Response, name, None)
-        or getattr(response_class, name, ...) is getattr(SansIOResponse, name, None)
-        for name in names
-    )
+def _own(response_class: type[Any], names: Iterable[str]) -> str:
+    """Say which of these attributes the class has neither from Werkzeug nor from object."""
+    for name in names:
+        mine = getattr(response_class, name, ...)
+        if not any(mine is getattr(one, name, None) for one in (Response, SansIOResponse)):
+            return f"{response_class.__qualname__} has a {name} of its own"
+    return ""
 
 
 _json = ResponseFactory(flask.Response, "application/json")

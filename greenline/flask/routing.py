@@ -44,6 +44,7 @@ class Map(WerkzeugMap):
 
     _static: dict[tuple[str, str], Rule] | None = None
     _variable: dict[tuple[str, str], Last]
+    _left: dict[tuple[str, int], str]  # a method and the id() of a rule: why no table has it
     _adapter: MapAdapter | None = None  # bound to no real host: redirects are never used
 
     def add(self, rulefactory: RuleFactory) -> None:
@@ -80,6 +81,18 @@ class Map(WerkzeugMap):
         except RequestRedirect:  # its URL would have the host of self._adapter
             return None
 
+    def why_matched(self, method: str, rule: Rule) -> str:
+        """
+        Say why Werkzeug's matcher has to find a rule.
+
+        :param method: one of the rule's methods, str.
+        :param rule: a rule of this map.
+        :returns: the reason; empty if a table has the rule.
+        """
+        if self._static is None:
+            self._learn()
+        return self._left.get((method, id(rule)), "")
+
     def adapt(self, server_name: str, environ: dict[str, Any]) -> MapAdapter:
         """
         Return the adapter that ``bind_to_environ`` makes, without its checks of the host.
@@ -100,34 +113,47 @@ class Map(WerkzeugMap):
 
     def _learn(self) -> dict[tuple[str, str], Rule]:
         static: dict[tuple[str, str], Rule] = {}
-        self._variable = {}
+        self._variable, self._left = {}, {}
         rules = list(self.iter_rules())
         # A callable redirect_to is passed the adapter, which has to be the request's own.
-        if any(callable(rule.redirect_to) for rule in rules):
+        calling = next((rule for rule in rules if callable(rule.redirect_to)), None)
+        if calling is not None:
             self._adapter = None
         else:
-            self._adapter = adapter = self.bind("localhost", subdomain=self.default_subdomain or "")
-            for rule in rules:
-                for method in rule.methods or ():
-                    if not rule.arguments and _leads(adapter, rule, method):
-                        # WSGI environs hold UTF-8 bytes as Latin-1 text.
-                        static[method, rule.rule.encode().decode("latin1")] = rule
-                    elif (last := self._last(rule, method)) is not None:
-                        self._variable[method, "/".join(_fixed(rule)[1:])] = last
+            self._adapter = self.bind("localhost", subdomain=self.default_subdomain or "")
+        for rule in rules:
+            for method in rule.methods or ():
+                if self._adapter is None:
+                    found: Last | str = f"the redirect_to of {calling} is a function"
+                elif not rule.arguments and _leads(self._adapter, rule, method):
+                    # WSGI environs hold UTF-8 bytes as Latin-1 text.
+                    static[method, rule.rule.encode().decode("latin1")] = rule
+                    continue
+                else:
+                    found = self._last(rule, method)
+                if isinstance(found, Last):
+                    self._variable[method, "/".join(_fixed(rule)[1:])] = found
+                else:
+                    self._left[method, id(rule)] = found
         self._static = static
         return static
 
-    def _last(self, rule: Rule, method: str) -> Last | None:
-        """Return the table's entry for *rule*, if Werkzeug's matcher finds no other rule first."""
+    def _last(self, rule: Rule, method: str) -> Last | str:
+        """
+        Return the table's entry for *rule*, if Werkzeug's matcher finds no other rule first.
+
+        :returns: else the reason why there is none.
+        """
         domain, *way = _fixed(rule)
         last = rule._parts[-1]
-        if (
-            rule.build_only
-            or domain != (self.default_subdomain or "")
-            or len(way) != len(rule._parts) - 2
-            or len(rule._converters) != 1
-        ):
-            return None
+        if rule.build_only:
+            return "it is for building URLs only"
+        if domain != (self.default_subdomain or ""):
+            return f"its subdomain is {domain!r}"
+        if not rule._converters:
+            return "Werkzeug answers its own path by another rule, a redirect or an error"
+        if len(way) != len(rule._parts) - 2 or len(rule._converters) != 1:
+            return "its only variable is not the last part of the path"
         ((name, converter),) = rule._converters.items()
         # Werkzeug's matcher is a tree of states, one for each part of a path.
         state = self._matcher._root
@@ -135,17 +161,22 @@ class Map(WerkzeugMap):
             state = state.static[part]
         # The variable is the whole part, unlike "_<id>", and contains no slashes.
         is_whole = last.content == f"(?P<__werkzeug_0>{converter.regex})\\Z" and not last.final
-        if not is_whole or [test for test, _ in state.dynamic] != [last]:
-            return None
+        if not is_whole:
+            return "its variable is not one whole part of the path"
+        if [test for test, _ in state.dynamic] != [last]:
+            return "other rules have a variable of another kind there"
         # The matcher takes the first rule that allows the method.
         first = next(
             one
             for one in state.dynamic[0][1].rules
             if one.methods is None or method in one.methods or one.websocket
         )
-        redirects = rule.redirect_to or rule.alias or rule.defaults or rule.websocket
-        if first is not rule or redirects or self._has_defaults(rule.endpoint):
-            return None
+        if first is not rule:
+            return f"the rule of {first.endpoint} is found before it"
+        if rule.redirect_to or rule.alias or rule.defaults or rule.websocket:
+            return "it redirects, is an alias, has defaults or is for WebSockets"
+        if self._has_defaults(rule.endpoint):
+            return "another rule of its endpoint has defaults"
         return Last(rule, re.compile(last.content), state.static, name, converter)
 
     def _has_defaults(self, endpoint: str) -> bool:

@@ -293,6 +293,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self._run = self._respond_with_hooks if has_hooks else self._respond
         # The objects of the loaded application are permanent: exclude them from collections.
         gc.collect()
+        self._adopt_flask()
         stacks.note_permanent()
         gc.freeze()
         self._watch_hub()  # not before: that collection would be reported as a blocked hub
@@ -304,6 +305,16 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
                     "http2_cleartext: HTTP/1 requests of trusted peers are served by gunicorn, "
                     "without a limit, a queue and REQUEST_TIMEOUT"
                 )
+
+    def _adopt_flask(self) -> None:
+        # Before gc.freeze(), as applications behind a middleware are found by the collector.
+        if not settings.FAST_FLASK.read() or "flask" not in sys.modules:
+            return
+        from greenline.flask import adopt_loaded  # imports Flask, which few applications need
+
+        line = adopt_loaded(self.wsgi)
+        if self.age == 1:  # the others have the same application
+            self.log.info("greenline.flask: %s", line)
 
     def _count_connections(self) -> dict[str, int]:
         connected = sum(server.connected() for server in self._servers)

@@ -1,6 +1,8 @@
 """Applications, each made of a given class, with the requests that are sent to them."""
 
+import copy
 import io
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -357,6 +359,54 @@ def host_matching(cls: type[flask.Flask], log: Log) -> Case:
 
 
 @case
+def own_class(cls: type[flask.Flask], log: Log) -> Case:
+    """A class with attributes and classes of its own, behind a middleware from the start."""
+
+    class OwnMap(Map):
+        def add(self, rule: Any) -> None:
+            log.append("add")
+            super().add(rule)
+
+    class Provider(flask.json.provider.DefaultJSONProvider):
+        sort_keys = False
+
+        def dumps(self, value: Any, **options: Any) -> str:
+            return super().dumps({"own": value}, **options)
+
+    class OwnRequest(flask.Request):
+        @property
+        def marked(self) -> str:
+            return self.path
+
+    class OwnResponse(flask.Response):
+        default_mimetype = "text/own"
+
+    class Globals(flask.ctx._AppCtxGlobals):
+        pass
+
+    class Own(cls):  # type: ignore[misc, valid-type]
+        url_map_class, json_provider_class = OwnMap, Provider
+        request_class, response_class, app_ctx_globals_class = OwnRequest, OwnResponse, Globals
+        decisions = "its own"
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            log.append("made")
+            super().__init__(*args, **kwargs)
+
+        def make_response(self, rv: Any) -> Any:
+            return super().make_response(self.decisions if rv is None else rv)
+
+    app = Own("own")
+    app.wsgi_app = _Middleware(app.wsgi_app)
+    view(app, "/", None)
+    view(app, "/dict", lambda: {"b": type(g).__name__, "a": request.marked})
+    view(app, "/items/<int:n>", {"a": 1})
+    view(app, "/made", lambda: flask.Response("made"))
+    paths = ["/", "/dict", "/items/1", "/made", "/missing", "/static/"] * 2
+    return app, [Ask(path) for path in paths]
+
+
+@case
 def classes(cls: type[flask.Flask], log: Log) -> Case:
     """Classes of the application's own, some of which come late."""
     app = cls("classes")
@@ -424,6 +474,31 @@ class _Middleware:
             return start_response(status, [*headers, ("X-Middleware", "1")], *more)
 
         return self._app(environ, start)
+
+
+@case
+def kept_response(cls: type[flask.Flask], log: Log) -> Case:
+    """One response object for all requests, and what later code sees of responses."""
+    app = cls("kept")
+    kept = flask.Response("kept")
+    view(app, "/", lambda: kept)
+    view(app, "/copied", lambda: copy.copy(kept))
+    view(app, "/pickled", lambda: pickle.loads(pickle.dumps(kept)))  # noqa: S301
+
+    @app.get("/closed")
+    def closed() -> flask.Response:
+        response = flask.make_response("closed")
+        response.call_on_close(lambda: log.append(("closed", repr(response))))
+        return response
+
+    view(app, "/forced", lambda: flask.Response.force_type(kept))
+
+    @app.after_request
+    def after(response: Any) -> Any:
+        log.append((type(response).__name__, isinstance(response, app.response_class)))
+        return response
+
+    return app, [Ask(path) for path in ("/", "/copied", "/pickled", "/closed", "/forced", "/") * 2]
 
 
 @case

@@ -1,4 +1,4 @@
-"""Our application class does what Flask's does, request by request and call by call."""
+"""Our application class, and an adopted one, do what Flask's does, call by call."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ import flask
 import pytest
 from flask import signals
 
-from greenline.flask import Flask
+from greenline.flask import Flask, adopt
 from tests.contract.flask_cases import CASES, Ask, Case, Log, hooks
 
 # What a subclass of Flask may override, and what is called while a request is answered.
@@ -26,6 +26,14 @@ SIGNALS = (
     "appcontext_popped", "appcontext_pushed", "appcontext_tearing_down", "got_request_exception",
     "request_finished", "request_started", "request_tearing_down",
 )  # fmt: skip
+# The class of the applications, and before which request they are adopted.
+WAYS: dict[str | None, tuple[type[flask.Flask], int | None]] = {
+    None: (flask.Flask, None),
+    "drop-in": (Flask, None),
+    "adopted": (flask.Flask, 0),
+    "adopted while it serves": (flask.Flask, 2),
+}
+by_all_ways = pytest.mark.parametrize("way", list(filter(None, WAYS)))
 
 
 @pytest.fixture(autouse=True)
@@ -72,16 +80,20 @@ def answer(app: Any, ask: Ask, jar: dict[str, str]) -> dict[str, Any]:
     return seen
 
 
-def answers(make: Callable[..., Case], cls: type[flask.Flask]) -> list[Any]:
-    """Return all that was seen of a case, and what it logged on the way."""
+def answers(make: Callable[..., Case], way: str | None) -> list[Any]:
+    """Return all that was seen of a case, and what it logged on the way; None is stock Flask's."""
     log: Log = []
+    cls, adopted_at = WAYS[way]
     app, asks = make(cls, log)
     jar: dict[str, str] = {}
     seen: list[Any] = []
-    for ask in asks:
+    for number, ask in enumerate(asks):
+        if number == adopted_at:
+            assert adopt(adopt(app)) is app
         seen.append(answer(app, ask, jar))
         seen.append(list(log))
         log.clear()
+    assert isinstance(app, Flask) == (way is not None)
     return seen
 
 
@@ -99,9 +111,10 @@ def _still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore:Current server name")
 @pytest.mark.parametrize("name", CASES)
-def test_answers_and_calls_are_the_same(name: str) -> None:
+@by_all_ways
+def test_answers_and_calls_are_the_same(way: str, name: str) -> None:
     """The same bytes, headers in the same order, and the same calls in the same order."""
-    stock, ours = answers(CASES[name], flask.Flask), answers(CASES[name], Flask)
+    stock, ours = answers(CASES[name], None), answers(CASES[name], way)
     for expected, got in zip(stock, ours, strict=True):
         assert got == expected
 
@@ -118,19 +131,22 @@ def spying(cls: type[flask.Flask], hook: str, log: Log) -> type[flask.Flask]:
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_what_a_subclass_overrides_is_called_as_often(hook: str) -> None:
+@by_all_ways
+def test_what_a_subclass_overrides_is_called_as_often(way: str, hook: str) -> None:
     """A hook is called where Flask calls it, with as many arguments, in the same order."""
 
     def make(cls: type[flask.Flask], log: Log) -> Case:
         return hooks(spying(cls, hook, log), log)
 
-    stock = answers(make, flask.Flask)
+    stock = answers(make, None)
     assert hook in repr(stock)
-    assert answers(make, Flask) == stock
+    assert answers(make, way) == stock
 
 
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("hook", HOOKS)
-def test_what_is_set_on_the_instance_is_called_as_often(hook: str) -> None:
+@by_all_ways
+def test_what_is_set_on_the_instance_is_called_as_often(way: str, hook: str, late: bool) -> None:
     """An application's own attribute counts as an override, also one that is set late."""
 
     def make(cls: type[flask.Flask], log: Log) -> Case:
@@ -141,13 +157,17 @@ def test_what_is_set_on_the_instance_is_called_as_often(hook: str) -> None:
             log.append((hook, len(args), sorted(kwargs)))
             return original(*args, **kwargs)
 
+        if not late:  # before it is adopted: what is called is Flask's own method
+            setattr(app, hook, spy)
+            return app, asks
         return app, [*asks[:2], Ask(first=lambda app: setattr(app, hook, spy)), *asks[2:]]
 
-    assert answers(make, Flask) == answers(make, flask.Flask)
+    assert answers(make, way) == answers(make, None)
 
 
 @pytest.mark.parametrize("name", ["hooks", "default_sessions"])
-def test_signals_are_sent_to_those_who_listen(name: str) -> None:
+@by_all_ways
+def test_signals_are_sent_to_those_who_listen(way: str, name: str) -> None:
     """Each signal comes at the same moment, with the same arguments."""
 
     def make(cls: type[flask.Flask], log: Log) -> Case:
@@ -160,9 +180,9 @@ def test_signals_are_sent_to_those_who_listen(name: str) -> None:
             getattr(signals, signal).connect(receive, app, weak=False)
         return app, asks
 
-    stock = answers(make, flask.Flask)
+    stock = answers(make, None)
     assert {*SIGNALS} - {"got_request_exception"} <= {s for s in SIGNALS if s in repr(stock)}
-    assert answers(make, Flask) == stock
+    assert answers(make, way) == stock
 
 
 def test_the_test_client_keeps_the_context() -> None:

@@ -1,21 +1,14 @@
-"""Flask's own tests have the same outcomes on our application class as on Flask's."""
+"""Flask's own tests have the same outcomes on our class, and adopted, as on Flask's class."""
 
-import json
-import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.flask_suite import sdist
-from tests.helpers.support import CHECKOUT, environ
+from tests.flask_suite.running import Run, copy, run
 
-RUNNER = CHECKOUT / "tests" / "flask_suite" / "run.py"
-
-# What has another outcome on our class, and why.
-DIFFERENT: dict[str, str] = {}
+# What has another outcome, and why.
+DIFFERENT: dict[str, dict[str, str]] = {"ours": {}, "adopted": {}}
 
 # What fails on Flask's own class too.
 FAILING = {
@@ -26,43 +19,28 @@ FAILING = {
 }
 
 
-@dataclass(frozen=True)
-class Run:
-    """What came of the suite."""
-
-    outcomes: dict[str, str]
-    applications: int
-    output: str
+def outcomes(whose: str, folder: Path) -> Run:
+    """Run the suite as *whose* says, in a folder of its own."""
+    copy(sdist.folder(), folder / whose, ["tests", "pyproject.toml"])
+    return run(whose, folder / whose, "tests")
 
 
-def run(whose: str, folder: Path) -> Run:
-    """Run the suite on *whose* class: ours, in a process patched by gevent, or stock Flask's."""
-    # Outside of the checkout, whose .flaskenv some of the tests would find.
-    suite = folder / whose
-    shutil.copytree(sdist.folder() / "tests", suite / "tests")
-    shutil.copy(sdist.folder() / "pyproject.toml", suite)
-    result = suite / "result.json"
-    done = subprocess.run(
-        [sys.executable, str(RUNNER), str(CHECKOUT), whose, str(result)],
-        cwd=suite,
-        env=environ({}),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=170,
-    )
-    assert result.exists(), done.stdout
-    return Run(**json.loads(result.read_text()), output=done.stdout)
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return what came of the suite on Flask's own class."""
+    return outcomes("stock", tmp_path_factory.mktemp("suite"))
 
 
 @pytest.mark.timeout(360)
-def test_flasks_own_tests_have_the_same_outcomes_on_our_class(tmp_path: Path) -> None:
-    """Each of Flask's tests does on our class what it does on Flask's, but for those listed."""
-    stock, ours = run("stock", tmp_path), run("ours", tmp_path)
+@pytest.mark.parametrize("whose", DIFFERENT)
+def test_flasks_own_tests_have_the_same_outcomes(whose: str, stock: Run, tmp_path: Path) -> None:
+    """Each of Flask's tests does what it does on Flask's class, but for those listed."""
+    ours = outcomes(whose, tmp_path)
     assert len(stock.outcomes) > 450
     assert ours.applications == stock.applications > 200
     assert ours.outcomes.keys() == stock.outcomes.keys(), ours.output
     different = {test for test, outcome in ours.outcomes.items() if outcome != stock.outcomes[test]}
-    assert different == set(DIFFERENT), ours.output
-    failing = {test for test, outcome in stock.outcomes.items() if outcome != "passed"}
-    assert failing == set(FAILING), stock.output
+    assert different == set(DIFFERENT[whose]), ours.output
+    assert stock.but_passed() == set(FAILING), stock.output
+    if whose == "adopted":
+        assert [each for each in ours.adopted if each.startswith("not ")] == []

@@ -126,3 +126,45 @@ def test_a_path_that_ends_in_its_only_variable_needs_no_search(rule: str, path: 
     mine._adapter = mine.bind("localhost")
     mine._adapter.match = None  # type: ignore[assignment, method-assign]
     assert mine.find("GET", path.encode().decode("latin1")) == found
+    assert mine.why_matched("GET", next(mine.iter_rules())) == ""
+
+
+@pytest.mark.parametrize(
+    ("rules", "path", "reason"),
+    [
+        ([Rule("/a/<path:p>", endpoint="one")], "/a/b", "not one whole part"),
+        ([Rule("/_<n>", endpoint="one")], "/_a", "not one whole part"),
+        ([Rule("/<n>/a", endpoint="one")], "/b/a", "not the last part"),
+        ([Rule("/<n>/<int:m>", endpoint="one")], "/b/1", "not the last part"),
+        ([Rule("/<n>", endpoint="one"), Rule("/<int:n>", endpoint="two")], "/a", "of another kind"),
+        ([Rule("/<n>", endpoint="one"), Rule("/<n>", endpoint="two")], None, "the rule of one is"),
+        ([Rule("/<n>", endpoint="one", redirect_to="a")], "/b", "it redirects"),
+        ([Rule("/a", endpoint="one", redirect_to="b")], "/a", "Werkzeug answers its own path"),
+        ([Rule("/a", endpoint="one", build_only=True)], None, "for building URLs only"),
+        ([Rule("/<n>", endpoint="one", subdomain="api")], None, "its subdomain is 'api'"),
+        (
+            [Rule("/a", endpoint="one", defaults={"n": 7}), Rule("/<int:n>", endpoint="one")],
+            "/1",
+            "another rule of its endpoint has defaults",
+        ),
+        (
+            [Rule("/a", endpoint="one"), Rule("/b", endpoint="two", redirect_to=lambda _: "")],
+            None,
+            "the redirect_to of /b is a function",
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_why_a_rule_is_in_no_table(rules: list[Rule], path: str | None, reason: str) -> None:
+    """The last rule has that reason; for its path Werkzeug's matcher is asked."""
+    for rule in rules:
+        rule.methods = {"GET"}
+    mine = Map(rules)
+    asked: list[str] = []
+    assert reason in mine.why_matched("GET", rules[-1])
+    if path is not None:
+        assert mine._adapter is not None
+        match = mine._adapter.match
+        mine._adapter.match = lambda path, *_, **__: asked.append(path) or match(path, "GET")  # type: ignore[assignment, func-returns-value, method-assign]
+        mine.find("GET", path)
+        assert asked == [path]

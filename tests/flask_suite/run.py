@@ -1,8 +1,10 @@
 """
-Run Flask's tests: run.py CHECKOUT ours|stock RESULT, in a copy of the sdist.
+Run tests of Flask or of an extension: run.py CHECKOUT WHOSE RESULT ARGUMENT..., in their folder.
 
-A process of its own: Flask's class is replaced before any test imports it, and the checkout must
-not be importable, as the tests have modules named ``app``.
+WHOSE is ``stock`` for Flask as it is; ``patched`` for that in a process patched by gevent; ``ours``
+for our class in place of Flask's; ``adopted`` for Flask's objects, adopted at their first use. A
+process of its own: patching and the class come before any test imports Flask, and the checkout must
+not be importable, as the tests have modules named ``app`` and ``tests``. ARGUMENTs are pytest's.
 """
 
 # ruff: noqa: E402  (patching comes first)
@@ -12,28 +14,54 @@ import sys
 from pathlib import Path
 from typing import Any
 
-CHECKOUT, WHOSE, RESULT = sys.argv[1:]
+CHECKOUT, WHOSE, RESULT, *ARGUMENTS = sys.argv[1:]
 sys.path[0] = CHECKOUT
 
-if WHOSE == "ours":
+if WHOSE != "stock":
     from greenline import patch
     from greenline.hub import coroutines
 
     patch.patch_all()
+    assert coroutines  # imported here: later there is no way to it
 
-    import flask
-    import flask.app
+import flask
+import flask.app
 
+adopted: set[str] = set()
+
+
+def adopt_at_first_use(name: str) -> None:
+    """Let Flask's method *name* adopt the application before it does what it does."""
+    from greenline.flask import Flask, adopt
+
+    stock = getattr(flask.Flask, name)
+    ours = vars(Flask).get(name, stock)
+
+    def first(app: Any, *args: Any, **kwargs: Any) -> Any:
+        adopt(app)
+        is_ours = isinstance(app, Flask)
+        adopted.add(f"{'' if is_ours else 'not '}{type(app).__qualname__}")
+        return (ours if is_ours else stock)(app, *args, **kwargs)
+
+    setattr(flask.Flask, name, first)
+
+
+if WHOSE == "ours":
     from greenline.flask import Flask
 
-    assert coroutines  # imported here: later there is no way to it
     flask.Flask = flask.app.Flask = Flask  # type: ignore[misc]
+elif WHOSE == "adopted":
+    from greenline.flask import adoption
+
+    # The methods below are not Flask's own any more, which would be a reason not to adopt.
+    adoption.replaced_method = lambda: ""
+    for name in ("__call__", "app_context", "request_context", "test_cli_runner", "test_client"):
+        adopt_at_first_use(name)
 
 del sys.path[0]
 
 import _pytest.compat
 import _pytest.monkeypatch
-import flask
 import pytest
 
 # Flask's conftest.py takes it under the name that it had up to pytest 9.0.
@@ -60,6 +88,10 @@ class Recorder:
 
 
 recorder = Recorder()
-pytest.main(["-q", "-p", "no:cacheprovider", "--tb=short", "tests"], plugins=[recorder])
-result = {"outcomes": recorder.outcomes, "applications": recorder.applications}
+pytest.main(["-q", "-p", "no:cacheprovider", "--tb=short", *ARGUMENTS], plugins=[recorder])
+result = {
+    "outcomes": recorder.outcomes,
+    "applications": recorder.applications,
+    "adopted": sorted(adopted),
+}
 Path(RESULT).write_text(json.dumps(result))

@@ -83,6 +83,22 @@ def test_an_unknown_werkzeug_serves_with_one_warning(before: str, serve: str, re
     assert f"Werkzeug{compat.WERKZEUG_SUPPORTED}" in done.stderr
 
 
+def test_on_an_unknown_flask_nothing_is_adopted() -> None:
+    """The application is returned as it is; the one warning is that of the import."""
+    adopt = (
+        "import logging, flask\n"
+        "logging.basicConfig(format='%(levelname)s %(message)s')\n"
+        "from greenline.flask import adopt, adopt_loaded\n"
+        "app = flask.Flask('shop')\n"
+        "assert adopt(adopt(app)) is app\n"
+        "print(adopt_loaded(app), type(app))\n"
+    )
+    done = run(["python", "-c", WITH_CONTEXT + adopt], {})
+    said = "adopted no Flask application, as the warning says <class 'flask.app.Flask'>\n"
+    assert done.stdout == said
+    assert done.stderr.count("WARNING") == 1
+
+
 def test_this_flask_is_built_on() -> None:
     """No warning, and the fast application class."""
     done = run(["python", "-c", SERVE], {})
