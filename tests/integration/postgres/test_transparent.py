@@ -60,15 +60,18 @@ def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(psycopg2, "_connect", foreign.connect)  # what it is afterwards
     transparent.pool_psycopg2()
     yield postgres.url
-    for used, pool in list(transparent._pools.items()):
+    try:
+        for used in list(transparent._pools):
 
-        def are_back(used: str = used) -> bool:
-            gc.collect()
-            return stats(used)["active"] == 0
+            def are_back(used: str = used) -> bool:
+                gc.collect()
+                return stats(used)["active"] == 0
 
-        wait_until(are_back, "all to be back")
-        pool.close()
-    transparent._pools.clear()
+            wait_until(are_back, "all to be back")
+    finally:  # the next test has pools of its own, whatever this one has left
+        for pool in list(transparent._pools.values()):
+            pool.close()
+        transparent._pools.clear()
 
 
 def request(work: Callable[[], Any]) -> "gevent.Greenlet[..., Any]":
@@ -568,11 +571,14 @@ def test_one_in_use_is_not_taken(url: str) -> None:
     busy.autocommit = with_cursor.autocommit = True
     cursor = with_cursor.cursor()
     cursor.execute("select generate_series(1, 3)")
-    asking = gevent.spawn(ask, busy, "select pg_sleep(1)")
+    asking = gevent.spawn(ask, busy, "select pg_sleep(600)")
     with pytest.raises(gevent.Timeout):
         gevent.spawn(used, url).get(timeout=0.5)
     assert cursor.fetchall() == [(1,), (2,), (3,)]
     assert not asking.ready()
+    busy.cancel()
+    with pytest.raises(psycopg2.extensions.QueryCanceledError):
+        asking.get(timeout=LIMIT_S)
     del cursor
     wait_until(lambda: stats(url)["waiting"] == 0, "the idle one to be taken over")
 
