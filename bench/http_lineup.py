@@ -2,13 +2,16 @@
 Who takes part in ``bench.http``: ours, and what it is compared with.
 
 Each has one worker and no access log. Threads and loops are each server's own choice, but for
-gthread, whose single one would be no server.
+gthread, whose single one would be no server. Ours is as pip installs it, with its hot path
+compiled (``bench/compiled.py``); one that is Python alone is beside it.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench import compiled
 from bench.http_shapes import SMALL, STOCK, Shape
 from bench.report import OURS
 from bench.servers import Granian, Gunicorn, Server, Uvicorn, without_settings
@@ -25,6 +28,7 @@ FAST_FLASK = "GREENLINE_FAST_FLASK"
 # The one that ours is to match, and the others with a floor or a limit.
 RIVAL = "uvicorn-starlette"
 ADOPTED, THREADS, GRANIAN_WSGI = "green-adopted", "gthread-flask", "granian-flask"
+PURE = "green-pure"
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Peer:
 
     :param env: settings of ours. Default none.
     :param is_small_only: whether it answers the small JSON object and nothing else. Default False.
+    :param is_compiled: whether ``greenline`` is the compiled one, bool. Default False.
     """
 
     who: str
@@ -41,6 +46,7 @@ class Peer:
     arguments: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     is_small_only: bool = False
+    is_compiled: bool = False
 
     def answers(self, shape: Shape) -> bool:
         """Return whether it takes part in *shape*."""
@@ -51,23 +57,28 @@ class Peer:
     def server(self, folder: Path) -> Server:
         """Return its server, to be entered; its log is in *folder*."""
         log = folder / f"{self.who}.log"
-        server = self.kind(self.arguments, ready=READY, env=self.env, log=log)
-        server.env = without_settings(server.env, self.env)
+        path = [str(compiled.FOLDER)] * self.is_compiled + [str(compiled.ROOT)]
+        env = {**self.env, "PYTHONPATH": os.pathsep.join(path)}
+        # Not from the checkout, whose greenline would come first.
+        server = self.kind(self.arguments, ready=READY, env=env, log=log, cwd=folder)
+        server.env = without_settings(server.env, env)
         return server
 
 
 def gunicorn(who: str, target: str, worker: Sequence[str], **more: str) -> Peer:
     """Return a gunicorn with one *worker*; *more* are settings of ours."""
-    conf = ("-c", "bench/peers/gunicorn_plain.py")
-    return Peer(who, Gunicorn, (*conf, *worker, target), more)
+    conf = ("-c", str(compiled.ROOT / "bench" / "peers" / "gunicorn_plain.py"))
+    return Peer(who, Gunicorn, (*conf, *worker, target), more, is_compiled=worker == GREEN)
 
 
 def lineup() -> list[Peer]:
     """Return all that answer each shape, ours first, and then those that answer one of them."""
+    ours = "bench.peers.http_greenline:app"
     flask, starlette = "bench.peers.http_flask:app", "bench.peers.http_starlette:app"
     wsgi, fastapi = "bench.peers.json_wsgi:app", "bench.peers.json_fastapi:app"
     return [
-        gunicorn(OURS, "bench.peers.http_greenline:app", GREEN),
+        gunicorn(OURS, ours, GREEN),
+        replace(gunicorn(PURE, ours, GREEN), is_compiled=False),
         gunicorn("green-flask", flask, GREEN),
         gunicorn(ADOPTED, flask, GREEN, **{FAST_FLASK: "1"}),
         gunicorn(STOCK, flask, GEVENT),

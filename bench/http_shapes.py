@@ -37,10 +37,11 @@ class Shape:
 
 
 SMALL = Shape("small-json", "/")
+PATH = Shape("path-query-header", "/items/17?name=ada", headers={"X-Request-Id": "r-17"})
 STREAM = Shape("stream", "/stream")
 SHAPES = (
     SMALL,
-    Shape("path-query-header", "/items/17?name=ada", headers={"X-Request-Id": "r-17"}),
+    PATH,
     Shape("post-json", "/echo", "POST", {"Content-Type": JSON}, json.dumps(BOOK)),
     Shape(
         "post-form",

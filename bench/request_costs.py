@@ -18,7 +18,6 @@ from subprocess import PIPE, Popen
 from time import perf_counter, process_time
 from typing import Any
 
-from gevent.lock import Semaphore
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
 
@@ -27,7 +26,7 @@ from greenline.flask import Flask
 from greenline.http.h1c_compat import split_head
 from greenline.http.plain_client import PlainClient
 from greenline.hub.cooperate import yield_to_hub
-from greenline.worker.listener import Name
+from greenline.worker.listener import Clients, Name
 from greenline.worker.worker import GreenWorker
 
 ROUNDS, TIMES, CONNECTIONS, ASKED = 25, 200, 10, 4_000
@@ -124,9 +123,9 @@ def main() -> None:
     worker.prepare()
     parts = Parts(worker)
     socks, peers = _connected(CONNECTIONS)
-    places = Semaphore(CONNECTIONS)
+    clients = Clients(CONNECTIONS)
     for sock in socks:
-        worker.begin(Name(SERVER), places, sock, PEER)
+        worker.begin(Name(SERVER), clients, sock, PEER)
     fds = [peer.fileno() for peer in peers]
     command = [sys.executable, "-c", CLIENT, *map(str, fds)]
     rounds = []

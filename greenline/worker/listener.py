@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from gevent.pool import Pool
 from gevent.server import StreamServer
 
 from greenline.worker import accept_queue
@@ -35,16 +36,55 @@ class Name:
         return self._name
 
 
+class Clients(Pool):
+    """
+    The clients of a listener: greenlets of the pool, and clients without one.
+
+    :param size: how many there may be, int.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.most = size
+        self._places: Any = self._semaphore  # type: ignore[attr-defined]  # gevent's server has it
+
+    def free_count(self) -> int:
+        # The pool counts its greenlets.
+        return int(self._places.counter)
+
+    def enter(self) -> None:
+        """Count a client without a greenlet; there has to be room."""
+        self._places.acquire()
+
+    def leave(self) -> None:
+        """Count it no more; a listener that was full accepts again."""
+        self._places.release()
+
+
 class Listener(StreamServer):
     """
     A listening socket; clients wait in its backlog while none can be accepted.
 
-    :ivar begin: serves a client without a greenlet; returns False if it needs one.
+    :param listener: the socket.
+    :param handle: serves a client in a greenlet of *clients*.
+    :param begin: serves a client without one; returns False if it needs one.
+    :param clients: those that are connected.
+    :param tls: gevent's arguments for TLS.
     """
 
-    begin: Callable[[Any, Any], bool]
     _logged_s = -EXHAUSTED_LOG_EVERY_S
     _has_left = False
+
+    def __init__(
+        self,
+        listener: Any,
+        handle: Callable[..., None],
+        begin: Callable[..., bool],
+        clients: Clients,
+        **tls: Any,
+    ) -> None:
+        super().__init__(listener, handle, spawn=clients, **tls)
+        self.clients, self._begin = clients, begin
 
     def do_read(self) -> Any:
         try:
@@ -63,18 +103,16 @@ class Listener(StreamServer):
 
     def do_handle(self, *args: Any) -> None:
         # gevent makes the TLS handshake in the client's greenlet.
-        if self.ssl_enabled or not self.begin(*args):
+        if self.ssl_enabled or not self._begin(*args):
             super().do_handle(*args)
 
     def missing(self) -> int:
         """Return how many idle connections to close so that there is room for new ones."""
-        sockets: Any = self.pool
-        return int(math.ceil(sockets.size * ROOM) - sockets.free_count())
+        return math.ceil(self.clients.most * ROOM) - self.clients.free_count()
 
     def connected(self) -> int:
         """Return how many clients are connected."""
-        sockets: Any = self.pool
-        return int(sockets.size - sockets.free_count())
+        return self.clients.most - self.clients.free_count()
 
     def unaccepted(self) -> float:
         """Return how many clients wait to be accepted; infinite if they cannot be counted."""

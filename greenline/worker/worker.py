@@ -22,7 +22,6 @@ from typing import Any
 import gevent
 from gevent import GreenletExit
 from gevent.monkey import get_original
-from gevent.pool import Pool
 
 from greenline import offload, settings
 from greenline.admission.adaptive import INITIAL
@@ -71,7 +70,7 @@ from greenline.telemetry.reports import Reports
 from greenline.telemetry.request_log import RequestLog
 from greenline.worker import arbiter, signals, slow_statements, tracing
 from greenline.worker.heartbeat import Heartbeat
-from greenline.worker.listener import Listener, Name
+from greenline.worker.listener import Clients, Listener, Name
 from greenline.worker.reporter import Reporter
 
 RETIRE_EVERY_S, RETIRE_UNUSED_S = 0.3, 10.0
@@ -351,12 +350,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         self.conversations.add(connection)
         self._converse(connection)
 
-    def begin(self, listener: Any, places: Any, sock: Any, addr: Any) -> bool:
+    def begin(self, listener: Any, clients: Clients, sock: Any, addr: Any) -> bool:
         """
         Serve a client that needs no greenlet of its own; call it in the hub.
 
         :param listener: the :class:`Name` of the listener.
-        :param places: a semaphore with a place for each client.
+        :param clients: those of the listener.
         :param sock: the client's socket.
         :param addr: the client's address.
         :returns: False, with nothing done, if :meth:`handle` has to serve it.
@@ -366,12 +365,12 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
 
         def end(connection: ClientConnection) -> None:
             self.conversations.discard(connection)
-            places.release()
+            clients.leave()
 
         connection = self._connect(sock, addr, listener.getsockname(), on_end=end)
         if connection.needs_greenlet:
             return False
-        places.acquire()
+        clients.enter()
         self.conversations.add(connection)
         connection.begin()
         return True
@@ -729,9 +728,14 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             # The handshake is made in handle(), with a time limit.
             tls = {"ssl_context": ssl_context(self.cfg), "do_handshake_on_connect": False}
         listener.setblocking(1)
-        pool, name = Pool(self.worker_connections), Name(listener.getsockname())
-        server = Listener(listener, partial(self.handle, name), spawn=pool, **tls)
-        server.begin = partial(self.begin, name, pool._semaphore)  # type: ignore[attr-defined]
+        clients, name = Clients(self.worker_connections), Name(listener.getsockname())
+        server = Listener(
+            listener,
+            partial(self.handle, name),
+            partial(self.begin, name, clients),
+            clients,
+            **tls,
+        )
         # Accept one at a time: the workers share the socket, and a burst must spread over them.
         if self.cfg.workers > 1:
             server.max_accept = 1
