@@ -18,12 +18,14 @@ from flask.signals import (
     request_started,
     request_tearing_down,
 )
+from werkzeug.exceptions import HTTPException
 
 from greenline.flask.compat import _cv_app, _cv_request
 from greenline.flask.context import NOT_GIVEN, AppContext, RequestContext, made_at_first_use
 from greenline.flask.decisions import DECIDED_BY, Decisions
 from greenline.flask.json import JSONProvider
 from greenline.flask.request import Request
+from greenline.flask.response import error_page
 from greenline.flask.routing import Map
 
 
@@ -150,7 +152,9 @@ class Flask(flask.Flask):
         return self.ensure_sync(self.view_functions[rule.endpoint])(**arguments)
 
     def finalize_request(self, rv: Any, from_error_handler: bool = False) -> flask.Response:
-        response = self.make_response(rv)
+        response = self._page_of(rv) if isinstance(rv, HTTPException) else None
+        if response is None:
+            response = self.make_response(rv)
         try:
             response = self.process_response(response)
             if request_finished.receivers:
@@ -164,7 +168,24 @@ class Flask(flask.Flask):
         # After all functions that are passed the response. Flask's wsgi_app() sends it, or ours.
         if type(response) is decisions.response_class and decisions.sending_class is not None:
             response.__class__ = decisions.sending_class
-        return response  # type: ignore[no-any-return]
+        return response
+
+    def _page_of(self, error: HTTPException) -> Any | None:
+        """Return the page of an error if only the client sees it; None: Flask has to make it."""
+        ctx = _cv_request.get(None)
+        decisions = self.greenline_decisions
+        # A function that is passed the response might see that it is not a stream, as Flask's is.
+        if (
+            not isinstance(ctx, RequestContext)
+            or ctx._after_request_functions
+            or self.after_request_funcs
+            or request_finished.receivers
+            or not decisions.text.works
+            or getattr(self.make_response, "__func__", None) is not Flask.make_response
+            or getattr(self.process_response, "__func__", None) is not Flask.process_response
+        ):
+            return None
+        return error_page(error, ctx.environ, decisions.response_class)
 
     def make_response(self, rv: Any) -> Any:
         kind = type(rv)

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import flask
 from werkzeug.datastructures import Headers
+from werkzeug.exceptions import HTTPException
+from werkzeug.http import HTTP_STATUS_CODES, is_entity_header
 from werkzeug.sansio.response import Response as SansIOResponse
 from werkzeug.wrappers import Response
 
@@ -17,6 +19,8 @@ SENDING = (
     "__call__", "__setattr__", "close", "get_app_iter", "get_wsgi_headers", "get_wsgi_response",
     "is_sequence", "iter_encoded", "status", "status_code",
 )  # fmt: skip
+
+URLS = ("location", "content-location")  # Werkzeug may make them absolute
 
 new: Callable[[type[Any]], Any] = object.__new__
 
@@ -84,6 +88,45 @@ def _alike(one: Any, other: Any) -> bool:
     return mine == its and headers[0] == headers[1]
 
 
+def error_page(
+    error: HTTPException, environ: dict[str, Any], response_class: type[Any]
+) -> Any | None:
+    """
+    Return the response that Flask makes of an error by calling it as a WSGI application.
+
+    :param error: the error.
+    :param environ: the WSGI environ.
+    :param response_class: a class for which a :class:`ResponseFactory` works.
+    :returns: None if Flask has to make it.
+    """
+    code, kind = error.code, cast(Any, type(error))
+    if error.response is not None or code not in HTTP_STATUS_CODES or not _is_usual(kind):
+        return None
+    body = error.get_body(environ).encode()
+    response = new(response_class)
+    response.headers = Headers(error.get_headers(environ))
+    response.headers._list.append(("Content-Length", str(len(body))))
+    response._status = f"{code} {HTTP_STATUS_CODES[code].upper()}"
+    response._status_code = code
+    response.direct_passthrough = False
+    response._on_close = []
+    response.response = [body]
+    return response
+
+
+@cache
+def _is_usual(kind: type[Any]) -> bool:
+    """Return whether errors of this class have the usual page."""
+    return all(
+        getattr(kind, name) is getattr(HTTPException, name) for name in ("__call__", "get_response")
+    )
+
+
+def is_removed(name: str) -> bool:
+    """Return whether Werkzeug sends no header of this name with a 304."""
+    return is_entity_header(name) and name.lower() not in ("expires", "content-location")
+
+
 class Body(list[bytes]):
     """Give a WSGI server the body, and the response's ``close()`` to call afterwards."""
 
@@ -124,6 +167,13 @@ def send(
     """
     chunks = response.response
     code = response._status_code
+    if code == 304 and type(response.headers) is Headers:
+        kept = [each for each in response.headers._list if not is_removed(each[0])]
+        if not any(name.lower() in URLS for name, _ in kept):
+            start_response(response._status, kept)
+            body = Body()
+            body.close = response.close
+            return body
     # Werkzeug would send it unchanged: one body of bytes, a status with a body, and not HEAD.
     if (
         type(chunks) is list
@@ -140,7 +190,7 @@ def send(
             lower = name.lower()
             if lower == "content-length":
                 has_length = True
-            elif lower in ("location", "content-location"):  # Werkzeug may make it absolute
+            elif lower in URLS:
                 break
         else:
             if has_length:

@@ -129,8 +129,8 @@ class Response(StrictResponse):  # type: ignore[misc]
             raise self.sock.error
         if exc_info is not None:
             return self._replace(status, headers, exc_info)
-        # These statuses have no body, and rules of their own for Content-Length.
-        if self.status is not None or code < 200 or code in (204, 304):
+        # These statuses have rules of their own for Content-Length.
+        if self.status is not None or code < 200 or code == 204:
             return super().start_response(status, headers)
         kept, lines = [], ""
         length = None
@@ -151,7 +151,7 @@ class Response(StrictResponse):  # type: ignore[misc]
         self.headers = kept
         self._lines = lines
         self.response_length = length
-        self._omits_body = self.req.method == "HEAD"
+        self._omits_body = code == 304 or self.req.method == "HEAD"
         if length is None:
             self.chunked = self.is_chunked()
         return self.write

@@ -535,3 +535,97 @@ def streams(cls: type[flask.Flask], log: Log) -> Case:
             g.response.call_on_close(lambda: log.append("closed late"))
 
     return app, [Ask("/a"), Ask("/close"), Ask("/b", "HEAD")]
+
+
+class Gone(Conflict):
+    """An error with a page of its own."""
+
+    def get_response(self, *args: Any, **kwargs: Any) -> Any:
+        return flask.Response("gone", 410)
+
+
+@case
+def pages(cls: type[flask.Flask], log: Log) -> Case:
+    """Pages of errors, and answers without a body, that only the client sees."""
+    app = cls("pages")
+
+    def cached() -> flask.Response:
+        response = flask.Response("cached", 304, {"Expires": "0", "Content-Language": "de"})
+        response.set_etag("v1")
+        response.set_cookie("a", "b")
+        response.call_on_close(lambda: log.append("closed"))
+        return response
+
+    def cached_elsewhere() -> flask.Response:
+        return flask.Response("", 304, {"Content-Location": "/\u00e9", "Content-Encoding": "x"})
+
+    def raising(error: Exception) -> Callable[..., Any]:
+        def fail() -> None:
+            raise error
+
+        return fail
+
+    def seen() -> None:
+        after_this_request(lambda response: log.append(response.is_streamed) or response)
+        flask.abort(404)
+
+    view(app, "/", "index")
+    view(app, "/cached", cached)
+    view(app, "/elsewhere", cached_elsewhere)
+    view(app, "/conflict", raising(Conflict("<no>")))
+    view(app, "/gone", raising(Gone()))
+    view(app, "/given", raising(Conflict(response=flask.Response("given", 200))))
+    view(app, "/seen", seen)
+    for code in (400, 413, 418, 451, 503):
+        view(app, f"/{code}", lambda code=code: flask.abort(code))
+    paths = ["/missing", "/cached", "/elsewhere", "/conflict", "/gone", "/given", "/seen"]
+    asks = [Ask(path) for path in [*paths, "/400", "/413", "/418", "/451", "/503"]]
+    return app, [*asks, Ask(method="POST"), *(Ask(each.path, "HEAD") for each in asks[:6])]
+
+
+@case
+def pages_that_a_subclass_sees(cls: type[flask.Flask], log: Log) -> Case:
+    """Where it makes the responses."""
+
+    class Seeing(cls):  # type: ignore[misc, valid-type]
+        def make_response(self, rv: Any) -> Any:
+            log.append(type(rv).__name__)
+            return super().make_response(rv)
+
+    app = Seeing("seen")
+    app.register_error_handler(409, lambda error: error)
+    view(app, "/conflict", lambda: flask.abort(409))
+    return app, [Ask("/missing"), Ask("/conflict"), Ask("/missing")]
+
+
+@case
+def pages_that_a_method_sees(cls: type[flask.Flask], log: Log) -> Case:
+    """One that the object has in place of Flask's."""
+    app = cls("seen")
+
+    def process(response: Any) -> Any:
+        log.append(response.is_streamed)
+        return response
+
+    app.process_response = process
+    return app, 4 * [Ask("/missing")]
+
+
+@case
+def pages_that_a_function_sees(cls: type[flask.Flask], log: Log) -> Case:
+    """After each request."""
+    app = cls("seen")
+    app.after_request(lambda response: log.append(response.is_streamed) or response)
+    return app, [Ask("/missing"), Ask("/missing", "HEAD"), Ask("/missing"), Ask("/missing", "HEAD")]
+
+
+@case
+def pages_that_a_receiver_sees(cls: type[flask.Flask], log: Log) -> Case:
+    """Of the signal at the end of a request."""
+    app = cls("seen")
+
+    def receive(sender: Any, response: Any, **_: Any) -> None:
+        log.append(response.is_streamed)
+
+    flask.request_finished.connect(receive, app, weak=False)
+    return app, 4 * [Ask("/missing")]
