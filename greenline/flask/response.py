@@ -20,6 +20,8 @@ SENDING = (
     "is_sequence", "iter_encoded", "status", "status_code",
 )  # fmt: skip
 
+# Of an error: what is called as an application, and what its page is made of.
+CALLED, MADE_OF = ("__call__", "get_response"), ("get_body", "get_headers")
 URLS = ("location", "content-location")  # Werkzeug may make them absolute
 
 new: Callable[[type[Any]], Any] = object.__new__
@@ -116,10 +118,10 @@ def error_page(
 
 @cache
 def _is_usual(kind: type[Any]) -> bool:
-    """Return whether errors of this class have the usual page."""
-    return all(
-        getattr(kind, name) is getattr(HTTPException, name) for name in ("__call__", "get_response")
-    )
+    """Return whether errors of this class have a page of Werkzeug's."""
+    if any(getattr(kind, name) is not getattr(HTTPException, name) for name in CALLED):
+        return False
+    return all(getattr(kind, name).__module__ == HTTPException.__module__ for name in MADE_OF)
 
 
 def is_removed(name: str) -> bool:

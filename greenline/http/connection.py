@@ -163,20 +163,20 @@ class ClientConnection:
     def _park(self, idle_s: float) -> None:
         """Wait for the next request without a greenlet, *idle_s* seconds."""
         self.greenlet = None
-        self._is_idle = True
         self._idle_since_s = now = monotonic()
         self._client.expect_request(now + idle_s)
+        self._is_idle = True
 
     def _take(self, data: bytes) -> None:
         """Serve the request that begins with *data*, none if it is empty; runs in the hub."""
         if not data:
             self.close()
         elif not self.start_request(data):
-            self._is_idle = False  # at once: close_if_idle() would lose what was read
             self._continue(data)
 
     def _continue(self, found: "bytes | HandlerOutcome") -> None:
         """Go on in a greenlet, after the first bytes of a request, or after a handler."""
+        self._is_idle = False  # at once: close_if_idle() would lose what was read
         self._found = found  # not an argument: the error in it would be in a cycle with its frames
         self.greenlet = self._spawn(self)
 

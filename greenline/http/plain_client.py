@@ -54,7 +54,9 @@ class PlainClient(Client):
             # gevent's close would look for the greenlet that waits.
             wait.watcher.stop()
             wait.until = NEVER
-        self.on_request = None  # refers to the connection: leave no cycle to the collector
+        # They refer to this client and to its connection: leave no cycle to the collector.
+        self._reading.end = self._writing.end = _no_wait
+        self.on_request = None
 
     def has_unread(self) -> bool:
         try:
@@ -196,6 +198,7 @@ class PlainClient(Client):
         finally:
             wait.watcher.stop()
             wait.until = NEVER
+            wait.end = _no_wait  # a handler that ends must not be kept
 
 
 class _Wait:

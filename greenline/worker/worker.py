@@ -272,6 +272,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         counters.add("limiter", partial(dict, max_waiting=settings.MAX_WAITING.read() or 0))
         counters.add("connections", self._count_connections)
         counters.add(counters.OF_ONE, self._describe)
+        self._serves_in_hub = self._has_fast_parser()
         self._connect = partial(
             ClientConnection,
             rules=self.rules,
@@ -280,7 +281,7 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
             limiter=self._limiter,
             keepalive_s=self.keepalive_s,
             answer=self.answer,
-            start=self._handlers.start if self._has_fast_parser() else None,
+            start=self._handlers.start if self._serves_in_hub else None,
             spawn=partial(gevent.spawn, self._converse),
             sweep=self.sweep,
         )
@@ -360,16 +361,15 @@ class GreenWorker(GeventWorker):  # type: ignore[misc]
         :param addr: the client's address.
         :returns: False, with nothing done, if :meth:`handle` has to serve it.
         """
-        if self._may_upgrade(addr):
+        if not self._serves_in_hub or self._may_upgrade(addr):
             return False
+        sock.setblocking(1)  # whatever socket.setdefaulttimeout() says
 
         def end(connection: ClientConnection) -> None:
             self.conversations.discard(connection)
             clients.leave()
 
         connection = self._connect(sock, addr, listener.getsockname(), on_end=end)
-        if connection.needs_greenlet:
-            return False
         clients.enter()
         self.conversations.add(connection)
         connection.begin()

@@ -544,6 +544,20 @@ class Gone(Conflict):
         return flask.Response("gone", 410)
 
 
+class InBytes(Conflict):
+    """One whose body is encoded already."""
+
+    def get_body(self, environ: Any = None, scope: Any = None) -> Any:
+        return b"<p>conflict</p>"
+
+
+class Typeless(Conflict):
+    """One whose headers lack the type of the body, and have its length."""
+
+    def get_headers(self, environ: Any = None, scope: Any = None) -> list[tuple[str, str]]:
+        return [("X-Error", "1"), ("Content-Length", str(len(self.get_body())))]
+
+
 @case
 def pages(cls: type[flask.Flask], log: Log) -> Case:
     """Pages of errors, and answers without a body, that only the client sees."""
@@ -574,12 +588,15 @@ def pages(cls: type[flask.Flask], log: Log) -> Case:
     view(app, "/elsewhere", cached_elsewhere)
     view(app, "/conflict", raising(Conflict("<no>")))
     view(app, "/gone", raising(Gone()))
+    view(app, "/bytes", raising(InBytes()))
+    view(app, "/typeless", raising(Typeless()))
     view(app, "/given", raising(Conflict(response=flask.Response("given", 200))))
     view(app, "/seen", seen)
     for code in (400, 413, 418, 451, 503):
         view(app, f"/{code}", lambda code=code: flask.abort(code))
     paths = ["/missing", "/cached", "/elsewhere", "/conflict", "/gone", "/given", "/seen"]
-    asks = [Ask(path) for path in [*paths, "/400", "/413", "/418", "/451", "/503"]]
+    paths += ["/bytes", "/typeless", "/400", "/413", "/418", "/451", "/503"]
+    asks = [Ask(path) for path in paths]
     return app, [*asks, Ask(method="POST"), *(Ask(each.path, "HEAD") for each in asks[:6])]
 
 

@@ -202,6 +202,27 @@ def test_a_closed_connection_is_freed_without_the_collector(
         gc.enable()
 
 
+def test_a_connection_without_a_greenlet_is_freed_without_the_collector() -> None:
+    """It was served by handlers, and waited in between."""
+    ours, theirs = socket.socketpair()
+    gc.disable()
+    try:
+        with closing(theirs):
+            talk = Talk(ours, theirs, Handlers().start)
+            talk.connection.begin()
+            for _ in range(2):
+                theirs.sendall(HEAD + b"\r\n")
+                assert theirs.recv(1_000).startswith(b"HTTP/1.1 200 ")
+            theirs.shutdown(socket.SHUT_WR)
+            assert talk.ended.wait(10)
+            client = ref(vars(talk).pop("connection")._client)
+            del talk
+            gevent.sleep(0)  # the loop drops what has closed the socket
+            assert client() is None
+    finally:
+        gc.enable()
+
+
 def test_the_error_of_a_handler_is_in_no_cycle() -> None:
     """Neither the handler nor the connection's greenlet, which raises it, keeps it alive."""
     ours, theirs = socket.socketpair()
