@@ -28,6 +28,8 @@ def test_all_applications_of_the_process_are_adopted(options: tuple[str, ...]) -
         assert is_ours(running, "/")
         assert is_ours(running, "/admin/")
         assert not is_ours(running, "/odd/")
+        # The first worker writes it, and the other one may have answered before.
+        wait_until(lambda: LINE in running.log, "the line")
         assert running.log.count("greenline.flask: ") == running.log.count(LINE) == 1
         first = running.workers()
         running.process.send_signal(signal.SIGHUP)
