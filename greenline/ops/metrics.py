@@ -55,8 +55,9 @@ SUMS = (
 )
 STATES = ("active", "idle", "leaving")
 # Of a pool: a count, its name, its unit, and what it is.
+CHECKOUTS = "requests_num"
 POOL_COUNTS = (
-    ("requests_num", "checkouts", 1, "Connections that were requested."),
+    (CHECKOUTS, "checkouts", 1, "Connections that were requested."),
     ("requests_queued", "checkouts_queued", 1, "Requests for a connection that waited."),
     ("requests_wait_ms", "wait_seconds", 1000, "Time that they waited."),
     ("requests_errors", "checkout_errors", 1, "Requests that got no connection."),
@@ -231,9 +232,11 @@ def _pools(totals: Mapping[Key, int]) -> Iterator[Metric]:
             largest.add_metric([pool], totals[pool, "max"])
         waiting.add_metric([pool], totals.get((pool, "waiting"), 0))
     yield from (size, largest, waiting)
+    # Those of workers that have ended as well: a count must not vanish at a reload.
+    counted = sorted({*pools, *(str(pool) for pool, *what in totals if what == [CHECKOUTS])})
     for key, name, unit, what in POOL_COUNTS:
         family = CounterMetricFamily(f"greenline_pool_{name}", what, labels=["pool"])
-        for pool in pools:
+        for pool in counted:
             family.add_metric([pool], totals.get((pool, key), 0) / unit)
         yield family
 
