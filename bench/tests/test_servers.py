@@ -210,10 +210,16 @@ def test_processor_time_and_memory_are_those_of_all_generations(family: int) -> 
 
 
 def test_processor_time_is_counted_in_less_than_a_tick() -> None:
-    """Ours is what Python says of itself."""
-    before_ns = time.process_time_ns()
-    assert proc.children(os.getpid()) == []
-    assert before_ns <= proc.cpu_ns(os.getpid()) <= time.process_time_ns()
+    """Ours is what Python says of itself; in a process that has no children, as the tests' may."""
+    code = """
+import os, time
+from bench import proc
+before_ns = time.process_time_ns()
+found_ns = proc.cpu_ns(os.getpid())
+assert before_ns <= found_ns <= time.process_time_ns(), (before_ns, found_ns)
+"""
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
 
 
 def test_settings_of_ours_are_left_out_unless_they_are_given() -> None:
