@@ -31,12 +31,7 @@ def build() -> None:
     print(f"compiling greenline once into {FOLDER.relative_to(VAR.parent)}", file=sys.stderr)
     shutil.rmtree(FOLDER, ignore_errors=True)
     with tempfile.TemporaryDirectory() as name:
-        for each in SOURCES:
-            source, copy = ROOT / each, Path(name) / each
-            if source.is_dir():
-                shutil.copytree(source, copy, ignore=IGNORED)
-            else:
-                shutil.copy(source, copy)
+        copy_sources(Path(name))
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
         done = subprocess.run(
             [*pip, FOLDER, "--no-build-isolation", name],
@@ -49,6 +44,17 @@ def build() -> None:
     if not any((FOLDER / "greenline" / "http").glob("connection.*.so")):
         raise BuildError("greenline was not compiled: is there a C compiler, and Python's headers?")
     note.write_text(digest)
+
+
+def copy_sources(target: Path) -> None:
+    """Copy what a wheel is built from into the folder *target*, which is made if there is none."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in SOURCES:
+        each = ROOT / name
+        if each.is_dir():
+            shutil.copytree(each, target / name, ignore=IGNORED)
+        else:
+            shutil.copy(each, target / name)
 
 
 def _digest() -> str:

@@ -107,9 +107,19 @@ def keepalive_timeout_s(facts: Facts) -> int:
 def graceful_timeout(facts: Facts) -> tuple[Edit, ...]:
     """Set a graceful_timeout in which a drain, and then the longest request, may end."""
     request = facts.service.request_timeout_s
-    longest_s = max(request.value if request else 0, facts.keepalive_s, KEEPALIVE_S)
-    seconds = ceil(facts.service.drain_delay_s.value + longest_s) + REST_S
+    longest_s = max(request.value if request else 0, facts.keepalive_s)
+    seconds = graceful_s(facts.service.drain_delay_s.value, longest_s)
     return setting(facts, facts.gunicorn.graceful_timeout_s, f"graceful_timeout = {seconds}")
+
+
+def graceful_s(drain_s: float, longest_s: float) -> int:
+    """
+    Return a graceful_timeout, in seconds.
+
+    :param drain_s: DRAIN_DELAY, float.
+    :param longest_s: how long a request or an idle connection may last, float.
+    """
+    return ceil(drain_s + max(longest_s, KEEPALIVE_S)) + REST_S
 
 
 def descriptors(nginx: Nginx, connections: int) -> Edit:

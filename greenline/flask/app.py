@@ -185,7 +185,7 @@ class Flask(flask.Flask):
             or getattr(self.process_response, "__func__", None) is not Flask.process_response
         ):
             return None
-        return error_page(error, ctx.environ, decisions.response_class)
+        return error_page(error, ctx.environ, decisions.text)
 
     def make_response(self, rv: Any) -> Any:
         kind = type(rv)

@@ -90,29 +90,23 @@ def _alike(one: Any, other: Any) -> bool:
     return mine == its and headers[0] == headers[1]
 
 
-def error_page(
-    error: HTTPException, environ: dict[str, Any], response_class: type[Any]
-) -> Any | None:
+def error_page(error: HTTPException, environ: dict[str, Any], make: ResponseFactory) -> Any | None:
     """
     Return the response that Flask makes of an error by calling it as a WSGI application.
 
     :param error: the error.
     :param environ: the WSGI environ.
-    :param response_class: a class for which a :class:`ResponseFactory` works.
+    :param make: makes the responses of the application's class.
     :returns: None if Flask has to make it.
     """
     code, kind = error.code, cast(Any, type(error))
     if error.response is not None or code not in HTTP_STATUS_CODES or not _is_usual(kind):
         return None
     body = error.get_body(environ).encode()
-    response = new(response_class)
+    response = make(body)
     response.headers = Headers(error.get_headers(environ))
     response.headers._list.append(("Content-Length", str(len(body))))
-    response._status = f"{code} {HTTP_STATUS_CODES[code].upper()}"
-    response._status_code = code
-    response.direct_passthrough = False
-    response._on_close = []
-    response.response = [body]
+    response.status_code = code
     return response
 
 

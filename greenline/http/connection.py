@@ -101,6 +101,7 @@ class ClientConnection:
     :param sweep: interrupts the waits that have expired.
     """
 
+    needs_greenlet = True  # for the wait for a request
     greenlet: Any = None  # the one in converse()
     _found: Any = None  # what converse() begins with: bytes, HandlerOutcome, or nothing
     error: OSError | None = None  # the client's, which ended the conversation
@@ -152,9 +153,9 @@ class ClientConnection:
             self._client = PlainClient(sock, limits, sweep)
             if start is not None:
                 self._client.on_request = self._take
+                self.needs_greenlet = False
         else:
             self._client = (TlsClient if isinstance(sock, ssl.SSLSocket) else Client)(sock, limits)
-        self.needs_greenlet = getattr(self._client, "on_request", None) is None
 
     def begin(self) -> None:
         """Serve a client that needs no greenlet; call it in the hub."""

@@ -68,10 +68,10 @@ class PlainClient(Client):
         """
         Have ``on_request`` called in the hub with the first bytes of the next request.
 
-        It is called with ``b""`` when none comes: the client has closed, or the time is over. Any
+        It is called with ``b""`` if the client has closed the connection, or at the deadline. Any
         greenlet may call this, and the client waits without one.
 
-        :param until_s: when the time is over, float, of the monotonic clock.
+        :param until_s: the deadline, float, of the monotonic clock.
         """
         wait = self._reading
         if wait.until != NEVER:

@@ -5,7 +5,7 @@ from math import ceil
 from pathlib import Path
 
 from greenline import settings
-from greenline.deploy.edits import KEEPALIVE_S, REST_S
+from greenline.deploy.edits import KEEPALIVE_S, REST_S, graceful_s
 from greenline.tune.results import Recommendation, Result, SettingName
 from greenline.tune.server import WORKER
 
@@ -63,7 +63,7 @@ def _lines(result: Result) -> Iterator[str]:
     yield f"keepalive = {KEEPALIVE_S}  # seconds, more than nginx's keepalive_timeout"
     yield "timeout = 30  # of a worker's heartbeat, not of a request"
     if request_s := settings.REQUEST_TIMEOUT.read():
-        seconds = ceil(settings.DRAIN_DELAY.read() + request_s) + REST_S
+        seconds = graceful_s(settings.DRAIN_DELAY.read(), request_s)
         yield f"graceful_timeout = {seconds}  # DRAIN_DELAY + REQUEST_TIMEOUT, and a rest"
     yield 'worker_tmp_dir = "/dev/shm"'
     if variables := environment(result):

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.helpers import wheel
+from bench.compiled import copy_sources
 from tests.helpers.support import BIN, CHECKOUT, environ
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
@@ -28,7 +28,7 @@ TESTS = (
 def test_compiled_modules_pass_the_tests_of_their_sources(tmp_path: Path) -> None:
     """In a copy of the checkout: the compiled modules would hide sources that are edited."""
     sources, copy = tmp_path / "sources", tmp_path / "checkout"
-    wheel.copy_sources(sources)
+    copy_sources(sources)
     # pip's way: Cython comes from the index, as pyproject.toml says.
     build = [str(BIN / "uv"), "build", "--wheel", "--out-dir", str(tmp_path), str(sources)]
     subprocess.run([*build, "--python", sys.executable], check=True, capture_output=True)

@@ -7,7 +7,6 @@ those that the tests themselves run with.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,26 +17,14 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.helpers.support import BIN, CHECKOUT, environ
+from bench.compiled import copy_sources
+from tests.helpers.support import BIN, environ
 
-SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "greenline")
-IGNORED = shutil.ignore_patterns("__pycache__", "*.so")
 # Both are imported as psycopg2; the tests have the one that needs no compiler.
 INSTEAD = {"psycopg2": "psycopg2-binary"}
 
 # They name other packages and folders. Without bytecode each process would compile the wheel again.
 NOT_PASSED_ON = {"PYTHONPATH", "VIRTUAL_ENV", "XDG_RUNTIME_DIR", "PYTHONDONTWRITEBYTECODE"}
-
-
-def copy_sources(target: Path) -> None:
-    """Copy what a wheel is built from into the folder *target*, which is made."""
-    target.mkdir(parents=True)
-    for name in SOURCES:
-        each = CHECKOUT / name
-        if each.is_dir():
-            shutil.copytree(each, target / name, ignore=IGNORED)
-        else:
-            shutil.copy(each, target / name)
 
 
 def build(folder: Path) -> Path:
