@@ -8,7 +8,6 @@ ACLs, mount options), so what the user can reach is found by trying as that user
 import os
 import pwd
 import shutil
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +33,8 @@ def account() -> Account:
     """
     Return ourselves, or as root the system user, made when it is missing.
 
+    It is never removed, as those of Debian's packages: another checkout may start with it now.
+
     Raises:
         ConfigError: the user cannot be made here.
     """
@@ -53,13 +54,6 @@ def account() -> Account:
     user = pwd.getpwnam(NAME)
     become = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
     return Account(user.pw_uid, user.pw_gid, become)
-
-
-def remove() -> bool:
-    """Remove the system user, if there is one and no process of it runs."""
-    if os.geteuid() != 0 or not _known() or shutil.which("userdel") is None:
-        return False
-    return subprocess.run(["userdel", NAME], capture_output=True).returncode == 0
 
 
 def _known() -> bool:

@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from embedded import account, store
+from embedded import store
 from embedded.lock import FolderLock
 from embedded.settings import CHECKOUT, VAR, data_folder
 from greenline.errors import ConfigError
@@ -48,9 +48,7 @@ def clean(data: Path) -> None:
     _remove(VAR)
     for path in list(CHECKOUT.rglob("__pycache__")):
         _remove(path)
-    # Another checkout may have used the user: it is made again when it is missing.
-    if store.remove_orphans():
-        account.remove()
+    store.remove_orphans()
 
 
 def _remove(path: Path) -> None:

@@ -56,12 +56,9 @@ def remove_under(*folders: Path) -> None:
     _remove(lambda origin: any(origin.is_relative_to(folder) for folder in within))
 
 
-def remove_orphans() -> bool:
-    """Remove the places whose origin is gone; return whether no place at all is left."""
+def remove_orphans() -> None:
+    """Remove the places whose origin is gone."""
     _remove(lambda origin: not os.path.lexists(origin))
-    if ROOT.exists() and os.geteuid() == 0 and not any(ROOT.iterdir()):
-        ROOT.rmdir()
-    return not ROOT.exists()
 
 
 def _remove(unwanted: Callable[[Path], bool]) -> None:
