@@ -52,11 +52,9 @@ class Flask(flask.Flask):
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         # The usual case of inspect.iscoroutinefunction(), which Flask calls for each function of
         # each request; the mark is that of inspect.markcoroutinefunction().
-        if (
-            type(func) is FunctionType
-            and not func.__code__.co_flags & CO_COROUTINE
-            and "_is_coroutine_mark" not in func.__dict__
-        ):
+        if type(func) is FunctionType and "_is_coroutine_mark" not in func.__dict__:
+            if func.__code__.co_flags & CO_COROUTINE:
+                return self.async_to_sync(func)
             return func
         return super().ensure_sync(func)
 

@@ -3,22 +3,24 @@ Run coroutines from greenlets, on one asyncio loop for each native thread.
 
 The loop runs in a greenlet and waits in gevent's hub through gevent's selector. So a coroutine
 that waits blocks no other greenlet, needs no thread and no lock, and uses the same pools and names
-as the rest of the code. A greenlet waits for its coroutine as for a socket.
+as the rest of the code. A greenlet runs its coroutine until that waits for the first time, and
+waits for the rest as for a socket.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
-from functools import wraps
-from typing import Any, Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 import gevent
 import gevent.monkey
 from gevent.event import Event
 from gevent.selectors import GeventSelector
 
-from greenline.hub import running_loop
+from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline, running_loop
 from greenline.hub.deadline import GRACE_S
 
 P = ParamSpec("P")
@@ -32,16 +34,15 @@ _local = gevent.monkey.get_original("threading", "local")()
 
 def to_sync(func: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """
-    Wrap a coroutine function as a plain function, which waits for the coroutine's result.
+    Return a plain function that calls a coroutine function and waits for the coroutine's result.
 
-    :param func: the coroutine function; its parameters are those of the wrapper.
+    :param func: the coroutine function; the function that is returned has its parameters.
     """
+    return partial(_call, func)
 
-    @wraps(func)
-    def wait(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run(func(*args, **kwargs))
 
-    return wait
+def _call(func: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    return run(func(*args, **kwargs))
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -62,7 +63,10 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
             # A script without gevent: a loop for each call, as in asyncio.run().
             with asyncio.Runner() as runner:
                 return runner.run(coroutine, context=context)
-        return _loop().run(coroutine, context)
+        if asyncio._get_running_loop() is not None:
+            coroutine.close()
+            raise RuntimeError("a coroutine is running here: await the other one in it")
+        return _loop().wait_for(coroutine, context)
     finally:
         _adopt(context)
 
@@ -86,7 +90,18 @@ def _loop() -> "_Loop":
 
 
 class _Selector(GeventSelector):
-    """A selector that waits in the hub."""
+    """A selector that waits in the hub, in one greenlet; any greenlet of the thread may wake it."""
+
+    greenlet: Any = None
+
+    def wake(self) -> None:
+        """End the wait of :meth:`select`; if it does not wait now, the next one does not."""
+        if gevent.getcurrent() is not self.greenlet:
+            self._ready.set()  # type: ignore[attr-defined]
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> Any:
+        self.wake()  # gevent starts the watchers of new files at the beginning of select()
+        return super().register(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout == 0:
@@ -95,62 +110,83 @@ class _Selector(GeventSelector):
         return super().select(timeout)
 
 
-class _Loop:
-    """An asyncio loop and the greenlet that it runs in."""
+class _Loop(asyncio.SelectorEventLoop):
+    """
+    An asyncio loop in a greenlet of its own, which all greenlets of the thread may call.
+
+    What they schedule wakes it by its selector in place of asyncio's socket: no system call.
+    """
 
     def __init__(self) -> None:
         # Without this, asyncio.run() in another greenlet would fail while this loop runs.
         running_loop.install()
+        self._starting: Context | None = None  # that of the task whose first step is captured
+        self._first_step: Any = None
+        self._wakes = selector = _Selector()
         # In an empty context, not in that of the request that needed the loop first.
         context = Context()
-        self._loop = context.run(asyncio.SelectorEventLoop, _Selector())
-        self.greenlet = context.run(gevent.spawn, self._run_forever)
+        context.run(super().__init__, selector)
+        self.greenlet = selector.greenlet = context.run(gevent.spawn, self._run)
 
-    def run(self, coroutine: Coroutine[Any, Any, T], context: Context) -> T:
-        if gevent.getcurrent() is self.greenlet:
-            coroutine.close()
-            raise RuntimeError("a coroutine is running here: await the other one in it")
-        call = _Call(coroutine, context, self._loop)
-        # The thread-safe variant, because only it wakes a loop that waits in its selector.
-        self._loop.call_soon_threadsafe(call.start)
-        try:
-            call.done.wait()
-        except BaseException:
-            # This greenlet was interrupted, by a deadline or a kill: let the coroutine clean up.
-            self._loop.call_soon_threadsafe(call.cancel)
-            call.done.wait(GRACE_S)
-            raise
-        return call.result()
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
+        if context is not None and context is self._starting:
+            self._starting, self._first_step = None, callback
+            return None
+        self._wakes.wake()
+        return super().call_soon(callback, *args, context=context)
 
-    def _run_forever(self) -> None:
-        while not self._loop.is_closed():
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
+        self._wakes.wake()
+        return super().call_at(when, callback, *args, context=context)
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, T], context: Context) -> T:
+        """Return what *coroutine* returns, or raise what it raises, while this greenlet waits."""
+        task = self._begin(coroutine, context)
+        if not task.done():
+            done = Event()
+            task.add_done_callback(lambda _: done.set())
             try:
-                self._loop.run_forever()
+                done.wait()
+            except BaseException as error:
+                # Interrupted by a deadline or a kill: let the coroutine clean up.
+                is_its_own = deadline.is_limit_of(context, error)
+                task.cancel()
+                done.wait(GRACE_S)
+                if is_its_own:
+                    raise DeadlineExceeded from None
+                raise
+        return task.result()
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T], context: Context) -> "asyncio.Task[T]":
+        """
+        Return a task whose first step has run in this greenlet, as of Python 3.12's eager tasks.
+
+        A coroutine that waits for nothing needs no turn of the loop.
+        """
+        # asyncio schedules the first step by call_soon(), which keeps it for this greenlet.
+        self._starting = context
+        task = asyncio.Task(coroutine, loop=self, context=context)
+        first_step, self._first_step = self._first_step, None
+        asyncio._set_running_loop(self)
+        try:
+            context.run(first_step)
+        except (SystemExit, KeyboardInterrupt):
+            pass  # the task keeps it as its result
+        finally:
+            asyncio._set_running_loop(None)
+        return task
+
+    def _run(self) -> None:
+        while not self.is_closed():
+            try:
+                self.run_forever()
             except gevent.GreenletExit:
                 return
             except (SystemExit, KeyboardInterrupt):
                 continue  # raised by a coroutine: the task keeps it, and its greenlet raises it
             except BaseException:
                 log.exception("the loop was interrupted, not a coroutine; it goes on")
-
-
-class _Call(Generic[T]):
-    """A coroutine on the loop, and the event on which its greenlet waits."""
-
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, T], context: Context, loop: asyncio.BaseEventLoop
-    ) -> None:
-        self._coroutine = coroutine
-        self._context = context
-        self._loop = loop
-        self.done = Event()
-
-    def start(self) -> None:
-        self._task = self._loop.create_task(self._coroutine, context=self._context)
-        self._task.add_done_callback(lambda _: self.done.set())
-
-    def cancel(self) -> None:
-        self._task.cancel()  # start() has run: the loop calls callbacks in order
-
-    def result(self) -> T:
-        return self._task.result()

@@ -11,7 +11,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import wraps
 from itertools import chain, islice
 from math import inf
@@ -162,6 +162,13 @@ def _requests_spent_s() -> dict[str, float] | None:
     environ = _environ.get()
     # Made here: most requests of some applications spend none.
     return None if environ is None else environ.setdefault(SPENT, {})
+
+
+def is_limit_of(context: Context, error: BaseException) -> bool:
+    """Return whether *error* interrupts at a limit that is current in *context* and not here."""
+    if not isinstance(error, Interrupt):
+        return False
+    return error.source is context.get(_current) and error.source is not _current.get()
 
 
 def forget() -> None:

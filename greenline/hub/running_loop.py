@@ -3,12 +3,12 @@ Let each greenlet run an asyncio loop of its own, as each thread may.
 
 asyncio keeps one running loop for each native thread, in C, and all greenlets of a worker share
 one thread: while a coroutine waits in one greenlet, ``asyncio.run`` in another raises "cannot be
-called from a running event loop". Here the running loop belongs to a greenlet: it is unset when
-the greenlet switches to the hub, and set again before it is resumed. So C code sees it as well.
+called from a running event loop". Here the running loop and its current task belong to a greenlet:
+they are unset when the greenlet switches to the hub, and set again before it is resumed. So C code
+sees them as well.
 """
 
 import asyncio
-import sys
 import threading
 from asyncio import events
 from typing import Any
@@ -21,6 +21,7 @@ from gevent import getcurrent
 HOOKS = ("switch_out", "switch", "throw")
 
 _set_in_thread = events._set_running_loop
+tasks: Any = asyncio.tasks
 
 
 def install() -> None:
@@ -38,12 +39,13 @@ def install() -> None:
 def _set_running_loop(loop: Any) -> None:
     """Set the loop that runs in this greenlet, None when it has ended."""
     _set_in_thread(loop)
-    hooks = getcurrent().__dict__
-    if loop is None:
+    greenlet = getcurrent()
+    hooks = greenlet.__dict__
+    if loop is not None:
+        hooks["switch_out"], hooks["switch"], hooks["throw"] = _hooks(greenlet, loop)
+    elif "switch" in hooks:
         for name in HOOKS:
-            hooks.pop(name, None)
-    else:
-        hooks.update(zip(HOOKS, _hooks(getcurrent(), loop), strict=True))
+            del hooks[name]
 
 
 def _hooks(greenlet: Any, loop: Any) -> Any:
@@ -52,15 +54,13 @@ def _hooks(greenlet: Any, loop: Any) -> Any:
 
     def leave() -> None:
         nonlocal task
-        # From Python 3.14 on, asyncio keeps the current task per native thread as well.
-        if sys.version_info >= (3, 14):
-            task = asyncio.tasks._swap_current_task(loop, None)
+        # A task that blocks leaves its loop free for the tasks of other greenlets.
+        task = _swap_current_task(loop, None)
         _set_in_thread(None)
 
     def enter() -> None:
         _set_in_thread(loop)
-        if sys.version_info >= (3, 14):
-            asyncio.tasks._swap_current_task(loop, task)
+        _swap_current_task(loop, task)
 
     def switch(*args: Any, **kwargs: Any) -> Any:
         enter()
@@ -71,3 +71,14 @@ def _hooks(greenlet: Any, loop: Any) -> Any:
         return kind.throw(greenlet, *args)
 
     return leave, switch, throw
+
+
+def _swap_in_dict(loop: Any, task: Any) -> Any:
+    current: dict[Any, Any] = tasks._current_tasks
+    left = current.pop(loop, None)
+    if task is not None:
+        current[loop] = task
+    return left
+
+
+_swap_current_task = getattr(tasks, "_swap_current_task", _swap_in_dict)  # from Python 3.12 on

@@ -1,8 +1,10 @@
 """Coroutines run beside greenlets: they wait together, fail in place and end when cancelled."""
 
 import asyncio
+import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -203,16 +205,89 @@ def test_a_coroutine_that_cannot_be_cancelled_does_not_block() -> None:
     stop = True
 
 
-def test_a_limit_inside_a_coroutine_does_not_stop_the_others() -> None:
-    """What is thrown into the loop by mistake is logged, and every coroutine goes on."""
+@pytest.mark.parametrize("is_first_step", [True, False], ids=["first step", "later"])
+def test_a_limit_inside_a_coroutine_does_not_stop_the_others(is_first_step: bool) -> None:
+    """
+    What interrupts the caller cancels its coroutine; what interrupts the loop is logged.
+
+    Every other coroutine goes on.
+    """
 
     async def wrong() -> str:
+        if not is_first_step:
+            await asyncio.sleep(0)
         with deadline.limit(0.01):
             return await nap() + await nap()
 
-    other = gevent.spawn(run, wrong())
-    assert run(nap()) == "rested"
-    assert other.get(timeout=40) == "restedrested"
+    other = gevent.spawn(run, nap())
+    if is_first_step:
+        with pytest.raises(DeadlineExceeded):
+            run(wrong())
+    else:
+        assert run(wrong()) == "restedrested"
+    assert other.get(timeout=40) == "rested"
+
+
+def test_the_first_step_runs_at_once_in_the_callers_greenlet() -> None:
+    """A coroutine that waits for nothing needs no turn of the loop, and is a task all the same."""
+    turns = []
+    here = threading.local()
+    here.name = "the caller's"
+
+    async def work() -> str:
+        assert asyncio.current_task().get_coro().__name__ == "work"  # type: ignore[union-attr]
+        assert asyncio.get_running_loop() is asyncio.current_task().get_loop()  # type: ignore[union-attr]
+        async with asyncio.timeout(60):
+            return str(here.name)
+
+    run(nap())
+    other = gevent.spawn(turns.append, "other")
+    assert run(work()) == "the caller's"
+    assert (turns, asyncio._get_running_loop()) == ([], None)
+    other.join()
+
+
+def test_a_first_step_that_blocks_leaves_the_loop_to_others() -> None:
+    """A coroutine that waits as plain code does has its task again when it goes on."""
+
+    async def block() -> bool:
+        task = asyncio.current_task()
+        gevent.sleep(NAP_S)
+        await asyncio.sleep(0)
+        gevent.sleep(0)
+        return asyncio.current_task() is task and asyncio.get_running_loop() is task.get_loop()
+
+    blocked = gevent.spawn(run, block())
+    gevent.sleep(0)
+    assert asyncio._get_running_loop() is None
+    assert at_once(to_sync(nap), 3) == ["rested"] * 3
+    assert blocked.get(timeout=40)
+
+
+def test_what_a_first_step_starts_goes_on() -> None:
+    """A timer, a task and a socket of a coroutine that has ended are the loop's: it is woken."""
+    ended: list[str] = []
+    ours, theirs = socket.socketpair()
+
+    async def later() -> None:
+        ended.append("task")
+
+    async def begin() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.01, ended.append, "timer")
+        loop.add_reader(ours, lambda: (loop.remove_reader(ours), ended.append("socket")))
+        ended.append("begun")
+        tasks.append(loop.create_task(later()))
+
+    tasks: list[Any] = []
+    run(nap())
+    gevent.sleep(0.01)  # the loop waits by then
+    run(begin())
+    assert ended == ["begun"]
+    theirs.send(b"x")
+    wait_until(lambda: len(ended) == 4, "all three")
+    assert sorted(ended) == ["begun", "socket", "task", "timer"]
+    ours.close(), theirs.close()
 
 
 def test_other_greenlets_may_run_loops_of_their_own() -> None:
