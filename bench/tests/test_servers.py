@@ -157,7 +157,7 @@ def test_a_process_that_gets_no_processor_is_not_quiet() -> None:
 
 @pytest.fixture
 def family() -> Iterator[int]:
-    """Start a process with a child that has a child."""
+    """Start a process with a child that has a child, which has started its Python."""
     command = (
         "import subprocess, sys, time\n"
         "if len(sys.argv) > 1:\n"
@@ -165,22 +165,20 @@ def family() -> Iterator[int]:
         "time.sleep(60)"
     )
     first = subprocess.Popen(
-        [sys.executable, "-c", command, command, "import time; time.sleep(60)"],
+        [sys.executable, "-c", command, command, "import time; print(flush=True); time.sleep(60)"],
         start_new_session=True,
+        stdout=subprocess.PIPE,
     )
-    yield first.pid
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
+    with first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        yield first.pid
+        os.killpg(first.pid, signal.SIGKILL)
 
 
 def test_tree_holds_all_generations(family: int) -> None:
     """A process's tree is itself, its children and theirs."""
-    until = time.monotonic() + 10
     tree = proc.tree(family)
-    # A process that has just begun holds a few pages, which are rounded to no megabyte.
-    while (len(tree) < 3 or not proc.rss_mb(tree[-1])) and time.monotonic() < until:
-        time.sleep(0.02)
-        tree = proc.tree(family)
     assert tree[0] == family
     assert len(tree) == 3
     assert proc.rss_mb(family) > proc.rss_mb(tree[-1]) > 0
@@ -199,9 +197,6 @@ def test_a_process_that_is_gone_has_nothing() -> None:
 
 def test_processor_time_and_memory_are_those_of_all_generations(family: int) -> None:
     """A sum over the tree, as the kernel counts each process."""
-    until = time.monotonic() + 10
-    while len(proc.tree(family)) < 3 and time.monotonic() < until:
-        time.sleep(0.02)
     one, *below = proc.tree(family)
     last = below[-1]
     assert proc.cpu_ns(family) > proc.cpu_ns(last) > 1_000_000  # a Python has started

@@ -144,10 +144,19 @@ class Flask(flask.Flask):
         else:
             rule, arguments, error = request.url_rule, request.view_args, request.routing_exception
             method = request.method
-        # Flask raises the error, or answers OPTIONS by itself if the rule says so.
+        # Flask raises it as it is: Werkzeug's redirects have the status 308.
+        if error is not None and _is(self.raise_routing_exception, flask.Flask):
+            raise error
+        # Flask answers OPTIONS by itself if the rule says so.
         if error is not None or rule is None or method == "OPTIONS":
             return super().dispatch_request()
         return self.ensure_sync(self.view_functions[rule.endpoint])(**arguments)
+
+    def handle_http_exception(self, e: HTTPException) -> Any:
+        # To find a handler Flask looks up the blueprints in the request.
+        if any(any(handlers.values()) for handlers in self.error_handler_spec.values()):
+            return super().handle_http_exception(e)
+        return e
 
     def finalize_request(self, rv: Any, from_error_handler: bool = False) -> flask.Response:
         response = self._page_of(rv) if isinstance(rv, HTTPException) else None
@@ -179,8 +188,8 @@ class Flask(flask.Flask):
             or self.after_request_funcs
             or request_finished.receivers
             or not decisions.text.works
-            or getattr(self.make_response, "__func__", None) is not Flask.make_response
-            or getattr(self.process_response, "__func__", None) is not Flask.process_response
+            or not _is(self.make_response, Flask)
+            or not _is(self.process_response, Flask)
         ):
             return None
         return error_page(error, ctx.environ, decisions.text)
@@ -228,6 +237,11 @@ class Flask(flask.Flask):
     def do_teardown_appcontext(self, exc: BaseException | None = NOT_GIVEN) -> None:
         if self.teardown_appcontext_funcs or appcontext_tearing_down.receivers:
             super().do_teardown_appcontext(exc)
+
+
+def _is(method: Any, cls: type[flask.Flask]) -> bool:
+    """Return whether a bound method is that of *cls*, and not of a subclass or the object."""
+    return getattr(method, "__func__", None) is getattr(cls, method.__name__, method)
 
 
 def environ() -> dict[str, Any]:

@@ -44,6 +44,7 @@ FLASK_METHODS = {
         "full_dispatch_request": "",
         "preprocess_request": "",
         "dispatch_request": "",
+        "handle_http_exception": "e",
         "finalize_request": "rv from_error_handler",
         "make_response": "rv",
         "process_response": "response",

@@ -1,7 +1,7 @@
 """Make and send ordinary responses in fewer steps than Werkzeug's general code."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import flask
@@ -22,6 +22,7 @@ SENDING = (
 
 # Of an error: what is called as an application, and what its page is made of.
 CALLED, MADE_OF = ("__call__", "get_response"), ("get_body", "get_headers")
+CONSTANT = ("__init__", "get_body", "get_headers", "get_description", "name")
 URLS = ("location", "content-location")  # Werkzeug may make them absolute
 
 new: Callable[[type[Any]], Any] = object.__new__
@@ -102,12 +103,38 @@ def error_page(error: HTTPException, environ: dict[str, Any], make: ResponseFact
     code, kind = error.code, cast(Any, type(error))
     if error.response is not None or code not in HTTP_STATUS_CODES or not _is_usual(kind):
         return None
-    body = error.get_body(environ).encode()
-    response = make(body)
-    response.headers = Headers(error.get_headers(environ))
-    response.headers._list.append(("Content-Length", str(len(body))))
-    response.status_code = code
+    if error.description is kind.description and code is kind.code and _is_constant(kind):
+        page = _page(kind, code, error.description)
+    else:
+        page = _Page(error, environ)
+    response = make(page.body)
+    response.headers._list[:] = page.headers
+    response._status, response._status_code = page.status, code
     return response
+
+
+class _Page:
+    """What is sent for an error: the headers, the status with its text, and the body."""
+
+    def __init__(self, error: HTTPException, environ: dict[str, Any] | None) -> None:
+        self.body = error.get_body(environ).encode()
+        sample = Response(status=error.code, headers=error.get_headers(environ))
+        length = ("Content-Length", str(len(self.body)))
+        self.headers, self.status = [*sample.headers, length], sample.status
+
+
+@lru_cache(64)
+def _page(kind: type[Any], code: int, description: str) -> _Page:
+    """Return the page of the errors of a class that have its own code and description."""
+    return _Page(kind(), None)
+
+
+@cache
+def _is_constant(kind: type[Any]) -> bool:
+    """Return whether the page depends on nothing but the class, its code and its description."""
+    return type(kind.description) is str and all(
+        getattr(kind, name) is getattr(HTTPException, name) for name in CONSTANT
+    )
 
 
 @cache
@@ -118,6 +145,7 @@ def _is_usual(kind: type[Any]) -> bool:
     return all(getattr(kind, name).__module__ == HTTPException.__module__ for name in MADE_OF)
 
 
+@lru_cache(1_000)
 def is_removed(name: str) -> bool:
     """Return whether Werkzeug sends no header of this name with a 304."""
     return is_entity_header(name) and name.lower() not in ("expires", "content-location")

@@ -2,7 +2,8 @@
 Find the rules of most paths in tables that are made from Werkzeug's map.
 
 The tables cover paths without variables, and paths that end in their only variable
-(``/books/<int:id>``). Redirects, wrong methods and all other paths are left to Werkzeug.
+(``/books/<int:id>``). A path that no rule begins like is missing. Redirects, wrong methods and all
+other paths are left to Werkzeug.
 """
 
 import re
@@ -10,6 +11,7 @@ from collections.abc import Container, Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from werkzeug.exceptions import NotFound
 from werkzeug.routing import (
     BaseConverter,
     MapAdapter,
@@ -76,10 +78,25 @@ class Map(WerkzeugMap):
                 return last.rule, {last.name: last.converter.to_python(part)}
             except ValidationError:
                 pass  # the converter refuses the value; Werkzeug may know another rule
+        if self._has_no_rule(path):
+            raise NotFound
         try:
             return self._adapter.match(path, method, return_rule=True)
         except RequestRedirect:  # its URL would have the host of self._adapter
             return None
+
+    def _has_no_rule(self, path: str) -> bool:
+        """Return whether Werkzeug's matcher, a tree of parts, has nothing to try for *path*."""
+        if path[:1] != "/" or "//" in path:  # it tries other paths as well
+            return False
+        state = self._matcher._root
+        for part in (self.default_subdomain or "", *path.split("/")):
+            if state.dynamic:  # a variable may match this part and others
+                return False
+            if part not in state.static:
+                return part != ""  # after a last slash it looks at the rules without one
+            state = state.static[part]
+        return False
 
     def why_matched(self, method: str, rule: Rule) -> str:
         """

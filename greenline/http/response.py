@@ -47,32 +47,38 @@ def code_of(status: Any) -> int:
 
 
 @lru_cache(MAX_REMEMBERED_HEADERS)
-def is_content_length(name: Any) -> bool:
+def kind_of(name: Any) -> str:
     """
-    Return whether a header is Content-Length.
+    Return "length" for Content-Length, "dropped" for a hop-by-hop header, such as Date, and "".
 
     :param name: the header's name, from the application.
-    :raises NotRemembered: it is malformed, or a hop-by-hop header.
+    :raises NotRemembered: it is malformed, or gunicorn must process it.
     """
-    if not isinstance(name, str) or not TOKEN_RE.fullmatch(name) or name.lower() in hop_headers:
+    if not isinstance(name, str) or not TOKEN_RE.fullmatch(name):
         raise NotRemembered
-    return name.lower() == "content-length"
+    lower = name.lower()
+    if lower in ("connection", "upgrade"):
+        raise NotRemembered
+    return "length" if lower == "content-length" else "dropped" if lower in hop_headers else ""
 
 
-def header_line(name: Any, value: Any) -> tuple[tuple[str, str], str, int | None]:
+def header_line(name: Any, value: Any) -> tuple[tuple[str, str] | None, str, int | None]:
     """
     Return a header, its line, and the value of a Content-Length.
 
     :param name: the header's name, from the application.
     :param value: its value.
-    :returns: name and stripped value, the line, and the length, None for another header.
-    :raises NotRemembered: it is malformed, or a hop-by-hop header.
+    :returns: name and stripped value, the line, and the length, None for another header. A header
+        that is not sent is None, and its line empty.
+    :raises NotRemembered: it is malformed, or gunicorn must process it.
     """
-    is_length = is_content_length(name)
+    kind = kind_of(name)
     if not isinstance(value, str) or not HEADER_VALUE_RE.fullmatch(value):
         raise NotRemembered
+    if kind == "dropped":
+        return None, "", None
     value = value.strip(" \t")
-    return (name, value), f"{name}: {value}\r\n", int(value) if is_length else None
+    return (name, value), f"{name}: {value}\r\n", int(value) if kind == "length" else None
 
 
 short_header_line = lru_cache(MAX_REMEMBERED_HEADERS)(header_line)
@@ -132,15 +138,17 @@ class Response(StrictResponse):  # type: ignore[misc]
         # These statuses have rules of their own for Content-Length.
         if self.status is not None or code < 200 or code == 204:
             return super().start_response(status, headers)
-        kept, lines = [], ""
+        kept: list[tuple[str, str]] = []
+        lines = ""
         length = None
         try:
             for name, value in headers:
                 # A cached header costs no validation. Long values are rarely repeated.
                 known = len(value) <= MAX_REMEMBERED_LENGTH
                 header, line, declared = (short_header_line if known else header_line)(name, value)
-                kept.append(header)
-                lines += line
+                if header is not None:
+                    kept.append(header)
+                    lines += line
                 if declared is not None:
                     length = declared
         except (NotRemembered, TypeError):

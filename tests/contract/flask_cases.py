@@ -12,10 +12,18 @@ from typing import Any
 from uuid import UUID
 
 import flask
-from flask import after_this_request, g, jsonify, request, session, stream_with_context, url_for
+from flask import (
+    after_this_request,
+    g,
+    jsonify,
+    request,
+    session,
+    stream_with_context,
+    url_for,
+)
 from flask.sessions import SecureCookieSessionInterface
 from markupsafe import Markup
-from werkzeug.exceptions import Conflict
+from werkzeug.exceptions import Conflict, HTTPException, NotFound
 from werkzeug.routing import BaseConverter, Map, Rule
 
 Log = list[Any]
@@ -558,6 +566,13 @@ class Typeless(Conflict):
         return [("X-Error", "1"), ("Content-Length", str(len(self.get_body())))]
 
 
+class Described(Conflict):
+    """One whose page has the path of the request."""
+
+    def get_description(self, environ: Any = None, scope: Any = None) -> str:
+        return f"<p>{environ['PATH_INFO']}</p>"
+
+
 @case
 def pages(cls: type[flask.Flask], log: Log) -> Case:
     """Pages of errors, and answers without a body, that only the client sees."""
@@ -592,12 +607,55 @@ def pages(cls: type[flask.Flask], log: Log) -> Case:
     view(app, "/typeless", raising(Typeless()))
     view(app, "/given", raising(Conflict(response=flask.Response("given", 200))))
     view(app, "/seen", seen)
+    other = NotFound()
+    other.code = 410
+    view(app, "/other", raising(other))
+    view(app, "/described", raising(Described()))
+    view(app, "/described/again", raising(Described()))
+    view(app, "/worded", raising(NotFound("\u00e9 & <b>")))
     for code in (400, 413, 418, 451, 503):
         view(app, f"/{code}", lambda code=code: flask.abort(code))
     paths = ["/missing", "/cached", "/elsewhere", "/conflict", "/gone", "/given", "/seen"]
+    paths += [
+        "/other",
+        "/described",
+        "/worded",
+        "/described/again",
+        "/missing/too",
+        "/bytes/",
+        "//bytes",
+    ]
     paths += ["/bytes", "/typeless", "/400", "/413", "/418", "/451", "/503"]
     asks = [Ask(path) for path in paths]
     return app, [*asks, Ask(method="POST"), *(Ask(each.path, "HEAD") for each in asks[:6])]
+
+
+@case
+def pages_of_handlers(cls: type[flask.Flask], log: Log) -> Case:
+    """Of the application and of a blueprint, for a code, a class, or all errors."""
+    app = cls("handled")
+    shop = flask.Blueprint("shop", __name__, url_prefix="/shop")
+    shop.register_error_handler(404, lambda error: ("no such book", 404))
+    view(shop, "/gone", lambda: flask.abort(404))
+    view(app, "/gone", lambda: flask.abort(404))
+    view(app, "/conflict", lambda: flask.abort(409))
+    app.register_error_handler(Conflict, lambda error: (f"handled {error.code}", 409))
+    app.register_blueprint(shop)
+    paths = ["/shop/gone", "/shop/missing", "/gone", "/missing", "/conflict"]
+    return app, [Ask(path) for path in paths]
+
+
+@case
+def pages_of_a_handler_that_comes_late(cls: type[flask.Flask], log: Log) -> Case:
+    """A handler of all errors, registered while requests are served, as extensions may."""
+    app = cls("late")
+
+    def register() -> str:
+        app.error_handler_spec[None][None][HTTPException] = lambda error: f"all: {error.code}"
+        return "registered"
+
+    view(app, "/register", register)
+    return app, [Ask("/missing"), Ask("/register"), Ask("/missing"), Ask("/", "POST")]
 
 
 @case
