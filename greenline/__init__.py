@@ -13,6 +13,8 @@ A green runtime for synchronous WSGI applications on gunicorn's gevent workers.
 - ``greenline.hub.deadline.limit(2.0)`` limits the waiting in a ``with`` block, in seconds.
 - ``greenline.flask.Flask`` is a ``flask.Flask`` with less work for each request;
   ``greenline.flask.adopt(app)`` makes one of an object that is there.
+- ``greenline.cache.Cache`` keeps expensive values, and loads a key once for all that ask at once;
+  ``greenline.flask.cached.cached`` does so for the responses of a view.
 - ``greenline.telemetry.counters.totals()`` returns the counts of all workers.
 - ``greenline.hub.trace_context.headers()`` returns the headers that pass a trace on.
 - ``greenline.errors`` has what all of these raise.
@@ -30,4 +32,4 @@ __all__ = [
 ]  # fmt: skip
 
 # At the first use: gunicorn's arbiter imports modules of this package without the drivers.
-__getattr__ = lazy.modules(__name__, {*__all__, "django", "flask", "sqlalchemy"})
+__getattr__ = lazy.modules(__name__, {*__all__, "cache", "django", "flask", "sqlalchemy"})

@@ -13,6 +13,7 @@ from typing import Any
 
 # What each extra of the package brings, by the name of the module that is imported.
 MODULES = {
+    "cache": {"cachetools"},
     "deploy": {"crossplane"},
     "doctor": {"rich"},
     "flask": {"flask", "werkzeug"},

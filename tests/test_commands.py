@@ -45,6 +45,8 @@ FILES = "tests/e2e/test_files_page.py::test_each_line_of_the_page_works"
 BULK = "tests/e2e/test_documents_page.py::test_each_command_runs_as_typed"
 HOSTED = "tests/e2e/test_pages.py::test_a_legacy_application_runs_side_by_side"
 POOLS = "tests/e2e/test_pages.py::test_a_script_of_the_page_about_pools_runs"
+CACHE = "tests/e2e/test_cache_page.py::test_the_program_prints_what_the_page_says"
+CACHED = "tests/e2e/test_cache_page.py::test_each_line_answers_as_the_page_says"
 SERVED = "tests/e2e/test_readme.py::test_the_service_starts_by_the_three_lines"
 TUNER = "tests/integration/tune/test_tuner.py"
 DOCTOR = "tests/e2e/test_doctor_page.py"
@@ -108,6 +110,7 @@ RUNNERS = {
         "*": "tests/e2e/test_api_page.py::test_each_line_is_answered_and_can_be_typed_again"
     },
     "budget.md": {"greenline budget --*": PLAN},
+    "cache.md": {"# stock.py": CACHE, "# books.py": CACHED, "gunicorn *": CACHED, "curl *": CACHED},
     "deploy.md": {
         "greenline check-deploy --nginx /etc/nginx/nginx.conf": DEPLOY,
         "greenline check-deploy --nginx /etc/nginx/nginx.conf --gunicorn gunicorn.conf.py": DEPLOY,

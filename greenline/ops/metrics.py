@@ -24,7 +24,7 @@ from prometheus_client.utils import floatToGoString
 
 from greenline import __version__, settings
 from greenline.ops.values import lag_s, pool_names, process_of, slot_names
-from greenline.telemetry.counters import OF_ONE, SLOTS, Histogram, Key, Reader
+from greenline.telemetry.counters import CACHE, OF_ONE, SLOTS, Histogram, Key, Reader
 from greenline.telemetry.histograms import BUCKETS, cumulative
 from greenline.telemetry.reports import ReportReader, RequestReport
 from greenline.telemetry.request_counts import REASONS, by_route
@@ -68,6 +68,22 @@ POOL_COUNTS = (
     ("connections_errors", "connect_errors", 1, "Those that failed."),
     ("connections_lost", "lost_connections", 1, "Idle connections that were found closed."),
 )
+# Of a cache: a count, its name, and what it is.
+CACHE_COUNTS = (
+    ("hits", "hits", "Fresh values that were returned."),
+    ("stale", "stale_hits", "Values that were returned after their time."),
+    ("waits", "waits", "Callers that waited for the load of another one."),
+    ("loads", "loads", "Loads that began."),
+    ("failures", "load_failures", "Loads that raised an error."),
+    ("evictions", "evictions", "Values that made room for others."),
+    ("invalidations", "invalidations", "Calls that invalidated a key, a tag or everything."),
+    ("too_large", "too_large", "Values that were not kept, because the cache is too small."),
+)
+CACHE_VALUES = (
+    ("values", "values", "Values in the caches."),
+    ("size_bytes", "bytes", "Memory of the values, as the caches count it."),
+    ("max_bytes", "bytes_max", "Memory that they may take."),
+)
 # Of a host's slot table: a value, its name, and what it is.
 SLOT_VALUES = (
     ("held", "held", "Slots of the workers' connections."),
@@ -106,6 +122,7 @@ class Metrics(Collector):
                 yield GaugeMetricFamily(f"greenline_{name}", what, value=totals[part])
         yield from _pools(totals)
         yield from _slots(totals)
+        yield from _caches(totals)
         yield from self._workers(self._reader.running())
         yield self._build
         yield _settings()
@@ -247,6 +264,18 @@ def _refused(totals: Mapping[Key, int]) -> Metric:
     for reason in REASONS:  # zeros as well: an increase from nothing is none for Prometheus
         family.add_metric([reason], totals.get(("refused", reason), 0))
     return family
+
+
+def _caches(totals: Mapping[Key, int]) -> Iterator[Metric]:
+    names = sorted({str(name) for name, *_ in totals if str(name).startswith(CACHE)})
+    if not names:
+        return
+    for table, kind in ((CACHE_COUNTS, CounterMetricFamily), (CACHE_VALUES, GaugeMetricFamily)):
+        for key, metric, what in table:
+            family = kind(f"greenline_cache_{metric}", what, labels=["cache"])
+            for name in names:
+                family.add_metric([name.removeprefix(CACHE)], totals.get((name, key), 0))
+            yield family
 
 
 def _slots(totals: Mapping[Key, int]) -> Iterator[Metric]:

@@ -39,6 +39,7 @@ COUNT, VALUE = ord("c"), ord("v")
 OTHER = "other"
 OF_ONE = "worker"  # the name of values that are not summed
 OF_HOST = {"capacity", "held_by_all", "free", "wanting"}  # of slots: each worker has the same
+CACHE = "cache "  # the name of a cache's part begins with it; the cache's name follows
 SLOTS = "slots "  # the name of a host's slot table begins with it; the pool's name follows
 # A histogram: a key as in an entry, the sum of the durations, float seconds, and the count of each
 # bucket.

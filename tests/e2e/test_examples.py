@@ -227,6 +227,7 @@ INSTALLS = {
     "pip install ../greenline": "greenline.patch",
     'pip install "../greenline[postgres,mongo]"': "greenline.postgres.pool, greenline.mongo.client",
     'pip install "../greenline[doctor]"': "greenline.doctor.report",
+    'pip install "../greenline[cache,flask]"': "greenline.cache.cache, greenline.flask.cached",
     'pip install "../greenline[log]"': "greenline.telemetry.json_lines",
     'pip install "../greenline[ops]"': "greenline.ops.metrics",
     'pip install "../greenline[otel]"': (

@@ -1,4 +1,4 @@
-"""The metrics of pools."""
+"""The metrics of pools and caches."""
 
 from greenline.ops import metrics
 
@@ -15,3 +15,19 @@ def test_the_counts_of_a_pool_stay_while_no_worker_has_it() -> None:
     assert found["greenline_pool_usage_seconds", "shop"] == 1.5
     assert {pool for _, pool in found} == {"shop"}
     assert not any(name == "greenline_pool_connections_max" for name, _ in found)
+
+
+def test_the_counts_and_values_of_each_cache_have_its_name() -> None:
+    """Without one there are none."""
+    totals = {("cache shop", "hits"): 7, ("cache shop", "values"): 2, ("cache x", "loads"): 1}
+    found = {
+        (family.name, *sample.labels.values()): sample.value
+        for family in metrics._caches(totals)
+        for sample in family.samples
+    }
+    assert found["greenline_cache_hits", "shop"] == 7
+    assert found["greenline_cache_values", "shop"] == 2
+    assert found["greenline_cache_loads", "x"] == 1
+    assert found["greenline_cache_hits", "x"] == 0
+    assert list(metrics._caches({("shop", "size"): 1})) == []
+    assert metrics.pool_names(totals) == []

@@ -1,0 +1,351 @@
+"""
+Keep values by key in the memory of one worker, and let one caller load a key for all who wait.
+
+A value is as old as its load, from the beginning of that: what was written after the load began may
+be missing in it. So a value whose key or tag is invalidated while it is loaded is not kept, and who
+asks afterwards begins a load of its own.
+"""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Collection
+from contextvars import Context
+from functools import wraps
+from inspect import signature
+from math import inf
+from sys import getsizeof
+from time import monotonic
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from cachetools import LRUCache
+
+from greenline.cache.flight import Flight
+from greenline.cache.statistics import CacheStatistics
+from greenline.cache.values import Kept, is_unchanging, keep
+from greenline.telemetry import counters
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_KEY_LENGTH = 1_024
+# Memory of an entry beside its key and value: objects of this module, dicts of cachetools.
+ENTRY_BYTES, TAG_BYTES = 380, 350  # of a tag that no other entry has
+
+
+class Entry(NamedTuple):
+    """A kept value: what is kept, when its load began, its tags, and its memory in bytes."""
+
+    kept: Kept
+    begun_s: float
+    ttl_s: float
+    tags: Collection[str]
+    size_bytes: int
+
+
+class Cache:
+    """
+    A cache of values by key, bounded in bytes: the least recently used ones make room.
+
+    Greenlets and threads may share it.
+
+    :param max_bytes: memory of keys, values and the bookkeeping, int.
+    :param ttl_s: seconds for which a value is fresh, float; they begin with its load.
+    :param stale_s: seconds after that in which a value is returned at once while a greenlet of its
+        own loads the next one, outside of any request. Default 0: the next caller loads.
+    :param stale_if_error_s: seconds after ``ttl_s`` in which a value is returned if its load fails.
+        Default 0: the error is raised.
+    :param none_ttl_s: seconds for which None, "there is none", is fresh; 0 keeps it not at all.
+        Default: ``ttl_s``.
+    :param name: of the cache in the metrics, str. Default "default".
+    :param clock: returns monotonic seconds. Default ``time.monotonic``.
+    :raises ValueError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        ttl_s: float,
+        *,
+        stale_s: float = 0.0,
+        stale_if_error_s: float = 0.0,
+        none_ttl_s: float | None = None,
+        name: str = "default",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes is {max_bytes}; at least 1 is needed")
+        if not 0 < ttl_s < inf:
+            raise ValueError(f"ttl_s is {ttl_s}; it must be above 0 and finite")
+        for argument, value in (
+            ("stale_s", stale_s),
+            ("stale_if_error_s", stale_if_error_s),
+            ("none_ttl_s", 0.0 if none_ttl_s is None else none_ttl_s),
+        ):
+            if not 0 <= value < inf:
+                raise ValueError(f"{argument} is {value}; it must be at least 0 and finite")
+        self.name = name
+        self.max_bytes = max_bytes
+        self.ttl_s = ttl_s
+        self._none_ttl_s = ttl_s if none_ttl_s is None else none_ttl_s
+        self._stale_s = stale_s
+        self._stale_if_error_s = stale_if_error_s
+        self._clock = clock
+        self._statistics = statistics = CacheStatistics()
+        self._lock = threading.Lock()
+        self._entries = _Entries(max_bytes, statistics)
+        self._flights: dict[str, Flight] = {}
+        _count(self)
+
+    def __repr__(self) -> str:
+        stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
+        return f"<Cache {self.name} {stats}>"
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def stats(self) -> dict[str, int]:
+        """Return the counts since the cache was made, and its present size."""
+        return {**self._statistics.totals(), **self.size()}
+
+    def size(self) -> dict[str, int]:
+        """Return the number of values, and the bytes that they and the cache may take."""
+        size_bytes = int(self._entries.currsize)
+        return {"values": len(self), "size_bytes": size_bytes, "max_bytes": self.max_bytes}
+
+    def get_or_load(
+        self,
+        key: str,
+        load: Callable[[], T],
+        *,
+        tags: Collection[str] = (),
+        ttl_s: float | None = None,
+    ) -> T:
+        """
+        Return the value of *key*, from the cache or from *load*.
+
+        Of the callers that find no value, one loads. The others wait for it, each until its own
+        deadline, and get its value, or its error, which is not kept. If that one is interrupted, by
+        its deadline or because its client has gone, another takes over.
+
+        :param key: at most 1,024 characters, str.
+        :param load: returns the value. One that can change must be picklable, and each caller but
+            the one that loads gets a copy.
+        :param tags: names under which :meth:`invalidate` finds the value, besides its key.
+        :param ttl_s: seconds for which the value is fresh, float. Default: the cache's.
+        :raises NotKept: the value cannot be kept: a generator, a file, a connection.
+        :raises DeadlineExceeded: the caller's deadline passed while another one loaded.
+        :raises RuntimeError: *load* asks for the key that it loads.
+        :raises ValueError: the key is too long.
+        :raises TypeError: the key is no str, or *tags* is one.
+        """
+        _check(key, tags)
+        while True:
+            # Critical section: exactly one caller begins to load. All loads run outside of it.
+            with self._lock:
+                now_s = self._clock()
+                entry = self._entries.get(key)
+                age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
+                if age_s < 0:
+                    self._statistics.hits += 1
+                    return entry.kept.value()  # type: ignore[no-any-return, union-attr]
+                flight = self._flights.get(key)
+                loads = flight is None
+                if flight is None:
+                    flight = self._flights[key] = Flight(tags, now_s)
+            if age_s < self._stale_s:
+                if loads:
+                    self._load_apart(key, flight, load, ttl_s)
+                self._statistics.stale += 1
+                return entry.kept.value()  # type: ignore[no-any-return, union-attr]
+            try:
+                if loads:
+                    return self._load(key, flight, load, ttl_s)
+                if flight.loader == threading.get_ident():
+                    raise RuntimeError(f"the load of {key!r} asks for {key!r} itself")
+                self._statistics.waits += 1
+                if flight.wait():
+                    return flight.kept.value()  # type: ignore[no-any-return, union-attr]
+            except Exception:
+                if age_s >= self._stale_if_error_s:
+                    raise
+                self._statistics.stale += 1
+                return entry.kept.value()  # type: ignore[no-any-return, union-attr]
+
+    def cached(
+        self, *, tags: Collection[str] = (), ttl_s: float | None = None
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """
+        Return a decorator of functions, whose results it keeps by the function and its arguments.
+
+        The arguments must be of types that cannot change, such as str and int, and the function
+        must belong to a module. :meth:`invalidate` takes the key that the function's ``key()``
+        returns for arguments.
+
+        :param tags: as of :meth:`get_or_load`.
+        :param ttl_s: as of :meth:`get_or_load`.
+        """
+
+        def decorate(function: Callable[P, T]) -> Callable[P, T]:
+            name = f"{function.__module__}.{function.__qualname__}"
+            parameters = signature(function)
+
+            def key(*args: P.args, **kwargs: P.kwargs) -> str:
+                bound = parameters.bind(*args, **kwargs)
+                bound.apply_defaults()
+                for value in (*bound.args, *bound.kwargs.values()):
+                    # The repr() of another type may leave out what tells two objects apart.
+                    if not is_unchanging(value):
+                        kind = type(value).__qualname__
+                        raise TypeError(f"{name}(): no key can be made of a {kind}: {value!r:.40}")
+                return f"{name}{bound.args!r}{bound.kwargs or ''}"
+
+            @wraps(function)
+            def call(*args: P.args, **kwargs: P.kwargs) -> T:
+                return self.get_or_load(
+                    key(*args, **kwargs), lambda: function(*args, **kwargs), tags=tags, ttl_s=ttl_s
+                )
+
+            call.key = key  # type: ignore[attr-defined]
+            return call
+
+        return decorate
+
+    def invalidate(self, key: str | None = None, *, tag: str | None = None) -> None:
+        """
+        Forget the value of *key*, all values with *tag*, or both; also those that are loaded now.
+
+        Call it before and after a write whose outcome is unknown, and after any other one.
+
+        :param key: str, default None: no key.
+        :param tag: str, default None: no tag.
+        """
+        with self._lock:
+            self._statistics.invalidations += 1
+            keys = set(self._entries.tagged.get(tag, ()))  # type: ignore[arg-type]
+            if key is not None:
+                keys.add(key)
+            for each in keys:
+                self._entries.pop(each, None)
+            # Who waits for such a load asked before the write. Who asks from now on does not.
+            for each in [k for k, f in self._flights.items() if k == key or tag in f.tags]:
+                self._flights.pop(each).is_valid = False
+
+    def clear(self) -> None:
+        """Forget all values; also those that are loaded now."""
+        with self._lock:
+            self._statistics.invalidations += 1
+            self._entries.clear()
+            for flight in self._flights.values():
+                flight.is_valid = False
+            self._flights.clear()
+
+    def _load_apart(
+        self, key: str, flight: Flight, load: Callable[[], object], ttl_s: float | None
+    ) -> None:
+        """Load in a thread, which is a greenlet where the standard library is patched."""
+
+        def run() -> None:
+            try:
+                self._load(key, flight, load, ttl_s)
+            except Exception:
+                log.warning("no new value was loaded for the stale one of %r", key, exc_info=True)
+
+        try:
+            # In an empty context: a copy would have the request, its deadline and its client.
+            Context().run(threading.Thread(target=run, daemon=True).start)
+        except RuntimeError as error:  # there are too many threads
+            self._end(key, flight, error)
+
+    def _load(self, key: str, flight: Flight, load: Callable[[], T], ttl_s: float | None) -> T:
+        self._statistics.loads += 1
+        flight.loader = threading.get_ident()
+        try:
+            value = load()
+            flight.kept = keep(value)
+        except BaseException as error:
+            self._end(key, flight, error)
+            raise
+        if ttl_s is None or value is None:
+            ttl_s = self._none_ttl_s if value is None else self.ttl_s
+        self._keep(key, flight, flight.kept, ttl_s)
+        self._end(key, flight)
+        return value
+
+    def _end(self, key: str, flight: Flight, error: BaseException | None = None) -> None:
+        if error is not None:
+            self._statistics.failures += 1
+            flight.error = error
+        with self._lock:
+            if self._flights.get(key) is flight:  # not one that began after an invalidation
+                del self._flights[key]
+        flight.end()
+
+    def _keep(self, key: str, flight: Flight, kept: Kept, ttl_s: float) -> None:
+        size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + TAG_BYTES * len(flight.tags)
+        entry = Entry(kept, flight.begun_s, ttl_s, flight.tags, size_bytes)
+        with self._lock:
+            if not flight.is_valid or ttl_s == 0:
+                return
+            if size_bytes > self.max_bytes:
+                self._statistics.too_large += 1
+                self._entries.pop(key, None)
+                return
+            self._entries[key] = entry
+
+
+class _Entries(LRUCache):  # type: ignore[type-arg]
+    """The entries by key; the lock of the cache is held for each call."""
+
+    def __init__(self, max_bytes: int, statistics: CacheStatistics) -> None:
+        super().__init__(max_bytes, lambda entry: entry.size_bytes)
+        self._statistics = statistics
+        self.tagged: dict[str, set[str]] = {}  # the keys by tag
+
+    def __setitem__(self, key: str, entry: Entry) -> None:
+        self.pop(key, None)  # with its tags, which may be others
+        super().__setitem__(key, entry)
+        for tag in entry.tags:
+            self.tagged.setdefault(tag, set()).add(key)
+
+    def __delitem__(self, key: str) -> None:
+        entry = LRUCache.__getitem__(self, key)
+        super().__delitem__(key)
+        for tag in entry.tags:
+            keys = self.tagged[tag]
+            keys.discard(key)
+            if not keys:
+                del self.tagged[tag]
+
+    def popitem(self) -> Any:
+        self._statistics.evictions += 1
+        return super().popitem()
+
+    def clear(self) -> None:
+        super().clear()
+        self.tagged.clear()
+
+
+def _check(key: Any, tags: Any) -> None:
+    # Not tuples: whoever chooses the numbers in them chooses their hashes, and so collisions.
+    if type(key) is not str:
+        raise TypeError(f"a key is a str, not a {type(key).__qualname__}")
+    if len(key) > MAX_KEY_LENGTH:
+        raise ValueError(f"the key {key[:40]!r}... has {len(key)} characters, not {MAX_KEY_LENGTH}")
+    if isinstance(tags, str):
+        raise TypeError(f"tags is {tags!r}; a collection of str is needed")
+
+
+def _count(cache: Cache) -> None:
+    """Add the cache to the metrics, until it is collected."""
+    part, size = f"{counters.CACHE}{cache.name}", weakref.WeakMethod(cache.size)
+    statistics = cache._statistics
+
+    def stats() -> dict[str, int]:
+        found = size()
+        return {} if found is None else found()
+
+    counters.add(part, stats, statistics.reader())
+    weakref.finalize(cache, counters.remove, part, stats).atexit = False

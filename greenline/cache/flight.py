@@ -1,0 +1,55 @@
+"""One load of a key, for which all callers wait that ask for the key meanwhile."""
+
+import threading
+from collections.abc import Collection
+
+from greenline.cache.values import Kept
+from greenline.errors import ClientGone, DeadlineExceeded
+from greenline.hub import deadline
+
+
+class Flight:
+    """
+    A load in progress, then its outcome.
+
+    :param tags: of the value.
+    :param begun_s: when it began, float monotonic seconds.
+    """
+
+    __slots__ = ("_ended", "begun_s", "error", "is_valid", "kept", "loader", "tags")
+
+    def __init__(self, tags: Collection[str], begun_s: float) -> None:
+        self.tags = tags
+        self.begun_s = begun_s
+        self.loader = threading.get_ident()
+        self.is_valid = True  # until its key or one of its tags is invalidated
+        self.kept: Kept | None = None
+        self.error: BaseException | None = None
+        self._ended = threading.Event()
+
+    def end(self) -> None:
+        """Let the waiting callers go on."""
+        self._ended.set()
+
+    def wait(self) -> bool:
+        """
+        Wait until the load has ended.
+
+        :returns: whether its outcome is the caller's as well; if not, the caller loads by itself.
+        :raises DeadlineExceeded: the caller's own deadline passed first.
+        :raises Exception: what the load has raised.
+        """
+        if not self._ended.wait(deadline.remaining()):
+            raise DeadlineExceeded
+        error = self.error
+        if error is None:
+            return self.kept is not None
+        if False:
+            return False
+        # Without the frames of the other callers that raise it.
+        raise error.with_traceback(None)
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Return whether *error* says something about the caller that loads, and not about the load."""
+    return not isinstance(error, Exception) or isinstance(error, DeadlineExceeded | ClientGone)

@@ -1,0 +1,68 @@
+"""
+What a cache keeps of a value, and how many bytes that takes.
+
+A value that cannot change is kept as it is. Any other one is pickled: its bytes are known, and each
+caller gets a copy, which it may change. Only what this process has pickled is unpickled.
+"""
+
+import pickle  # nosec B403
+import sys
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+# By exact type: a subclass may have attributes that change.
+UNCHANGING = {
+    bool, bytes, complex, date, datetime, Decimal, float, int, str, time, timedelta, type(None),
+    UUID,
+}  # fmt: skip
+
+
+class NotKept(TypeError):
+    """A value that a cache cannot keep; the text says why."""
+
+
+class Kept(NamedTuple):
+    """
+    What is kept of a value.
+
+    :param content: the value, or its bytes.
+    :param is_pickled: which of the two, bool.
+    :param size_bytes: memory of the content, int.
+    """
+
+    content: Any
+    is_pickled: bool
+    size_bytes: int
+
+    def value(self) -> Any:
+        """Return the value; a copy, where it can change."""
+        return pickle.loads(self.content) if self.is_pickled else self.content  # nosec B301  # noqa: S301
+
+
+def keep(value: Any) -> Kept:
+    """
+    Return what is kept of *value*.
+
+    :raises NotKept: it can change, and it cannot be pickled: a generator, a file, a connection.
+    """
+    if is_unchanging(value):
+        return Kept(value, False, _size_bytes(value))
+    try:
+        content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    # By what a class does to pickle itself, any error may be raised.
+    except Exception as error:
+        raise NotKept(f"a {type(value).__qualname__} cannot be kept: {error}") from error
+    return Kept(content, True, sys.getsizeof(content))
+
+
+def is_unchanging(value: Any) -> bool:
+    """Return whether *value* is of a type that cannot change, or a tuple of such values."""
+    kind = type(value)
+    return kind in UNCHANGING or (kind is tuple and all(is_unchanging(each) for each in value))
+
+
+def _size_bytes(value: Any) -> int:
+    parts = value if type(value) is tuple else ()
+    return sys.getsizeof(value) + sum(_size_bytes(each) for each in parts)

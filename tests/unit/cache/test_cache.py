@@ -1,0 +1,501 @@
+"""greenline.cache.cache: one load for all who ask at once, and nothing older than it may be."""
+
+import gc
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable
+from contextvars import ContextVar
+from decimal import Decimal
+from typing import Any
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from greenline.cache import Cache, NotKept
+from greenline.errors import DeadlineExceeded, StoreDown
+from greenline.hub import deadline
+from greenline.telemetry import counters
+from tests.helpers.support import CHECKOUT, wait_until
+
+MB = 1 << 20
+request: ContextVar[str] = ContextVar("request", default="none")
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Loads:
+    """A function that counts its calls, and waits in each until it may go on."""
+
+    def __init__(self, blocks: bool = False) -> None:
+        self.count = 0
+        self.may_end = Event()
+        self.error: BaseException | None = None
+        if not blocks:
+            self.may_end.set()
+
+    def __call__(self) -> str:
+        self.count += 1
+        number, error = self.count, self.error
+        self.may_end.wait()
+        if error is not None:
+            raise error
+        return f"load {number}"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def spawn(count: int, function: Callable[[], Any]) -> list[Any]:
+    """Start as many greenlets, and return when all of them wait."""
+    jobs = [gevent.spawn(function) for _ in range(count)]
+    gevent.sleep(0)
+    gevent.sleep(0)
+    return jobs
+
+
+def test_a_thousand_who_ask_at_once_cause_one_load() -> None:
+    """And get its value; another key is loaded meanwhile."""
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+    jobs = spawn(1_000, lambda: cache.get_or_load("k", load))
+    assert cache.get_or_load("other", lambda: 7) == 7
+    load.may_end.set()
+    gevent.joinall(jobs, raise_error=True)
+    assert {job.value for job in jobs} == {"load 1"}
+    assert cache.get_or_load("k", load) == "load 1"
+    stats = cache.stats()
+    assert (load.count, stats["waits"], stats["loads"], stats["hits"]) == (1, 999, 2, 1)
+
+
+def test_threads_share_it_as_greenlets_do() -> None:
+    """Also native ones: the code under gthread is the same."""
+    program = """
+import threading
+from greenline.cache import Cache
+cache, calls, may_end = Cache(1 << 20, 60), [], threading.Event()
+def load():
+    calls.append(1)
+    may_end.wait(20)
+    return "value"
+found = []
+threads = [
+    threading.Thread(target=lambda: found.append(cache.get_or_load("k", load))) for _ in range(50)
+]
+for each in threads: each.start()
+while cache.stats()["waits"] < 49: pass
+may_end.set()
+for each in threads: each.join()
+print(len(calls), set(found), len(found))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("1 {'value'} 50\n", "")
+
+
+def test_a_failure_goes_to_all_who_wait_and_is_not_kept() -> None:
+    """The next one tries anew."""
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+    load.error = StoreDown()
+    jobs = spawn(20, lambda: cache.get_or_load("k", load))
+    load.may_end.set()
+    gevent.joinall(jobs)
+    assert {type(job.exception) for job in jobs} == {StoreDown}
+    assert load.count == 1
+    load.error = None
+    assert cache.get_or_load("k", load) == "load 2"
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "deadline"])
+def test_another_one_takes_over_from_a_load_that_is_interrupted(is_killed: bool) -> None:
+    """A deadline or a kill says nothing about the value."""
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+
+    def ask() -> str:
+        return cache.get_or_load("k", load)
+
+    def hurry() -> str:
+        with deadline.limit(60 if is_killed else 0.05):
+            return ask()
+
+    first = gevent.spawn(hurry)
+    gevent.sleep(0)
+    others = spawn(5, ask)
+    if is_killed:
+        first.kill(block=False)
+    wait_until(lambda: load.count == 2, "the second load")
+    load.may_end.set()
+    gevent.joinall(others, raise_error=True)
+    assert {job.value for job in others} == {"load 2"}
+    assert load.count == 2
+    first.join()
+
+
+def test_the_deadline_of_one_who_waits_is_its_own() -> None:
+    """It ends alone."""
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+    (first,) = spawn(1, lambda: cache.get_or_load("k", load))
+    with pytest.raises(DeadlineExceeded), deadline.limit(0.05):
+        cache.get_or_load("k", load)
+    load.may_end.set()
+    assert first.get(timeout=10) == "load 1"
+
+
+def test_a_load_that_asks_for_its_own_key_is_an_error() -> None:
+    """It would wait for itself."""
+    cache = Cache(MB, 60)
+
+    def load() -> Any:
+        return cache.get_or_load("k", load)
+
+    with pytest.raises(RuntimeError, match="asks for 'k' itself"):
+        cache.get_or_load("k", load)
+    assert cache.get_or_load("k", lambda: 1) == 1
+
+
+def test_a_value_ages_from_the_beginning_of_its_load(clock: Clock) -> None:
+    """A slow load makes no value young."""
+    cache, load = Cache(MB, 10, clock=clock), Loads(blocks=True)
+    (job,) = spawn(1, lambda: cache.get_or_load("k", load))
+    clock.now_s = 9.0
+    load.may_end.set()
+    assert job.get(timeout=10) == "load 1"
+    assert cache.get_or_load("k", load) == "load 1"
+    clock.now_s = 10.0
+    assert cache.get_or_load("k", load) == "load 2"
+    assert cache.get_or_load("mine", load, ttl_s=1) == "load 3"
+    clock.now_s = 11.0
+    assert cache.get_or_load("mine", load) == "load 4"
+
+
+def test_a_stale_value_is_returned_while_one_loads(clock: Clock) -> None:
+    """Apart from the request that asked, and only within its time."""
+    cache, load, seen = Cache(MB, 10, stale_s=5, clock=clock), Loads(), []
+    assert cache.get_or_load("k", load) == "load 1"
+    load.may_end.clear()
+    clock.now_s = 14.0
+
+    def look() -> str:
+        seen.append((request.get(), deadline.remaining()))
+        return load()
+
+    def ask() -> str:
+        request.set("mine")
+        with deadline.limit(60):
+            return cache.get_or_load("k", look)
+
+    assert [gevent.spawn(ask).get() for _ in range(3)] == ["load 1"] * 3
+    wait_until(lambda: load.count == 2, "the load beside")
+    load.may_end.set()
+    wait_until(lambda: cache.get_or_load("k", look) == "load 2", "the new value")
+    assert seen == [("none", None)]
+    assert cache.stats()["stale"] >= 3
+    clock.now_s = 29.0
+    assert cache.get_or_load("k", load) == "load 3"
+
+
+def test_a_stale_value_stays_if_its_load_beside_fails(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a line in the log; the next one tries again."""
+    cache, load = Cache(MB, 10, stale_s=5, clock=clock), Loads()
+    cache.get_or_load("k", load)
+    clock.now_s, load.error = 11.0, StoreDown()
+    assert cache.get_or_load("k", load) == "load 1"
+    wait_until(lambda: "no new value" in caplog.text, "the line")
+    assert cache.get_or_load("k", load) == "load 1"
+    wait_until(lambda: load.count == 3, "another try")
+
+
+def test_a_stale_value_replaces_an_error(clock: Clock) -> None:
+    """For the one that loads and for those who wait, within its time."""
+    cache, load = Cache(MB, 10, stale_if_error_s=5, clock=clock), Loads()
+    cache.get_or_load("k", load)
+    clock.now_s, load.error = 14.0, StoreDown()
+    load.may_end.clear()
+    jobs = spawn(5, lambda: cache.get_or_load("k", load))
+    load.may_end.set()
+    assert {job.get() for job in jobs} == {"load 1"}
+    assert load.count == 2
+    clock.now_s = 15.0
+    with pytest.raises(StoreDown):
+        cache.get_or_load("k", load)
+
+
+@pytest.mark.parametrize("by", ["key", "tag", "clear"])
+def test_who_asks_after_an_invalidation_sees_nothing_older(by: str) -> None:
+    """Neither a value that was kept, nor one whose load began before, which is not kept either."""
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+
+    def ask() -> str:
+        return cache.get_or_load("k", load, tags=["books", "book 1"])
+
+    def invalidate() -> None:
+        if by == "clear":
+            cache.clear()
+        else:
+            cache.invalidate(**{by: "k" if by == "key" else "book 1"})
+
+    (before,) = spawn(1, ask)
+    invalidate()
+    (after,) = spawn(1, ask)
+    assert load.count == 2
+    load.may_end.set()
+    assert (before.get(), after.get()) == ("load 1", "load 2")
+    assert cache.get_or_load("k", load) == "load 2"
+    invalidate()
+    assert len(cache) == 0
+    assert cache._entries.tagged == {}
+    load.may_end.clear()
+    (before,) = spawn(1, ask)
+    invalidate()
+    load.may_end.set()
+    assert before.get() == "load 3"
+    assert len(cache) == 0
+    assert ask() == "load 4"
+
+
+def test_the_end_of_an_older_load_is_not_that_of_the_one_after_an_invalidation() -> None:
+    """Who asks then waits for the newer one."""
+    cache, old, new = Cache(MB, 60), Loads(blocks=True), Loads(blocks=True)
+    (first,) = spawn(1, lambda: cache.get_or_load("k", old))
+    cache.invalidate("k")
+    (second,) = spawn(1, lambda: cache.get_or_load("k", new))
+    old.may_end.set()
+    assert first.get(timeout=10) == "load 1"
+    (third,) = spawn(1, lambda: cache.get_or_load("k", new))
+    new.may_end.set()
+    assert (second.get(timeout=10), third.get(timeout=10), new.count) == ("load 1", "load 1", 1)
+
+
+def test_a_value_has_the_tags_of_its_last_load(clock: Clock) -> None:
+    """Not those of the one that it replaces."""
+    cache = Cache(MB, 10, clock=clock)
+    cache.get_or_load("k", Loads(), tags=["old"])
+    clock.now_s = 10.0
+    cache.get_or_load("k", Loads(), tags=["new"])
+    cache.invalidate(tag="old")
+    assert len(cache) == 1
+    cache.invalidate(tag="new")
+    assert len(cache) == 0
+
+
+def test_who_asks_past_the_time_of_a_stale_value_waits_for_its_load(clock: Clock) -> None:
+    """Also the one that began it."""
+    cache, load = Cache(MB, 10, stale_s=5, clock=clock), Loads()
+    cache.get_or_load("k", load)
+    clock.now_s = 11.0
+    load.may_end.clear()
+
+    def twice() -> tuple[str, str]:
+        first = cache.get_or_load("k", load)
+        clock.now_s = 16.0
+        return first, cache.get_or_load("k", load)
+
+    (job,) = spawn(1, twice)
+    wait_until(lambda: cache.stats()["waits"] == 1, "it to wait")
+    load.may_end.set()
+    assert job.get(timeout=10) == ("load 1", "load 2")
+
+
+def test_a_load_beside_knows_nothing_of_the_request() -> None:
+    """In a worker as well, where a thread is a greenlet and would have a copy of the context."""
+    program = """
+from greenline.patch import patch_all
+patch_all()
+import contextvars, time
+from greenline.cache import Cache
+user = contextvars.ContextVar("user", default="none")
+cache = Cache(1 << 20, 0.01, stale_s=60)
+user.set("me")
+print(cache.get_or_load("k", user.get))
+time.sleep(0.02)
+print(cache.get_or_load("k", user.get))
+while cache.stats()["loads"] < 2: time.sleep(0.001)
+print(cache.get_or_load("k", user.get))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("me\nme\nnone\n", "")
+
+
+def test_others_stay_when_one_is_invalidated() -> None:
+    """By tag and by key; an unknown name changes nothing."""
+    cache = Cache(MB, 60)
+    for number in range(3):
+        cache.get_or_load(f"k{number}", Loads(), tags=[f"t{number % 2}"])
+    cache.invalidate(tag="t0")
+    cache.invalidate("unknown", tag="unknown")
+    assert len(cache) == 1
+    cache.get_or_load("k1", lambda: pytest.fail("it was kept"))
+
+
+def test_none_has_a_time_of_its_own(clock: Clock) -> None:
+    """What is not there is looked for again sooner, or not kept."""
+    cache, calls = Cache(MB, 60, none_ttl_s=5, clock=clock), []
+    for now_s in (0, 4.9, 5, 9):
+        clock.now_s = now_s
+        assert cache.get_or_load("k", lambda: calls.append(1)) is None
+    assert len(calls) == 2
+    assert cache.get_or_load("other", lambda: calls.append(1), ttl_s=60) is None
+    clock.now_s = 14.0
+    cache.get_or_load("other", lambda: calls.append(1), ttl_s=60)
+    assert len(calls) == 4
+    calls.clear()
+    cache = Cache(MB, 60, none_ttl_s=0)
+    for _ in range(2):
+        assert cache.get_or_load("k", lambda: calls.append(1)) is None
+    assert (len(calls), len(cache)) == (2, 0)
+
+
+def test_what_can_change_is_copied() -> None:
+    """A caller that changes its list changes no other one's."""
+    cache = Cache(MB, 60)
+    first = cache.get_or_load("k", lambda: [1])
+    first.append(2)
+    second = cache.get_or_load("k", lambda: pytest.fail("it was kept"))
+    second.append(3)
+    assert cache.get_or_load("k", lambda: pytest.fail("it was kept")) == [1]
+
+
+def test_what_cannot_be_kept_is_an_error_that_names_it() -> None:
+    """For all who wait for it as well; nothing is kept."""
+    cache = Cache(MB, 60)
+    with pytest.raises(NotKept, match="a generator cannot be kept"):
+        cache.get_or_load("k", lambda: (each for each in ()))
+    with pytest.raises(NotKept, match="cannot be kept"):
+        cache.get_or_load("k", threading.Lock)
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "tags", "error"),
+    [
+        (1, (), "a key is a str, not a int"),
+        (("a", 1), (), "a key is a str, not a tuple"),
+        ("k" * 1_000_000, (), "has 1000000 characters, not 1024"),
+        ("k", "books", "tags is 'books'"),
+    ],
+    ids=["int", "tuple", "megabyte", "tags"],
+)
+def test_a_bad_key_is_refused(key: Any, tags: Any, error: str) -> None:
+    """The text names what is wrong, in a line of its own length."""
+    with pytest.raises((TypeError, ValueError), match=error) as caught:
+        Cache(MB, 60).get_or_load(key, lambda: pytest.fail("it was loaded"), tags=tags)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"max_bytes": 0}, "max_bytes is 0"),
+        ({"ttl_s": 0}, "ttl_s is 0"),
+        ({"ttl_s": float("nan")}, "ttl_s is nan"),
+        ({"stale_s": -1}, "stale_s is -1"),
+        ({"stale_if_error_s": float("inf")}, "stale_if_error_s is inf"),
+        ({"none_ttl_s": -0.1}, "none_ttl_s is -0.1"),
+    ],
+    ids=str,
+)
+def test_a_bad_argument_is_refused(arguments: Any, error: str) -> None:
+    """It is named."""
+    with pytest.raises(ValueError, match=error):
+        Cache(**{"max_bytes": MB, "ttl_s": 60} | arguments)
+
+
+def test_the_least_recently_used_make_room() -> None:
+    """The bound holds after each load, and a value beyond it is returned and not kept."""
+    cache = Cache(20_000, 60)
+    for number in range(100):
+        cache.get_or_load(f"k{number}", lambda: b"x" * 1_000, tags=["all", f"t{number}"])
+        cache.get_or_load("k0", lambda: b"x" * 1_000)
+        assert cache.size()["size_bytes"] <= 20_000
+    assert cache.stats()["evictions"] > 80
+    before = cache.stats()["hits"]
+    cache.get_or_load("k0", lambda: pytest.fail("it was used all the time"))
+    assert cache.stats()["hits"] == before + 1
+    assert cache.get_or_load("large", lambda: b"x" * 20_000) == b"x" * 20_000
+    assert cache.stats()["too_large"] == 1
+    cache.invalidate(tag="all")
+    assert len(cache) == 0
+
+
+def test_a_value_that_has_become_too_large_leaves_no_older_one(clock: Clock) -> None:
+    """Not even for the case of an error."""
+    cache = Cache(10_000, 10, stale_if_error_s=60, clock=clock)
+    cache.get_or_load("k", lambda: b"old")
+    clock.now_s = 10.0
+    assert len(cache.get_or_load("k", lambda: b"x" * 20_000)) == 20_000
+    load = Loads()
+    load.error = StoreDown()
+    with pytest.raises(StoreDown):
+        cache.get_or_load("k", load)
+
+
+@pytest.mark.parametrize("value_bytes", [10, 1_000, 20_000])
+def test_the_memory_is_the_bound(value_bytes: int) -> None:
+    """Within 10 %, as Python counts it, with keys and tags."""
+    max_bytes = 4 * MB
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    cache = Cache(max_bytes, 60)
+    number = 0
+    while not cache.stats()["evictions"]:
+        number += 1
+        key, value = f"book {number}", b"%0*d" % (value_bytes, number)
+        cache.get_or_load(key, lambda value=value: value, tags=[f"t{number}"])
+    gc.collect()
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert 0.9 * max_bytes < used < 1.1 * max_bytes
+
+
+def test_a_function_is_kept_by_its_arguments() -> None:
+    """However they are passed, and apart where they are equal and not the same."""
+    cache, calls = Cache(MB, 60), []
+
+    @cache.cached(tags=["prices"])
+    def price(book: int, currency: str = "EUR", *, at: Decimal | None = None) -> str:
+        calls.append((book, currency, at))
+        return f"{book} {currency}"
+
+    for _ in range(2):
+        assert price(1) == price(1, "EUR") == price(book=1, currency="EUR") == "1 EUR"
+        assert price(True) == "True EUR"
+        assert price(1, at=Decimal(1)) == "1 EUR"
+    assert len(calls) == 3
+    cache.invalidate(price.key(1))  # type: ignore[attr-defined]
+    price(1), price(True)
+    assert len(calls) == 4
+    cache.invalidate(tag="prices")
+    assert len(cache) == 0
+    with pytest.raises(TypeError, match=r"price\(\): no key can be made of a list: \[1\]"):
+        price([1])  # type: ignore[arg-type]
+
+
+def test_it_is_in_the_metrics_until_it_is_collected() -> None:
+    """Two of one name are added up."""
+    one, other = Cache(MB, 60, name="books"), Cache(MB, 60, name="books")
+    one.get_or_load("k", Loads())
+    other.get_or_load("k", Loads())
+    assert counters.gauges["cache books"]()["values"] == 2
+    assert counters.growths["cache books"]()["loads"] == 2
+    assert counters.growths["cache books"]()["loads"] == 0
+    assert "loads=1" in repr(one)
+    del one, other
+    gc.collect()
+    assert "cache books" not in counters.gauges
