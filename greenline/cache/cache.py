@@ -10,7 +10,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from contextvars import Context
 from functools import wraps
 from inspect import signature
 from math import inf
@@ -254,8 +253,8 @@ class Cache:
                 log.warning("no new value was loaded for the stale one of %r", key, exc_info=True)
 
         try:
-            # In an empty context: a copy would have the request, its deadline and its client.
-            Context().run(threading.Thread(target=run, daemon=True).start)
+            # A thread has an empty context: no request, no deadline, no client.
+            threading.Thread(target=run, daemon=True).start()
         except RuntimeError as error:  # there are too many threads
             self._end(key, flight, error)
 

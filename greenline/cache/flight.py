@@ -44,7 +44,7 @@ class Flight:
         error = self.error
         if error is None:
             return self.kept is not None
-        if False:
+        if is_interruption(error):
             return False
         # Without the frames of the other callers that raise it.
         raise error.with_traceback(None)

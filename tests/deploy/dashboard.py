@@ -510,6 +510,50 @@ def pools(page: Page) -> None:
     )  # fmt: skip
 
 
+def caches(page: Page) -> None:
+    """Add what the caches of applications do."""
+    page.row("Caches")
+    page.lines(
+        "Looks into a cache", "cps",
+        "Normal: most are hits. Many loads and few hits: the cache is too small, or its values are "
+        "asked for once. waits: callers that waited for the load of another one.",
+        {
+            "{{cache}} hits": f"sum by (cache) ({rate('cache_hits_total')})",
+            "{{cache}} stale": f"sum by (cache) ({rate('cache_stale_hits_total')})",
+            "{{cache}} waits": f"sum by (cache) ({rate('cache_waits_total')})",
+            "{{cache}} loads": f"sum by (cache) ({rate('cache_loads_total')})",
+        },
+        8,
+    )  # fmt: skip
+    page.lines(
+        "What leaves a cache", "cps",
+        "evictions: values that made room; many of them: the cache is too small. invalidations: by "
+        "writes. failures: loads that raised an error. too large: values that are never kept.",
+        {
+            "{{cache}} evictions": f"sum by (cache) ({rate('cache_evictions_total')})",
+            "{{cache}} invalidations": f"sum by (cache) ({rate('cache_invalidations_total')})",
+            "{{cache}} failures": f"sum by (cache) ({rate('cache_load_failures_total')})",
+            "{{cache}} too large": f"sum by (cache) ({rate('cache_too_large_total')})",
+        },
+        8,
+    )  # fmt: skip
+    page.lines(
+        "Memory of the caches", "bytes",
+        "Of all workers, which have a cache each. Normal: below the line of the bound.",
+        {
+            "{{cache}}": f"sum by (cache) ({now('cache_bytes')})",
+            "{{cache}} at most": f"sum by (cache) ({now('cache_bytes_max')})",
+        },
+        4,
+    )  # fmt: skip
+    page.lines(
+        "Values in the caches", "short",
+        "Of all workers. Normal: flat after a while.",
+        {"{{cache}}": f"sum by (cache) ({now('cache_values')})"},
+        4,
+    )  # fmt: skip
+
+
 def workers(page: Page) -> None:
     """Add each worker, and what runs in it."""
     page.row("Each worker")
@@ -551,7 +595,7 @@ def workers(page: Page) -> None:
 def made() -> str:
     """Return the dashboard as Grafana imports it."""
     page = Page()
-    for add in (healthy, limits, routes, admission, pools, workers):
+    for add in (healthy, limits, routes, admission, pools, caches, workers):
         add(page)
     return json.dumps(page.dashboard.build(), cls=JSONEncoder, indent=2) + "\n"
 

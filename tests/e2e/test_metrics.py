@@ -21,6 +21,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from greenline.ops.metrics import CACHE_COUNTS, CACHE_VALUES
 from tests.e2e.hosting import NO_CONFIG, WORKER, accepts, hosting
 from tests.helpers.load import Load
 from tests.helpers.processes import children, lives, ops_process
@@ -168,8 +169,9 @@ def test_the_page_names_each_metric() -> None:
         typed = shlex.split(command.replace("9191", str(port)))
         done = subprocess.run([*typed, "--silent"], capture_output=True, text=True, timeout=30)
     found = set(re.findall(r"^# TYPE (greenline_\w+?)(?:_total)? ", done.stdout, re.MULTILINE))
-    # What only psycopg2 or a pool counts is there where the application uses it.
-    assert found | {"greenline_psycopg2_waiting", "greenline_psycopg2_unpooled"} == shown
+    # What only psycopg2, a pool or a cache counts is there where the application uses it.
+    found |= {"greenline_psycopg2_waiting", "greenline_psycopg2_unpooled"}
+    assert found | {f"greenline_cache_{row[1]}" for row in (*CACHE_COUNTS, *CACHE_VALUES)} == shown
 
 
 def test_no_count_is_lost() -> None:

@@ -126,11 +126,10 @@ def test_a_release_that_hangs_is_refused(releases: Releases) -> None:
         old = set(running.workers())
         releases.write(SLOW)
         hang_up(running)
-        dry_run = loading(releases)
+        # On a busy machine the limit may pass before the process runs the release's first line.
         wait_until(lambda: "reload refused" in running.log, "the line")
         assert "did not load within 1 s" in running.log
-        assert not lives(dry_run)
-        assert set(running.workers()) == old
+        assert set(children(running.process.pid)) == set(running.workers()) == old
 
 
 def test_a_release_has_the_environment_of_its_configuration(releases: Releases) -> None:
