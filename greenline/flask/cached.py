@@ -145,7 +145,7 @@ def _stored(
         # What it does to the response comes later.
         or request_ctx._after_request_functions
         # With a scope the view may know who asks, and says nothing new about that.
-        or (session.modified if is_scoped else session.accessed)
+        or (session is not None and (session.modified if is_scoped else session.accessed))
     ):
         return None
     if response.status_code == 200 and "ETag" not in response.headers:
