@@ -185,9 +185,13 @@ class Tuner:
         self._workers(rough, compared)
         self._limit(rough)
         # The settings that were found may do more than those of the environment.
+        sweep = self._sweeps.get("limit")
+        first = max(
+            [rough.offered_rate, *(one.good_rate for one in (sweep.steps if sweep else ()))]
+        )
         try:
             with self._started(self._now) as running:
-                knee = self._rate(running, rough.offered_rate, "rate")
+                knee = self._rate(running, first, "rate")
         except ConfigError:
             self._recommended.clear()  # they miss the objective
             raise
