@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from cachetools import LRUCache
 
+from greenline.cache.feed import Feed
 from greenline.cache.flight import Flight
 from greenline.cache.statistics import CacheStatistics
 from greenline.cache.values import Kept, is_unchanging, keep
@@ -58,6 +59,8 @@ class Cache:
         Default 0: the error is raised.
     :param none_ttl_s: seconds for which None, "there is none", is fresh; 0 keeps it not at all.
         Default: ``ttl_s``.
+    :param feed: invalidations by the database, as ``greenline.postgres.open().feed()`` returns
+        them. Default: none.
     :param name: of the cache in the metrics, str. Default "default".
     :param clock: returns monotonic seconds. Default ``time.monotonic``.
     :raises ValueError: an argument is out of its range.
@@ -71,6 +74,7 @@ class Cache:
         stale_s: float = 0.0,
         stale_if_error_s: float = 0.0,
         none_ttl_s: float | None = None,
+        feed: Feed | None = None,
         name: str = "default",
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -92,10 +96,13 @@ class Cache:
         self._stale_s = stale_s
         self._stale_if_error_s = stale_if_error_s
         self._clock = clock
+        self._feed = feed
         self._statistics = statistics = CacheStatistics()
         self._lock = threading.Lock()
         self._entries = _Entries(max_bytes, statistics)
         self._flights: dict[str, Flight] = {}
+        if feed is not None:
+            feed.attach(self)
         _count(self)
 
     def __repr__(self) -> str:
@@ -142,17 +149,21 @@ class Cache:
         """
         _check(key, tags)
         while True:
+            if self._feed is not None:
+                self._feed.pull()
             # Critical section: exactly one caller begins to load. All loads run outside of it.
             with self._lock:
                 now_s = self._clock()
                 entry = self._entries.get(key)
+                if entry is not None and not self._is_current(entry, now_s):
+                    entry = None
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
                 if age_s < 0:
                     self._statistics.hits += 1
                     return entry.kept.value()  # type: ignore[no-any-return, union-attr]
                 flight = self._flights.get(key)
-                loads = flight is None
-                if flight is None:
+                loads = flight is None or not self._is_current(flight, now_s)
+                if flight is None or loads:
                     flight = self._flights[key] = Flight(tags, now_s)
             if age_s < self._stale_s:
                 if loads:
@@ -241,6 +252,10 @@ class Cache:
                 flight.is_valid = False
             self._flights.clear()
 
+    def _is_current(self, loaded: Entry | Flight, now_s: float) -> bool:
+        """Return whether the database vouches for what was loaded, or may have changed it."""
+        return self._feed is None or self._feed.is_current(loaded.begun_s, now_s)
+
     def _load_apart(
         self, key: str, flight: Flight, load: Callable[[], object], ttl_s: float | None
     ) -> None:
@@ -269,6 +284,8 @@ class Cache:
             raise
         if ttl_s is None or value is None:
             ttl_s = self._none_ttl_s if value is None else self.ttl_s
+        if self._feed is not None:
+            self._feed.pull()  # what was written during the load
         self._keep(key, flight, flight.kept, ttl_s)
         self._end(key, flight)
         return value
@@ -286,7 +303,9 @@ class Cache:
         size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + TAG_BYTES * len(flight.tags)
         entry = Entry(kept, flight.begun_s, ttl_s, flight.tags, size_bytes)
         with self._lock:
-            if not flight.is_valid or ttl_s == 0:
+            present = self._entries.get(key)
+            is_older = present is not None and present.begun_s > entry.begun_s
+            if not flight.is_valid or is_older or ttl_s == 0:
                 return
             if size_bytes > self.max_bytes:
                 self._statistics.too_large += 1

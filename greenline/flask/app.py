@@ -19,6 +19,7 @@ from flask.signals import (
     request_tearing_down,
 )
 from werkzeug.exceptions import HTTPException
+from werkzeug.routing import RequestRedirect
 
 from greenline.flask.compat import _cv_app, _cv_request
 from greenline.flask.context import NOT_GIVEN, AppContext, RequestContext, made_at_first_use
@@ -144,10 +145,13 @@ class Flask(flask.Flask):
         else:
             rule, arguments, error = request.url_rule, request.view_args, request.routing_exception
             method = request.method
-        # Flask raises it as it is: Werkzeug's redirects have the status 308.
-        if error is not None and _is(self.raise_routing_exception, flask.Flask):
+        if (
+            error is not None
+            and not isinstance(error, RequestRedirect)
+            and _is(self.raise_routing_exception, flask.Flask)
+        ):
             raise error
-        # Flask answers OPTIONS by itself if the rule says so.
+        # Flask explains some redirects when it debugs, and answers OPTIONS if the rule says so.
         if error is not None or rule is None or method == "OPTIONS":
             return super().dispatch_request()
         return self.ensure_sync(self.view_functions[rule.endpoint])(**arguments)

@@ -76,6 +76,13 @@ def server_of(url: str) -> str:
     return f"{where}:{given.get('port') or os.environ.get('PGPORT', '5432')}"
 
 
+def database_of(url: str) -> str:
+    """Return the name of the database of *url* with its server, which identify it."""
+    given = parse_dsn(url)
+    name = given.get("dbname") or os.environ.get("PGDATABASE") or given.get("user", "")
+    return f"{server_of(url)}/{name}"
+
+
 def connect(
     url: str,
     timeout_s: float,

@@ -26,16 +26,18 @@ from greenline.budget.plan import (
     PostgresFacts,
     postgres_plan,
 )
+from greenline.cache.feed import Feed
 from greenline.errors import ConfigError
 from greenline.hub.nesting import NestedCheckouts
 from greenline.lifecycle.resources import Resources, close_at_exit
 from greenline.postgres.client import Postgres
-from greenline.postgres.connect import Connect, check_url, connect, server_of
+from greenline.postgres.connect import Connect, check_url, connect, database_of, server_of
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 from greenline.postgres.creator import creator
 from greenline.postgres.fixed_plan import FixedPlan
 from greenline.postgres.hosts import Hosts
+from greenline.postgres.notifications import Listener
 from greenline.postgres.parameters import parameters
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.reaper import Reaper
@@ -181,16 +183,25 @@ class OpenPostgres(Postgres):
     :param pool: the pool of the connections; its name is the one in the counters.
     :param share: what this process has of the host's connections.
     :param connect: makes a connection of the pool.
+    :param database: names the database and its server, str.
     :param prepare: whether statements are prepared.
     """
 
     def __init__(
-        self, pool: ConnectionPool, share: HostShare, connect: Connect, *, prepare: bool
+        self,
+        pool: ConnectionPool,
+        share: HostShare,
+        connect: Connect,
+        database: str,
+        *,
+        prepare: bool,
     ) -> None:
         super().__init__(pool, prepare=prepare)
         self.name = pool.name
         self._share = share
         self._connect = connect
+        self._database = database
+        self._listeners: list[Listener] = []
         self._is_closed = False
         share.users.append(self)
         if share.plan is not None:
@@ -244,6 +255,22 @@ class OpenPostgres(Postgres):
 
         return create_started
 
+    def feed(self, max_stale_s: float = 2.0) -> Feed:
+        """
+        Return the invalidations that the database announces, for ``greenline.cache.Cache(feed=)``.
+
+        One process of the host listens on the channel ``greenline_cache``, over its control
+        connection, as long as this pool is open.
+
+        :param max_stale_s: seconds for which a value is used while the listener is away, float;
+            they begin with its load. Default 2.
+        :raises ConfigError: the file that the processes share cannot be used.
+        """
+        feed = Feed(self._database, max_stale_s)
+        self.start()
+        self._listeners.append(Listener(self._share.control, feed))
+        return feed
+
     def stats(self) -> dict[str, int]:
         """Return the pool's max, size, active, idle, leaving and waiting."""
         return self._pool.stats()
@@ -263,6 +290,8 @@ class OpenPostgres(Postgres):
         self._is_closed = True
         users = self._share.users
         users.remove(self)
+        for listener in self._listeners:
+            listener.close()
         try:
             self._pool.close(CLOSE_TIMEOUT_S)
         finally:
@@ -349,7 +378,7 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
             # Not at the connect, which needs a slot first.
             on_wait=share.start,
         )
-        opened = OpenPostgres(pool, share, connect_to, prepare=prepare)
+        opened = OpenPostgres(pool, share, connect_to, database_of(url), prepare=prepare)
         of_unmodified_code.discard(path.name)
     counters.add(name, pool.stats, pool.statistics.reader())
     if resources is None:
@@ -421,7 +450,8 @@ def pool_of(
             slot_table=share.slot_table,
             on_wait=wait,
         )
-        opened = OpenPostgres(pool, share, connect_to, prepare=is_direct)
+        database = database_of(control_dsn)
+        opened = OpenPostgres(pool, share, connect_to, database, prepare=is_direct)
     counters.add(name, pool.stats, pool.statistics.reader())
     return pool, share, opened.close
 

@@ -82,9 +82,9 @@ QUIET = {
 POD = {"namespace": "default", "pod": "greenline-1"}
 AUTOSCALER = CHECKOUT / "deploy/kubernetes/autoscaler.yaml"
 DASHBOARD = CHECKOUT / "deploy/grafana/greenline.json"
-# What the dashboard shows without a number here: no function blocks the hub, and no connection is
-# made after the first scrape.
-NOT_HERE = re.compile("greenline_(hub_blocks_logged|pool_connect_seconds)_")
+# What the dashboard shows without a number here: no function blocks the hub, no connection is made
+# after the first scrape, and the application has no cache.
+NOT_HERE = re.compile("greenline_(hub_blocks_logged_|pool_connect_seconds_|cache_)")
 SLEEPS_S = (0.02, 0.4)  # of most requests, and of three in a hundred
 
 

@@ -47,3 +47,17 @@ def test_each_line_answers_as_the_page_says(tmp_path: Path) -> None:
     assert '"price":12' in changed.replace(" ", "")
     assert '"price":12' in again.replace(" ", "")
     assert "fwd=uri-miss; stored" in again
+
+
+def test_the_program_with_postgres_sees_its_write(tmp_path: Path, empty_database: str) -> None:
+    """It makes its table, loads, writes, and loads again."""
+    done = subprocess.run(
+        [sys.executable, str(write_example(PAGE, "shelf.py", tmp_path))],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": str(CHECKOUT), "DATABASE_URL": empty_database},
+    )
+    printed = "['Tehanu']\n['Tehanu', 'Lavinia']\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")

@@ -1,0 +1,178 @@
+"""
+Invalidations that the processes of a host share, in a ring in shared memory.
+
+One process listens to the database and writes them (:mod:`greenline.postgres.notifications`). All
+processes, that one too, read them at each look into a cache, which costs a comparison as long as
+there is nothing new: no process has to be woken.
+"""
+
+import fcntl
+import logging
+import mmap
+import os
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+from zlib import crc32
+
+from greenline.slots.location import HEADER, open_file, path, refused
+
+log = logging.getLogger(__name__)
+
+# Cells of eight bytes behind the header: how many entries were ever written; when the listener last
+# proved that it hears, seconds of CLOCK_MONOTONIC, which all processes of a host have in common.
+WRITTEN, CONFIRMED = 2, 3
+FIRST = 64  # the offset of the entries
+ENTRIES, ENTRY_BYTES = 2_048, 128
+HEAD = struct.Struct("=qIH")  # of an entry: its number, the checksum and the length of its tag
+MAX_TAG_BYTES = ENTRY_BYTES - HEAD.size
+SIZE = FIRST + ENTRIES * ENTRY_BYTES
+EVERYTHING = b""
+
+_feeds: "weakref.WeakSet[Feed]" = weakref.WeakSet()
+
+
+class Invalidated(Protocol):
+    """A cache that reads a feed."""
+
+    def invalidate(self, key: str | None = None, *, tag: str | None = None) -> None:
+        """Forget the values with *tag*."""
+
+    def clear(self) -> None:
+        """Forget all values."""
+
+
+class Feed:
+    """
+    The invalidations of one database, as the processes of a host see them.
+
+    :param key: of the database, the same in all processes, str.
+    :param max_stale_s: seconds for which a value may be returned that the listener does not vouch
+        for, float; they begin with its load. Default 2.
+    :param folder: of the file, Path. Default: shared memory.
+    :param clock: returns monotonic seconds. Default ``time.monotonic``.
+    :raises ConfigError: the file cannot be used; the text says why.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        max_stale_s: float = 2.0,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_stale_s = max_stale_s
+        self._clock = clock
+        self._path = path(f"cache invalidations of {key}", folder)
+        # Opened twice: a mapping keeps the file that it was made of, and so its lock.
+        self._file = open_file(self._path, SIZE)
+        with open_file(self._path, SIZE) as mapped:
+            if os.fstat(mapped.fileno()).st_size != SIZE or mapped.read(len(HEADER)) != HEADER:
+                self._file.close()
+                raise refused(self._path, "it is damaged")
+            self._memory = mmap.mmap(mapped.fileno(), SIZE)
+        self._cells = memoryview(self._memory).cast("q")
+        self._times = memoryview(self._memory).cast("d")
+        self._lock = threading.Lock()  # of those that write
+        self._read = self._cells[WRITTEN]
+        self._caches: weakref.WeakSet[Invalidated] = weakref.WeakSet()
+        _feeds.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Feed {self._path} written={self._cells[WRITTEN]}>"
+
+    def attach(self, cache: Invalidated) -> None:
+        """Let *cache* be invalidated by :meth:`pull`."""
+        self._caches.add(cache)
+
+    def lead(self) -> bool:
+        """
+        Return whether this process is the one that writes: the first one that asks, until it ends.
+        """
+        try:
+            # Of the open file: the kernel releases it however the process ends.
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def publish(self, tags: Iterable[str]) -> None:
+        """Write invalidations of *tags*; a tag that is too long invalidates everything."""
+        with self._lock:
+            for tag in tags:
+                text = tag.encode()
+                self._write(text if 0 < len(text) <= MAX_TAG_BYTES else EVERYTHING)
+
+    def publish_everything(self) -> None:
+        """Write that everything is invalid: announcements may have been lost."""
+        with self._lock:
+            self._write(EVERYTHING)
+
+    def confirm(self, asked_s: float) -> None:
+        """
+        Note that all that was committed before *asked_s* is written.
+
+        :param asked_s: monotonic seconds, float.
+        """
+        self._times[CONFIRMED] = asked_s
+
+    def pull(self) -> None:
+        """Invalidate in the caches of this process what was written since the last call."""
+        written = self._cells[WRITTEN]
+        if written == self._read:
+            return
+        tags = self._tags(written)
+        for cache in self._caches:
+            if tags is None:
+                cache.clear()
+            else:
+                for tag in tags:
+                    cache.invalidate(tag=tag)
+        # Last: another thread that sees this may rely on it.
+        self._read = written
+
+    def is_current(self, begun_s: float, now_s: float) -> bool:
+        """Return whether a value whose load began at *begun_s*, and that is valid, may be used."""
+        return now_s - max(begun_s, self._times[CONFIRMED]) < self.max_stale_s
+
+    def close(self) -> None:
+        """Let another process lead."""
+        self._file.close()
+
+    def _write(self, text: bytes) -> None:
+        number = self._cells[WRITTEN]
+        start = FIRST + number % ENTRIES * ENTRY_BYTES
+        head = HEAD.pack(number, crc32(text, number), len(text))
+        self._memory[start : start + HEAD.size + len(text)] = head + text
+        # Last: a reader looks for no entry beyond it.
+        self._cells[WRITTEN] = number + 1
+
+    def _tags(self, written: int) -> list[str] | None:
+        """Return the tags from the last one that was read on; None: everything is invalid."""
+        # Half of the ring is room for those that are written meanwhile.
+        if not 0 <= written - self._read <= ENTRIES // 2:
+            return None
+        tags = []
+        for number in range(self._read, written):
+            start = FIRST + number % ENTRIES * ENTRY_BYTES
+            found, checksum, length = HEAD.unpack_from(self._memory, start)
+            text = self._memory[start + HEAD.size : start + HEAD.size + min(length, MAX_TAG_BYTES)]
+            # Overwritten meanwhile, or, by a processor that reorders stores, not yet complete.
+            if (found, checksum) != (number, crc32(text, number)) or text == EVERYTHING:
+                return None
+            tags.append(text.decode())
+        return tags
+
+
+def _forget() -> None:
+    # The lock belongs to the open file, which a child has in common with its parent: a child that
+    # lives longer would keep others from leading.
+    for feed in list(_feeds):
+        feed.close()
+
+
+os.register_at_fork(after_in_child=_forget)

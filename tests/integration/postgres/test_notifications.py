@@ -1,0 +1,193 @@
+"""greenline.postgres.notifications: writes by anybody invalidate the caches of the host."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from embedded.pgbouncer import Pgbouncer
+from embedded.postgres import Postgres, temporary
+from greenline import postgres
+from greenline.cache import Cache
+from greenline.cache.feed import Feed
+from greenline.errors import ConfigError, StoreDown
+from greenline.postgres import OpenPostgres
+from tests.helpers.support import wait_until
+
+MB = 1 << 20
+# As docs/cache.md has it.
+TABLE = """
+create table shelf (id int primary key, title text not null);
+create function shelf_changed() returns trigger language plpgsql as $$
+begin
+    perform pg_notify('greenline_cache', 'shelf');
+    return null;
+end
+$$;
+create trigger changed after insert or update or delete or truncate on shelf
+for each statement execute function shelf_changed();
+insert into shelf values (1, 'old');
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    """One of its own, which is stopped."""
+    with temporary(30) as server:
+        write(server.url, TABLE)
+        yield server
+
+
+def write(url: str, statement: str) -> None:
+    """Run a statement as another program does."""
+    with closing(psycopg2.connect(url)) as conn, conn, conn.cursor() as cursor:
+        cursor.execute(statement)
+
+
+class Shop:
+    """A process with a cache of titles."""
+
+    url = ""
+
+    def __init__(self, opened: OpenPostgres, feed: Feed) -> None:
+        self.cache = Cache(MB, 600, feed=feed)
+        self.feed = feed
+        self._opened = opened
+
+    def title(self) -> str:
+        def load() -> str:
+            with self._opened.connection(autocommit=True) as conn, conn.cursor() as cursor:
+                cursor.execute("select min(title) from shelf")
+                return str(cursor.fetchone()[0])
+
+        return self.cache.get_or_load("title", load, tags=["shelf"])
+
+    def is_vouched_for(self) -> bool:
+        """Return whether the listener hears."""
+        now_s = time.monotonic()
+        return self.feed.is_current(now_s - 60, now_s)
+
+
+@pytest.fixture
+def sockets(server: Postgres, tmp_path: Path) -> Path:
+    """A link to the folder of the server's socket, which is another one after a restart."""
+    link = tmp_path / "sockets"
+    link.symlink_to(Path(server.socket).parent)
+    return link
+
+
+@pytest.fixture
+def shop(server: Postgres, sockets: Path) -> Iterator[Shop]:
+    url = server.url.replace(str(Path(server.socket).parent), str(sockets))
+    opened = postgres.open(url, workers=1, hosts=1)
+    shop = Shop(opened, opened.feed())
+    shop.url = url
+    wait_until(shop.is_vouched_for, "the listener")
+    yield shop
+    opened.close()
+
+
+@pytest.fixture
+def pgbouncer(server: Postgres) -> Iterator[Pgbouncer]:
+    """One that pools transactions, in four connections."""
+    try:
+        with Pgbouncer(server, 4) as running:
+            yield running
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("statement", "seen"),
+    [
+        ("update shelf set title = 'new'", "new"),
+        ("insert into shelf values (2, 'a new one')", "a new one"),
+        ("delete from shelf", "None"),
+        ("truncate shelf", "None"),
+        ("begin; update shelf set title = 'new'; notify greenline_cache; commit", "new"),
+    ],
+    ids=["update", "insert", "delete", "truncate", "everything"],
+)
+def test_a_write_of_another_program_is_seen(
+    server: Postgres, shop: Shop, statement: str, seen: str
+) -> None:
+    """Long before the value is too old; until then there is one load."""
+    assert shop.title() == shop.title() == "old"
+    write(server.url, statement)
+    written_s = time.monotonic()
+    wait_until(lambda: shop.title() == seen, "the write")
+    assert time.monotonic() - written_s < 0.1 + 1.0
+    assert shop.cache.stats()["loads"] == 2
+
+
+def test_what_was_not_committed_changes_nothing(server: Postgres, shop: Shop) -> None:
+    """Another write afterwards is the proof that its announcement did not come."""
+    shop.title()
+    write(server.url, "begin; update shelf set title = 'new'; rollback")
+    write(server.url, "select pg_notify('greenline_cache', 'another table')")
+    wait_until(lambda: shop.cache.stats()["invalidations"] or shop.title() is None, "that one")
+    assert shop.title() == "old"
+    assert shop.cache.stats()["loads"] == 1
+
+
+def test_a_lost_connection_empties_the_caches(
+    server: Postgres, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And says so; what was written meanwhile is seen, and then another connection listens."""
+    shop.title()
+    write(
+        server.superuser_url,
+        "alter table shelf disable trigger changed; update shelf set title = 'unannounced';"
+        "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_backend_pid%'"
+        " and pid <> pg_backend_pid()",
+    )
+    wait_until(lambda: shop.title() == "unannounced", "the emptied cache")
+    assert "the connection that listened to Postgres was lost" in caplog.text
+    write(server.superuser_url, "alter table shelf enable trigger changed")
+    wait_until(shop.is_vouched_for, "another connection")
+    write(server.url, "update shelf set title = 'new'")
+    wait_until(lambda: shop.title() == "new", "the write")
+
+
+def test_a_restart_of_postgres_is_survived(server: Postgres, shop: Shop, sockets: Path) -> None:
+    """Without it values are used for two seconds at most."""
+    assert shop.title() == "old"
+    server.kill()
+    with pytest.raises(StoreDown):
+        wait_until(lambda: shop.title() != "old", "the value to be too old")
+    sockets.unlink()
+    server.start()
+    sockets.symlink_to(Path(server.socket).parent)
+    wait_until(shop.is_vouched_for, "the listener")
+    write(server.url, "update shelf set title = 'new'")
+    wait_until(lambda: shop.title() == "new", "the write")
+
+
+def test_another_process_listens_when_the_first_has_ended(server: Postgres, shop: Shop) -> None:
+    """One of the host at a time; what it misses in between it takes for changed."""
+    second = postgres.open(shop.url, name="second", workers=1, hosts=1)
+    other = Shop(second, second.feed())
+    assert other.title() == "old"
+    (first,) = shop._opened._listeners
+    first.close()
+    write(server.url, "alter table shelf disable trigger changed; update shelf set title = 'new'")
+    wait_until(lambda: other.title() == "new", "the second listener")
+    wait_until(other.is_vouched_for, "its proof")
+    second.close()
+
+
+def test_behind_a_pgbouncer_a_value_is_used_for_a_while_only(
+    server: Postgres, pgbouncer: Pgbouncer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where transactions are pooled the announcements do not come, and the log says so."""
+    opened = postgres.open(pgbouncer.url, workers=1, hosts=1, pgbouncer_pool_size=4, prepare=False)
+    shop = Shop(opened, opened.feed(max_stale_s=1.0))
+    assert shop.title() == "old"
+    wait_until(lambda: "behind a pgbouncer" in caplog.text, "the line")
+    write(server.url, "update shelf set title = 'new'")
+    wait_until(lambda: shop.title() == "new", "its time")
+    assert not shop.is_vouched_for()
+    opened.close()

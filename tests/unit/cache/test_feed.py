@@ -1,0 +1,195 @@
+"""greenline.cache.feed: what one process writes, all see at their next look."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from greenline.cache import Cache
+from greenline.cache.feed import ENTRIES, FIRST, MAX_TAG_BYTES, Feed
+from greenline.errors import ConfigError
+from tests.helpers.support import CHECKOUT, wait_until
+
+MB = 1 << 20
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Host:
+    """Processes with a cache each, which is full."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.clock = folder, Clock()
+        self.feeds: list[Feed] = []
+        self.writer = self.feed()
+
+    def feed(self) -> Feed:
+        self.feeds.append(Feed("db", 2.0, self.folder, self.clock))
+        return self.feeds[-1]
+
+    def cache(self) -> Cache:
+        cache = Cache(MB, 60, feed=self.feed(), clock=self.clock)
+        for number in range(3):
+            cache.get_or_load(f"book {number}", lambda: b"x", tags=[f"book {number}", "books"])
+        return cache
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    for feed in host.feeds:
+        feed.close()
+
+
+def loads(cache: Cache, number: int) -> bool:
+    """Return whether a look at a book loads it."""
+    before = cache.stats()["loads"]
+    cache.get_or_load(f"book {number}", lambda: b"new", tags=[f"book {number}", "books"])
+    return cache.stats()["loads"] > before
+
+
+def test_all_see_what_is_written(host: Host) -> None:
+    """By tag, and no other values."""
+    one, other = host.cache(), host.cache()
+    host.writer.publish(["book 1", "none has this"])
+    for cache in (one, other):
+        assert [loads(cache, number) for number in range(3)] == [False, True, False]
+    host.writer.publish(["books"])
+    assert [loads(one, number) for number in range(3)] == [True] * 3
+
+
+@pytest.mark.parametrize("tag", [None, "", "é" * MAX_TAG_BYTES], ids=["all", "empty", "long"])
+def test_everything_is_invalid_where_nothing_smaller_is_known(host: Host, tag: str | None) -> None:
+    """Announcements were lost, or have a tag that does not fit."""
+    cache = host.cache()
+    if tag is None:
+        host.writer.publish_everything()
+    else:
+        host.writer.publish([tag])
+    assert [loads(cache, number) for number in range(3)] == [True] * 3
+
+
+def test_a_reader_that_was_overtaken_begins_anew(host: Host) -> None:
+    """The ring has written over what it has not read."""
+    cache = host.cache()
+    host.writer.publish(f"t{number}" for number in range(ENTRIES // 2))
+    assert not loads(cache, 1)
+    host.writer.publish(f"t{number}" for number in range(ENTRIES // 2 + 1))
+    assert loads(cache, 1)
+    for number in range(5 * ENTRIES):
+        host.writer.publish([f"t{number}"])
+        if number % 100 == 0:
+            assert not loads(cache, 1)
+
+
+def test_a_damaged_entry_invalidates_everything(host: Host) -> None:
+    """As one that is overwritten while it is read."""
+    cache = host.cache()
+    host.writer.publish(["unknown"])
+    host.writer._memory[FIRST + 20] ^= 1
+    assert loads(cache, 1)
+
+
+def test_what_is_written_during_a_load_is_not_kept(host: Host) -> None:
+    """Although the invalidation is read only when the load has ended."""
+    cache = host.cache()
+
+    def load() -> bytes:
+        host.writer.publish(["new"])
+        return b"old"
+
+    assert cache.get_or_load("k", load, tags=["new"]) == b"old"
+    assert cache.get_or_load("k", lambda: b"new", tags=["new"]) == b"new"
+
+
+def test_without_a_listener_a_value_is_used_for_a_while_only(host: Host) -> None:
+    """From the beginning of its load; with one, as long as it has proved that it hears."""
+    cache = host.cache()
+    host.clock.now_s += 1.9
+    assert not loads(cache, 1)
+    host.clock.now_s += 0.1
+    assert loads(cache, 1)
+    for _ in range(10):
+        host.clock.now_s += 1.5
+        host.writer.confirm(host.clock.now_s - 0.4)
+        assert not loads(cache, 1)
+    host.clock.now_s += 1.6
+    assert loads(cache, 1)
+
+
+def test_who_asks_waits_for_no_load_that_is_too_old(host: Host) -> None:
+    """Its value would be."""
+    cache, calls = Cache(MB, 60, feed=host.feed(), clock=host.clock), []
+
+    def slow() -> str:
+        calls.append("slow")
+        host.clock.now_s += 2.0
+        # In the middle of the load another one asks.
+        assert cache.get_or_load("k", lambda: "quick") == "quick"
+        return "slow"
+
+    assert cache.get_or_load("k", slow) == "slow"
+    assert cache.get_or_load("k", lambda: pytest.fail("it was kept")) == "quick"
+
+
+def test_one_process_leads_until_it_ends(host: Host) -> None:
+    """However it ends, and although a child that it has forked lives longer."""
+    program = f"""
+import os, sys, time
+from pathlib import Path
+from greenline.cache.feed import Feed
+feed = Feed("db", 2.0, Path({str(host.folder)!r}))
+assert feed.lead() and feed.lead()
+if os.fork() == 0:
+    print("leads", flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"leads\n"
+        assert not host.writer.lead()
+        process.kill()
+        wait_until(host.writer.lead, "the lock")
+        assert not host.feed().lead()
+        os.killpg(process.pid, 9)
+    host.writer.close()
+    assert host.feed().lead()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (lambda path: path.write_bytes(b"x"), "it is damaged"),
+        (lambda path: path.write_bytes(bytes(path.stat().st_size)), "it is damaged"),
+        (lambda path: path.chmod(0o644), "it may be used by others"),
+    ],
+    ids=["short", "empty", "mode"],
+)
+def test_a_file_that_is_not_ours_is_refused(
+    host: Host, spoil: Callable[[Path], object], error: str
+) -> None:
+    """It is named, and left as it is."""
+    (path,) = host.folder.iterdir()
+    path.write_bytes(path.read_bytes())
+    host.writer.close()
+    spoil(path)
+    with pytest.raises(ConfigError, match=error) as caught:
+        host.feed()
+    assert str(path) in str(caught.value)
