@@ -7,6 +7,7 @@ call ``super()``. Checks whose result is the same for all requests are in :class
 
 import sys
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from inspect import CO_COROUTINE
 from types import FunctionType
 from typing import Any
@@ -21,7 +22,12 @@ from flask.signals import (
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import RequestRedirect
 
-from greenline.flask.compat import _cv_app, _cv_request
+from greenline.flask.compat import (
+    FIND_ERROR_HANDLER,
+    RAISE_ROUTING_EXCEPTION,
+    _cv_app,
+    _cv_request,
+)
 from greenline.flask.context import NOT_GIVEN, AppContext, RequestContext, made_at_first_use
 from greenline.flask.decisions import DECIDED_BY, Decisions
 from greenline.flask.json import JSONProvider
@@ -62,7 +68,7 @@ class Flask(flask.Flask):
     def async_to_sync(self, func: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
         from greenline.hub import coroutines  # imports asyncio, which few applications need
 
-        return coroutines.to_sync(func)
+        return partial(coroutines.call, func)
 
     def app_context(self) -> AppContext:
         return AppContext(self)
@@ -148,7 +154,7 @@ class Flask(flask.Flask):
         if (
             error is not None
             and not isinstance(error, RequestRedirect)
-            and _is(self.raise_routing_exception, flask.Flask)
+            and _is(self.raise_routing_exception, RAISE_ROUTING_EXCEPTION)
         ):
             raise error
         # Flask explains some redirects when it debugs, and answers OPTIONS if the rule says so.
@@ -158,7 +164,9 @@ class Flask(flask.Flask):
 
     def handle_http_exception(self, e: HTTPException) -> Any:
         # To find a handler Flask looks up the blueprints in the request.
-        if any(any(handlers.values()) for handlers in self.error_handler_spec.values()):
+        if any(any(handlers.values()) for handlers in self.error_handler_spec.values()) or not _is(
+            self._find_error_handler, FIND_ERROR_HANDLER
+        ):
             return super().handle_http_exception(e)
         return e
 
@@ -192,8 +200,8 @@ class Flask(flask.Flask):
             or self.after_request_funcs
             or request_finished.receivers
             or not decisions.text.works
-            or not _is(self.make_response, Flask)
-            or not _is(self.process_response, Flask)
+            or not _is(self.make_response, Flask.make_response)
+            or not _is(self.process_response, Flask.process_response)
         ):
             return None
         return error_page(error, ctx.environ, decisions.text)
@@ -243,9 +251,9 @@ class Flask(flask.Flask):
             super().do_teardown_appcontext(exc)
 
 
-def _is(method: Any, cls: type[flask.Flask]) -> bool:
-    """Return whether a bound method is that of *cls*, and not of a subclass or the object."""
-    return getattr(method, "__func__", None) is getattr(cls, method.__name__, method)
+def _is(method: Any, function: Any) -> bool:
+    """Return whether a method of an object is *function*, and nothing has replaced it."""
+    return getattr(method, "__func__", None) is function
 
 
 def environ() -> dict[str, Any]:

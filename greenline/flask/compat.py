@@ -26,6 +26,9 @@ FLASK_SUPPORTED = ">=3.1.3,<3.2"
 WERKZEUG_SUPPORTED = ">=3.1,<3.2"
 
 MISSING = ""
+# Ours do what these do, unless something has replaced them.
+RAISE_ROUTING_EXCEPTION = getattr(flask.Flask, "raise_routing_exception", None)
+FIND_ERROR_HANDLER = getattr(flask.Flask, "_find_error_handler", None)
 try:
     from flask.globals import _cv_app, _cv_request
     from flask.helpers import _split_blueprint_path

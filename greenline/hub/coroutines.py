@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import gevent
@@ -21,7 +21,7 @@ from gevent.selectors import GeventSelector
 
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline, running_loop
-from greenline.hub.deadline import GRACE_S
+from greenline.hub.deadline import GRACE_S, Interrupt
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,14 +34,20 @@ _local = gevent.monkey.get_original("threading", "local")()
 
 def to_sync(func: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """
-    Return a plain function that calls a coroutine function and waits for the coroutine's result.
+    Wrap a coroutine function as a plain function, which waits for the coroutine's result.
 
-    :param func: the coroutine function; the function that is returned has its parameters.
+    :param func: the coroutine function; its parameters are those of the wrapper.
     """
-    return partial(_call, func)
+
+    @wraps(func)
+    def wait(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run(func(*args, **kwargs))
+
+    return wait
 
 
-def _call(func: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+def call(func: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a coroutine function, and wait for the coroutine's result."""
     return run(func(*args, **kwargs))
 
 
@@ -63,7 +69,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
             # A script without gevent: a loop for each call, as in asyncio.run().
             with asyncio.Runner() as runner:
                 return runner.run(coroutine, context=context)
-        if asyncio._get_running_loop() is not None:
+        if running_loop.is_running():
             coroutine.close()
             raise RuntimeError("a coroutine is running here: await the other one in it")
         return _loop().wait_for(coroutine, context)
@@ -75,7 +81,7 @@ def _adopt(context: Context) -> None:
     """Set the context variables that have another value in *context*."""
     var: ContextVar[Any]
     for var, value in context.items():
-        if var.get(None) is not value:
+        if var.get(None) is not value and var is not deadline.VARIABLE:
             var.set(value)
 
 
@@ -120,8 +126,8 @@ class _Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         # Without this, asyncio.run() in another greenlet would fail while this loop runs.
         running_loop.install()
-        self._starting: Context | None = None  # that of the task whose first step is captured
-        self._first_step: Any = None
+        # The first steps of tasks that are made now, by the id() of their contexts.
+        self._first_steps: dict[int, Any] = {}
         self._wakes = selector = _Selector()
         # In an empty context, not in that of the request that needed the loop first.
         context = Context()
@@ -131,8 +137,8 @@ class _Loop(asyncio.SelectorEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        if context is not None and context is self._starting:
-            self._starting, self._first_step = None, callback
+        if self._first_steps and self._first_steps.get(id(context), ...) is None:
+            self._first_steps[id(context)] = callback
             return None
         self._wakes.wake()
         return super().call_soon(callback, *args, context=context)
@@ -142,6 +148,10 @@ class _Loop(asyncio.SelectorEventLoop):
     ) -> Any:
         self._wakes.wake()
         return super().call_at(when, callback, *args, context=context)
+
+    def _check_thread(self) -> None:
+        # In debug mode asyncio compares threading.get_ident(), here the greenlet's.
+        pass
 
     def wait_for(self, coroutine: Coroutine[Any, Any, T], context: Context) -> T:
         """Return what *coroutine* returns, or raise what it raises, while this greenlet waits."""
@@ -153,7 +163,9 @@ class _Loop(asyncio.SelectorEventLoop):
                 done.wait()
             except BaseException as error:
                 # Interrupted by a deadline or a kill: let the coroutine clean up.
-                is_its_own = deadline.is_limit_of(context, error)
+                limits = deadline.entered_in(context)
+                is_its_own = isinstance(error, Interrupt) and error.source in limits
+                deadline.abandon(limits)
                 task.cancel()
                 done.wait(GRACE_S)
                 if is_its_own:
@@ -168,9 +180,11 @@ class _Loop(asyncio.SelectorEventLoop):
         A coroutine that waits for nothing needs no turn of the loop.
         """
         # asyncio schedules the first step by call_soon(), which keeps it for this greenlet.
-        self._starting = context
-        task = asyncio.Task(coroutine, loop=self, context=context)
-        first_step, self._first_step = self._first_step, None
+        self._first_steps[id(context)] = None
+        try:
+            task = asyncio.Task(coroutine, loop=self, context=context)
+        finally:
+            first_step = self._first_steps.pop(id(context))
         asyncio._set_running_loop(self)
         try:
             context.run(first_step)
@@ -190,3 +204,4 @@ class _Loop(asyncio.SelectorEventLoop):
                 continue  # raised by a coroutine: the task keeps it, and its greenlet raises it
             except BaseException:
                 log.exception("the loop was interrupted, not a coroutine; it goes on")
+                gevent.sleep(0)  # others run where it fails again and again

@@ -69,7 +69,7 @@ class _Limit:
         return limited
 
     def __enter__(self) -> None:
-        outer = _current.get()
+        self.outer = outer = _current.get()
         now = monotonic()
         self.until = now + self.timeout_s
         if outer is not None:
@@ -133,6 +133,9 @@ class _Limit:
 _current: ContextVar[_Limit | None] = ContextVar("deadline", default=None)
 _environ: ContextVar[dict[str, Any] | None] = ContextVar("environ", default=None)
 
+# For code that copies the variables of another context: a limit is its block's alone.
+VARIABLE = _current
+
 # Set the environ of the request that this greenlet serves: spending() counts in it, unless a limit
 # has a dict of its own. An alias, not a function of its own: every request calls it.
 count_in = _environ.set
@@ -164,11 +167,20 @@ def _requests_spent_s() -> dict[str, float] | None:
     return None if environ is None else environ.setdefault(SPENT, {})
 
 
-def is_limit_of(context: Context, error: BaseException) -> bool:
-    """Return whether *error* interrupts at a limit that is current in *context* and not here."""
-    if not isinstance(error, Interrupt):
-        return False
-    return error.source is context.get(_current) and error.source is not _current.get()
+def entered_in(context: Context) -> list[_Limit]:
+    """Return the limits in *context* that are not those of this greenlet, the innermost first."""
+    own, found = _current.get(), []
+    each = context.get(_current)
+    while each is not None and each is not own:
+        found.append(each)
+        each = each.outer
+    return found
+
+
+def abandon(limits: list[_Limit]) -> None:
+    """Let *limits* interrupt nothing any more: the greenlet that they interrupt goes on."""
+    for each in limits:
+        each.hub = None
 
 
 def forget() -> None:

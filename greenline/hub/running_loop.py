@@ -9,6 +9,7 @@ sees them as well.
 """
 
 import asyncio
+import sys
 import threading
 from asyncio import events
 from typing import Any
@@ -36,31 +37,49 @@ def install() -> None:
         asyncio.set_event_loop_policy(None)
 
 
+def is_running() -> bool:
+    """Return whether this greenlet runs a loop, or is a child of one that does."""
+    greenlet: Any = getcurrent()
+    while greenlet is not None:
+        if HOOKS[0] in greenlet.__dict__:
+            return True
+        greenlet = greenlet.parent
+    return False
+
+
 def _set_running_loop(loop: Any) -> None:
     """Set the loop that runs in this greenlet, None when it has ended."""
-    _set_in_thread(loop)
     greenlet = getcurrent()
     hooks = greenlet.__dict__
     if loop is not None:
-        hooks["switch_out"], hooks["switch"], hooks["throw"] = _hooks(greenlet, loop)
-    elif "switch" in hooks:
+        enter, *replaced = _hooks(greenlet, loop)
+        enter()
+        hooks["switch_out"], hooks["switch"], hooks["throw"] = replaced
+    elif "switch_out" in hooks:
+        hooks["switch_out"]()
         for name in HOOKS:
             del hooks[name]
+    else:
+        _set_in_thread(None)
 
 
 def _hooks(greenlet: Any, loop: Any) -> Any:
     kind = type(greenlet)
     task: Any = None
+    # What a child greenlet of another one, which has no hooks, has left while it waits.
+    before: tuple[Any, Any] = (None, None)
 
     def leave() -> None:
         nonlocal task
         # A task that blocks leaves its loop free for the tasks of other greenlets.
-        task = _swap_current_task(loop, None)
-        _set_in_thread(None)
+        task = _swap_current_task(loop, before[1])
+        _set_in_thread(before[0])
 
     def enter() -> None:
+        nonlocal before
+        left = asyncio._get_running_loop()
         _set_in_thread(loop)
-        _swap_current_task(loop, task)
+        before = left, _swap_current_task(loop, task)
 
     def switch(*args: Any, **kwargs: Any) -> Any:
         enter()
@@ -70,7 +89,7 @@ def _hooks(greenlet: Any, loop: Any) -> Any:
         enter()
         return kind.throw(greenlet, *args)
 
-    return leave, switch, throw
+    return enter, leave, switch, throw
 
 
 def _swap_in_dict(loop: Any, task: Any) -> Any:
@@ -81,4 +100,8 @@ def _swap_in_dict(loop: Any, task: Any) -> Any:
     return left
 
 
-_swap_current_task = getattr(tasks, "_swap_current_task", _swap_in_dict)  # from Python 3.12 on
+# Python 3.12 has its own, which raises a KeyError where no task is current.
+if sys.version_info >= (3, 14):
+    _swap_current_task = tasks._swap_current_task
+else:
+    _swap_current_task = _swap_in_dict

@@ -13,6 +13,7 @@ from typing import Any
 
 import flask
 import gevent
+import greenlet
 import pytest
 from gevent.server import StreamServer
 
@@ -290,6 +291,67 @@ def test_what_a_first_step_starts_goes_on() -> None:
     ours.close(), theirs.close()
 
 
+@pytest.mark.parametrize("nested", [False, True], ids=["one", "nested"])
+def test_a_limit_of_a_coroutine_ends_with_it(nested: bool) -> None:
+    """One that is slow to clean up: the greenlet goes on, and is interrupted no more."""
+    may_end = False
+
+    async def slow() -> None:
+        with deadline.limit(0.1), deadline.limit(60 if nested else 0.1):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                while not may_end:
+                    await asyncio.sleep(0.01)
+
+    def request() -> str:
+        with pytest.raises(DeadlineExceeded):
+            run(slow())
+        assert deadline.remaining() is None
+        gevent.sleep(4 * deadline.GRACE_S)
+        return "went on"
+
+    assert gevent.spawn(request).get(timeout=40) == "went on"
+    may_end = True
+
+
+def test_a_child_greenlet_of_a_coroutine_keeps_no_other_from_running() -> None:
+    """As SQLAlchemy's: it waits without the hooks of its parent, and may run no coroutine."""
+
+    async def begin() -> str:
+        def child() -> str:
+            gevent.sleep(NAP_S)
+            with pytest.raises(RuntimeError, match="await"):
+                run(nap())
+            return "child"
+
+        return str(greenlet.greenlet(child).switch())
+
+    waiting = gevent.spawn(run, begin())
+    gevent.sleep(0)
+    assert run(nap()) == "rested"
+    assert waiting.get(timeout=40) == "child"
+
+
+def test_what_is_no_coroutine_leaves_nothing_behind() -> None:
+    """The next one runs."""
+    with pytest.raises(TypeError):
+        run(3)  # type: ignore[arg-type]
+    assert run(nap()) == "rested"
+
+
+def test_a_method_is_wrapped_as_well() -> None:
+    """As a plain function it is bound, and has its name."""
+
+    class Shop:
+        @to_sync
+        async def rest(self) -> str:
+            return await nap()
+
+    assert Shop().rest() == "rested"
+    assert Shop.rest.__name__ == "rest"
+
+
 def test_other_greenlets_may_run_loops_of_their_own() -> None:
     """asyncio.run in a sync view works while coroutines wait in ours."""
     waiting = gevent.spawn(run, nap())
@@ -328,7 +390,8 @@ async def three():
     await asyncio.sleep(0.01)
     return 3
 def check():
-    assert run(three()) == 3
+    for _ in range(3):
+        assert run(three()) == 3
 pid = os.fork()
 released = gevent.spawn(first).get()
 gevent.sleep(0.01)
