@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Collection
 from functools import wraps
 from inspect import signature
+from itertools import count
 from math import inf
 from sys import getsizeof
 from time import monotonic
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from cachetools import LRUCache
 
 from greenline.cache.feed import Feed
-from greenline.cache.flight import Flight
+from greenline.cache.flight import Flight, NotShared
 from greenline.cache.statistics import CacheStatistics
 from greenline.cache.values import Kept, is_unchanging, keep
 from greenline.telemetry import counters
@@ -93,7 +94,7 @@ class Cache:
         self.max_bytes = max_bytes
         self.ttl_s = ttl_s
         self._none_ttl_s = ttl_s if none_ttl_s is None else none_ttl_s
-        self._stale_s = stale_s
+        self.stale_s = stale_s
         self._stale_if_error_s = stale_if_error_s
         self._clock = clock
         self._feed = feed
@@ -101,6 +102,7 @@ class Cache:
         self._lock = threading.Lock()
         self._entries = _Entries(max_bytes, statistics)
         self._flights: dict[str, Flight] = {}
+        self._functions = count()
         if feed is not None:
             feed.attach(self)
         _count(self)
@@ -111,6 +113,9 @@ class Cache:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __bool__(self) -> bool:
+        return True  # also when it is empty: "cache or another" means this one
 
     def stats(self) -> dict[str, int]:
         """Return the counts since the cache was made, and its present size."""
@@ -147,42 +152,52 @@ class Cache:
         :raises ValueError: the key is too long.
         :raises TypeError: the key is no str, or *tags* is one.
         """
-        _check(key, tags)
+        tags = _checked(key, tags, ttl_s)
         while True:
             if self._feed is not None:
                 self._feed.pull()
-            # Critical section: exactly one caller begins to load. All loads run outside of it.
+            # Critical section: exactly one caller begins to load. Loads run outside of it, and so
+            # does what a value runs when it is unpickled.
             with self._lock:
                 now_s = self._clock()
                 entry = self._entries.get(key)
                 if entry is not None and not self._is_current(entry, now_s):
                     entry = None
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
-                if age_s < 0:
-                    self._statistics.hits += 1
-                    return entry.kept.value()  # type: ignore[no-any-return, union-attr]
                 flight = self._flights.get(key)
                 loads = flight is None or not self._is_current(flight, now_s)
-                if flight is None or loads:
-                    flight = self._flights[key] = Flight(tags, now_s)
-            if age_s < self._stale_s:
+                if age_s < 0:
+                    self._statistics.hits += 1
+                else:
+                    if flight is None or loads:
+                        flight = self._flights[key] = Flight(tags, now_s)
+                        self._statistics.loads += 1
+                    if age_s < self.stale_s:
+                        self._statistics.stale += 1
+                    elif not loads:
+                        self._statistics.waits += 1
+            if entry is not None and age_s < 0:
+                return entry.kept.value()  # type: ignore[no-any-return]
+            assert flight is not None  # noqa: S101 # nosec B101
+            if entry is not None and age_s < self.stale_s:
                 if loads:
                     self._load_apart(key, flight, load, ttl_s)
-                self._statistics.stale += 1
-                return entry.kept.value()  # type: ignore[no-any-return, union-attr]
+                return entry.kept.value()  # type: ignore[no-any-return]
             try:
                 if loads:
                     return self._load(key, flight, load, ttl_s)
                 if flight.loader == threading.get_ident():
                     raise RuntimeError(f"the load of {key!r} asks for {key!r} itself")
-                self._statistics.waits += 1
                 if flight.wait():
                     return flight.kept.value()  # type: ignore[no-any-return, union-attr]
+            except NotShared:
+                raise
             except Exception:
-                if age_s >= self._stale_if_error_s:
+                if entry is None or age_s >= self._stale_if_error_s:
                     raise
-                self._statistics.stale += 1
-                return entry.kept.value()  # type: ignore[no-any-return, union-attr]
+                with self._lock:
+                    self._statistics.stale += 1
+                return entry.kept.value()  # type: ignore[no-any-return]
 
     def cached(
         self, *, tags: Collection[str] = (), ttl_s: float | None = None
@@ -190,9 +205,8 @@ class Cache:
         """
         Return a decorator of functions, whose results it keeps by the function and its arguments.
 
-        The arguments must be of types that cannot change, such as str and int, and the function
-        must belong to a module. :meth:`invalidate` takes the key that the function's ``key()``
-        returns for arguments.
+        The arguments must be of types that cannot change, such as str and int. :meth:`invalidate`
+        takes the key that the function's ``key()`` returns for arguments.
 
         :param tags: as of :meth:`get_or_load`.
         :param ttl_s: as of :meth:`get_or_load`.
@@ -200,6 +214,7 @@ class Cache:
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
             name = f"{function.__module__}.{function.__qualname__}"
+            number = next(self._functions)  # closures of one function have one name
             parameters = signature(function)
 
             def key(*args: P.args, **kwargs: P.kwargs) -> str:
@@ -210,7 +225,7 @@ class Cache:
                     if not is_unchanging(value):
                         kind = type(value).__qualname__
                         raise TypeError(f"{name}(): no key can be made of a {kind}: {value!r:.40}")
-                return f"{name}{bound.args!r}{bound.kwargs or ''}"
+                return f"{name} {number}{bound.args!r}{bound.kwargs or ''}"
 
             @wraps(function)
             def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -274,29 +289,31 @@ class Cache:
             self._end(key, flight, error)
 
     def _load(self, key: str, flight: Flight, load: Callable[[], T], ttl_s: float | None) -> T:
-        self._statistics.loads += 1
         flight.loader = threading.get_ident()
         try:
             value = load()
-            flight.kept = keep(value)
+            flight.kept = kept = keep(value)
+            if ttl_s is None or value is None:
+                ttl_s = self._none_ttl_s if value is None else self.ttl_s
+            if self._feed is not None:
+                self._feed.pull()  # what was written during the load
+            self._keep(key, flight, kept, ttl_s)
         except BaseException as error:
             self._end(key, flight, error)
             raise
-        if ttl_s is None or value is None:
-            ttl_s = self._none_ttl_s if value is None else self.ttl_s
-        if self._feed is not None:
-            self._feed.pull()  # what was written during the load
-        self._keep(key, flight, flight.kept, ttl_s)
         self._end(key, flight)
         return value
 
     def _end(self, key: str, flight: Flight, error: BaseException | None = None) -> None:
-        if error is not None:
-            self._statistics.failures += 1
-            flight.error = error
         with self._lock:
+            if isinstance(error, NotShared):
+                if error.forgets:
+                    self._entries.pop(key, None)
+            elif error is not None:
+                self._statistics.failures += 1
             if self._flights.get(key) is flight:  # not one that began after an invalidation
                 del self._flights[key]
+        flight.error = error
         flight.end()
 
     def _keep(self, key: str, flight: Flight, kept: Kept, ttl_s: float) -> None:
@@ -305,10 +322,10 @@ class Cache:
         with self._lock:
             present = self._entries.get(key)
             is_older = present is not None and present.begun_s > entry.begun_s
-            if not flight.is_valid or is_older or ttl_s == 0:
+            if not flight.is_valid or is_older:
                 return
-            if size_bytes > self.max_bytes:
-                self._statistics.too_large += 1
+            self._statistics.too_large += size_bytes > self.max_bytes
+            if size_bytes > self.max_bytes or ttl_s == 0:
                 self._entries.pop(key, None)
                 return
             self._entries[key] = entry
@@ -342,28 +359,33 @@ class _Entries(LRUCache):  # type: ignore[type-arg]
         return super().popitem()
 
     def clear(self) -> None:
-        super().clear()
+        evictions = self._statistics.evictions
+        super().clear()  # some versions call popitem()
+        self._statistics.evictions = evictions
         self.tagged.clear()
 
 
-def _check(key: Any, tags: Any) -> None:
-    # Not tuples: whoever chooses the numbers in them chooses their hashes, and so collisions.
+def _checked(key: Any, tags: Any, ttl_s: Any) -> tuple[str, ...]:
+    """Return the tags; raise an error that names what is wrong."""
+    # No tuples: a client that chooses the numbers in them chooses their hashes, and so collisions.
     if type(key) is not str:
         raise TypeError(f"a key is a str, not a {type(key).__qualname__}")
     if len(key) > MAX_KEY_LENGTH:
         raise ValueError(f"the key {key[:40]!r}... has {len(key)} characters, not {MAX_KEY_LENGTH}")
-    if isinstance(tags, str):
-        raise TypeError(f"tags is {tags!r}; a collection of str is needed")
+    if ttl_s is not None and not 0 < ttl_s < inf:
+        raise ValueError(f"ttl_s is {ttl_s}; it must be above 0 and finite")
+    found = () if isinstance(tags, str) else tuple(tags)
+    if isinstance(tags, str) or any(type(each) is not str for each in found):
+        raise TypeError(f"tags is {tags!r:.40}; a collection of str is needed")
+    return found
 
 
 def _count(cache: Cache) -> None:
-    """Add the cache to the metrics, until it is collected."""
+    """Add the cache to the metrics."""
     part, size = f"{counters.CACHE}{cache.name}", weakref.WeakMethod(cache.size)
-    statistics = cache._statistics
+    # It stays when the cache is gone: its counts must not vanish.
+    counters.add(part, lambda: _size_of(size()), cache._statistics.reader())
 
-    def stats() -> dict[str, int]:
-        found = size()
-        return {} if found is None else found()
 
-    counters.add(part, stats, statistics.reader())
-    weakref.finalize(cache, counters.remove, part, stats).atexit = False
+def _size_of(size: Callable[[], dict[str, int]] | None) -> dict[str, int]:
+    return {"values": 0, "size_bytes": 0, "max_bytes": 0} if size is None else size()

@@ -1,11 +1,26 @@
 """One load of a key, for which all callers wait that ask for the key meanwhile."""
 
+import copy
 import threading
 from collections.abc import Collection
 
 from greenline.cache.values import Kept
 from greenline.errors import ClientGone, DeadlineExceeded
 from greenline.hub import deadline
+
+
+class NotShared(Exception):
+    """
+    Raised by a load whose outcome is for its caller alone.
+
+    It reaches each caller that waits for the load, and is no failure.
+
+    :param forgets: whether the value that was kept before is not returned any more, bool.
+    """
+
+    def __init__(self, forgets: bool) -> None:
+        super().__init__("the outcome of the load is for its caller alone")
+        self.forgets = forgets
 
 
 class Flight:
@@ -46,8 +61,15 @@ class Flight:
             return self.kept is not None
         if is_interruption(error):
             return False
-        # Without the frames of the other callers that raise it.
-        raise error.with_traceback(None)
+        raise _copied(error) from error
+
+
+def _copied(error: BaseException) -> BaseException:
+    """Return a copy, since each raise adds its frames to the traceback of its object."""
+    try:
+        return copy.copy(error)
+    except Exception:  # its class has a constructor that copy() cannot call
+        return error
 
 
 def is_interruption(error: BaseException) -> bool:

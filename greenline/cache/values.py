@@ -51,6 +51,7 @@ def keep(value: Any) -> Kept:
         return Kept(value, False, _size_bytes(value))
     try:
         content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        pickle.loads(content)  # nosec B301  # noqa: S301 - each hit does this
     # By what a class does to pickle itself, any error may be raised.
     except Exception as error:
         raise NotKept(f"a {type(value).__qualname__} cannot be kept: {error}") from error

@@ -1,22 +1,24 @@
 """
-Keep the responses of a view, as the shared cache of :rfc:`9111` in front of it would.
+Keep the responses of a view.
 
 The key has all that a view usually depends on: the method, the address with its host, the query,
 the headers in ``vary``, and the scope. Forwarding headers are in it as well, so that a client that
-invents them poisons only its own responses.
+invents them gets a response of its own.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from time import monotonic
 from typing import Any, NamedTuple, ParamSpec
 
 import flask
 from flask.globals import request_ctx
-from werkzeug.http import is_hop_by_hop_header, parse_dict_header
+from werkzeug.exceptions import HTTPException
+from werkzeug.http import is_hop_by_hop_header
 from werkzeug.wrappers import Response
 
 from greenline.cache.cache import MAX_KEY_LENGTH, Cache
+from greenline.cache.flight import NotShared
 
 P = ParamSpec("P")
 
@@ -27,17 +29,19 @@ ADDRESS = (
     "HTTP_FORWARDED", "HTTP_X_FORWARDED_HOST", "HTTP_X_FORWARDED_PORT", "HTTP_X_FORWARDED_PREFIX",
     "HTTP_X_FORWARDED_PROTO",
 )  # fmt: skip
-NEVER_KEPT = {"no-store", "no-cache", "private"}
+PERSONAL = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")
+NEVER_KEPT = {"no-store", "no-cache", "private", "max-age=0", "s-maxage=0"}
 STATUS = "Cache-Status"
 
 
 class Stored(NamedTuple):
-    """A response: its status line, headers, body, and when it was made, monotonic seconds."""
+    """A response: status line, headers, body, when its view began and ended, monotonic seconds."""
 
     status: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
-    made_s: float
+    begun_s: float
+    ended_s: float
 
 
 def cached(
@@ -51,53 +55,63 @@ def cached(
     """
     Return a decorator of views whose responses to GET and HEAD are kept in *cache*.
 
-    Not kept are: a response with Set-Cookie, or of a view that has used the session; one that is
-    streamed; one whose Cache-Control forbids it, or whose Vary names another header than *vary*.
-    A kept response has an ETag, and answers If-None-Match. Cache-Status (:rfc:`9211`) says where a
-    response comes from.
+    Not kept are: an error that the view raises; a response with Set-Cookie, or of a view that has
+    used the session; one that is streamed; one whose Cache-Control forbids it, or whose Vary names
+    another header than *vary*. A kept response has an ETag, and answers If-None-Match.
+    Cache-Status (:rfc:`9211`) says where a response comes from.
 
     :param cache: a :class:`greenline.cache.Cache`.
     :param ttl_s: seconds for which a response is fresh, float. Default: the cache's.
     :param tags: names under which ``cache.invalidate(tag=...)`` finds the responses.
     :param vary: the request headers on which the response depends.
     :param scope: returns a name for those who may see the same response, str: a user's id, for
-        instance; it is called for each request. Default: requests with a cookie or an Authorization
-        are answered by the view.
+        instance; it is called for each request. Default: requests with a cookie, an Authorization
+        or a REMOTE_USER are answered by the view.
+    :raises ValueError: the cache has ``stale_s``: no view is called outside of its request.
     """
+    if cache.stale_s:
+        raise ValueError(f"the cache has stale_s={cache.stale_s}, which views cannot have")
     varied = [f"HTTP_{name.upper().replace('-', '_')}" for name in vary]
-    allowed = {*map(str.lower, vary), "accept-encoding"}
+    allowed = {name.lower() for name in vary}
 
     def decorate(view: Callable[P, Any]) -> Callable[P, Response]:
         @wraps(view)
         def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
-            def ask() -> flask.Response:
-                return flask.make_response(flask.current_app.ensure_sync(view)(*args, **kwargs))
+            def ask(why: str) -> flask.Response:
+                found = flask.current_app.ensure_sync(view)(*args, **kwargs)
+                response = flask.make_response(found)
+                response.headers[STATUS] = f"greenline; fwd={why}"
+                return response
 
             environ = flask.request.environ
             refused = _why_not(environ, scope is not None)
             key = "" if refused else _key(view, environ, varied, scope)
             if refused or len(key) > MAX_KEY_LENGTH:
-                response = ask()
-                response.headers[STATUS] = f"greenline; fwd={refused or 'bypass'}"
-                return response
+                return ask(refused or "bypass")
             asked_s = monotonic()
-            mine: list[flask.Response] = []
+            mine: list[flask.Response | HTTPException] = []
 
             def load() -> Stored | None:
-                response = ask()
-                mine.append(response)
-                return _stored(response, allowed, monotonic(), scope is not None)
+                try:
+                    mine.append(response := ask("uri-miss"))
+                except HTTPException as error:
+                    if error.response is None and (error.code or 0) >= 500:
+                        raise
+                    mine.append(error)
+                    raise NotShared(forgets=True) from error
+                return _stored(response, allowed, asked_s, scope is not None)
 
-            # None is kept as well: who asks next need not wait for what is not shared.
-            stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s)
-            if stored is None:
-                response = mine[0] if mine else ask()
-                response.headers[STATUS] = "greenline; fwd=uri-miss"
-                return response
+            try:
+                stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s)
+            except NotShared:
+                stored = None
             if mine:
-                response = mine[0]
-                response.headers[STATUS] = "greenline; fwd=uri-miss; stored"
-                return response.make_conditional(environ)
+                if isinstance(mine[0], HTTPException):
+                    raise mine[0]
+                return mine[0] if stored is None else _conditional(mine[0], environ)
+            # None is kept for a response of one client alone: the next ones need not wait.
+            if stored is None:
+                return ask("uri-miss")
             fresh_s = cache.ttl_s if ttl_s is None else ttl_s
             return _again(stored, environ, asked_s, fresh_s)
 
@@ -110,12 +124,20 @@ def _why_not(environ: Mapping[str, Any], is_scoped: bool) -> str:
     """Return why the view has to answer, in a word of RFC 9211; empty if the cache may."""
     if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
         return "method"
-    if "HTTP_CACHE_CONTROL" in environ or "HTTP_PRAGMA" in environ:
-        asked = parse_dict_header(environ.get("HTTP_CACHE_CONTROL", environ.get("HTTP_PRAGMA", "")))
-        if asked.keys() & {"no-cache", "no-store"} or asked.get("max-age") == "0":
-            return "request"
-    is_personal = "HTTP_AUTHORIZATION" in environ or "HTTP_COOKIE" in environ
-    return "bypass" if "HTTP_RANGE" in environ or (is_personal and not is_scoped) else ""
+    asked = _words([environ.get("HTTP_CACHE_CONTROL", ""), environ.get("HTTP_PRAGMA", "")])
+    if asked & {"no-cache", "no-store", "max-age=0"}:
+        return "request"
+    is_personal = any(environ.get(name) for name in PERSONAL)
+    # The view may read a body, which is not in the key.
+    has_body = environ.get("CONTENT_LENGTH") not in (None, "", "0")
+    has_body = has_body or "HTTP_TRANSFER_ENCODING" in environ
+    is_refused = "HTTP_RANGE" in environ or has_body or (is_personal and not is_scoped)
+    return "bypass" if is_refused else ""
+
+
+def _words(lines: Iterable[str]) -> set[str]:
+    """Return the members of a header that is a list, which may stand in several lines."""
+    return {word.strip().lower() for line in lines for word in line.split(",")} - {""}
 
 
 def _key(
@@ -130,35 +152,47 @@ def _key(
 
 
 def _stored(
-    response: flask.Response, allowed: set[str], now_s: float, is_scoped: bool
+    response: flask.Response, allowed: set[str], begun_s: float, is_scoped: bool
 ) -> Stored | None:
-    """Return what is kept of a response, None if it is for its client alone."""
-    directives, session = response.cache_control, request_ctx._session
+    """
+    Return what is kept of a response, None if it is for its client alone.
+
+    :raises NotShared: this one is not kept, and the next one may be.
+    """
+    headers, session = response.headers, request_ctx._session
+    if response.status_code not in KEPT_STATUSES:
+        raise NotShared(forgets=response.status_code < 500)
     never = NEVER_KEPT - {"private"} if is_scoped else NEVER_KEPT
     if (
-        response.status_code not in KEPT_STATUSES
-        or response.is_streamed
+        response.is_streamed
         or response.direct_passthrough
-        or "Set-Cookie" in response.headers
-        or never & directives.keys()
-        or not allowed >= {name.lower() for name in response.vary}
+        or "Set-Cookie" in headers
+        or never & _words(headers.getlist("Cache-Control"))
+        or not allowed >= _words(headers.getlist("Vary"))
         # What it does to the response comes later.
         or request_ctx._after_request_functions
         # With a scope the view may know who asks, and says nothing new about that.
         or (session is not None and (session.modified if is_scoped else session.accessed))
     ):
         return None
-    if response.status_code == 200 and "ETag" not in response.headers:
+    if response.status_code == 200 and "ETag" not in headers:
         response.add_etag()
-    kept = [each for each in response.headers if not is_hop_by_hop_header(each[0])]
-    headers = tuple(each for each in kept if each[0].lower() not in ("date", "server"))
-    return Stored(response.status, headers, response.get_data(), now_s)
+    headers[STATUS] = f"{headers[STATUS]}; stored"
+    left_out = ("date", "server", STATUS.lower())
+    kept = [each for each in headers if not is_hop_by_hop_header(each[0])]
+    kept = [each for each in kept if each[0].lower() not in left_out]
+    return Stored(response.status, tuple(kept), response.get_data(), begun_s, monotonic())
+
+
+def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:
+    # RFC 9110, 13.2.1: a precondition is for a request that would succeed without it.
+    return response.make_conditional(environ) if response.status_code == 200 else response
 
 
 def _again(stored: Stored, environ: dict[str, Any], asked_s: float, fresh_s: float) -> Response:
     """Return a response that was kept."""
-    age_s = monotonic() - stored.made_s
-    is_collapsed = stored.made_s >= asked_s
+    age_s = monotonic() - stored.begun_s
+    is_collapsed = stored.ended_s >= asked_s
     came = "fwd=uri-miss; collapsed" if is_collapsed else f"hit; ttl={int(fresh_s - age_s)}"
     response = flask.current_app.response_class(stored.body, stored.status)
     headers = response.headers
@@ -166,4 +200,4 @@ def _again(stored: Stored, environ: dict[str, Any], asked_s: float, fresh_s: flo
     headers.extend(stored.headers)
     headers["Age"] = str(int(age_s))
     headers[STATUS] = f"greenline; {came}"
-    return response.make_conditional(environ)
+    return _conditional(response, environ)

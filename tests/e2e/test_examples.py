@@ -414,7 +414,8 @@ def test_the_wheel_describes_itself(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"greenline"}
     extras = set(said.get_all("Provides-Extra", []))
     assert extras == {
-        "deploy", "doctor", "flask", "log", "mongo", "ops", "otel", "postgres", "tune", "all",
+        "all", "cache", "deploy", "doctor", "flask", "log", "mongo", "ops", "otel", "postgres",
+        "tune",
     }  # fmt: skip
     named = ",".join(sorted(extras - {"all"}))
     required = said.get_all("Requires-Dist", [])

@@ -37,14 +37,14 @@ Address = int | str
 def ask(address: Address, path: str = "/metrics", key: str = "") -> tuple[int, str]:
     """Ask the process of the metrics, by its port or its socket."""
     connection = http.client.HTTPConnection("127.0.0.1", 0, timeout=10)
-    if isinstance(address, str):
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(10)
-        connection.sock.connect(address)
-    else:
-        connection.sock = socket.create_connection(("127.0.0.1", address), timeout=10)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
+        if isinstance(address, str):
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(10)
+            connection.sock.connect(address)
+        else:
+            connection.sock = socket.create_connection(("127.0.0.1", address), timeout=10)
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
         return response.status, response.read().decode()

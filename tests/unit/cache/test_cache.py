@@ -15,6 +15,7 @@ import pytest
 from gevent.event import Event
 
 from greenline.cache import Cache, NotKept
+from greenline.cache.flight import NotShared
 from greenline.errors import DeadlineExceeded, StoreDown
 from greenline.hub import deadline
 from greenline.telemetry import counters
@@ -56,6 +57,13 @@ class Loads:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+class Conflict(Exception):
+    """An error that can be pickled and not unpickled."""
+
+    def __init__(self, what: str, *, why: str = "") -> None:
+        super().__init__(what, why)
 
 
 def spawn(count: int, function: Callable[[], Any]) -> list[Any]:
@@ -343,6 +351,74 @@ def test_others_stay_when_one_is_invalidated() -> None:
     cache.get_or_load("k1", lambda: pytest.fail("it was kept"))
 
 
+def test_what_is_for_one_caller_alone_is_not_shared(clock: Clock) -> None:
+    """Each that waits is told so, no failure is counted, and the older value stays or goes."""
+    cache = Cache(MB, 10, stale_if_error_s=60, clock=clock)
+    for forgets in (False, True):
+        cache.get_or_load("k", lambda: "old")
+        clock.now_s += 10.0
+        load = Loads(blocks=True)
+        load.error = NotShared(forgets)
+        jobs = spawn(3, lambda load=load: cache.get_or_load("k", load))
+        load.may_end.set()
+        gevent.joinall(jobs)
+        assert {type(job.exception) for job in jobs} == {NotShared}
+        assert (len(cache), load.count) == (0 if forgets else 1, 1)
+    assert cache.stats()["failures"] == 0
+
+
+def test_an_error_has_the_traceback_of_its_caller() -> None:
+    """And the load's as its cause: the object is not raised in several greenlets."""
+    cache, load = Cache(MB, 60), Loads(blocks=True)
+    load.error = StoreDown("gone")
+    jobs = spawn(3, lambda: cache.get_or_load("k", load))
+    load.may_end.set()
+    gevent.joinall(jobs)
+    errors = [job.exception for job in jobs]
+    assert len({id(error) for error in errors}) == 3
+    assert {str(error) for error in errors} == {"gone"}
+    assert [error.__cause__ for error in errors].count(load.error) == 2
+
+
+def test_a_bad_tag_or_time_leaves_nothing_behind() -> None:
+    """The next caller loads."""
+    cache = Cache(MB, 60)
+    for wrong in ({"tags": [["x"]]}, {"ttl_s": 0}, {"ttl_s": "5"}):
+        with pytest.raises((TypeError, ValueError)):
+            cache.get_or_load("k", lambda: 1, **wrong)
+    given = ["a"]
+    cache.get_or_load("k", lambda: 1, tags=given)
+    given.append("b")
+    cache.invalidate(tag="a")
+    assert (len(cache), cache._entries.tagged) == (0, {})
+    cache.get_or_load("k", lambda: 1, tags=(each for each in ["a"]))
+    cache.invalidate(tag="a")
+    assert len(cache) == 0
+
+
+def test_closures_have_keys_of_their_own() -> None:
+    """They have one name, and what they have closed over is in no argument."""
+    cache = Cache(MB, 60)
+
+    def made(factor: int) -> Callable[[int], int]:
+        @cache.cached()
+        def times(number: int) -> int:
+            return factor * number
+
+        return times
+
+    assert (made(1)(5), made(2)(5)) == (5, 10)
+
+
+def test_a_none_that_is_not_kept_leaves_no_older_value(clock: Clock) -> None:
+    """It is not there any more."""
+    cache = Cache(MB, 10, none_ttl_s=0, stale_s=5, stale_if_error_s=60, clock=clock)
+    cache.get_or_load("k", lambda: "old")
+    clock.now_s = 15.0
+    assert cache.get_or_load("k", lambda: None) is None
+    assert len(cache) == 0
+
+
 def test_none_has_a_time_of_its_own(clock: Clock) -> None:
     """What is not there is looked for again sooner, or not kept."""
     cache, calls = Cache(MB, 60, none_ttl_s=5, clock=clock), []
@@ -378,6 +454,8 @@ def test_what_cannot_be_kept_is_an_error_that_names_it() -> None:
         cache.get_or_load("k", lambda: (each for each in ()))
     with pytest.raises(NotKept, match="cannot be kept"):
         cache.get_or_load("k", threading.Lock)
+    with pytest.raises(NotKept, match="a Conflict cannot be kept"):  # it cannot be unpickled
+        cache.get_or_load("k", lambda: Conflict("x"))
     assert len(cache) == 0
 
 
@@ -388,8 +466,9 @@ def test_what_cannot_be_kept_is_an_error_that_names_it() -> None:
         (("a", 1), (), "a key is a str, not a tuple"),
         ("k" * 1_000_000, (), "has 1000000 characters, not 1024"),
         ("k", "books", "tags is 'books'"),
+        ("k", [1], r"tags is \[1\]"),
     ],
-    ids=["int", "tuple", "megabyte", "tags"],
+    ids=["int", "tuple", "megabyte", "tags", "numbers"],
 )
 def test_a_bad_key_is_refused(key: Any, tags: Any, error: str) -> None:
     """The text names what is wrong, in a line of its own length."""
@@ -487,8 +566,8 @@ def test_a_function_is_kept_by_its_arguments() -> None:
         price([1])  # type: ignore[arg-type]
 
 
-def test_it_is_in_the_metrics_until_it_is_collected() -> None:
-    """Two of one name are added up."""
+def test_it_is_in_the_metrics() -> None:
+    """Two of one name are added up; one that is gone has no values, and its counts stay."""
     one, other = Cache(MB, 60, name="books"), Cache(MB, 60, name="books")
     one.get_or_load("k", Loads())
     other.get_or_load("k", Loads())
@@ -498,4 +577,4 @@ def test_it_is_in_the_metrics_until_it_is_collected() -> None:
     assert "loads=1" in repr(one)
     del one, other
     gc.collect()
-    assert "cache books" not in counters.gauges
+    assert counters.gauges["cache books"]() == {"values": 0, "size_bytes": 0, "max_bytes": 0}

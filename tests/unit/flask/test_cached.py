@@ -14,13 +14,20 @@ from greenline.flask.cached import cached
 from tests.helpers.support import wait_until
 
 MB = 1 << 20
+MISS = "greenline; fwd=uri-miss"
 
 
 class Shop:
     """An application with one view, which counts its calls."""
 
-    def __init__(self, kind: type[flask.Flask], respond: Callable[[], Any], **options: Any) -> None:
-        self.cache = Cache(MB, 60)
+    def __init__(
+        self,
+        kind: type[flask.Flask],
+        respond: Callable[[], Any],
+        cache: Cache | None = None,
+        **options: Any,
+    ) -> None:
+        self.cache = cache or Cache(MB, 60)
         self.calls = 0
         self.app = app = kind("shop")
         app.secret_key = "not a secret"
@@ -32,15 +39,45 @@ class Shop:
             self.calls += 1
             return respond()
 
-    def get(self, path: str = "/books", method: str = "GET", **headers: str) -> Any:
+    def get(
+        self, path: str = "/books", method: str = "GET", data: Any = None, **headers: str
+    ) -> Any:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.client.open(path, method=method, headers=named)
+        user = named.pop("REMOTE-USER", None)
+        return self.client.open(
+            path, method=method, headers=named, data=data,
+            environ_overrides={} if user is None else {"REMOTE_USER": user},
+        )  # fmt: skip
 
 
 @pytest.fixture(params=[flask.Flask, Flask], ids=["flask", "ours"])
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Shop]]:
-    def made(respond: Callable[[], Any] = lambda: {"path": flask.request.path}, **options: Any):
-        return Shop(request.param, respond, **options)
+    def made(
+        respond: Callable[[], Any] = lambda: {"path": flask.request.path},
+        cache: Cache | None = None,
+        **options: Any,
+    ) -> Shop:
+        return Shop(request.param, respond, cache, **options)
+
+    return made
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clocked(make: Any) -> Callable[..., Any]:
+    """Return a function that makes a shop whose cache has a clock and keeps what is too old."""
+
+    def made(respond: Callable[[], Any]) -> Any:
+        clock = Clock()
+        return make(respond, Cache(MB, 60, stale_if_error_s=300, clock=clock)), clock
 
     return made
 
@@ -107,6 +144,13 @@ def with_header(name: str, value: str) -> Callable[[], Any]:
     return lambda: flask.Response("x", headers={name: value})
 
 
+def with_lines(*lines: tuple[str, str]) -> flask.Response:
+    response = flask.Response("x")
+    for line in lines:
+        response.headers.add(*line)
+    return response
+
+
 def using_session() -> str:
     flask.session["seen"] = True
     return "x"
@@ -126,6 +170,11 @@ def after_this() -> str:
         with_header("Cache-Control", "no-cache"),
         with_header("Vary", "Cookie"),
         with_header("Vary", "*"),
+        with_header("Vary", "Accept-Encoding"),
+        with_header("Cache-Control", "Private, Max-Age=60"),
+        with_header("Cache-Control", "public, max-age=0"),
+        lambda: with_lines(("Cache-Control", "max-age=60"), ("Cache-Control", "private")),
+        lambda: with_lines(("Vary", "Accept"), ("Vary", "X-Tenant")),
         lambda: flask.Response(part for part in ("x",)),
         lambda: ("x", 500),
         lambda: ("x", 302),
@@ -134,7 +183,8 @@ def after_this() -> str:
         after_this,
         lambda: "x" * (2 * MB),
     ],
-    ids=["cookie", "no-store", "private", "no-cache", "vary", "vary *", "stream", "500", "302",
+    ids=["cookie", "no-store", "private", "no-cache", "vary", "vary *", "encoding",
+         "Private", "max-age=0", "two lines", "two varies", "stream", "500", "302",
          "session", "session read", "after", "too large"],
 )  # fmt: skip
 def test_some_responses_are_not_kept(make: Any, respond: Callable[[], Any]) -> None:
@@ -144,7 +194,7 @@ def test_some_responses_are_not_kept(make: Any, respond: Callable[[], Any]) -> N
     assert shop.calls == 2
     assert first.data == second.data
     assert first.data.startswith(b"x")
-    assert first.headers["Cache-Status"].startswith("greenline; fwd=uri-miss")
+    assert first.headers["Cache-Status"].startswith(MISS)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +206,9 @@ def test_some_responses_are_not_kept(make: Any, respond: Callable[[], Any]) -> N
         ({"Authorization": "Bearer x"}, "greenline; fwd=bypass"),
         ({"Cookie": "session=x"}, "greenline; fwd=bypass"),
         ({"Range": "bytes=0-1"}, "greenline; fwd=bypass"),
+        ({"Cache-Control": "max-age=60, No-Cache"}, "greenline; fwd=request"),
+        ({"data": "{}"}, "greenline; fwd=bypass"),
+        ({"REMOTE_USER": "ann"}, "greenline; fwd=bypass"),
         ({"method": "POST"}, "greenline; fwd=method"),
         ({"path": "/" + "a" * 2_000}, "greenline; fwd=bypass"),
     ],
@@ -218,6 +271,55 @@ def test_a_write_invalidates_by_tag(make: Any) -> None:
     shop.cache.invalidate(tag="books")
     shop.get(), shop.get("/other")
     assert shop.calls == 4
+
+
+def test_an_error_that_the_view_raises_is_its_clients_alone(make: Any) -> None:
+    """One with a response of its own too: its cookie reaches no other client."""
+    may_end = Event()
+
+    def fail() -> None:
+        number = shop.calls
+        may_end.wait()
+        response = flask.Response("x", 403)
+        response.set_cookie("sid", str(number))
+        flask.abort(response)
+
+    shop = make(fail)
+    jobs = [gevent.spawn(shop.get) for _ in range(5)]
+    wait_until(lambda: shop.cache.stats()["waits"] == 4, "all but one to wait")
+    may_end.set()
+    gevent.joinall(jobs, raise_error=True)
+    assert len({job.value.headers["Set-Cookie"] for job in jobs}) == 5
+    assert {job.value.status_code for job in jobs} == {403}
+
+
+def test_what_is_gone_is_not_answered_from_before(clocked: Any) -> None:
+    """Only a failure of the server is replaced by an older response."""
+    shop, clock = clocked(lambda: "x" if shop.calls == 1 else flask.abort(codes.pop(0)))
+    codes = [503, 403, 503]
+    assert shop.get().status_code == 200
+    clock.now_s = 61.0
+    assert [shop.get().status_code for _ in range(3)] == [200, 403, 503]
+
+
+def test_an_error_switches_nothing_off(make: Any) -> None:
+    """The first response that may be kept is."""
+    shop = make(lambda: ("x", (503, 304, 200)[min(shop.calls, 3) - 1]))
+    assert [shop.get().status_code for _ in range(4)] == [503, 304, 200, 200]
+    assert shop.calls == 3
+
+
+def test_a_kept_404_is_answered_with_its_body(make: Any) -> None:
+    """A precondition is for what would succeed."""
+    shop = make(lambda: ("x", 404, {"ETag": '"v1"'}))
+    assert [shop.get(If_None_Match='"v1"').status_code for _ in range(2)] == [404, 404]
+    assert shop.calls == 1
+
+
+def test_a_cache_with_stale_s_is_refused() -> None:
+    """A view cannot be called outside of its request."""
+    with pytest.raises(ValueError, match=r"stale_s=5\.0"):
+        cached(Cache(MB, 60, stale_s=5.0))
 
 
 def test_a_view_that_fails_is_asked_again(make: Any) -> None:
