@@ -298,6 +298,10 @@ class Tuner:
 
         try:
             knee = search(is_met, first, self._asked.max_rate, factor)
+            sweep = self._sweeps.get("rate")
+            if not knee and sweep and (rough := sweep.knee(self._objective)):
+                # What the settings answered in an overload may be more than they can do for long.
+                knee = search(is_met, rough.offered_rate, self._asked.max_rate, factor)
             if not knee:
                 low = min(rounds)
                 seen = self._meter.step(low, rounds[low])
