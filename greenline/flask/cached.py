@@ -19,6 +19,7 @@ from werkzeug.wrappers import Response
 
 from greenline.cache.cache import MAX_KEY_LENGTH, Cache
 from greenline.cache.flight import NotShared
+from greenline.flask import environ as current_environ
 
 P = ParamSpec("P")
 
@@ -30,6 +31,9 @@ ADDRESS = (
     "HTTP_X_FORWARDED_PROTO",
 )  # fmt: skip
 PERSONAL = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")
+PRECONDITIONS = (
+    "HTTP_IF_NONE_MATCH", "HTTP_IF_MODIFIED_SINCE", "HTTP_IF_MATCH", "HTTP_IF_UNMODIFIED_SINCE"
+)  # fmt: skip
 NEVER_KEPT = {"no-store", "no-cache", "private", "max-age=0", "s-maxage=0"}
 STATUS = "Cache-Status"
 
@@ -83,7 +87,7 @@ def cached(
                 response.headers[STATUS] = f"greenline; fwd={why}"
                 return response
 
-            environ = flask.request.environ
+            environ = current_environ()
             refused = _why_not(environ, scope is not None)
             key = "" if refused else _key(view, environ, varied, scope)
             if refused or len(key) > MAX_KEY_LENGTH:
@@ -91,7 +95,7 @@ def cached(
             asked_s = monotonic()
             mine: list[flask.Response | HTTPException] = []
 
-            def load() -> Stored | None:
+            def load() -> tuple[Any, ...] | None:
                 try:
                     mine.append(response := ask("uri-miss"))
                 except HTTPException as error:
@@ -99,7 +103,8 @@ def cached(
                         raise
                     mine.append(error)
                     raise NotShared(forgets=True) from error
-                return _stored(response, allowed, asked_s, scope is not None)
+                found = _stored(response, allowed, asked_s, scope is not None)
+                return found and tuple(found)  # of a plain tuple the cache makes no copies
 
             try:
                 stored = cache.get_or_load(key, load, tags=tags, ttl_s=ttl_s)
@@ -113,7 +118,7 @@ def cached(
             if stored is None:
                 return ask("uri-miss")
             fresh_s = cache.ttl_s if ttl_s is None else ttl_s
-            return _again(stored, environ, asked_s, fresh_s)
+            return _again(Stored._make(stored), environ, asked_s, fresh_s)
 
         return answer
 
@@ -124,8 +129,8 @@ def _why_not(environ: Mapping[str, Any], is_scoped: bool) -> str:
     """Return why the view has to answer, in a word of RFC 9211; empty if the cache may."""
     if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
         return "method"
-    asked = _words([environ.get("HTTP_CACHE_CONTROL", ""), environ.get("HTTP_PRAGMA", "")])
-    if asked & {"no-cache", "no-store", "max-age=0"}:
+    asked = environ.get("HTTP_CACHE_CONTROL") or environ.get("HTTP_PRAGMA")
+    if asked and _words([asked]) & {"no-cache", "no-store", "max-age=0"}:
         return "request"
     is_personal = any(environ.get(name) for name in PERSONAL)
     # The view may read a body, which is not in the key.
@@ -186,7 +191,9 @@ def _stored(
 
 def _conditional(response: flask.Response, environ: dict[str, Any]) -> Response:
     # RFC 9110, 13.2.1: a precondition is for a request that would succeed without it.
-    return response.make_conditional(environ) if response.status_code == 200 else response
+    if response.status_code != 200 or not any(name in environ for name in PRECONDITIONS):
+        return response
+    return response.make_conditional(environ)
 
 
 def _again(stored: Stored, environ: dict[str, Any], asked_s: float, fresh_s: float) -> Response:
@@ -194,10 +201,6 @@ def _again(stored: Stored, environ: dict[str, Any], asked_s: float, fresh_s: flo
     age_s = monotonic() - stored.begun_s
     is_collapsed = stored.ended_s >= asked_s
     came = "fwd=uri-miss; collapsed" if is_collapsed else f"hit; ttl={int(fresh_s - age_s)}"
-    response = flask.current_app.response_class(stored.body, stored.status)
-    headers = response.headers
-    headers.clear()
-    headers.extend(stored.headers)
-    headers["Age"] = str(int(age_s))
-    headers[STATUS] = f"greenline; {came}"
+    headers = [*stored.headers, ("Age", str(int(age_s))), (STATUS, f"greenline; {came}")]
+    response = flask.current_app.response_class(stored.body, stored.status, headers)
     return _conditional(response, environ)
