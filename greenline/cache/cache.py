@@ -2,11 +2,12 @@
 Keep values by key in the memory of one worker, and let one caller load a key for all who wait.
 
 A value is as old as its load, from the beginning of that: what was written after the load began may
-be missing in it. So a value whose key or tag is invalidated while it is loaded is not kept, and who
-asks afterwards begins a load of its own.
+be missing in it. So a value whose key or tag is invalidated while it is loaded is not kept, and a
+caller that asks afterwards begins a load of its own.
 """
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Collection
@@ -34,6 +35,9 @@ T = TypeVar("T")
 MAX_KEY_LENGTH = 1_024
 # Memory of an entry beside its key and value: objects of this module, dicts of cachetools.
 ENTRY_BYTES, TAG_BYTES = 380, 350  # of a tag that no other entry has
+
+
+_caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
 
 class Entry(NamedTuple):
@@ -106,6 +110,7 @@ class Cache:
         if feed is not None:
             feed.attach(self)
         _count(self)
+        _caches.add(self)
 
     def __repr__(self) -> str:
         stats = " ".join(f"{name}={value}" for name, value in self.stats().items())
@@ -154,22 +159,23 @@ class Cache:
         """
         tags = _checked(key, tags, ttl_s)
         while True:
-            if self._feed is not None:
-                self._feed.pull()
+            confirmed_s = 0.0 if self._feed is None else self._feed.pull()
             # Critical section: exactly one caller begins to load. Loads run outside of it, and so
             # does what a value runs when it is unpickled.
             with self._lock:
                 now_s = self._clock()
                 entry = self._entries.get(key)
-                if entry is not None and not self._is_current(entry, now_s):
+                if entry is not None and not self._is_current(entry, now_s, confirmed_s):
                     entry = None
                 age_s = inf if entry is None else now_s - entry.begun_s - entry.ttl_s
                 flight = self._flights.get(key)
-                loads = flight is None or not self._is_current(flight, now_s)
+                loads = flight is None or not self._is_current(flight, now_s, confirmed_s)
                 if age_s < 0:
                     self._statistics.hits += 1
                 else:
                     if flight is None or loads:
+                        if flight is not None:
+                            flight.is_valid = False  # nothing invalidates it from now on
                         flight = self._flights[key] = Flight(tags, now_s)
                         self._statistics.loads += 1
                     if age_s < self.stale_s:
@@ -193,11 +199,10 @@ class Cache:
             except NotShared:
                 raise
             except Exception:
-                if entry is None or age_s >= self._stale_if_error_s:
+                kept = self._kept_for_an_error(key)
+                if kept is None:
                     raise
-                with self._lock:
-                    self._statistics.stale += 1
-                return entry.kept.value()  # type: ignore[no-any-return]
+                return kept.value()  # type: ignore[no-any-return]
 
     def cached(
         self, *, tags: Collection[str] = (), ttl_s: float | None = None
@@ -254,7 +259,7 @@ class Cache:
                 keys.add(key)
             for each in keys:
                 self._entries.pop(each, None)
-            # Who waits for such a load asked before the write. Who asks from now on does not.
+            # A caller that waits for such a load asked before the write; a later one loads.
             for each in [k for k, f in self._flights.items() if k == key or tag in f.tags]:
                 self._flights.pop(each).is_valid = False
 
@@ -267,9 +272,23 @@ class Cache:
                 flight.is_valid = False
             self._flights.clear()
 
-    def _is_current(self, loaded: Entry | Flight, now_s: float) -> bool:
-        """Return whether the database vouches for what was loaded, or may have changed it."""
-        return self._feed is None or self._feed.is_current(loaded.begun_s, now_s)
+    def _is_current(self, loaded: Entry | Flight, now_s: float, confirmed_s: float) -> bool:
+        """Return False where the database may have changed it since."""
+        return self._feed is None or self._feed.is_current(loaded.begun_s, now_s, confirmed_s)
+
+    def _kept_for_an_error(self, key: str) -> Kept | None:
+        """Return what may be returned in place of the error of a load that has ended now."""
+        confirmed_s = 0.0 if self._feed is None else self._feed.pull()
+        with self._lock:
+            now_s, entry = self._clock(), self._entries.get(key)
+            if (
+                entry is None
+                or not self._is_current(entry, now_s, confirmed_s)
+                or now_s - entry.begun_s - entry.ttl_s >= self._stale_if_error_s
+            ):
+                return None
+            self._statistics.stale += 1
+            return entry.kept  # type: ignore[no-any-return]
 
     def _load_apart(
         self, key: str, flight: Flight, load: Callable[[], object], ttl_s: float | None
@@ -389,3 +408,13 @@ def _count(cache: Cache) -> None:
 
 def _size_of(size: Callable[[], dict[str, int]] | None) -> dict[str, int]:
     return {"values": 0, "size_bytes": 0, "max_bytes": 0} if size is None else size()
+
+
+def _forget_flights() -> None:
+    # In a forked child no greenlet goes on that loads, or that holds the lock.
+    for cache in list(_caches):
+        cache._lock = threading.Lock()
+        cache._flights = {}
+
+
+os.register_at_fork(after_in_child=_forget_flights)

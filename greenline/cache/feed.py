@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from math import inf
 from pathlib import Path
 from typing import Protocol
 from zlib import crc32
@@ -51,11 +52,12 @@ class Feed:
     The invalidations of one database, as the processes of a host see them.
 
     :param key: of the database, the same in all processes, str.
-    :param max_stale_s: seconds for which a value may be returned that the listener does not vouch
-        for, float; they begin with its load. Default 2.
+    :param max_stale_s: seconds for which a value may be returned while no process listens, float;
+        they begin with its load. Default 2.
     :param folder: of the file, Path. Default: shared memory.
     :param clock: returns monotonic seconds. Default ``time.monotonic``.
     :raises ConfigError: the file cannot be used; the text says why.
+    :raises ValueError: *max_stale_s* is out of its range.
     """
 
     def __init__(
@@ -65,10 +67,12 @@ class Feed:
         folder: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if not 0 < max_stale_s < inf:
+            raise ValueError(f"max_stale_s is {max_stale_s}; it must be above 0 and finite")
         self.max_stale_s = max_stale_s
         self._clock = clock
         self._path = path(f"cache invalidations of {key}", folder)
-        # Opened twice: a mapping keeps the file that it was made of, and so its lock.
+        # Opened twice: mmap duplicates its descriptor, which would keep the lock after close().
         self._file = open_file(self._path, SIZE)
         with open_file(self._path, SIZE) as mapped:
             if os.fstat(mapped.fileno()).st_size != SIZE or mapped.read(len(HEADER)) != HEADER:
@@ -91,14 +95,22 @@ class Feed:
 
     def lead(self) -> bool:
         """
-        Return whether this process is the one that writes: the first one that asks, until it ends.
+        Return whether this process is the leader, which writes; it is until it ends or resigns.
         """
+        if self._file.closed:
+            return False
         try:
             # Of the open file: the kernel releases it however the process ends.
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        self._times[CONFIRMED] = 0.0  # it may be of an earlier boot
         return True
+
+    def resign(self) -> None:
+        """Let another process lead."""
+        if not self._file.closed:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
 
     def publish(self, tags: Iterable[str]) -> None:
         """Write invalidations of *tags*; a tag that is too long invalidates everything."""
@@ -118,15 +130,22 @@ class Feed:
 
         :param asked_s: monotonic seconds, float.
         """
-        self._times[CONFIRMED] = asked_s
+        if not self._file.closed:
+            self._times[CONFIRMED] = asked_s
 
-    def pull(self) -> None:
-        """Invalidate in the caches of this process what was written since the last call."""
+    def pull(self) -> float:
+        """
+        Invalidate in the caches of this process what was written since the last call.
+
+        :returns: what was committed before is invalidated: monotonic seconds, float.
+        """
+        # Read first: what is confirmed afterwards may rest on what is not read below.
+        confirmed_s = float(self._times[CONFIRMED])
         written = self._cells[WRITTEN]
         if written == self._read:
-            return
+            return confirmed_s
         tags = self._tags(written)
-        for cache in self._caches:
+        for cache in list(self._caches):
             if tags is None:
                 cache.clear()
             else:
@@ -134,16 +153,27 @@ class Feed:
                     cache.invalidate(tag=tag)
         # Last: another thread that sees this may rely on it.
         self._read = written
+        return confirmed_s
 
-    def is_current(self, begun_s: float, now_s: float) -> bool:
-        """Return whether a value whose load began at *begun_s*, and that is valid, may be used."""
-        return now_s - max(begun_s, self._times[CONFIRMED]) < self.max_stale_s
+    def is_current(self, begun_s: float, now_s: float, confirmed_s: float) -> bool:
+        """
+        Return whether a value that was not invalidated may be used.
+
+        :param begun_s: when its load began, monotonic seconds, float.
+        :param now_s: the present time, float.
+        :param confirmed_s: as :meth:`pull` has returned it.
+        """
+        if confirmed_s > now_s:  # of an earlier boot
+            confirmed_s = 0.0
+        return now_s - max(begun_s, confirmed_s) < self.max_stale_s
 
     def close(self) -> None:
-        """Let another process lead."""
+        """Let another process lead; this one writes nothing any more."""
         self._file.close()
 
     def _write(self, text: bytes) -> None:
+        if self._file.closed:  # in a forked child, for instance
+            return
         number = self._cells[WRITTEN]
         start = FIRST + number % ENTRIES * ENTRY_BYTES
         head = HEAD.pack(number, crc32(text, number), len(text))

@@ -61,15 +61,20 @@ class Flight:
             return self.kept is not None
         if is_interruption(error):
             return False
-        raise _copied(error) from error
+        # Each raise adds its frames to the traceback of its object.
+        if (copied := _copied(error)) is None:
+            raise error
+        raise copied from error
 
 
-def _copied(error: BaseException) -> BaseException:
-    """Return a copy, since each raise adds its frames to the traceback of its object."""
+def _copied(error: BaseException) -> BaseException | None:
+    """Return a copy of *error*, None where its class cannot be copied."""
     try:
-        return copy.copy(error)
-    except Exception:  # its class has a constructor that copy() cannot call
-        return error
+        copied = copy.copy(error)
+        copied.args = error.args  # copy() has called its constructor with them
+    except Exception:
+        return None
+    return copied
 
 
 def is_interruption(error: BaseException) -> bool:

@@ -145,6 +145,12 @@ def _words(lines: Iterable[str]) -> set[str]:
     return {word.strip().lower() for line in lines for word in line.split(",")} - {""}
 
 
+def _directives(lines: Iterable[str]) -> set[str]:
+    """Return the directives of Cache-Control, those that name fields without the fields."""
+    words = _words(lines)
+    return words | {word.partition("=")[0] for word in words}
+
+
 def _key(
     view: Callable[..., Any],
     environ: Mapping[str, Any],
@@ -172,7 +178,7 @@ def _stored(
         response.is_streamed
         or response.direct_passthrough
         or "Set-Cookie" in headers
-        or never & _words(headers.getlist("Cache-Control"))
+        or never & _directives(headers.getlist("Cache-Control"))
         or not allowed >= _words(headers.getlist("Vary"))
         # What it does to the response comes later.
         or request_ctx._after_request_functions

@@ -76,11 +76,15 @@ def server_of(url: str) -> str:
     return f"{where}:{given.get('port') or os.environ.get('PGPORT', '5432')}"
 
 
+DATABASE_VARIABLES = {"dbname": "PGDATABASE", "user": "PGUSER", "service": "PGSERVICE"}
+
+
 def database_of(url: str) -> str:
     """Return the name of the database of *url* with its server, which identify it."""
-    given = parse_dsn(url)
-    name = given.get("dbname") or os.environ.get("PGDATABASE") or given.get("user", "")
-    return f"{server_of(url)}/{name}"
+    given = {name: os.environ.get(variable) for name, variable in DATABASE_VARIABLES.items()}
+    given |= parse_dsn(url)
+    name = given["dbname"] or given["user"] or os.geteuid()
+    return f"{server_of(url)}/{name}" + (f" of {given['service']}" if given["service"] else "")
 
 
 def connect(

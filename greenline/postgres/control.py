@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 import gevent
+from psycopg2 import Error
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from greenline.errors import (
@@ -86,7 +87,7 @@ class Control:
 
         :raises Error: as :meth:`ask`.
         """
-        if self._conn is not None and not is_dead(self._conn) and not self._is_over():
+        if self._conn is not None and not _has_ended(self._conn) and not self._is_over():
             return
         failed = self._failed
         with self._lock:
@@ -136,7 +137,7 @@ class Control:
                 self._drop(self._conn)
 
     def _open(self) -> Connection:
-        if self._conn is not None and is_dead(self._conn):
+        if self._conn is not None and _has_ended(self._conn):
             self._drop(
                 self._conn
             ).join()  # ended by the server while idle: the next one needs its slot
@@ -195,6 +196,17 @@ class Control:
         if slot is None:
             raise PoolTimeout("the host's other connections leave none for the control connection")
         return slot
+
+
+def _has_ended(conn: Connection) -> bool:
+    """Return whether the server has ended the connection, which is idle; read what it announces."""
+    if not is_dead(conn):
+        return False
+    try:
+        conn.poll()  # a notification is something to read as well
+    except Error:
+        return True
+    return is_dead(conn)
 
 
 def _is_idle(conn: Connection) -> bool:

@@ -27,7 +27,7 @@ from greenline.budget.plan import (
     postgres_plan,
 )
 from greenline.cache.feed import Feed
-from greenline.errors import ConfigError
+from greenline.errors import ConfigError, PoolClosed
 from greenline.hub.nesting import NestedCheckouts
 from greenline.lifecycle.resources import Resources, close_at_exit
 from greenline.postgres.client import Postgres
@@ -62,10 +62,14 @@ class HostShare:
     :param sizing: what the budget is computed from; its ``hosts`` is None where they are counted.
     :param connect: makes the control connection.
     :param name: of the pool that opens it first, str, in the counters.
+    :param database: to which the control connection is made, str.
     """
 
-    def __init__(self, path: Path, sizing: Sizing, connect: Connect, name: str) -> None:
+    def __init__(
+        self, path: Path, sizing: Sizing, connect: Connect, name: str, database: str
+    ) -> None:
         self.path = path
+        self.database = database
         self._name = name
         self.sizing = sizing
         self.plan: Plan | None = None
@@ -264,8 +268,17 @@ class OpenPostgres(Postgres):
 
         :param max_stale_s: seconds for which a value is used while the listener is away, float;
             they begin with its load. Default 2.
-        :raises ConfigError: the file that the processes share cannot be used.
+        :raises ConfigError: the file that the processes share cannot be used, or the process has
+            opened another database of the server before this one.
+        :raises PoolClosed: it is closed.
         """
+        if self._is_closed:
+            raise PoolClosed
+        if self._database != self._share.database:
+            raise ConfigError(
+                f"the process listens on its control connection, to {self._share.database}, which "
+                f"was opened before {self._database}: announcements are a database's own"
+            )
         feed = Feed(self._database, max_stale_s)
         self.start()
         self._listeners.append(Listener(self._share.control, feed))
@@ -290,9 +303,9 @@ class OpenPostgres(Postgres):
         self._is_closed = True
         users = self._share.users
         users.remove(self)
-        for listener in self._listeners:
-            listener.close()
         try:
+            for listener in self._listeners:
+                listener.close()
             self._pool.close(CLOSE_TIMEOUT_S)
         finally:
             counters.remove(self.name, self._pool.stats)
@@ -360,7 +373,7 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
     connect_to: Connect = partial(connect, url, connect_timeout_s, timeout)
     path = slot_table_path(server_of(url))
     with _opening:
-        share = _share_of(path, sizing, connect_to, name)
+        share = _share_of(path, sizing, connect_to, name, database_of(url))
         if share.sizing != sizing:
             raise ConfigError(
                 f"{server_of(url)} is open already with another number of workers, hosts or "
@@ -429,7 +442,7 @@ def pool_of(
     with _opening:
         sizing = own_sizing()
         path = slot_table_path(server_of(control_dsn))
-        share = _share_of(path, sizing, connect_control, name)
+        share = _share_of(path, sizing, connect_control, name, database_of(control_dsn))
         if not share.users:
             of_unmodified_code.add(share.path.name)
         connect_to = share.named(connect_as_given)
@@ -456,11 +469,11 @@ def pool_of(
     return pool, share, opened.close
 
 
-def _share_of(path: Path, sizing: Sizing, connect: Connect, name: str) -> HostShare:
+def _share_of(path: Path, sizing: Sizing, connect: Connect, name: str, database: str) -> HostShare:
     """Return what this process has of the slots in *path*; call with ``_opening``."""
     share = _shares.get(path)
     if share is None:
-        share = _shares[path] = HostShare(path, sizing, connect, name)
+        share = _shares[path] = HostShare(path, sizing, connect, name, database)
     return share
 
 

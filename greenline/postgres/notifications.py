@@ -3,9 +3,9 @@ Listen to what Postgres announces, over the control connection, and write it for
 the host into a :class:`~greenline.cache.feed.Feed`.
 
 One process of the host listens: the first one that asks, and another within a second of its end.
-Each answer of the server, at least every ``BEAT_S``, proves that it hears. Behind a pgbouncer,
-whose server connections are not the client's own, it does not: no value is used for longer than
-without a listener.
+Each answer of the server, at least every ``HEARTBEAT_S``, proves that all that was announced before
+has been read. Behind a pgbouncer that pools transactions no announcement arrives, so nothing is
+proved, and a value is used for ``max_stale_s``.
 """
 
 import logging
@@ -13,6 +13,7 @@ import os
 import socket
 from contextlib import suppress
 from time import monotonic
+from typing import Any
 
 import gevent
 from gevent.socket import wait_read
@@ -20,14 +21,15 @@ from psycopg2 import sql
 
 from greenline.cache.feed import Feed
 from greenline.errors import GreenlineError
+from greenline.hub import deadline
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "greenline_cache"
-BEAT_S = 0.5
-LEAD_S = 0.25  # between two attempts to lead
+HEARTBEAT_S, ANSWER_S = 0.5, 2.0
+ELECTION_S = 0.25  # between two attempts to become the leader
 
 
 class Listener:
@@ -44,66 +46,95 @@ class Listener:
         self._control = control
         self._feed = feed
         self._channel = channel
+        self._pid = os.getpid()
         self._conn: Connection | None = None  # the one that listens
         self._socket: socket.socket | None = None
-        self._is_deaf = False  # reported
+        self._has_warned = False
         self._greenlet = gevent.spawn(self._run)
 
     def close(self) -> None:
-        """Stop to listen, and let another process do it."""
+        """Stop listening, and let another process do it."""
+        if os.getpid() != self._pid:
+            return
         self._greenlet.kill()
         self._forget()
         self._feed.close()
 
     def _run(self) -> None:
-        while not self._feed.lead():
-            gevent.sleep(LEAD_S)
-        while True:
-            try:
-                self._control.ask(self._beat)
-            except GreenlineError:  # the readiness check reports it
-                self._lose()
-                gevent.sleep(BEAT_S)
+        # A forked child has the greenlet as well, and the parent's connection.
+        while os.getpid() == self._pid:
+            if not self._feed.lead():
+                gevent.sleep(ELECTION_S)
                 continue
-            if self._socket is not None:
-                with suppress(TimeoutError):
-                    wait_read(self._socket.fileno(), timeout=BEAT_S, timeout_exc=TimeoutError())
+            try:
+                while os.getpid() == self._pid:
+                    with deadline.limit(ANSWER_S):
+                        self._control.ask(self._heartbeat)
+                    self._wait()
+            except GreenlineError:
+                pass  # the readiness check reports it
+            except Exception:
+                log.exception("listening to Postgres failed; it is tried again")
+            if os.getpid() != self._pid:
+                return
+            if self._conn is not None:
+                log.warning("the connection that listened to Postgres was lost: caches are emptied")
+            self._forget()
+            # Another process may be able to.
+            self._feed.resign()
+            gevent.sleep(HEARTBEAT_S)
 
-    def _beat(self, conn: Connection) -> None:
+    def _wait(self) -> None:
+        """Wait until there is something to read, or for the next heartbeat."""
+        if self._socket is None:
+            gevent.sleep(HEARTBEAT_S)
+            return
+        with suppress(TimeoutError):
+            wait_read(self._socket.fileno(), timeout=HEARTBEAT_S, timeout_exc=TimeoutError())
+
+    def _heartbeat(self, conn: Connection) -> None:
         asked_s = monotonic()
         with conn.cursor() as cursor:
-            if conn is not self._conn:
-                self._lose()
-                cursor.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
-                # What was announced while none listened is lost.
-                self._feed.publish_everything()
-                self._conn = conn
-                # A descriptor of our own: the driver may close its one while we wait.
-                self._socket = socket.socket(fileno=os.dup(conn.fileno()))
+            if conn is not self._conn and not self._begin(conn, cursor):
+                return
             # The answer comes behind all that was announced before.
-            cursor.execute("select pg_backend_pid()")
-            is_direct = cursor.fetchone() == (conn.info.backend_pid,)
-        texts = [each.payload for each in conn.notifies if each.channel == self._channel]
-        conn.notifies.clear()
-        self._feed.publish(tag for text in texts for tag in text.split("\n"))
-        if is_direct:
+            cursor.execute("select %s in (select pg_listening_channels())", (self._channel,))
+            listens = cursor.fetchone() == (True,)
+        ours = [each for each in conn.notifies if each.channel == self._channel]
+        conn.notifies[:] = [each for each in conn.notifies if each.channel != self._channel]
+        lines = [line for each in ours for line in each.payload.split("\n")]
+        self._feed.publish(line.strip("\r") for line in lines)
+        if listens:
             self._feed.confirm(asked_s)
-        elif not self._is_deaf:
-            self._is_deaf = True
-            log.warning(
-                "behind a pgbouncer Postgres' announcements do not come: a value of a cache is "
-                "used for %g s",
-                self._feed.max_stale_s,
-            )
+        else:
+            self._forget()
 
-    def _lose(self) -> None:
+    def _begin(self, conn: Connection, cursor: Any) -> bool:
+        """Listen on a new connection; return whether announcements arrive on it."""
         if self._conn is not None:
             log.warning("the connection that listened to Postgres was lost: caches are emptied")
-            self._forget()
+        self._forget()
+        cursor.execute("select pg_backend_pid()")
+        if cursor.fetchone() != (conn.info.backend_pid,):
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "behind a pgbouncer Postgres' announcements do not arrive: a value of a cache "
+                    "is used for %g s",
+                    self._feed.max_stale_s,
+                )
+            return False
+        cursor.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+        # What was announced before is lost.
+        self._feed.publish_everything()
+        # A descriptor of our own: the driver may close its one while we wait.
+        self._socket = socket.socket(fileno=os.dup(conn.fileno()))
+        self._conn = conn
+        return True
 
     def _forget(self) -> None:
         if self._conn is not None:
-            # What is announced until another one listens is lost.
+            # What is announced until another connection listens is lost.
             self._feed.publish_everything()
         self._conn = None
         if self._socket is not None:

@@ -1,5 +1,7 @@
 """greenline.postgres.notifications: writes by anybody invalidate the caches of the host."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,10 +14,10 @@ from embedded.pgbouncer import Pgbouncer
 from embedded.postgres import Postgres, temporary
 from greenline import postgres
 from greenline.cache import Cache
-from greenline.cache.feed import Feed
-from greenline.errors import ConfigError, StoreDown
+from greenline.cache.feed import WRITTEN, Feed
+from greenline.errors import ConfigError, PoolClosed, StoreDown
 from greenline.postgres import OpenPostgres
-from tests.helpers.support import wait_until
+from tests.helpers.support import CHECKOUT, wait_until
 
 MB = 1 << 20
 # As docs/cache.md has it.
@@ -65,10 +67,14 @@ class Shop:
 
         return self.cache.get_or_load("title", load, tags=["shelf"])
 
-    def is_vouched_for(self) -> bool:
-        """Return whether the listener hears."""
+    def is_confirmed(self) -> bool:
+        """Return whether a process listens."""
         now_s = time.monotonic()
-        return self.feed.is_current(now_s - 60, now_s)
+        return self.feed.is_current(now_s - 60, now_s, self.feed.pull())
+
+    def backend(self) -> int:
+        """Return the backend of the control connection."""
+        return int(self._opened._share.control.ask(lambda conn: conn.info.backend_pid))
 
 
 @pytest.fixture
@@ -85,7 +91,7 @@ def shop(server: Postgres, sockets: Path) -> Iterator[Shop]:
     opened = postgres.open(url, workers=1, hosts=1)
     shop = Shop(opened, opened.feed())
     shop.url = url
-    wait_until(shop.is_vouched_for, "the listener")
+    wait_until(shop.is_confirmed, "the listener")
     yield shop
     opened.close()
 
@@ -123,14 +129,64 @@ def test_a_write_of_another_program_is_seen(
     assert shop.cache.stats()["loads"] == 2
 
 
-def test_what_was_not_committed_changes_nothing(server: Postgres, shop: Shop) -> None:
-    """Another write afterwards is the proof that its announcement did not come."""
+def test_what_was_not_committed_or_has_another_tag_changes_nothing(
+    server: Postgres, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The value stays, and so does the connection, which has something to read."""
     shop.title()
+    backend, written = shop.backend(), shop.feed._cells[WRITTEN]
     write(server.url, "begin; update shelf set title = 'new'; rollback")
-    write(server.url, "select pg_notify('greenline_cache', 'another table')")
-    wait_until(lambda: shop.cache.stats()["invalidations"] or shop.title() is None, "that one")
+    for number in range(5):
+        write(server.url, f"select pg_notify('greenline_cache', 'another {number}')")
+        wait_until(
+            lambda number=number: shop.feed._cells[WRITTEN] > written + number, "the other tag"
+        )
     assert shop.title() == "old"
     assert shop.cache.stats()["loads"] == 1
+    assert shop.backend() == backend
+    assert caplog.text == ""
+
+
+def test_another_database_of_the_server_is_refused(server: Postgres, shop: Shop) -> None:
+    """The control connection of the process is to the first one."""
+    with closing(psycopg2.connect(server.superuser_url)) as conn, conn.cursor() as cursor:
+        conn.autocommit = True
+        cursor.execute("create database other")
+    url = shop.url.replace("/greenline?", "/other?")
+    assert url != shop.url
+    other = postgres.open(url, name="other", workers=1, hosts=1)
+    with pytest.raises(ConfigError, match="opened before"):
+        other.feed()
+    other.close()
+    with pytest.raises(PoolClosed):
+        other.feed()
+
+
+def test_a_forked_child_leaves_the_connection_to_its_parent(server: Postgres) -> None:
+    """In a script, where the child has the greenlets as well."""
+    program = f"""
+from greenline.patch import patch_all
+patch_all()
+import os, time, gevent
+from greenline import postgres
+db = postgres.open({server.url!r}, workers=1, hosts=1)
+feed = db.feed()
+def confirmed():
+    return feed.is_current(0.0, time.monotonic(), feed.pull())
+while not confirmed(): gevent.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    gevent.sleep(1.5)
+    os._exit(0)
+os.waitpid(pid, 0)
+gevent.sleep(0.6)
+print(confirmed())
+db.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_a_lost_connection_empties_the_caches(
@@ -141,13 +197,13 @@ def test_a_lost_connection_empties_the_caches(
     write(
         server.superuser_url,
         "alter table shelf disable trigger changed; update shelf set title = 'unannounced';"
-        "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_backend_pid%'"
-        " and pid <> pg_backend_pid()",
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where query like '%listening%' and pid <> pg_backend_pid()",
     )
     wait_until(lambda: shop.title() == "unannounced", "the emptied cache")
     assert "the connection that listened to Postgres was lost" in caplog.text
     write(server.superuser_url, "alter table shelf enable trigger changed")
-    wait_until(shop.is_vouched_for, "another connection")
+    wait_until(shop.is_confirmed, "another connection")
     write(server.url, "update shelf set title = 'new'")
     wait_until(lambda: shop.title() == "new", "the write")
 
@@ -161,7 +217,7 @@ def test_a_restart_of_postgres_is_survived(server: Postgres, shop: Shop, sockets
     sockets.unlink()
     server.start()
     sockets.symlink_to(Path(server.socket).parent)
-    wait_until(shop.is_vouched_for, "the listener")
+    wait_until(shop.is_confirmed, "the listener")
     write(server.url, "update shelf set title = 'new'")
     wait_until(lambda: shop.title() == "new", "the write")
 
@@ -175,7 +231,7 @@ def test_another_process_listens_when_the_first_has_ended(server: Postgres, shop
     first.close()
     write(server.url, "alter table shelf disable trigger changed; update shelf set title = 'new'")
     wait_until(lambda: other.title() == "new", "the second listener")
-    wait_until(other.is_vouched_for, "its proof")
+    wait_until(other.is_confirmed, "its proof")
     second.close()
 
 
@@ -189,5 +245,5 @@ def test_behind_a_pgbouncer_a_value_is_used_for_a_while_only(
     wait_until(lambda: "behind a pgbouncer" in caplog.text, "the line")
     write(server.url, "update shelf set title = 'new'")
     wait_until(lambda: shop.title() == "new", "its time")
-    assert not shop.is_vouched_for()
+    assert not shop.is_confirmed()
     opened.close()

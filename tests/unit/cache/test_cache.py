@@ -396,6 +396,46 @@ def test_a_bad_tag_or_time_leaves_nothing_behind() -> None:
     assert len(cache) == 0
 
 
+def test_an_error_that_cannot_be_copied_is_raised_itself() -> None:
+    """And one whose constructor changes its text has the same text."""
+
+    class Coded(Exception):
+        def __init__(self, code: int) -> None:
+            super().__init__(f"bad {code}")
+
+    cache = Cache(MB, 60)
+    for error in (Coded(5), Conflict("x")):
+        load = Loads(blocks=True)
+        load.error = error
+        jobs = spawn(2, lambda load=load: cache.get_or_load("k", load))
+        load.may_end.set()
+        gevent.joinall(jobs)
+        for job in jobs:
+            assert str(job.exception) == str(error)
+            assert job.exception.__cause__ is not job.exception
+
+
+def test_a_forked_child_waits_for_no_load_of_its_parent() -> None:
+    """It loads by itself."""
+    program = """
+import os, threading, time
+from greenline.cache import Cache
+cache, begun = Cache(1 << 20, 60), threading.Event()
+threading.Thread(
+    target=lambda: cache.get_or_load("k", lambda: begun.set() or time.sleep(0.5)), daemon=True
+).start()
+begun.wait()
+pid = os.fork()
+if pid == 0:
+    os._exit(cache.get_or_load("k", lambda: 7))
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("7\n", "")
+
+
 def test_closures_have_keys_of_their_own() -> None:
     """They have one name, and what they have closed over is in no argument."""
     cache = Cache(MB, 60)

@@ -10,7 +10,7 @@ import pytest
 
 from greenline.cache import Cache
 from greenline.cache.feed import ENTRIES, FIRST, MAX_TAG_BYTES, Feed
-from greenline.errors import ConfigError
+from greenline.errors import ConfigError, StoreDown
 from tests.helpers.support import CHECKOUT, wait_until
 
 MB = 1 << 20
@@ -141,6 +141,84 @@ def test_who_asks_waits_for_no_load_that_is_too_old(host: Host) -> None:
 
     assert cache.get_or_load("k", slow) == "slow"
     assert cache.get_or_load("k", lambda: pytest.fail("it was kept")) == "quick"
+
+
+def test_a_load_that_was_replaced_is_not_kept(host: Host) -> None:
+    """Nothing invalidates it any more: also where the newer value has gone by then."""
+    feed = host.feed()
+    cache = Cache(MB, 600, feed=feed, clock=host.clock)
+
+    def slow() -> str:
+        host.clock.now_s += 2.0
+        cache.get_or_load("k", lambda: "quick", tags=["t"])
+        host.writer.publish(["t"])
+        feed.pull()
+        return "old"
+
+    assert cache.get_or_load("k", slow, tags=["t"]) == "old"
+    host.writer.confirm(host.clock.now_s)
+    assert cache.get_or_load("k", lambda: "new", tags=["t"]) == "new"
+
+
+@pytest.mark.parametrize("how", ["invalidated", "too old", "older than it may be"])
+def test_an_error_is_replaced_by_nothing_that_was_invalidated_meanwhile(
+    host: Host, how: str
+) -> None:
+    """The value is looked at again when the load has failed."""
+    cache = Cache(MB, 10, stale_if_error_s=20, feed=host.feed(), clock=host.clock)
+    host.writer.confirm(host.clock.now_s)
+    cache.get_or_load("k", lambda: "old", tags=["t"])
+    host.clock.now_s += 11.0
+
+    def fail() -> str:
+        if how == "invalidated":
+            host.writer.publish(["t"])
+        elif how == "older than it may be":
+            host.clock.now_s += 20.0
+            host.writer.confirm(host.clock.now_s)
+        else:
+            host.clock.now_s += 3.0
+        raise StoreDown
+
+    host.writer.confirm(host.clock.now_s)
+    with pytest.raises(StoreDown):
+        cache.get_or_load("k", fail, tags=["t"])
+
+
+def test_what_is_confirmed_after_a_look_counts_at_the_next_one(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may write and confirm between the two."""
+    cache = host.cache()
+    host.clock.now_s += 10.0
+    look = Feed._tags
+
+    def interrupted(self: Feed, written: int) -> list[str] | None:
+        found = look(self, written)
+        host.writer.publish(["book 1"])
+        host.writer.confirm(host.clock.now_s)
+        return found
+
+    host.writer.publish(["another"])
+    monkeypatch.setattr(Feed, "_tags", interrupted)
+    assert loads(cache, 1)
+
+
+def test_a_time_of_an_earlier_boot_confirms_nothing(host: Host) -> None:
+    """The file may be older than the machine's clock; a new leader begins anew."""
+    cache = host.cache()
+    host.writer.confirm(host.clock.now_s + 1_000_000)
+    host.clock.now_s += 2.0
+    assert loads(cache, 1)
+    assert host.writer.lead()
+    assert host.writer._times[3] == 0.0
+
+
+@pytest.mark.parametrize("max_stale_s", [0, -1, float("inf"), float("nan")])
+def test_a_bad_time_is_refused(tmp_path: Path, max_stale_s: float) -> None:
+    """It is named."""
+    with pytest.raises(ValueError, match=f"max_stale_s is {max_stale_s}"):
+        Feed("db", max_stale_s, tmp_path)
 
 
 def test_one_process_leads_until_it_ends(host: Host) -> None:
