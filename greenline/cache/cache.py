@@ -314,8 +314,6 @@ class Cache:
             flight.kept = kept = keep(value)
             if ttl_s is None or value is None:
                 ttl_s = self._none_ttl_s if value is None else self.ttl_s
-            if self._feed is not None:
-                self._feed.pull()  # what was written during the load
             self._keep(key, flight, kept, ttl_s)
         except BaseException as error:
             self._end(key, flight, error)
@@ -339,9 +337,7 @@ class Cache:
         size_bytes = kept.size_bytes + getsizeof(key) + ENTRY_BYTES + TAG_BYTES * len(flight.tags)
         entry = Entry(kept, flight.begun_s, ttl_s, flight.tags, size_bytes)
         with self._lock:
-            present = self._entries.get(key)
-            is_older = present is not None and present.begun_s > entry.begun_s
-            if not flight.is_valid or is_older:
+            if not flight.is_valid:
                 return
             self._statistics.too_large += size_bytes > self.max_bytes
             if size_bytes > self.max_bytes or ttl_s == 0:

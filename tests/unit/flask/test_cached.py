@@ -273,14 +273,15 @@ def test_a_write_invalidates_by_tag(make: Any) -> None:
     assert shop.calls == 4
 
 
-def test_an_error_that_the_view_raises_is_its_clients_alone(make: Any) -> None:
+@pytest.mark.parametrize("code", [403, 503])
+def test_an_error_that_the_view_raises_is_its_clients_alone(make: Any, code: int) -> None:
     """One with a response of its own too: its cookie reaches no other client."""
     may_end = Event()
 
     def fail() -> None:
         number = shop.calls
         may_end.wait()
-        response = flask.Response("x", 403)
+        response = flask.Response("x", code)
         response.set_cookie("sid", str(number))
         flask.abort(response)
 
@@ -290,7 +291,7 @@ def test_an_error_that_the_view_raises_is_its_clients_alone(make: Any) -> None:
     may_end.set()
     gevent.joinall(jobs, raise_error=True)
     assert len({job.value.headers["Set-Cookie"] for job in jobs}) == 5
-    assert {job.value.status_code for job in jobs} == {403}
+    assert {job.value.status_code for job in jobs} == {code}
 
 
 def test_what_is_gone_is_not_answered_from_before(clocked: Any) -> None:

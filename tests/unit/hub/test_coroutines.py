@@ -320,7 +320,9 @@ def test_a_child_greenlet_of_a_coroutine_keeps_no_other_from_running() -> None:
 
     async def begin() -> str:
         def child() -> str:
+            loop = asyncio.get_running_loop()
             gevent.sleep(NAP_S)
+            assert asyncio._get_running_loop() is loop
             with pytest.raises(RuntimeError, match="await"):
                 run(nap())
             return "child"
