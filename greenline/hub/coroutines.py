@@ -55,6 +55,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """
     Run *coroutine* while this greenlet waits, and return its result or raise its exception.
 
+    Until it waits for the first time it runs in this greenlet, then in that of the loop: use
+    context variables, not a ``threading.local`` or an RLock, for what has to last over an await.
     The coroutine has a copy of the greenlet's context variables; the ones that it changed are
     changed here afterwards. Use ``deadline.limit`` around this call, because it interrupts
     greenlets, and ``asyncio.timeout`` inside the coroutine. ``deadline.remaining`` works in both.
