@@ -31,16 +31,26 @@ end
 $$;
 create trigger changed after insert or update or delete or truncate on shelf
 for each statement execute function shelf_changed();
-insert into shelf values (1, 'old');
 """
 
 
-@pytest.fixture
-def server() -> Iterator[Postgres]:
-    """One of its own, which is stopped."""
+@pytest.fixture(scope="module")
+def own() -> Iterator[Postgres]:
+    """A Postgres that the tests may stop."""
     with temporary(30) as server:
         write(server.url, TABLE)
         yield server
+
+
+@pytest.fixture
+def server(own: Postgres) -> Postgres:
+    """With an old book on the shelf."""
+    write(
+        own.url,
+        "alter table shelf enable trigger changed; truncate shelf;"
+        "insert into shelf values (1, 'old')",
+    )
+    return own
 
 
 def write(url: str, statement: str) -> None:
