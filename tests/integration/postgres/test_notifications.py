@@ -17,6 +17,7 @@ from greenline.cache import Cache
 from greenline.cache.feed import WRITTEN, Feed
 from greenline.errors import ConfigError, PoolClosed, StoreDown
 from greenline.postgres import OpenPostgres
+from greenline.postgres.connection import Connection
 from tests.helpers.support import CHECKOUT, wait_until
 
 MB = 1 << 20
@@ -157,6 +158,19 @@ def test_what_was_not_committed_or_has_another_tag_changes_nothing(
     assert caplog.text == ""
 
 
+def test_a_connection_that_listens_no_more_confirms_nothing(server: Postgres, shop: Shop) -> None:
+    """A question over it may have said so; it listens again then, and the caches begin empty."""
+    shop.title()
+
+    def unlisten(conn: Connection) -> None:
+        with conn.cursor() as cursor:
+            cursor.execute("unlisten *; update shelf set title = 'unheard'")
+
+    shop._opened._share.control.ask(unlisten)
+    wait_until(lambda: shop.title() == "unheard", "the caches to be emptied")
+    wait_until(shop.is_confirmed, "the listener")
+
+
 def test_another_database_of_the_server_is_refused(server: Postgres, shop: Shop) -> None:
     """The control connection of the process is to the first one."""
     with closing(psycopg2.connect(server.superuser_url)) as conn, conn.cursor() as cursor:
@@ -222,6 +236,7 @@ def test_a_restart_of_postgres_is_survived(server: Postgres, shop: Shop, sockets
     """Without it values are used for two seconds at most."""
     assert shop.title() == "old"
     server.kill()
+    wait_until(lambda: shop.feed.pull() and len(shop.cache) == 0, "the caches to be emptied")
     with pytest.raises(StoreDown):
         wait_until(lambda: shop.title() != "old", "the value to be too old")
     sockets.unlink()
