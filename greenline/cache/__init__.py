@@ -1,5 +1,5 @@
 """
-Keep what is expensive to load in the memory of a worker, and load it once for all who ask at once.
+Keep what is expensive to load in the memory of a worker, and load it once for all callers.
 
 ``Cache`` is for any function; ``greenline.flask.cached`` keeps the responses of a view.
 """

@@ -1,5 +1,5 @@
 """
-Keep values by key in the memory of one worker, and let one caller load a key for all who wait.
+Keep values by key in the memory of one worker, and let one caller load a key for all others.
 
 A value is as old as its load, from the beginning of that: what was written after the load began may
 be missing in it. So a value whose key or tag is invalidated while it is loaded is not kept, and a
@@ -35,7 +35,6 @@ T = TypeVar("T")
 MAX_KEY_LENGTH = 1_024
 # Memory of an entry beside its key and value: objects of this module, dicts of cachetools.
 ENTRY_BYTES, TAG_BYTES = 380, 350  # of a tag that no other entry has
-
 
 _caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
@@ -194,8 +193,8 @@ class Cache:
                     return self._load(key, flight, load, ttl_s)
                 if flight.loader == threading.get_ident():
                     raise RuntimeError(f"the load of {key!r} asks for {key!r} itself")
-                if flight.wait():
-                    return flight.kept.value()  # type: ignore[no-any-return, union-attr]
+                if (kept := flight.wait()) is not None:
+                    return kept.value()  # type: ignore[no-any-return]
             except NotShared:
                 raise
             except Exception:
@@ -226,7 +225,7 @@ class Cache:
                 bound = parameters.bind(*args, **kwargs)
                 bound.apply_defaults()
                 for value in (*bound.args, *bound.kwargs.values()):
-                    # The repr() of another type may leave out what tells two objects apart.
+                    # Two different objects of another type may have one repr().
                     if not is_unchanging(value):
                         kind = type(value).__qualname__
                         raise TypeError(f"{name}(): no key can be made of a {kind}: {value!r:.40}")
@@ -399,7 +398,7 @@ def _count(cache: Cache) -> None:
     """Add the cache to the metrics."""
     part, size = f"{counters.CACHE}{cache.name}", weakref.WeakMethod(cache.size)
     # It stays when the cache is gone: its counts must not vanish.
-    counters.add(part, lambda: _size_of(size()), cache._statistics.reader())
+    counters.add(part, lambda: _size_of(size()), counters.growth_of(cache._statistics.totals))
 
 
 def _size_of(size: Callable[[], dict[str, int]] | None) -> dict[str, int]:

@@ -7,14 +7,12 @@ there is nothing new: no process has to be woken.
 """
 
 import fcntl
-import logging
 import mmap
 import os
 import struct
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import inf
 from pathlib import Path
 from typing import Protocol
@@ -22,10 +20,8 @@ from zlib import crc32
 
 from greenline.slots.location import HEADER, open_file, path, refused
 
-log = logging.getLogger(__name__)
-
-# Cells of eight bytes behind the header: how many entries were ever written; when the listener last
-# proved that it hears, seconds of CLOCK_MONOTONIC, which all processes of a host have in common.
+# Cells of eight bytes behind the header: how many entries were ever written; when the leader last
+# confirmed them, seconds of CLOCK_MONOTONIC, which all processes of a host have in common.
 WRITTEN, CONFIRMED = 2, 3
 FIRST = 64  # the offset of the entries
 ENTRIES, ENTRY_BYTES = 2_048, 128
@@ -55,7 +51,6 @@ class Feed:
     :param max_stale_s: seconds for which a value may be returned while no process listens, float;
         they begin with its load. Default 2.
     :param folder: of the file, Path. Default: shared memory.
-    :param clock: returns monotonic seconds. Default ``time.monotonic``.
     :raises ConfigError: the file cannot be used; the text says why.
     :raises ValueError: *max_stale_s* is out of its range.
     """
@@ -65,12 +60,10 @@ class Feed:
         key: str,
         max_stale_s: float = 2.0,
         folder: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 < max_stale_s < inf:
             raise ValueError(f"max_stale_s is {max_stale_s}; it must be above 0 and finite")
         self.max_stale_s = max_stale_s
-        self._clock = clock
         self._path = path(f"cache invalidations of {key}", folder)
         # Opened twice: mmap duplicates its descriptor, which would keep the lock after close().
         self._file = open_file(self._path, SIZE)

@@ -36,7 +36,7 @@ class Flight:
     def __init__(self, tags: Collection[str], begun_s: float) -> None:
         self.tags = tags
         self.begun_s = begun_s
-        self.loader = threading.get_ident()
+        self.loader: int | None = None  # the identity of its greenlet or thread
         self.is_valid = True  # until its key or one of its tags is invalidated
         self.kept: Kept | None = None
         self.error: BaseException | None = None
@@ -46,11 +46,11 @@ class Flight:
         """Let the waiting callers go on."""
         self._ended.set()
 
-    def wait(self) -> bool:
+    def wait(self) -> Kept | None:
         """
         Wait until the load has ended.
 
-        :returns: whether its outcome is the caller's as well; if not, the caller loads by itself.
+        :returns: what it has loaded; None: it was interrupted, and another caller has to load.
         :raises DeadlineExceeded: the caller's own deadline passed first.
         :raises Exception: what the load has raised.
         """
@@ -58,9 +58,9 @@ class Flight:
             raise DeadlineExceeded
         error = self.error
         if error is None:
-            return self.kept is not None
+            return self.kept
         if is_interruption(error):
-            return False
+            return None
         # Each raise adds its frames to the traceback of its object.
         if (copied := _copied(error)) is None:
             raise error

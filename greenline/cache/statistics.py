@@ -1,7 +1,5 @@
 """Count what a cache has done since it was made."""
 
-from collections.abc import Callable
-
 
 class CacheStatistics:
     """
@@ -30,14 +28,3 @@ class CacheStatistics:
     def totals(self) -> dict[str, int]:
         """Return the counts."""
         return dict(vars(self))
-
-    def reader(self) -> Callable[[], dict[str, int]]:
-        """Return a function that returns how much each count has grown since its last call."""
-        last = self.totals()
-
-        def read() -> dict[str, int]:
-            nonlocal last
-            before, last = last, self.totals()
-            return {name: value - before[name] for name, value in last.items()}
-
-        return read

@@ -68,7 +68,7 @@ def cached(
     :param ttl_s: seconds for which a response is fresh, float. Default: the cache's.
     :param tags: names under which ``cache.invalidate(tag=...)`` finds the responses.
     :param vary: the request headers on which the response depends.
-    :param scope: returns a name for those who may see the same response, str: a user's id, for
+    :param scope: returns the name of a group that may see the same response, str: a user's id, for
         instance; it is called for each request. Default: requests with a cookie, an Authorization
         or a REMOTE_USER are answered by the view.
     :raises ValueError: the cache has ``stale_s``: no view is called outside of its request.
@@ -182,7 +182,7 @@ def _stored(
         or not allowed >= _words(headers.getlist("Vary"))
         # What it does to the response comes later.
         or request_ctx._after_request_functions
-        # With a scope the view may know who asks, and says nothing new about that.
+        # With a scope the view may read the session, and must not change it.
         or (session is not None and (session.modified if is_scoped else session.accessed))
     ):
         return None

@@ -21,7 +21,6 @@ from gevent.selectors import GeventSelector
 
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline, running_loop
-from greenline.hub.deadline import GRACE_S, Interrupt
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -166,10 +165,10 @@ class _Loop(asyncio.SelectorEventLoop):
             except BaseException as error:
                 # Interrupted by a deadline or a kill: let the coroutine clean up.
                 limits = deadline.entered_in(context)
-                is_its_own = isinstance(error, Interrupt) and error.source in limits
+                is_its_own = isinstance(error, deadline.Interrupt) and error.source in limits
                 deadline.abandon(limits)
                 task.cancel()
-                done.wait(GRACE_S)
+                done.wait(deadline.GRACE_S)
                 if is_its_own:
                     raise DeadlineExceeded from None
                 raise

@@ -77,9 +77,7 @@ class Listener:
                 log.exception("listening to Postgres failed; it is tried again")
             if os.getpid() != self._pid:
                 return
-            if self._conn is not None:
-                log.warning("the connection that listened to Postgres was lost: caches are emptied")
-            self._forget()
+            self._lose()
             # Another process may be able to.
             self._feed.resign()
             gevent.sleep(HEARTBEAT_S)
@@ -111,9 +109,7 @@ class Listener:
 
     def _begin(self, conn: Connection, cursor: Any) -> bool:
         """Listen on a new connection; return whether announcements arrive on it."""
-        if self._conn is not None:
-            log.warning("the connection that listened to Postgres was lost: caches are emptied")
-        self._forget()
+        self._lose()
         cursor.execute("select pg_backend_pid()")
         if cursor.fetchone() != (conn.info.backend_pid,):
             if not self._has_warned:
@@ -131,6 +127,11 @@ class Listener:
         self._socket = socket.socket(fileno=os.dup(conn.fileno()))
         self._conn = conn
         return True
+
+    def _lose(self) -> None:
+        if self._conn is not None:
+            log.warning("the connection that listened to Postgres was lost: caches are emptied")
+        self._forget()
 
     def _forget(self) -> None:
         if self._conn is not None:

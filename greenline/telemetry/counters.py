@@ -437,6 +437,22 @@ def remove(name: str, stats: Stats) -> None:
         del gauges[name], growths[name]
 
 
+def growth_of(totals: Callable[[], dict[str, int]]) -> Callable[[], dict[str, int]]:
+    """
+    Return a function that returns how much each count has grown since its last call.
+
+    :param totals: returns the counts of a part, which begin at 0.
+    """
+    last = dict.fromkeys(totals(), 0)
+
+    def read() -> dict[str, int]:
+        nonlocal last
+        before, last = last, totals()
+        return {name: value - before[name] for name, value in last.items()}
+
+    return read
+
+
 def set_value(key: Key, value: int) -> None:
     """
     Set a value of this worker; without effect outside of a worker.

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 
+from greenline.telemetry.counters import growth_of
+
 Numbers = dict[str, int]
 
 
@@ -56,14 +58,7 @@ class PoolStatistics:
     def reader(self) -> Callable[[], Numbers]:
         """Return a function that returns how much each count has grown since its last call."""
         # Apart from pop(), so that an application's calls take nothing from the shared counters.
-        last = dict.fromkeys(self._totals(), 0)
-
-        def read() -> Numbers:
-            nonlocal last
-            before, last = last, self._totals()
-            return _growth(before, last)
-
-        return read
+        return growth_of(self._totals)
 
     @contextmanager
     def queued(self) -> Iterator[None]:

@@ -276,8 +276,10 @@ class Tuner:
         curve = () if part == ROUGH else CURVE
         number = searched + ROUNDS * len(curve)
         found = self._time.slice_for(part, number, 0)
+        sweep = self._sweeps.get("rate")
+        rough = None if sweep is None else sweep.knee(self._objective)
         if found is None:
-            if (sweep := self._sweeps.get("rate")) and (rough := sweep.knee(self._objective)):
+            if rough is not None:
                 self._miss("There was no time for the rate of these settings")
                 return rough
             raise ConfigError(
@@ -298,8 +300,7 @@ class Tuner:
 
         try:
             knee = search(is_met, first, self._asked.max_rate, factor)
-            sweep = self._sweeps.get("rate")
-            if not knee and sweep and (rough := sweep.knee(self._objective)):
+            if not knee and rough is not None:
                 # What the settings answered in an overload may be more than they can do for long.
                 knee = search(is_met, rough.offered_rate, self._asked.max_rate, factor)
             if not knee:

@@ -14,16 +14,21 @@ PAGE = "docs/cache.md"
 CURLS = [line for line in commands(CHECKOUT / PAGE) if line.startswith("curl ")]
 
 
-def test_the_program_prints_what_the_page_says(tmp_path: Path) -> None:
-    """The block below it, to the letter."""
-    done = subprocess.run(
-        [sys.executable, str(write_example(PAGE, "stock.py", tmp_path))],
+def run(name: str, folder: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program of the page."""
+    return subprocess.run(
+        [sys.executable, str(write_example(PAGE, name, folder))],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
         timeout=60,
-        env={"PYTHONPATH": str(CHECKOUT)},
+        env={"PYTHONPATH": str(CHECKOUT), **environ},
     )
+
+
+def test_the_program_prints_what_the_page_says(tmp_path: Path) -> None:
+    """The block below it, to the letter."""
+    done = run("stock.py", tmp_path)
     (printed,) = blocks(read(PAGE), "text")
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
 
@@ -51,13 +56,6 @@ def test_each_line_answers_as_the_page_says(tmp_path: Path) -> None:
 
 def test_the_program_with_postgres_sees_its_write(tmp_path: Path, empty_database: str) -> None:
     """It makes its table, loads, writes, and loads again."""
-    done = subprocess.run(
-        [sys.executable, str(write_example(PAGE, "shelf.py", tmp_path))],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": str(CHECKOUT), "DATABASE_URL": empty_database},
-    )
+    done = run("shelf.py", tmp_path, DATABASE_URL=empty_database)
     printed = "['Tehanu']\n['Tehanu', 'Lavinia']\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")

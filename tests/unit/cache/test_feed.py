@@ -34,7 +34,7 @@ class Host:
         self.writer = self.feed()
 
     def feed(self) -> Feed:
-        self.feeds.append(Feed("db", 2.0, self.folder, self.clock))
+        self.feeds.append(Feed("db", 2.0, self.folder))
         return self.feeds[-1]
 
     def cache(self) -> Cache:
