@@ -202,11 +202,13 @@ def _has_ended(conn: Connection) -> bool:
     """Return whether the server has ended the connection, which is idle; read what it announces."""
     if not is_dead(conn):
         return False
+    conn.notices = []
     try:
         conn.poll()  # a notification is something to read as well
     except Error:
         return True
-    return is_dead(conn)
+    # The server says that it ends the connection a moment before it closes it.
+    return bool(conn.notices) or is_dead(conn)
 
 
 def _is_idle(conn: Connection) -> bool:

@@ -46,6 +46,8 @@ class Proxy:
         self._replies: list[tuple[bytes, Reply]] = []
         self._lost: set[socket.socket] = set()
         self._garbage = False
+        self._ending = Event()
+        self._ending.set()
         self._released = Event()
         self._hearing = Event()
         self._hearing.set()
@@ -67,6 +69,7 @@ class Proxy:
         self._garbage, self._holding, self._losing, self._replies = False, (), None, []
         self._hearing.set()
         self._speaking.set()
+        self._ending.set()
         self._released.set()
         if self._listening is None:
             listener = _bound(self.port)
@@ -96,6 +99,10 @@ class Proxy:
         """Forward what clients say, and keep the answers."""
         self._speaking.clear()
 
+    def keep_open(self) -> None:
+        """Pass on what the server says, and not yet that it has closed a connection."""
+        self._ending.clear()
+
     def hold(self, *words: bytes) -> None:
         """Stop hearing the connections on which a client says one of *words*, and only those."""
         self._holding = words
@@ -120,6 +127,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._hearing.set()
         self._speaking.set()
+        self._ending.set()
         self._released.set()
         self.refuse()
         self._port.close()
@@ -172,6 +180,7 @@ class Proxy:
                     return
                 if not self._garbage:
                     client.sendall(data)
+            self._ending.wait()
             client.shutdown(socket.SHUT_RDWR)
 
 

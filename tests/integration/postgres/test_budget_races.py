@@ -102,6 +102,18 @@ def test_a_control_connection_that_was_ended_takes_its_own_place_again(
     assert control.ask(lambda conn: conn.pid) != pid
 
 
+def test_a_control_connection_whose_end_is_announced_is_not_asked(
+    opened: Opened, controlled: Controlled, proxy: Proxy, watch: Watch
+) -> None:
+    """The server says that it ends the connection a moment before it closes it."""
+    control = controlled(opened(2, 2), partial(connect, through(proxy), 5.0))
+    pid = control.ask(lambda conn: conn.pid)
+    proxy.keep_open()
+    watch.ask("select pg_terminate_backend(%s)", pid)
+    wait_until(lambda: control._conn is not None and is_dead(control._conn), "the announcement")
+    assert control.ask(lambda conn: conn.pid) != pid
+
+
 def test_renew_waits_until_the_budget_is_read(opened: Opened, controlled: Controlled) -> None:
     """Another greenlet's renew() must not pass while on_connect still reads the budget."""
     slot_table = opened(4, 2)
