@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import Distribution
-from importlib.metadata import packages_distributions as installed_packages
 from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
@@ -30,7 +29,7 @@ from greenline.doctor.codes import (
 from greenline.doctor.findings import Code, Facts, Finding
 from greenline.doctor.module import Call, Module, Site
 from greenline.doctor.project import Project
-from greenline.doctor.requirements import declared, installed, parsed
+from greenline.doctor.requirements import declared, installed, installed_packages, parsed
 from greenline.hub.compatibility import (
     BLOCKS,
     BREAKS,

@@ -10,12 +10,17 @@ that cannot be read declares nothing: the tools that install from it say what is
 import ast
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from configparser import ConfigParser
 from configparser import Error as ConfigParserError
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+)
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +89,12 @@ def installed(name: str) -> Distribution | None:
         return distribution(name)
     except PackageNotFoundError:
         return None
+
+
+@cache
+def installed_packages() -> Mapping[str, list[str]]:
+    """Return the names of the distributions by package; this reads the list of files of each."""
+    return packages_distributions()
 
 
 def _of_project(document: Any, with_groups: bool) -> Iterator[str]:

@@ -91,7 +91,8 @@ def test_post_fork_opens_them(
     """The application finds them open; 40 requests at once are answered."""
     hook = HOOK if worker is GREEN else PATCHING_HOOK
     config = tmp_path / "hooked.conf.py"
-    config.write_text(f"control_socket_disable = True\n{hook}")
+    # gunicorn's own worker, patched that late, ends with the graceful timeout.
+    config.write_text(f"control_socket_disable = True\ngraceful_timeout = 1\n{hook}")
     target = "tests.e2e.opened_by_call:app"
     with service(addresses, *worker, target=target, config=str(config), wait=False) as running:
         wait_until(lambda: "Booting worker" in running.log, "the workers")

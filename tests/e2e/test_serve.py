@@ -183,9 +183,14 @@ def fails_with(data: Path, **more: str) -> str:
 
 
 def test_the_printed_curl_lines_work_and_the_data_outlive_a_restart(data: Path) -> None:
-    """What a newcomer copies from the screen is answered, and is there after a second start."""
+    """
+    What a newcomer copies from the screen is answered, and is there after a second start.
+
+    Each start prints a key of its own; the one before does not work any more, and no file has it.
+    """
     with serve(data) as run:
-        curls = run.ready().curls()
+        old = run.ready().authorization()
+        curls = run.curls()
         assert len(curls) == 3
         # Twice in a row.
         answers = [_shell(f"{line} -s -w '%{{http_code}}'") for line in curls * 2]
@@ -196,42 +201,26 @@ def test_the_printed_curl_lines_work_and_the_data_outlive_a_restart(data: Path) 
         assert run.status() == 0
         run.assert_nothing_left()
     with serve(data) as again:
-        again.ready()
+        new = again.ready().authorization()
         assert again.cpu_s() < 10
         address = f"http://127.0.0.1:{again.port}/books/{book[1]}"
-        assert "The Dispossessed" in _shell(f"curl -s -H '{again.authorization()}' {address}")
-
-
-def test_each_start_makes_a_key_of_its_own_and_keeps_none(used: Path) -> None:
-    """The printed key works, the one before does not any more, and no file has either."""
-    with serve(used) as run:
-        old = run.ready().authorization()
-        run.process.terminate()
-        assert run.status() == 0
-    with serve(used) as again:
-        new = again.ready().authorization()
-        ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{again.port}/agents"
+        assert "The Dispossessed" in _shell(f"curl -s -H '{new}' {address}")
+        ask = f"curl -s -o /dev/null -w '%{{http_code}}' {address}"
         assert _shell(ask) == "401"
         assert _shell(f"{ask} -H '{old}'") == "401"
-        assert _shell(f"{ask} -H '{new}'") == "200"
         again.process.terminate()
         assert again.status() == 0
     for secret in (old[-43:], new[-43:]):
-        found = subprocess.run(["grep", "-rlF", "-e", secret, str(used)], capture_output=True)
+        found = subprocess.run(["grep", "-rlF", "-e", secret, str(data)], capture_output=True)
         assert found.stdout == b""
-
-
-def test_with_auth_off_no_key_is_made(used: Path) -> None:
-    """The curl lines are shorter, and answered all the same."""
-    with serve(used, AUTH="off") as run:
-        assert "AUTH=off" in run.ready().output
-        assert "Authorization" not in run.output
-        assert _shell(f"{run.curls()[0]} -s -o /dev/null -w '%{{http_code}}'") == "200"
 
 
 @pytest.mark.parametrize("is_wanted", [False, True], ids=["MONGODB_URI=off", "no wheel"])
 def test_without_mongodb_postgres_is_served(is_wanted: bool, used: Path, tmp_path: Path) -> None:
-    """One line says why there is none; ready, and without what MongoDB holds."""
+    """
+    One line says why there is none; ready, and without what MongoDB holds. With AUTH=off no key is
+    made: the curl lines are shorter, and answered all the same.
+    """
     if is_wanted and shutil.which("mongod"):
         pytest.skip("mongod is taken")
     hidden = 'import sys; sys.modules["secantus"] = None'  # as if it were not installed
@@ -240,6 +229,9 @@ def test_without_mongodb_postgres_is_served(is_wanted: bool, used: Path, tmp_pat
     why = NO_MONGODB if is_wanted else "none (MONGODB_URI=off)"
     with serve(used, AUTH="off", **more) as run:
         assert f"MongoDB   {why}\n" in run.ready().output
+        assert "AUTH=off" in run.output
+        assert "Authorization" not in run.output
+        assert _shell(f"{run.curls()[0]} -s -o /dev/null -w '%{{http_code}}'") == "200"
         base = f"http://127.0.0.1:{run.port}"
         asked = f"curl -s -o /dev/null -w '%{{http_code}}' {base}"
         assert [_shell(f"{asked}/{what}") for what in ("readyz", "books", "states")] == [
@@ -247,7 +239,7 @@ def test_without_mongodb_postgres_is_served(is_wanted: bool, used: Path, tmp_pat
         ]  # fmt: skip
 
 
-def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(used: Path) -> None:
+def test_it_tells_what_runs_and_a_second_one_on_the_same_data_is_refused(used: Path) -> None:
     """The first screen answers what a newcomer asks: which servers, how many connections."""
     with serve(used) as run:
         printed = run.ready().output
@@ -270,6 +262,12 @@ def test_it_tells_the_servers_the_pools_and_how_to_reach_postgres(used: Path) ->
         # Other tests beside this one may run gunicorn as well: then it names them.
         shown = _shell(f"{top[1]} --once 2>&1; true")
         assert "Greenline" in shown or "several run on this host" in shown
+        # One folder serves once; the first run goes on undisturbed.
+        with serve(used) as second:
+            assert second.status() == 1
+            assert re.search("^serve: GREENLINE_DATA: .* is in use", second.output, re.M)
+            assert _shell(run.curls()[0] + " -s -o /dev/null -w '%{http_code}'") == "200"
+            assert not run.ended()
 
 
 def test_a_terminal_shows_a_short_log_and_the_banner_last(used: Path) -> None:
@@ -297,7 +295,8 @@ def test_a_terminal_shows_a_short_log_and_the_banner_last(used: Path) -> None:
         assert 'href="docs"' in _shell(f"curl -sS {page}")
 
 
-@pytest.mark.parametrize("number", SIGNALS if IS_LONG else SIGNALS[:1])
+@pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1 tries each signal")
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_stops_everything_in_order(number: signal.Signals, used: Path) -> None:
     """Ctrl-C, SIGTERM and a closed terminal end it with status 0 and leave nothing."""
     with serve(used) as run:
@@ -351,13 +350,14 @@ def test_a_signal_during_the_start_stops_what_has_started(moment: str, data: Pat
 def test_make_serve_passes_the_signal_on(to_group: bool, used: Path) -> None:
     """Ctrl-C reaches make and serve alike; a SIGTERM of make alone is forwarded."""
     with serve(used, "make", "serve") as run:
-        run.ready()
+        sockets = run.ready().sockets()
         if to_group:
             os.killpg(run.process.pid, signal.SIGINT)
         else:
             run.process.terminate()
         run.status()
         run.assert_nothing_left()
+        assert not sockets.exists()
         assert "serve: " not in run.output.partition(READY)[2]
 
 
@@ -373,43 +373,28 @@ def test_a_child_that_dies_ends_everything(victim: str, used: Path) -> None:
         )
 
 
-def test_a_kill_of_the_whole_tree_leaves_a_folder_that_starts(used: Path) -> None:
-    """After kill -9 of every process the next start works, and cleans up what was left."""
-    with serve(used) as run:
-        sockets = run.ready().sockets()
-        for pid in run.processes():
-            os.kill(pid, signal.SIGKILL)
-        run.status()
-        assert sockets.exists()
-        with serve(used) as again:
-            again.ready()
+def test_after_a_kill_the_next_start_works(used: Path) -> None:
+    """
+    The servers go with the process that started them; after kill -9 of every process the next start
+    cleans up what was left.
+    """
+    with serve(used) as run, serve_again(used, run, [run.ready().process.pid]) as second:
+        sockets = second.sockets()
+        with serve_again(used, second, list(second.processes())) as third:
             assert not sockets.exists()
-            again.process.terminate()
-            assert again.status() == 0
-            again.assert_nothing_left()
+            third.process.terminate()
+            assert third.status() == 0
+            third.assert_nothing_left()
 
 
-def test_a_kill_of_the_supervisor_alone_ends_the_rest(used: Path) -> None:
-    """The servers go with the process that started them, and the next start works at once."""
-    with serve(used) as run:
-        run.ready().process.kill()
-        run.status()
-        with serve(used) as again:
-            again.ready()
-            again.process.terminate()
-            assert again.status() == 0
-            again.assert_nothing_left()
-
-
-def test_a_second_serve_on_the_same_data_is_refused(used: Path) -> None:
-    """One folder serves once; the first run goes on undisturbed."""
-    with serve(used) as run:
-        run.ready()
-        with serve(used) as second:
-            assert second.status() == 1
-            assert re.search("^serve: GREENLINE_DATA: .* is in use", second.output, re.M)
-            assert _shell(run.curls()[0] + " -s -o /dev/null -w '%{http_code}'") == "200"
-            assert not run.ended()
+@contextmanager
+def serve_again(data: Path, run: Run, victims: list[int]) -> Iterator[Run]:
+    """Kill processes of *run* and start another one."""
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    run.status()
+    with serve(data) as again:
+        yield again.ready()
 
 
 def test_dev_runs_one_worker(used: Path) -> None:

@@ -45,6 +45,12 @@ def install(folder: Path, name: str, *requires: str, files: tuple[str, ...] = ()
     (info / "RECORD").write_text("".join(f"{each},,\n" for each in (module, *files)))
 
 
+def forget_installed() -> None:
+    """Let the distributions be read again."""
+    requirements.installed.cache_clear()
+    requirements.installed_packages.cache_clear()
+
+
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of installed distributions, which is not the application's."""
@@ -52,7 +58,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "pyvenv.cfg").touch()
     monkeypatch.syspath_prepend(str(folder))
-    requirements.installed.cache_clear()
+    forget_installed()
     return folder
 
 
@@ -119,7 +125,7 @@ def test_a_finding_has_the_line_and_what_to_do(tmp_path: Path, packages: Path) -
     assert finding.what.startswith("mysqlclient is not installed here, and version 2.")
     assert "PyMySQL" in finding.what
     install(packages, "mysqlclient")
-    requirements.installed.cache_clear()
+    forget_installed()
     (finding,) = examined(tmp_path, app=source).findings
     assert finding.what.startswith("mysqlclient: a call of ")
     assert (finding.code.code, finding.level) == ("GL101", Level.ERROR)
@@ -138,7 +144,7 @@ def test_a_library_of_which_no_request_is_known(tmp_path: Path, packages: Path, 
     (finding,) = examined(tmp_path).findings
     assert finding.level == Level.REMARK
     install(packages, "mysqlclient")
-    requirements.installed.cache_clear()
+    forget_installed()
     (tmp_path / "requirements.txt").write_text(lines)
     (finding,) = examined(tmp_path, app="import flask\n", **{job: source}).findings
     assert (finding.path, finding.level) == (f"{job}.py", Level.REMARK)
