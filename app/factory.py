@@ -2,13 +2,14 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from app.api import (
     agents,
     authors,
     books,
+    cache_status,
     cors,
     docs,
     forwarded,
@@ -29,19 +30,23 @@ from app.api.access import Access
 from app.api.operations import Routes
 from app.databases import add_mongo, add_postgres, plans
 from app.readiness import refuse_without_key
+from app.records import AgentInput, AuthorInput, BookInput, GenreInput, ProductInput
 from app.service import DeadlineFlask, IdConverter, NameConverter, ObjectIdConverter
 from app.store.agents import Agents
 from app.store.authors import Authors
 from app.store.books import Books
+from app.store.cached import Cached, CachedNamed
 from app.store.diagnostics import Diagnostics
 from app.store.genres import Genres
 from app.store.keys import Keys
 from app.store.messages import Messages
+from app.store.ports import NamedItems, Repository
 from app.store.products import Products
 from app.store.states import States
 from app.store.tasks import Tasks
 from config import Settings
 from config.settings import RATE_LIMIT, RATE_LIMIT_STORAGE
+from greenline.cache import Cache
 from greenline.flask import Flask
 from greenline.lifecycle import Resources
 from greenline.mongo import OpenMongo
@@ -51,6 +56,17 @@ from greenline.slots import path as host_path
 from greenline.worker import arbiter
 
 MAX_JSON_BYTES = 1024 * 1024
+CACHE_TTL_S = 300.0  # what the database does not announce is not seen for so long
+
+
+class Stores(NamedTuple):
+    """The repositories whose items a cache may keep."""
+
+    books: Repository[BookInput]
+    authors: NamedItems[AuthorInput]
+    genres: NamedItems[GenreInput]
+    agents: NamedItems[AgentInput]
+    products: Repository[ProductInput] | None  # None: no MongoDB
 
 
 def create_app(settings: Settings) -> Flask:
@@ -88,23 +104,26 @@ def create_app(settings: Settings) -> Flask:
     access = _access(settings, app, keys_store, resources)
     routes = Routes(app, access.guard, is_open=not settings.auth)
     app.extensions["operations"] = routes.operations
+    stores = _stores(settings, postgres, mongo)
+    if settings.cache_bytes:
+        cache_status.register(app)
     of_postgres: list[resource.Resource[Any]] = [
-        books.resource(Books(postgres)),
-        authors.resource(Authors(postgres)),
-        genres.resource(Genres(postgres)),
-        agents.resource(Agents(postgres)),
+        books.resource(stores.books),
+        authors.resource(stores.authors),
+        genres.resource(stores.genres),
+        agents.resource(stores.agents),
         tasks.resource(Tasks(postgres)),
         keys.resource(keys_store),
     ]
     for each in of_postgres:
         resource.add(routes, each)
     keys.add_rotate(routes, keys_store)
-    if mongo is not None:
+    if mongo is not None and stores.products is not None:
         of_states = States(mongo)
         resource.add(routes, states.resource(of_states))
         states.add_get_by_pair(routes, of_states)
         resource.add(routes, messages.resource(Messages(mongo)))
-        resource.add(routes, products.resource(Products(mongo)))
+        resource.add(routes, products.resource(stores.products))
     # Without a token /readyz shows no errors, which name addresses, and there is no /ops/budget.
     ops.add_health(routes, resources.health, arbiter.is_stopping, settings.ops_token)
     if settings.ops_token:
@@ -118,6 +137,33 @@ def create_app(settings: Settings) -> Flask:
     openapi.add(routes)
     docs.add(app)
     return app
+
+
+def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None) -> Stores:
+    """Return the repositories, those with a cache where ``GREENLINE_CACHE_BYTES`` is set."""
+    stores = Stores(
+        Books(postgres),
+        Authors(postgres),
+        Genres(postgres),
+        Agents(postgres),
+        None if mongo is None else Products(mongo),
+    )
+    if not settings.cache_bytes:
+        return stores
+    max_bytes = settings.cache_bytes if mongo is None else max(settings.cache_bytes // 2, 1)
+    cache = Cache(max_bytes, CACHE_TTL_S, feed=postgres.feed(), name="postgres")
+    note, products = cache_status.note, stores.products
+    if mongo is not None and products is not None:
+        of_mongo = Cache(max_bytes, CACHE_TTL_S, feed=mongo.feed(), name="mongodb")
+        products = Cached(products, of_mongo, note)
+    return Stores(
+        # A book adds the authors and genres that are new, and shows the names of all.
+        Cached(stores.books, cache, note, ["authors", "genres"]),
+        CachedNamed(stores.authors, cache, note, ["books items", "books"]),
+        CachedNamed(stores.genres, cache, note, ["books items", "books"]),
+        CachedNamed(stores.agents, cache, note),
+        products,
+    )
 
 
 def counts_path(database_url: str) -> Path:

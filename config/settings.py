@@ -68,6 +68,12 @@ RATE_LIMIT_STORAGE = Variable(
 CORS_ORIGINS = Variable(
     "CORS_ORIGINS", _origins, "", "origins whose pages may read the responses; `*` is any"
 )
+CACHE_BYTES = Variable(
+    "GREENLINE_CACHE_BYTES",
+    whole(0, 2**40),
+    "0",
+    "memory in which each worker keeps what it has read (docs/cache.md); 0: none",
+)
 OPS_TOKEN = Variable(
     "OPS_TOKEN", optional(str), "", "the secret for `/ops/budget` and the reasons in `/readyz`"
 )
@@ -102,6 +108,7 @@ class Settings:
     rate_limit: str | None
     rate_limit_storage: str | None = field(repr=False)
     cors_origins: tuple[str, ...]
+    cache_bytes: int  # 0: nothing is kept
     ops_token: str | None = field(repr=False)
 
 
@@ -129,6 +136,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         rate_limit=RATE_LIMIT.read(environ),
         rate_limit_storage=RATE_LIMIT_STORAGE.read(environ),
         cors_origins=CORS_ORIGINS.read(environ),
+        cache_bytes=CACHE_BYTES.read(environ),
         ops_token=OPS_TOKEN.read(environ),
     )
 

@@ -64,6 +64,8 @@ RUNNERS = {
         "make dev": "tests/e2e/test_serve.py::test_dev_runs_one_worker",
         "make docs": f"{MAKE}::test_the_site_of_the_pages_is_built",
         "make serve": "tests/e2e/test_serve.py::test_make_serve_passes_the_signal_on",
+        "GREENLINE_CACHE_BYTES=64000000 make serve": "tests/e2e/test_serve.py::"
+        "test_make_serve_passes_the_signal_on",
         # They run for minutes, or are this run.
         "make *": f"{MAKE}::test_a_target_on_a_page_starts_programs_that_exist",
         "pip *": f"{EXAMPLES}::test_a_line_of_a_page_installs_what_it_says",

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from app.api.resource import Resource
 from app.records import Agent, AgentInput, Id, Name
-from app.store.agents import Agents
+from app.store.ports import NamedItems
 
 
 class AgentFilters(Struct, frozen=True, forbid_unknown_fields=True):
@@ -15,7 +15,7 @@ class AgentFilters(Struct, frozen=True, forbid_unknown_fields=True):
     name: Name | None = None
 
 
-def resource(agents: Agents) -> Resource[AgentInput]:
+def resource(agents: NamedItems[AgentInput]) -> Resource[AgentInput]:
     """Describe the resource; *agents* is its repository."""
     return Resource(
         name="agents",

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from app.api.resource import Resource
 from app.records import Author, AuthorInput, Id, Name
-from app.store.authors import Authors
+from app.store.ports import NamedItems
 
 
 class AuthorFilters(Struct, frozen=True, forbid_unknown_fields=True):
@@ -15,7 +15,7 @@ class AuthorFilters(Struct, frozen=True, forbid_unknown_fields=True):
     name: Name | None = None
 
 
-def resource(authors: Authors) -> Resource[AuthorInput]:
+def resource(authors: NamedItems[AuthorInput]) -> Resource[AuthorInput]:
     """Describe the resource; *authors* is its repository."""
     return Resource(
         name="authors",

@@ -6,8 +6,7 @@ from msgspec import Struct
 
 from app.api.resource import Resource
 from app.records import Book, BookInput, Id, Name, Title
-from app.store.books import Books
-from app.store.ports import Document
+from app.store.ports import Document, Repository
 
 
 class BookFilters(Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,7 +18,7 @@ class BookFilters(Struct, frozen=True, forbid_unknown_fields=True):
     genre: Name | None = None
 
 
-def resource(books: Books) -> Resource[BookInput]:
+def resource(books: Repository[BookInput]) -> Resource[BookInput]:
     """Describe the resource; *books* is its repository."""
     return Resource(
         name="books",

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from app.api.resource import Resource
 from app.records import Genre, GenreInput, Id, Name
-from app.store.genres import Genres
+from app.store.ports import NamedItems
 
 
 class GenreFilters(Struct, frozen=True, forbid_unknown_fields=True):
@@ -15,7 +15,7 @@ class GenreFilters(Struct, frozen=True, forbid_unknown_fields=True):
     name: Name | None = None
 
 
-def resource(genres: Genres) -> Resource[GenreInput]:
+def resource(genres: NamedItems[GenreInput]) -> Resource[GenreInput]:
     """Describe the resource; *genres* is its repository."""
     return Resource(
         name="genres",

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from app.api.resource import Resource
 from app.records import NO_NUL, Currency, DocumentId, OfferId, Product, ProductInput
-from app.store.products import Products
+from app.store.ports import Repository
 
 Value = Annotated[str, Meta(max_length=2_000, pattern=NO_NUL)]
 Field = Literal["brand", "gtin", "mpn", "imageLink", "slug.US"]
@@ -26,7 +26,7 @@ class ProductFilters(Struct, frozen=True, forbid_unknown_fields=True):
     lacking: Lacking | None = None
 
 
-def resource(products: Products) -> Resource[ProductInput]:
+def resource(products: Repository[ProductInput]) -> Resource[ProductInput]:
     """Describe the resource; *products* is its repository."""
     return Resource(
         name="products",

@@ -123,7 +123,7 @@ class Collection(Generic[I]):
         total = None
         if listing.total:
             total = self._mongo.read(lambda database: database[self.name].count_documents(where))
-        return Page(items, len(found) > listing.limit, total)
+        return Page(tuple(items), len(found) > listing.limit, total)
 
     def create(self, items: Sequence[I], idempotency: Idempotency | None = None) -> list[Stored]:
         contents = [self.stored(item) for item in items]

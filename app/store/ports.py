@@ -5,7 +5,7 @@ A repository behaves the same on each database. One call writes everything or no
 exception that :mod:`app.store.collections` describes for a MongoDB without transactions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -35,8 +35,7 @@ class Stored(Struct, frozen=True, gc=False):
     json: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """
     A part of a list.
 
@@ -45,7 +44,7 @@ class Page:
     :param total: items in the whole list, int; None if it was not requested. Default None.
     """
 
-    items: list[Stored]
+    items: tuple[Stored, ...]
     more: bool
     total: int | None = None
 
@@ -118,6 +117,11 @@ class Idempotency:
 
 class Repository(Protocol[I]):
     """The items of one resource, in any database."""
+
+    @property
+    def name(self) -> str:
+        """The name of the resource, plural."""
+        ...
 
     def get(self, item_id: Any) -> Stored:
         """
@@ -197,6 +201,22 @@ class NamedRepository(Protocol):
         :raises NotFound: items are missing; the error has their names.
         :raises Conflict: another item refers to one of them.
         """
+        ...
+
+
+class NamedItems(Repository[I], NamedRepository, Protocol[I]):
+    """The items of a resource with unique names."""
+
+
+class Cache(Protocol):
+    """Keep values by key, as :class:`greenline.cache.Cache` does."""
+
+    def get_or_load(self, key: str, load: Callable[[], T], *, tags: Collection[str] = ()) -> T:
+        """Return the value of *key*, from the cache or from *load*."""
+        ...
+
+    def invalidate(self, key: str | None = None, *, tag: str | None = None) -> None:
+        """Forget the value of *key*, and all values with *tag*."""
         ...
 
 

@@ -119,7 +119,7 @@ class Table(Generic[I]):
         if listing.position is not None and listing.position.before:
             items.reverse()
         total = self._count(listing.filters) if listing.total else None
-        return Page(items, len(rows) > listing.limit, total)
+        return Page(tuple(items), len(rows) > listing.limit, total)
 
     def statement(self, listing: Listing) -> Statement:
         """Return the statement that reads a page."""

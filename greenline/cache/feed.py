@@ -37,7 +37,7 @@ class Invalidated(Protocol):
     """A cache that reads a feed."""
 
     def invalidate(self, key: str | None = None, *, tag: str | None = None) -> None:
-        """Forget the values with *tag*."""
+        """Forget the value of *key* and the values with *tag*."""
 
     def clear(self) -> None:
         """Forget all values."""
@@ -143,7 +143,7 @@ class Feed:
                 cache.clear()
             else:
                 for tag in tags:
-                    cache.invalidate(tag=tag)
+                    cache.invalidate(tag, tag=tag)  # it may be the key of a value
         # Last: another thread that sees this may rely on it.
         self._read = written
         return confirmed_s

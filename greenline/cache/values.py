@@ -7,10 +7,13 @@ caller gets a copy, which it may change. Only what this process has pickled is u
 
 import pickle  # nosec B403
 import sys
+from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
+
+from msgspec import Struct
 
 # By exact type: a subclass may have attributes that change.
 UNCHANGING = {
@@ -47,7 +50,7 @@ def keep(value: Any) -> Kept:
 
     :raises NotKept: it can change, and it cannot be pickled: a generator, a file, a connection.
     """
-    if is_unchanging(value):
+    if _is_frozen(value):
         return Kept(value, False, _size_bytes(value))
     try:
         content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
@@ -64,6 +67,28 @@ def is_unchanging(value: Any) -> bool:
     return kind in UNCHANGING or (kind is tuple and all(is_unchanging(each) for each in value))
 
 
+def _is_frozen(value: Any) -> bool:
+    """Return whether *value* and all that it consists of cannot change."""
+    if type(value) in UNCHANGING:
+        return True
+    parts = _parts(value)
+    return parts is not None and all(map(_is_frozen, parts))
+
+
+def _parts(value: Any) -> Sequence[Any] | None:
+    """Return what a tuple or a frozen Struct consists of; None: it is neither."""
+    kind = type(value)
+    if kind is tuple:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, Struct) and value.__struct_config__.frozen and not _has_more(value):
+        return [getattr(value, name) for name in value.__struct_fields__]
+    return None
+
+
+def _has_more(value: Struct) -> bool:
+    """Return whether *value* may have attributes beside its fields."""
+    return hasattr(value, "__dict__")
+
+
 def _size_bytes(value: Any) -> int:
-    parts = value if type(value) is tuple else ()
-    return sys.getsizeof(value) + sum(_size_bytes(each) for each in parts)
+    return sys.getsizeof(value) + sum(map(_size_bytes, _parts(value) or ()))

@@ -12,9 +12,11 @@ from gevent.lock import BoundedSemaphore
 
 from greenline import settings
 from greenline.budget.plan import Plan
-from greenline.errors import ConfigError
+from greenline.cache.feed import Feed
+from greenline.errors import ConfigError, PoolClosed
 from greenline.lifecycle.health import Check
 from greenline.lifecycle.resources import Resources, close_at_exit
+from greenline.mongo.changes import Changes
 from greenline.mongo.client import Mongo, database_of, make_client, server_of
 from greenline.mongo.host import HostShare, deployment_of
 from greenline.settings import Sizing
@@ -32,12 +34,23 @@ class OpenMongo(Mongo):
     :param sizing: what the budget is computed from.
     :param timeout_s: seconds to wait for a connection.
     :param documentdb: whether the server is an Amazon DocumentDB.
+    :param starts_later: whether :meth:`start` is called later.
     """
 
     def __init__(
-        self, uri: str, name: str, sizing: Sizing, *, timeout_s: float, documentdb: bool
+        self,
+        uri: str,
+        name: str,
+        sizing: Sizing,
+        *,
+        timeout_s: float,
+        documentdb: bool,
+        starts_later: bool,
     ) -> None:
         self._arguments = sizing, documentdb
+        self._starts_later = starts_later
+        self._is_started = False
+        self._readers: list[Changes] = []
         self._first, self._users = self, [self]
         self._share = HostShare(deployment_of(uri), sizing, name)
         self.slot_table = self._share.slot_table
@@ -56,11 +69,12 @@ class OpenMongo(Mongo):
         """The connections of the host and its workers; None before the server was asked."""
         return self._share.plan
 
-    def again(self, uri: str, sizing: Sizing, documentdb: bool) -> "OpenMongo":
+    def again(self, uri: str, sizing: Sizing, documentdb: bool, starts_later: bool) -> "OpenMongo":
         """
         Return another one with the same client, which is closed by itself.
 
         :param uri: an address of the same server, perhaps with another database.
+        :param starts_later: whether :meth:`start` of the other one is called later.
         :raises ConfigError: *sizing* or *documentdb* is another one than in the first call.
         """
         if (sizing, documentdb) != self._arguments:
@@ -69,15 +83,47 @@ class OpenMongo(Mongo):
                 "connections or pool size, or with another 'documentdb'"
             )
         other = copy(self)
-        other._closed = False
+        other._closed = other._is_started = False
+        other._starts_later = starts_later
+        other._readers = []
         other._database = database_of(make_client(uri, {}))
         self._users.append(other)
         return other
+
+    def feed(self, max_stale_s: float = 2.0) -> Feed:
+        """
+        Return the changes of the database, for ``greenline.cache.Cache(feed=)``.
+
+        One process of the host reads the database's change stream, over connections of its pool, as
+        long as this is open; where it has *resources*, after their start. A changed document
+        invalidates the key "COLLECTION ID" and the tag "COLLECTION", a dropped collection the tag
+        "COLLECTION items" as well. A server without change streams announces nothing.
+
+        :param max_stale_s: seconds for which a value is used while nothing is announced, float;
+            they begin with its load. Default 2.
+        :raises ConfigError: the file that the processes share cannot be used.
+        :raises PoolClosed: it is closed.
+        """
+        if self._closed:
+            raise PoolClosed
+        feed = Feed(f"{deployment_of(self._uri)} {self._database}", max_stale_s)
+        self._readers.append(Changes(self, feed))
+        if self._is_started or not self._starts_later:
+            self.start()
+        return feed
+
+    def start(self) -> None:
+        """Read the changes for the feeds from now on."""
+        self._is_started = True
+        for reader in self._readers:
+            reader.start()
 
     def close(self) -> None:
         """Close it; the last one closes the client with its monitors, and gives the slots back."""
         if self not in self._users:
             return
+        for reader in self._readers:
+            reader.close()
         self._users.remove(self)
         if self._users:
             self._closed = True
@@ -148,8 +194,8 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
         ``MONGODB_MAX_CONNECTIONS``.
     :param timeout_s: seconds to wait for a connection, float. Default 30.
     :param documentdb: the server is an Amazon DocumentDB. Default False.
-    :param resources: where check and close are registered; None closes at the exit of the process.
-        Default None.
+    :param resources: where start, check and close are registered; None closes at the exit of the
+        process. Default None.
     :param check: what readiness asks. Default: whether the server answers.
     :raises ConfigError: the URI, an argument or a variable is wrong, or the server is open
         already with another number of workers, hosts, connections or pool size.
@@ -173,12 +219,19 @@ def open(  # noqa: A001 - mongo.open() is the name that users type
     with _opening:
         first = _opened.get(key)
         if first is None:
-            opened = OpenMongo(uri, name, sizing, timeout_s=timeout_s, documentdb=documentdb)
+            opened = OpenMongo(
+                uri,
+                name,
+                sizing,
+                timeout_s=timeout_s,
+                documentdb=documentdb,
+                starts_later=resources is not None,
+            )
             _opened[key] = opened
         else:
-            opened = first.again(uri, sizing, documentdb)
+            opened = first.again(uri, sizing, documentdb, resources is not None)
     if resources is None:
         close_at_exit(opened.close)
     else:
-        resources.add(name, close=opened.close, check=check or opened.check)
+        resources.add(name, start=opened.start, close=opened.close, check=check or opened.check)
     return opened

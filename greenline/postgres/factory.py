@@ -189,6 +189,7 @@ class OpenPostgres(Postgres):
     :param connect: makes a connection of the pool.
     :param database: names the database and its server, str.
     :param prepare: whether statements are prepared.
+    :param starts_later: whether :meth:`start` is called later. Default False: at the first use.
     """
 
     def __init__(
@@ -199,14 +200,16 @@ class OpenPostgres(Postgres):
         database: str,
         *,
         prepare: bool,
+        starts_later: bool = False,
     ) -> None:
         super().__init__(pool, prepare=prepare)
         self.name = pool.name
         self._share = share
         self._connect = connect
         self._database = database
+        self._starts_later = starts_later
         self._listeners: list[Listener] = []
-        self._is_closed = False
+        self._is_started = self._is_closed = False
         share.users.append(self)
         if share.plan is not None:
             self.resize(share.plan)
@@ -221,8 +224,15 @@ class OpenPostgres(Postgres):
         self._pool.resize(plan.max_pool_size)
 
     def start(self) -> None:
-        """Look after the host's slots from now on; the first wait for a connection does it too."""
+        """
+        Look after the host's slots, and listen for the feeds, from now on.
+
+        The first wait for a connection does the former, too.
+        """
+        self._is_started = True
         self._share.start()
+        for listener in self._listeners:
+            listener.start()
 
     def check(self, question: Callable[[Connection], object] | None = None) -> None:
         """
@@ -264,7 +274,7 @@ class OpenPostgres(Postgres):
         Return the invalidations that the database announces, for ``greenline.cache.Cache(feed=)``.
 
         One process of the host listens on the channel ``greenline_cache``, over its control
-        connection, as long as this pool is open.
+        connection, as long as this pool is open; where that has *resources*, after their start.
 
         :param max_stale_s: seconds for which a value is used while the listener is away, float;
             they begin with its load. Default 2.
@@ -280,8 +290,9 @@ class OpenPostgres(Postgres):
                 f"was opened before {self._database}: announcements are a database's own"
             )
         feed = Feed(self._database, max_stale_s)
-        self.start()
         self._listeners.append(Listener(self._share.control, feed))
+        if self._is_started or not self._starts_later:
+            self.start()
         return feed
 
     def stats(self) -> dict[str, int]:
@@ -391,7 +402,14 @@ def open(  # noqa: A001 - postgres.open() is the name that users type
             # Not at the connect, which needs a slot first.
             on_wait=share.start,
         )
-        opened = OpenPostgres(pool, share, connect_to, database_of(url), prepare=prepare)
+        opened = OpenPostgres(
+            pool,
+            share,
+            connect_to,
+            database_of(url),
+            prepare=prepare,
+            starts_later=resources is not None,
+        )
         of_unmodified_code.discard(path.name)
     counters.add(name, pool.stats, pool.statistics.reader())
     if resources is None:
@@ -486,14 +504,13 @@ def _register(
     """Register the parts one by one, so that readiness names the one that is not ready."""
     if not share.is_registered:
         share.is_registered = True
-        resources.add("slots", start=share.start, close=bool)
         if share.hosts is not None:
             resources.add("hosts", close=bool, check=share.hosts.check)
 
     def check() -> None:
         share.control.ask(question or _select_1)
 
-    resources.add(opened.name, close=opened.close, check=check)
+    resources.add(opened.name, start=opened.start, close=opened.close, check=check)
 
 
 def _required_url() -> str:

@@ -20,7 +20,7 @@ from gevent.socket import wait_read
 from psycopg2 import sql
 
 from greenline.cache.feed import Feed
-from greenline.errors import GreenlineError
+from greenline.cache.leader import Leader
 from greenline.hub import deadline
 from greenline.postgres.connection import Connection
 from greenline.postgres.control import Control
@@ -29,58 +29,42 @@ log = logging.getLogger(__name__)
 
 CHANNEL = "greenline_cache"
 HEARTBEAT_S, ANSWER_S = 0.5, 2.0
-ELECTION_S = 0.25  # between two attempts to become the leader
 
 
-class Listener:
+class Listener(Leader):
     """
-    Listen as long as no other process of the host does.
+    Listen, once started, as long as no other process of the host does.
 
     :param control: the control connection of this worker.
     :param feed: of the database.
     :param channel: of the announcements, str. Default ``greenline_cache``. A payload has one tag or
-        more, a line each; without one everything is invalid.
+        more, or keys, a line each; without one everything is invalid.
     """
 
     def __init__(self, control: Control, feed: Feed, channel: str = CHANNEL) -> None:
+        super().__init__(feed)
         self._control = control
-        self._feed = feed
         self._channel = channel
-        self._pid = os.getpid()
         self._conn: Connection | None = None  # the one that listens
         self._socket: socket.socket | None = None
         self._has_warned = False
-        self._greenlet = gevent.spawn(self._run)
 
-    def close(self) -> None:
-        """Stop listening, and let another process do it."""
-        if os.getpid() != self._pid:
-            return
-        self._greenlet.kill()
-        self._forget()
-        self._feed.close()
+    def step(self) -> None:
+        """Read what was announced, and wait for more."""
+        with deadline.limit(ANSWER_S):
+            self._control.ask(self._heartbeat)
+        self._wait()
 
-    def _run(self) -> None:
-        # A forked child has the greenlet as well, and the parent's connection.
-        while os.getpid() == self._pid:
-            if not self._feed.lead():
-                gevent.sleep(ELECTION_S)
-                continue
-            try:
-                while os.getpid() == self._pid:
-                    with deadline.limit(ANSWER_S):
-                        self._control.ask(self._heartbeat)
-                    self._wait()
-            except GreenlineError:
-                pass  # the readiness check reports it
-            except Exception:
-                log.exception("listening to Postgres failed; it is tried again")
-            if os.getpid() != self._pid:
-                return
-            self._lose()
-            # Another process may be able to.
-            self._feed.resign()
-            gevent.sleep(HEARTBEAT_S)
+    def forget(self, *, is_lost: bool = True) -> None:
+        """Leave the connection; what is announced until another one listens is lost."""
+        if self._conn is not None:
+            self.feed.publish_everything()
+            if is_lost:
+                log.warning("the connection that listened to Postgres was lost: caches are emptied")
+        self._conn = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def _wait(self) -> None:
         """Wait until there is something to read, or for the next heartbeat."""
@@ -101,15 +85,15 @@ class Listener:
         ours = [each for each in conn.notifies if each.channel == self._channel]
         conn.notifies[:] = [each for each in conn.notifies if each.channel != self._channel]
         lines = [line for each in ours for line in each.payload.split("\n")]
-        self._feed.publish(line.strip("\r") for line in lines)
+        self.feed.publish(line.strip("\r") for line in lines)
         if listens:
-            self._feed.confirm(asked_s)
+            self.feed.confirm(asked_s)
         else:
-            self._forget()
+            self.forget()
 
     def _begin(self, conn: Connection, cursor: Any) -> bool:
         """Listen on a new connection; return whether announcements arrive on it."""
-        self._lose()
+        self.forget()
         cursor.execute("select pg_backend_pid()")
         if cursor.fetchone() != (conn.info.backend_pid,):
             if not self._has_warned:
@@ -117,27 +101,13 @@ class Listener:
                 log.warning(
                     "behind a pgbouncer Postgres' announcements do not arrive: a value of a cache "
                     "is used for %g s",
-                    self._feed.max_stale_s,
+                    self.feed.max_stale_s,
                 )
             return False
         cursor.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
         # What was announced before is lost.
-        self._feed.publish_everything()
+        self.feed.publish_everything()
         # A descriptor of our own: the driver may close its one while we wait.
         self._socket = socket.socket(fileno=os.dup(conn.fileno()))
         self._conn = conn
         return True
-
-    def _lose(self) -> None:
-        if self._conn is not None:
-            log.warning("the connection that listened to Postgres was lost: caches are emptied")
-        self._forget()
-
-    def _forget(self) -> None:
-        if self._conn is not None:
-            # What is announced until another connection listens is lost.
-            self._feed.publish_everything()
-        self._conn = None
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None

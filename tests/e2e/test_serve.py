@@ -348,9 +348,10 @@ def test_a_signal_during_the_start_stops_what_has_started(moment: str, data: Pat
 
 @pytest.mark.parametrize("to_group", [True, False], ids=["Ctrl-C", "SIGTERM to make"])
 def test_make_serve_passes_the_signal_on(to_group: bool, used: Path) -> None:
-    """Ctrl-C reaches make and serve alike; a SIGTERM of make alone is forwarded."""
-    with serve(used, "make", "serve") as run:
+    """Ctrl-C reaches make and serve alike; a SIGTERM of make alone is forwarded. With a cache."""
+    with serve(used, "make", "serve", GREENLINE_CACHE_BYTES="64000000") as run:
         sockets = run.ready().sockets()
+        assert "Cache-Status: greenline-" in _shell(f"{run.curls()[0]} -si")
         if to_group:
             os.killpg(run.process.pid, signal.SIGINT)
         else:

@@ -203,8 +203,9 @@ if pid == 0:
     gevent.sleep(1.5)
     os._exit(0)
 os.waitpid(pid, 0)
-gevent.sleep(0.6)
-print(confirmed())
+ended_s = time.monotonic()
+while feed.pull() < ended_s and time.monotonic() < ended_s + 30: gevent.sleep(0.01)
+print(feed.pull() >= ended_s)
 db.close()
 """
     done = subprocess.run(

@@ -1,0 +1,146 @@
+"""
+Read the change stream of a MongoDB database, and write it for all processes of the host into a
+:class:`~greenline.cache.feed.Feed`.
+
+A change of a document invalidates the key "COLLECTION ID" and the tag "COLLECTION"; where a whole
+collection changes, the tag "COLLECTION items" as well.
+
+A change stream shows what the majority of the members has, so it proves nothing of a write that the
+primary alone has. ``hello`` names the last write of the primary and the last one of the majority:
+once the latter has come to what the former was, and the stream has been read to its end after that,
+all that was written before the question has been read.
+"""
+
+import logging
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+
+import gevent
+from pymongo import ReadPreference
+from pymongo.change_stream import DatabaseChangeStream
+from pymongo.errors import OperationFailure
+
+from greenline.cache.feed import Feed
+from greenline.cache.leader import Leader
+from greenline.hub import deadline
+from greenline.mongo.client import Mongo
+from greenline.mongo.retry import Document
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.05
+HEARTBEAT_S, ANSWER_S = 0.25, 2.0
+UNSUPPORTED_RETRY_S = 30.0
+MAX_TAGS = 500  # of a step; beyond it everything is invalid
+EVERYTHING = ""
+# Only what names the document: the stream of a database has all of its writes.
+FIELDS = [{"$project": {"operationType": 1, "ns": 1, "documentKey": 1}}]
+OF_A_DOCUMENT = frozenset({"insert", "update", "replace", "delete"})
+
+
+class _NotAnnounced(Exception):
+    """The server has no change streams, or does not say what its majority has."""
+
+
+class Changes(Leader):
+    """
+    Read the changes, once started, as long as no other process of the host does.
+
+    :param mongo: lends the database.
+    :param feed: of the database.
+    """
+
+    def __init__(self, mongo: Mongo, feed: Feed) -> None:
+        super().__init__(feed)
+        self._mongo = mongo
+        self._stream: DatabaseChangeStream[Document] | None = None
+        self._asked: tuple[float, Any] | None = None  # when, and the primary's last write then
+        self._is_past = False  # the majority has that write
+        self._heartbeat_s = 0.0
+        self._has_warned = False
+
+    def step(self) -> None:
+        """Read what has changed, and wait for more."""
+        try:
+            with deadline.limit(ANSWER_S):
+                self._read()
+        except _NotAnnounced as error:
+            self.forget()
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning("%s: a value of a cache is used for %g s", error, self.feed.max_stale_s)
+            gevent.sleep(UNSUPPORTED_RETRY_S)
+        gevent.sleep(POLL_S)
+
+    def forget(self, *, is_lost: bool = True) -> None:
+        """Close the stream; what changes until another one is read is lost."""
+        stream, self._stream, self._asked = self._stream, None, None
+        if stream is not None:
+            self.feed.publish_everything()
+            if is_lost:
+                log.warning("the change stream of MongoDB was lost: caches are emptied")
+            with deadline.limit(ANSWER_S):
+                stream.close()
+
+    def _read(self) -> None:
+        with self._mongo.database() as lent:
+            database = lent.with_options(read_preference=ReadPreference.PRIMARY)
+            if self._stream is None:
+                self._stream = _watch(database)
+                # What was changed before is lost.
+                self.feed.publish_everything()
+            elif self._stream._client is not database.client:
+                # The client was exchanged for a larger one, and is closed.
+                self._stream = _watch(database, self._stream.resume_token)
+            if monotonic() - self._heartbeat_s >= HEARTBEAT_S:
+                self._ask(database)
+            self.feed.publish(_changes(self._stream))
+        if not self._stream.alive:  # the database was dropped
+            self.forget()
+        # The stream has been read to its end since the majority was asked.
+        if self._asked is not None and self._is_past:
+            self.feed.confirm(self._asked[0])
+            self._asked = None
+
+    def _ask(self, database: Any) -> None:
+        """Ask the primary which write is its last, and which one is the majority's last."""
+        self._heartbeat_s = asked_s = monotonic()
+        last = database.command("hello").get("lastWrite")
+        if last is None:
+            raise _NotAnnounced("MongoDB does not say what the majority of its members has")
+        if self._asked is None:
+            self._asked = asked_s, _time(last["opTime"])
+        self._is_past = _time(last["majorityOpTime"]) >= self._asked[1]
+
+
+def _watch(database: Any, resume_after: Any = None) -> "DatabaseChangeStream[Document]":
+    """Return the change stream of *database*, from the position *resume_after* on."""
+    try:
+        return database.watch(  # type: ignore[no-any-return]
+            FIELDS, max_await_time_ms=1, resume_after=resume_after
+        )
+    except OperationFailure as error:
+        if error.timeout:
+            raise
+        raise _NotAnnounced(f"MongoDB has no change stream for us: {error}") from error
+
+
+def _changes(stream: "DatabaseChangeStream[Document]") -> list[str]:
+    """Return the keys and tags of what has changed, in its order."""
+    found: dict[str, None] = {}
+    while (change := stream.try_next()) is not None:
+        found |= dict.fromkeys(_tags(change))
+    return list(found) if len(found) <= MAX_TAGS else [EVERYTHING]
+
+
+def _tags(change: Mapping[str, Any]) -> list[str]:
+    name, kind = change.get("ns", {}).get("coll"), change["operationType"]
+    if kind in OF_A_DOCUMENT:
+        return [f"{name} {change['documentKey']['_id']}", name]
+    return [f"{name} items", name] if kind == "drop" else [EVERYTHING]
+
+
+def _time(written: Any) -> Any:
+    """Return the Timestamp of an opTime."""
+    return written["ts"] if isinstance(written, Mapping) else written

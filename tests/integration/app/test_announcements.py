@@ -1,0 +1,114 @@
+"""Migration 0003: what each write announces, by whichever program."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import psycopg2
+import pytest
+from psycopg2.extensions import ISOLATION_LEVEL_AUTOCOMMIT
+from psycopg2.extensions import connection as Connection
+
+from app.store import schema
+from embedded.postgres import Postgres
+
+Announced = Callable[..., list[list[str]]]
+ROWS = """
+    insert into books (title) values ('Dune'), ('Tehanu');
+    insert into authors (name) values ('Herbert'), ('Le Guin');
+    insert into genres (name) values ('novel'), ('tale');
+    insert into agents (name) values ('reader');
+    insert into book_authors (book_id, author_id, position) values (1, 1, 1), (2, 2, 1);
+    insert into book_genres (book_id, genre_id, position) values (1, 1, 1);
+"""
+
+
+@pytest.fixture
+def written(empty_database: str) -> Iterator[Connection]:
+    """A database with some rows, for a program that writes."""
+    with closing(psycopg2.connect(empty_database)) as conn:
+        schema.upgrade(conn)
+        with conn, conn.cursor() as cursor:
+            cursor.execute(ROWS)
+        yield conn
+
+
+@pytest.fixture
+def announced(written: Connection, empty_database: str) -> Iterator[Announced]:
+    """Runs statements in one transaction; returns the lines of what it has announced."""
+    with closing(psycopg2.connect(empty_database)) as listener:
+        listener.set_isolation_level(ISOLATION_LEVEL_AUTOCOMMIT)
+        with listener.cursor() as cursor:
+            cursor.execute("listen greenline_cache")
+
+        def announced(*statements: str) -> list[list[str]]:
+            with written, written.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+            with listener.cursor() as cursor:
+                cursor.execute("select 1")  # its answer comes behind all announcements
+            found = [each.payload.split("\n") for each in listener.notifies]
+            listener.notifies.clear()
+            return found
+
+        yield announced
+
+
+OF_1, OF_2 = ["books 1", "books"], ["books 2", "books"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("insert into books (title) values ('Lavinia')", [["books 3", "books"]]),
+        ("update books set title = 'Dune 2' where id = 1", [OF_1]),
+        ("update books set title = title || '!'", [["books 1", "books 2", "books"]]),
+        ("delete from books where id = 1", [OF_1]),
+        ("update books set title = 'none' where id = 7", []),
+        ("truncate books cascade", [["books items", "books"]]),
+        ("update authors set name = 'Frank' where id = 1", [OF_1, ["authors 1", "authors"]]),
+        ("update authors set name = name", [["authors 1", "authors 2", "authors"]]),
+        ("update genres set name = 'epic' where id = 1", [OF_1, ["genres 1", "genres"]]),
+        ("insert into genres (name) values ('saga')", [["genres 3", "genres"]]),
+        ("delete from agents", [["agents 1", "agents"]]),
+        ("truncate agents cascade", [["agents items", "agents"]]),
+        ("delete from book_authors where book_id = 1", [OF_1]),
+        ("update book_authors set position = 2 where book_id = 2", [OF_2]),
+        ("update book_authors set book_id = 2 where book_id = 1", [OF_1, OF_2]),
+        ("update book_genres set book_id = 2", [OF_1, OF_2]),
+        ("insert into book_genres values (2, 2, 1)", [OF_2]),
+        ("truncate book_genres", [["books items", "books"]]),
+        ("insert into tasks (agent_id, title) values (1, 'read')", []),
+    ],
+)  # fmt: skip
+def test_a_write_announces_what_it_changes(
+    announced: Announced, statement: str, expected: list[list[str]]
+) -> None:
+    assert sorted(announced(statement)) == sorted(expected)
+
+
+def test_a_transaction_announces_a_thing_once(announced: Announced) -> None:
+    change = "update books set title = title || '.' where id = 1"
+    assert announced(change, change, "delete from book_authors where book_id = 1") == [OF_1]
+
+
+def test_what_is_undone_is_not_announced(announced: Announced) -> None:
+    assert announced("savepoint s", "delete from books", "rollback to savepoint s") == []
+
+
+def test_two_hundred_items_are_named_and_more_are_all(announced: Announced) -> None:
+    """An announcement has at most 7,999 bytes."""
+    long = "alter table books alter id restart with 9000000000000000000"
+    insert = "insert into books (title) select 'x' from generate_series(1, {})"
+    [lines] = announced(long, insert.format(200))
+    assert len(lines) == 201
+    assert announced(insert.format(201)) == [["books items", "books"]]
+
+
+def test_a_copy_announces(announced: Announced, empty_database: str, postgres: Postgres) -> None:
+    """Only the superuser may read what a program writes, and the tests' driver cannot send it."""
+    name = urlsplit(empty_database).path
+    url = urlsplit(postgres.superuser_url)._replace(path=name).geturl()
+    with closing(psycopg2.connect(url)) as conn, conn, conn.cursor() as cursor:
+        cursor.execute("copy books (title) from program 'printf \"Orsinia\\nLavinia\\n\"'")
+    assert announced() == [["books 3", "books 4", "books"]]

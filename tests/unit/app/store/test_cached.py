@@ -1,0 +1,210 @@
+"""app.store.cached: which reads have one key, and what a write forgets."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.errors import NotFound
+from app.store.cached import Cached, CachedNamed
+from app.store.ports import Change, Listing, Page, Position, Stored
+from greenline.cache import Cache
+from greenline.errors import OutcomeUnknown
+
+LISTING = Listing("id", descending=False, limit=20)
+
+
+class Numbers:
+    """A repository in a dict, which counts its reads and can lose the answer of a write."""
+
+    name = "numbers"
+
+    def __init__(self) -> None:
+        self.items: dict[int, str] = {1: "one", 2: "two"}
+        self.reads = 0
+        self.is_answer_lost = False
+
+    def get(self, item_id: int) -> Stored:
+        self.reads += 1
+        if item_id not in self.items:
+            raise NotFound(f"there is no number {item_id}", [item_id])
+        return Stored(item_id, 1, self.items[item_id].encode())
+
+    def get_many(self, ids: Any) -> list[Stored]:
+        self.reads += 1
+        return [Stored(item_id, 1, self.items[item_id].encode()) for item_id in ids]
+
+    def page(self, listing: Listing) -> Page:
+        self.reads += 1
+        found = [Stored(number, 1, text.encode()) for number, text in self.items.items()]
+        return Page(tuple(found), False)
+
+    def create(self, items: Any, idempotency: Any = None) -> list[Stored]:
+        for item in items:
+            self.items[len(self.items) + 1] = item
+        return self._answered()
+
+    def change(self, changes: Any) -> list[Stored]:
+        for change in changes:
+            self.items[change.id] = change.edit({})
+        return self._answered()
+
+    def delete(self, ids: Any, versions: Any = None) -> None:
+        for item_id in ids:
+            del self.items[item_id]
+        self._answered()
+
+    def delete_where(self, filters: Mapping[str, Any]) -> int:
+        self.items.clear()
+        self._answered()
+        return 2
+
+    def id_of(self, name: str) -> int:
+        return next(number for number, text in self.items.items() if text == name)
+
+    def get_named(self, names: Any) -> dict[str, Stored]:
+        return {name: self.get(self.id_of(name)) for name in names}
+
+    def delete_named(self, names: Any) -> None:
+        for name in names:
+            del self.items[self.id_of(name)]
+        self._answered()
+
+    def _answered(self) -> list[Stored]:
+        if self.is_answer_lost:
+            raise OutcomeUnknown
+        return []
+
+
+@pytest.fixture
+def numbers() -> Numbers:
+    return Numbers()
+
+
+@pytest.fixture
+def notes() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+def cached(numbers: Numbers, notes: list[bool]) -> CachedNamed[str]:
+    return CachedNamed(numbers, Cache(1 << 20, 60), notes.append, ["others"])
+
+
+def test_an_item_is_read_once(cached: Cached[str], numbers: Numbers, notes: list[bool]) -> None:
+    assert [cached.get(1).json, cached.get(1).json] == [b"one", b"one"]
+    assert (numbers.reads, notes) == (1, [False, True])
+
+
+def test_what_is_missing_is_asked_for_again(cached: Cached[str], numbers: Numbers) -> None:
+    for _ in range(2):
+        with pytest.raises(NotFound):
+            cached.get(3)
+    assert numbers.reads == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(LISTING, order="name"),
+        replace(LISTING, descending=True),
+        replace(LISTING, limit=21),
+        replace(LISTING, total=True),
+        replace(LISTING, filters={"name": "one"}),
+        replace(LISTING, filters={"name": "two"}),
+        replace(LISTING, filters={"title": "one"}),
+    ],
+)
+def test_each_first_page_is_kept_apart(
+    cached: Cached[str], numbers: Numbers, other: Listing
+) -> None:
+    for listing in (LISTING, other, LISTING, other):
+        cached.page(listing)
+    assert numbers.reads == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(LISTING, page=2),
+        replace(LISTING, position=Position(1, 1)),
+        replace(LISTING, position=Position(1, 1, before=True)),
+        replace(LISTING, filters={"name": "x" * 2_000}),
+    ],
+    ids=["number", "after", "before", "a long filter"],
+)
+def test_other_pages_are_not_kept(
+    cached: Cached[str], numbers: Numbers, notes: list[bool], other: Listing
+) -> None:
+    cached.page(other)
+    cached.page(other)
+    assert (numbers.reads, notes) == (2, [])
+
+
+def test_several_are_read_each_time(cached: CachedNamed[str], numbers: Numbers) -> None:
+    assert [cached.get_many([1])[0].id for _ in range(2)] == [1, 1]
+    assert [cached.get_named(["one"])["one"].id for _ in range(2)] == [1, 1]
+    assert numbers.reads == 4
+
+
+WRITES = {
+    "create": lambda cached: cached.create(["three"]),
+    "change": lambda cached: cached.change([Change(1, lambda _: "uno")]),
+    "delete": lambda cached: cached.delete([1]),
+    "delete where": lambda cached: cached.delete_where({"name": "one"}),
+    "delete by name": lambda cached: cached.delete_named(["one"]),
+}
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True], ids=["answered", "lost"])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_forgets_what_it_changes(
+    cached: CachedNamed[str], numbers: Numbers, write: str, is_answer_lost: bool
+) -> None:
+    """Pages in any case; also where nobody knows whether it was done."""
+
+    def seen() -> tuple[bytes, ...]:
+        return tuple(item.json for item in cached.page(LISTING).items)
+
+    cached.get(1), cached.get(2), seen()
+    numbers.is_answer_lost = is_answer_lost
+    try:
+        WRITES[write](cached)
+    except OutcomeUnknown:
+        assert is_answer_lost
+    assert seen() == tuple(text.encode() for text in numbers.items.values())
+    for item_id in (1, 2):
+        if item_id in numbers.items:
+            assert cached.get(item_id).json == numbers.items[item_id].encode()
+        else:
+            with pytest.raises(NotFound):
+                cached.get(item_id)
+
+
+def test_a_change_forgets_no_other_item(cached: Cached[str], numbers: Numbers) -> None:
+    cached.get(2)
+    reads = numbers.reads
+    cached.change([Change(1, lambda _: "uno")])
+    cached.get(2)
+    assert numbers.reads == reads
+
+
+def test_a_write_forgets_what_else_it_changes(numbers: Numbers) -> None:
+    """A book adds authors, and shows their names."""
+    cache = Cache(1 << 20, 60)
+    cached = Cached(numbers, cache, bool, ["others"])
+    cache.get_or_load("other", lambda: 1, tags=["others"])
+    cached.create(["three"])
+    assert cache.get_or_load("other", lambda: 2, tags=["others"]) == 2
+
+
+def test_what_changes_during_a_write_is_not_kept(numbers: Numbers, cached: Cached[str]) -> None:
+    """A reader that began before the write was done may have seen the state before it."""
+
+    def edit(_: Any) -> str:
+        assert cached.get(1).json == b"one"
+        return "uno"
+
+    cached.change([Change(1, edit)])
+    assert cached.get(1).json == b"uno"
