@@ -1,0 +1,233 @@
+"""
+What clients read from the service with a cache, while workers are killed, replaced, and Postgres
+restarts.
+
+1. A client notes when it asked, which worker answered, and which version it got. A write makes the
+   next version; programs beside the service write as well.
+2. A worker that has acknowledged a write answers every later question with that version or a newer
+   one. No worker answers with an older one later than ``MAX_STALE_S`` after the acknowledgement.
+
+``GREENLINE_LONG_TESTS=1`` asks 100,000 times, with five kills, five reloads and two restarts.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+import gevent
+import psycopg2
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+
+from embedded.mongo import Mongo
+from embedded.postgres import Postgres, temporary
+from tests.helpers.support import Databases, Service, run, service, wait_until
+
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
+QUESTIONS = 100_000 if IS_LONG else 4_000
+SOME = ["kill", "restart", "reload"]
+EVENTS = [*["kill", "reload"] * 3, *SOME, *SOME] if IS_LONG else SOME
+CLIENTS, WORKERS, ITEMS = 100, 2, 20
+MAX_STALE_S = 2.0
+WRITES = 0.1
+TIMEOUT_S = 45.0
+PRODUCT = {
+    "title": "x",
+    "link": "https://example.com/1",
+    "price": {"value": "1", "currency": "EUR"},
+}
+
+Key = tuple[str, int | str]
+
+
+class Checker:
+    """What has been acknowledged, by whom and when, and which answers contradict it."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self.count = self.hits = self.reads = 0
+        # The versions that were acknowledged, with the moment and the worker, in this order.
+        self._acknowledged: dict[Key, list[tuple[float, int, str]]] = defaultdict(list)
+
+    def wrote(self, key: Key, version: int, worker: str) -> None:
+        self._acknowledged[key].append((time.monotonic(), version, worker))
+
+    def read(self, key: Key, version: int, worker: str, asked_s: float) -> None:
+        """Note an answer to a question that was asked at *asked_s*."""
+        for acknowledged_s, newer, writer in self._acknowledged[key]:
+            if acknowledged_s > asked_s or newer <= version:
+                continue
+            late_s = asked_s - acknowledged_s
+            if worker == writer or late_s > MAX_STALE_S:
+                self.violations.append(
+                    f"{key}: worker {worker} answered version {version} {late_s:.3f} s after "
+                    f"worker {writer} had acknowledged {newer}"
+                )
+
+
+class Client:
+    """One connection at a time to the service."""
+
+    def __init__(self, port: int, checker: Checker) -> None:
+        self._checker = checker
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[Any, str, bool] | None:
+        """Return the body, the worker and whether it is a hit; None: there is no good answer."""
+        sent = None if body is None else json.dumps(body)
+        try:
+            headers = {} if body is None else {"Content-Type": "application/json"}
+            self._connection.request(method, path, sent, headers)
+            response = self._connection.getresponse()
+            text = response.read()
+        except (OSError, HTTPException):
+            self._connection.close()
+            gevent.sleep(0.05)
+            return None
+        if response.status >= 300:
+            gevent.sleep(0.05)
+            return None
+        found = re.fullmatch(r"greenline-(\d+); (.*)", response.headers["Cache-Status"])
+        assert found is not None
+        return json.loads(text), found[1], found[2] == "hit"
+
+    def go(self, keys: list[Key], chance: random.Random) -> None:
+        """Read or write one of *keys*, or read a page of them."""
+        checker, (kind, item_id) = self._checker, chance.choice(keys)
+        checker.count += 1
+        if chance.random() < WRITES:
+            body = {"title": f"title {chance.random()}"}
+            answer = self.ask("PATCH", f"/{kind}/{item_id}", body)
+            if answer is not None:
+                checker.wrote((kind, item_id), answer[0]["version"], answer[1])
+            return
+        asked_s = time.monotonic()
+        is_page = chance.random() < 0.1
+        answer = self.ask("GET", f"/{kind}?order=-id" if is_page else f"/{kind}/{item_id}")
+        if answer is None:
+            return
+        body, worker, is_hit = answer
+        checker.reads += 1
+        checker.hits += is_hit
+        for item in body["items"] if is_page else [body]:
+            checker.read((kind, item["id"]), item["version"], worker, asked_s)
+
+
+class Stage:
+    """The service, its databases, and what happens to them."""
+
+    def __init__(self, running: Service, server: Postgres, link: Path) -> None:
+        self.running, self.server, self._link = running, server, link
+
+    def kill(self) -> None:
+        os.kill(random.choice(self.running.workers()), signal.SIGKILL)
+
+    def reload(self) -> None:
+        self.running.process.send_signal(signal.SIGHUP)
+
+    def restart(self) -> None:
+        self.server.stop()
+        self._link.unlink()
+        self.server.start()
+        self._link.symlink_to(Path(self.server.socket).parent)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, mongo: Mongo, empty_mongo: str) -> Iterator[Stage]:
+    with temporary(60) as server:
+        link = tmp_path / "sockets"
+        link.symlink_to(Path(server.socket).parent)
+        url = server.url.replace(str(Path(server.socket).parent), str(link))
+        databases = Databases(url, empty_mongo)
+        run(["flask", "db", "upgrade"], databases.environ)
+        more = {"GREENLINE_CACHE_BYTES": "16000000", "WEB_CONCURRENCY": str(WORKERS)}
+        with service({**databases.environ, **more}) as running:
+            yield Stage(running, server, link)
+
+
+@pytest.fixture
+def keys(stage: Stage) -> list[Key]:
+    """New books and products."""
+    made: list[Key] = []
+    with closing(Client(stage.running.port, Checker())) as client:
+        for number in range(ITEMS):
+            for kind, body in (
+                ("books", {"title": "x", "authors": ["y"], "genres": []}),
+                ("products", {**PRODUCT, "offerId": str(number)}),
+            ):
+                answer = client.ask("POST", f"/{kind}", body)
+                assert answer is not None
+                made.append((kind, answer[0]["id"]))
+    return made
+
+
+def write_books(stage: Stage, checker: Checker, keys: list[Key]) -> None:
+    """Write as another program does, which connects again after a restart."""
+    while True:
+        with suppress(psycopg2.Error), closing(psycopg2.connect(stage.server.url)) as conn:
+            for kind, item_id in keys:
+                if kind != "books":
+                    continue
+                with conn, conn.cursor() as cursor:
+                    cursor.execute(
+                        "update books set version = version + 1 where id = %s returning version",
+                        (item_id,),
+                    )
+                    version = cursor.fetchone()[0]
+                checker.wrote((kind, item_id), version, "none")
+                gevent.sleep(0.05)
+        gevent.sleep(0.05)
+
+
+def write_products(uri: str, checker: Checker, keys: list[Key]) -> None:
+    """The same in MongoDB."""
+    with MongoClient(uri) as client:
+        products = client.get_default_database().products
+        while True:
+            for kind, item_id in keys:
+                if kind != "products":
+                    continue
+                written = products.find_one_and_update(
+                    {"_id": ObjectId(item_id)}, {"$inc": {"version": 1}}, return_document=True
+                )
+                checker.wrote((kind, item_id), written["version"], "none")
+                gevent.sleep(0.05)
+
+
+@pytest.mark.timeout(1_200)
+def test_no_client_reads_what_is_too_old(stage: Stage, keys: list[Key], empty_mongo: str) -> None:
+    checker = Checker()
+
+    def go(number: int) -> None:
+        chance = random.Random(number)
+        with closing(Client(stage.running.port, checker)) as client:
+            while checker.count < QUESTIONS:
+                client.go(keys, chance)
+
+    clients = [gevent.spawn(go, number) for number in range(CLIENTS)]
+    others = [
+        gevent.spawn(write_books, stage, checker, keys),
+        gevent.spawn(write_products, empty_mongo, checker, keys),
+    ]
+    for number, event in enumerate(EVENTS, 1):
+        share = QUESTIONS * number // (len(EVENTS) + 1)
+        wait_until(lambda s=share: checker.count >= s, "the questions before", TIMEOUT_S * 10)
+        getattr(stage, event)()
+    gevent.joinall(clients, raise_error=True)
+    gevent.killall(others)
+    assert checker.violations == []
+    assert checker.hits > 0.2 * checker.reads > 0
+    print(f"{checker.count} questions, {checker.reads} reads, {checker.hits} hits")
