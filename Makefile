@@ -15,7 +15,7 @@ COMPILE = .venv/bin/python -m compileall -q app bench config embedded greenline 
 
 .PHONY: help serve dev demo-tune test test-fast test-long test-deploy canary check pins wheel docs results bench-article bench-held bench-postgres bench-api bench-http \
 	bench-overload bench-limit bench-offload bench-soak bench-burst bench-hot-worker \
-	bench-metrics bench-slow-clients bench-legacy bench-migrate bench-documents bench-copy compatibility clean \
+	bench-metrics bench-cache bench-slow-clients bench-legacy bench-migrate bench-documents bench-copy compatibility clean \
 	have-python setup-serve setup-dev setup-bench
 
 .DEFAULT_GOAL := help
@@ -111,6 +111,9 @@ bench-burst: setup-dev ## a thousand clients in bursts through three reloads and
 
 bench-hot-worker: setup-dev ## compare one busy worker of four with what an even split gives it
 	@exec .venv/bin/python -m bench.hot_worker $(ARGS)
+
+bench-cache: setup-bench ## compare the service with a cache and without, and a thousand clients that ask for one page
+	@exec .venv/bin/python -m bench.cache $(ARGS)
 
 bench-metrics: setup-dev ## compare the worker with /metrics and without
 	@exec .venv/bin/python -m bench.metrics $(ARGS)

@@ -151,10 +151,23 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     if not settings.cache_bytes:
         return stores
     max_bytes = settings.cache_bytes if mongo is None else max(settings.cache_bytes // 2, 1)
-    cache = Cache(max_bytes, CACHE_TTL_S, feed=postgres.feed(), name="postgres")
+    shared = f"service on {server_of(settings.database_url)}{urlsplit(settings.database_url).path}"
+    cache = Cache(
+        max_bytes,
+        CACHE_TTL_S,
+        feed=postgres.feed(),
+        shared_loads=f"{shared}, postgres",
+        name="postgres",
+    )
     note, products = cache_status.note, stores.products
     if mongo is not None and products is not None:
-        of_mongo = Cache(max_bytes, CACHE_TTL_S, feed=mongo.feed(), name="mongodb")
+        of_mongo = Cache(
+            max_bytes,
+            CACHE_TTL_S,
+            feed=mongo.feed(),
+            shared_loads=f"{shared}, mongodb",
+            name="mongodb",
+        )
         products = Cached(products, of_mongo, note)
     return Stores(
         # A book adds the authors and genres that are new, and shows the names of all.

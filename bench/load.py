@@ -46,7 +46,11 @@ def run(
     body: str | None = None,
     timeout_s: int = 60,
 ) -> Run:
-    """Ask *urls* in turn, *operations* times in all, from *clients* at once."""
+    """
+    Ask *urls* in turn, *operations* times in all, from *clients* at once.
+
+    Where some have "PATCH " before them, these are changed to the *body*, and the others read.
+    """
     command = [find(), "-n", str(operations), "-c", str(clients), "-t", f"{timeout_s}s"]
     if body is not None:
         command += ["-body", body]

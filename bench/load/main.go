@@ -12,6 +12,8 @@
 // and with -marker an answer whose body lacks that text "differs". A header (-H) may have "{client}"
 // in it, for the number of the client in four digits, and a body "{number}", for that of the
 // request in eight: as many as the placeholder has characters, so the length stays right.
+//
+// A URL behind "PATCH " is asked to change to the -body; then the others are GETs.
 package main
 
 import (
@@ -171,7 +173,18 @@ func main() {
 
 	var address, head string
 	var requests [][]byte
+	patches := false
 	for _, each := range flag.Args() {
+		patches = patches || strings.HasPrefix(each, "PATCH ")
+	}
+	for _, each := range flag.Args() {
+		method := "POST"
+		if patches {
+			method = "GET"
+		}
+		if text, isPatch := strings.CutPrefix(each, "PATCH "); isPatch {
+			each, method = text, "PATCH"
+		}
 		target, err := url.Parse(each)
 		if err != nil {
 			log.Fatal(err)
@@ -179,11 +192,11 @@ func main() {
 		address = target.Host
 		head = " HTTP/1.1\r\nHost: " + address + "\r\n" + headers + "\r\n"
 		request := "GET " + target.RequestURI() + head
-		if *body != "" {
+		if *body != "" && method != "GET" {
 			request = fmt.Sprintf(
-				"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"+
+				"%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"+
 					"Content-Length: %d\r\n%s\r\n%s",
-				target.RequestURI(), address, len(*body), headers, *body)
+				method, target.RequestURI(), address, len(*body), headers, *body)
 		}
 		requests = append(requests, []byte(request))
 	}
@@ -227,7 +240,7 @@ func main() {
 					request = bytes.ReplaceAll(request, []byte("{number}"), []byte(name))
 				}
 				var status string
-				if *body == "" || *alone {
+				if *body == "" || *alone || patches {
 					status = one.find(request, expected)
 				} else {
 					status = one.insertAndFind(request, head)

@@ -23,6 +23,7 @@ from cachetools import LRUCache
 
 from greenline.cache.feed import Feed
 from greenline.cache.flight import Flight, NotShared
+from greenline.cache.shared import Loaded, SharedLoads
 from greenline.cache.statistics import CacheStatistics
 from greenline.cache.values import Kept, is_unchanging, keep
 from greenline.telemetry import counters
@@ -65,9 +66,13 @@ class Cache:
         Default: ``ttl_s``.
     :param feed: invalidations by the database, as ``greenline.postgres.open().feed()`` returns
         them. Default: none.
+    :param shared_loads: a name, str. Caches of the host that have the same one load a key once for
+        all workers that want it at that moment; no other application of the user may have it. What
+        is shared is pickled. Default: each worker loads for itself.
     :param name: of the cache in the metrics, str. Default "default".
     :param clock: returns monotonic seconds. Default ``time.monotonic``.
     :raises ValueError: an argument is out of its range.
+    :raises ConfigError: the file of *shared_loads* cannot be used.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Cache:
         stale_if_error_s: float = 0.0,
         none_ttl_s: float | None = None,
         feed: Feed | None = None,
+        shared_loads: str | None = None,
         name: str = "default",
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -101,6 +107,8 @@ class Cache:
         self._stale_if_error_s = stale_if_error_s
         self._clock = clock
         self._feed = feed
+        self._shared = None if shared_loads is None else SharedLoads(shared_loads)
+        self._invalidated_s = -inf  # when anything was invalidated last
         self._statistics = statistics = CacheStatistics()
         self._lock = threading.Lock()
         self._entries = _Entries(max_bytes, statistics)
@@ -252,6 +260,7 @@ class Cache:
         :param tag: str, default None: no tag.
         """
         with self._lock:
+            self._invalidated_s = self._clock()
             self._statistics.invalidations += 1
             keys = set(self._entries.tagged.get(tag, ()))  # type: ignore[arg-type]
             if key is not None:
@@ -265,6 +274,7 @@ class Cache:
     def clear(self) -> None:
         """Forget all values; also those that are loaded now."""
         with self._lock:
+            self._invalidated_s = self._clock()
             self._statistics.invalidations += 1
             self._entries.clear()
             for flight in self._flights.values():
@@ -309,16 +319,56 @@ class Cache:
     def _load(self, key: str, flight: Flight, load: Callable[[], T], ttl_s: float | None) -> T:
         flight.loader = threading.get_ident()
         try:
-            value = load()
-            flight.kept = kept = keep(value)
-            if ttl_s is None or value is None:
-                ttl_s = self._none_ttl_s if value is None else self.ttl_s
-            self._keep(key, flight, kept, ttl_s)
+            if self._shared is None:
+                value = self._loaded(key, flight, load, ttl_s)
+            else:
+                value = self._load_once(self._shared, key, flight, load, ttl_s)
         except BaseException as error:
             self._end(key, flight, error)
             raise
         self._end(key, flight)
         return value
+
+    def _loaded(self, key: str, flight: Flight, load: Callable[[], T], ttl_s: float | None) -> T:
+        value = load()
+        flight.kept = kept = keep(value)
+        if ttl_s is None or value is None:
+            ttl_s = self._none_ttl_s if value is None else self.ttl_s
+        flight.ttl_s = ttl_s
+        self._keep(key, flight, kept, ttl_s)
+        return value
+
+    def _load_once(
+        self,
+        shared: SharedLoads,
+        key: str,
+        flight: Flight,
+        load: Callable[[], T],
+        ttl_s: float | None,
+    ) -> T:
+        """Load, or take what another worker of the host loads at this moment."""
+        with shared.turn(key) as found:
+            if found is not None and self._is_usable(found):
+                self._statistics.shared += 1
+                flight.begun_s, flight.kept = found.begun_s, found.kept
+                self._keep(key, flight, found.kept, found.ttl_s)
+                return found.kept.value()  # type: ignore[no-any-return]
+            flight.begun_s = self._clock()
+            value = self._loaded(key, flight, load, ttl_s)
+            if flight.kept is not None and flight.is_valid:
+                shared.publish(key, Loaded(flight.kept, flight.begun_s, flight.ttl_s))
+            return value
+
+    def _is_usable(self, found: Loaded) -> bool:
+        """Return whether a value that another worker has loaded is one that this one might have."""
+        confirmed_s = 0.0 if self._feed is None else self._feed.pull()
+        now_s = self._clock()
+        return (
+            # What this worker has seen invalidated since may be missing in it.
+            found.begun_s > self._invalidated_s
+            and now_s - found.begun_s < found.ttl_s
+            and (self._feed is None or self._feed.is_current(found.begun_s, now_s, confirmed_s))
+        )
 
     def _end(self, key: str, flight: Flight, error: BaseException | None = None) -> None:
         with self._lock:

@@ -31,7 +31,7 @@ class Flight:
     :param begun_s: when it began, float monotonic seconds.
     """
 
-    __slots__ = ("_ended", "begun_s", "error", "is_valid", "kept", "loader", "tags")
+    __slots__ = ("_ended", "begun_s", "error", "is_valid", "kept", "loader", "tags", "ttl_s")
 
     def __init__(self, tags: Collection[str], begun_s: float) -> None:
         self.tags = tags
@@ -39,6 +39,7 @@ class Flight:
         self.loader: int | None = None  # the identity of its greenlet or thread
         self.is_valid = True  # until its key or one of its tags is invalidated
         self.kept: Kept | None = None
+        self.ttl_s = 0.0  # for how long that is fresh
         self.error: BaseException | None = None
         self._ended = threading.Event()
 

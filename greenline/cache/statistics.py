@@ -9,6 +9,7 @@ class CacheStatistics:
     - ``stale``: values that were returned after their time.
     - ``waits``: callers that waited for the load of another one.
     - ``loads``: loads that began.
+    - ``shared``: those for which another worker of the host had loaded.
     - ``failures``: loads that raised an error.
     - ``evictions``: values that made room for others.
     - ``invalidations``: calls that invalidated a key, a tag or everything.
@@ -20,6 +21,7 @@ class CacheStatistics:
         self.stale = 0
         self.waits = 0
         self.loads = 0
+        self.shared = 0
         self.failures = 0
         self.evictions = 0
         self.invalidations = 0

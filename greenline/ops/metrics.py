@@ -77,6 +77,7 @@ CACHE_COUNTS = (
     ("failures", "load_failures", "Loads that raised an error."),
     ("evictions", "evictions", "Values that made room for others."),
     ("invalidations", "invalidations", "Calls that invalidated a key, a tag or everything."),
+    ("shared", "shared_loads", "Loads for which another worker of the host had loaded."),
     ("too_large", "too_large", "Values that were not kept, because the cache is too small."),
 )
 CACHE_VALUES = (

@@ -80,7 +80,7 @@ class SlotFile:
             return
         # A process that has just opened this file finds another one at the path when it maps it,
         # and tries again.
-        if _lock(self.locks.fileno(), 0, 0) and self.is_in_place():
+        if lock(self.locks.fileno(), 0, 0) and self.is_in_place():
             with suppress(OSError):
                 os.unlink(self.path)
 
@@ -107,11 +107,11 @@ class SlotFile:
         Lock *slot*; return False if another process holds the lock, True also if this one already
         does.
         """
-        return _lock(self.locks.fileno(), STATES + slot)
+        return lock(self.locks.fileno(), STATES + slot)
 
     def unlock(self, slot: int) -> None:
         """Release the lock of *slot*."""
-        _unlock(self.locks.fileno(), STATES + slot)
+        unlock(self.locks.fileno(), STATES + slot)
 
     def unlocked(
         self, first: int, mine: Container[int], max_asked: int
@@ -196,11 +196,10 @@ class SlotFile:
         Return the number after another process's lock within *count* slots from *slot* on, else
         *slot*.
         """
-        asked = RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, STATES + slot, count, 0)
-        answer = fcntl.fcntl(self.locks.fileno(), fcntl.F_OFD_GETLK, asked)
-        kind, _, start, length, _ = RANGE.unpack(answer)
-        if kind == fcntl.F_UNLCK:
+        found = other_lock(self.locks.fileno(), STATES + slot, count)
+        if found is None:
             return slot
+        start, length = found
         # Length 0 is a lock up to the end of the file: of the whole, by a repair.
         return int(start + length - STATES) if length else SLOTS
 
@@ -222,7 +221,7 @@ class SlotFile:
         try:
             # The row's lock comes before the first look at the content: it keeps others from
             # repairing the file meanwhile.
-            free = (row for row in range(ROWS) if _lock(fd, ROW_LOCKS + row))
+            free = (row for row in range(ROWS) if lock(fd, ROW_LOCKS + row))
             self.row = next(free, -1)
         except OSError as error:
             raise refused(self.path, f"it cannot be locked ({error.strerror})") from error
@@ -233,12 +232,12 @@ class SlotFile:
         # A damaged file is rebuilt in place, under a lock on the whole file: no other process has a
         # row then, and none can lock one. Its own row is unlocked first, so that of two processes
         # that both found the damage one can get the whole.
-        _unlock(fd, ROW_LOCKS + self.row)
-        if _lock(fd, 0, 0):
+        unlock(fd, ROW_LOCKS + self.row)
+        if lock(fd, 0, 0):
             # Another process may have repaired it between the two locks.
             if not _is_sound(fd):
                 fill(self.path, fd, SIZE)
-            _unlock(fd, 0, 0)
+            unlock(fd, 0, 0)
             return self._lock_row()
         return "it is damaged, or of another version of greenline, and in use"
 
@@ -259,18 +258,32 @@ def _is_sound(fd: int) -> bool:
     return os.fstat(fd).st_size == SIZE and os.pread(fd, len(HEADER), 0) == HEADER
 
 
-def _lock(fd: int, start: int, length: int = 1) -> bool:
+def lock(fd: int, start: int, length: int = 1, *, is_shared: bool = False) -> bool:
     """
-    Lock *length* bytes, 0 for all; return whether no other description holds a lock on any of them.
+    Lock *length* bytes; return whether no other open file holds a lock on any of them.
+
+    :param fd: the descriptor of the open file, int.
+    :param start: the offset of the first byte, int.
+    :param length: int, 0 for all. Default 1.
+    :param is_shared: whether others may share the lock, bool. Default False.
     """
+    kind = fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0))
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, RANGE.pack(kind, os.SEEK_SET, start, length, 0))
     except (BlockingIOError, PermissionError):
         return False
     return True
 
 
-def _unlock(fd: int, start: int, length: int = 1) -> None:
+def other_lock(fd: int, start: int, length: int = 1) -> tuple[int, int] | None:
+    """Return offset and length of a lock that another open file holds on these bytes, or None."""
+    asked = RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    kind, _, its, extent, _ = RANGE.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else (its, extent)
+
+
+def unlock(fd: int, start: int, length: int = 1) -> None:
+    """Release what :func:`lock` has locked."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, RANGE.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
 
 

@@ -522,6 +522,7 @@ def caches(page: Page) -> None:
             "{{cache}} stale": f"sum by (cache) ({rate('cache_stale_hits_total')})",
             "{{cache}} waits": f"sum by (cache) ({rate('cache_waits_total')})",
             "{{cache}} loads": f"sum by (cache) ({rate('cache_loads_total')})",
+            "{{cache}} shared": f"sum by (cache) ({rate('cache_shared_loads_total')})",
         },
         8,
     )  # fmt: skip

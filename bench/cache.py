@@ -1,0 +1,348 @@
+"""
+The service with a cache beside the service without, and what the cache promises.
+
+1. Reads: a book by its id and a page of 100, by Zipf's law, with one write in a hundred. With the
+   whole cache 99 % are hits; 90 % where it holds a part of the books, or where a write makes ten
+   pages out of date. The rounds are interleaved; the middle of their ratios is judged.
+2. A stampede: a thousand clients ask at once for a page that takes 0.2 s in Postgres, of our cache,
+   of one that keeps what a request has loaded, and of none.
+3. Writes that other workers see: how long after the answer to a write the other worker reads it.
+4. Writers: fifty commit at once, with the triggers that announce and without, by pgbench.
+5. What a hit adds to a request, and the memory of a full cache.
+
+    python -m bench.cache [--rounds 5]
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from bench import databases, load, promises, report
+from bench.contenders import flask
+from bench.hey import percentile_ms
+from bench.http_lineup import GREEN
+from bench.lineup import OURS_QUIET, POOL_SIZE
+from bench.postgres import settle
+from bench.report import OURS
+from bench.rounds import interleaved, refused
+from bench.servers import ROOT, Gunicorn, Server, ServerError, free_port
+from embedded import cluster
+from embedded.account import Account
+from embedded.postgres import Postgres
+
+WITHOUT = "without a cache"
+BOOKS, OPERATIONS, ROUNDS = 1_000, 4_000, 5
+CLIENTS = (10, 100)
+PAGES = 14  # of which a hundred reads by Zipf's law ask for ten
+LARGE_BYTES, WRITE_EVERY = 64_000_000, 100
+STAMPEDE, WRITERS, WRITERS_S = 1_000, 50, 5.0
+LATENCIES, MAX_LATENCY_MS = 300, 100.0
+FLOORS = {"book 99 %": 2.5, "book 90 %": 1.8, "page of 100 99 %": 8.0, "page of 100 90 %": 4.0}
+MAX_HIT_US, MAX_WRITERS_COST, MAX_STAMPEDE = 15.0, 0.1, 3.0
+BODY = json.dumps({"title": "Another title"})
+NOTES = f"""
+one worker of each, pools of {POOL_SIZE}; one request in {WRITE_EVERY} is a PATCH of a book
+90 %: books by id: the cache has room for a part of the {BOOKS:,}; pages: {PAGES} of them, all of
+which are out of date after each write
+hits: of the reads, by the worker's own count"""
+
+
+@dataclass(frozen=True)
+class Work:
+    """*paths* by Zipf's law, the changed ones among them, and the memory of the cache."""
+
+    name: str
+    paths: Sequence[str]
+    changed: Sequence[str] | None  # None: what would be read
+    max_bytes: int
+
+    def urls(self, base: str) -> list[str]:
+        """Return what is asked, in its order."""
+        chance = random.Random(1)  # noqa: S311
+        weights = [1 / rank for rank in range(1, len(self.paths) + 1)]
+        drawn = chance.choices(self.paths, weights, k=OPERATIONS)
+        for place in range(WRITE_EVERY - 1, OPERATIONS, WRITE_EVERY):
+            path = drawn[place] if self.changed is None else chance.choice(self.changed)
+            drawn[place] = f"PATCH {base}{path}"
+        return [each if each.startswith("PATCH") else base + each for each in drawn]
+
+
+def room(share: float) -> int:
+    """Return how many books a cache must hold that has *share* hits, if it keeps the last used."""
+    work = Work("", [str(number) for number in range(BOOKS)], None, 0)
+    asked = [each.removeprefix("PATCH ") for each in work.urls("")]
+    low, high = 1, BOOKS
+    while low < high:
+        size, kept, hits = (low + high) // 2, OrderedDict[str, None](), 0
+        for number, path in enumerate(asked * 2):
+            hits += path in kept and number >= len(asked)
+            kept[path] = kept.pop(path, None)
+            if len(kept) > size:
+                kept.popitem(last=False)
+        low, high = (size + 1, high) if hits < share * len(asked) else (low, size)
+    return low
+
+
+def service(env: dict[str, str], folder: Path, max_bytes: int, workers: int = 1) -> Server:
+    """Return the service with a cache of *max_bytes*, 0 for none."""
+    more = {
+        "GREENLINE_CACHE_BYTES": str(max_bytes),
+        "WEB_CONCURRENCY": str(workers),
+        "GREENLINE_OPS_BIND": f"127.0.0.1:{free_port()}",
+    }
+    arguments = [*OURS_QUIET, *GREEN, "--workers", str(workers), "app.wsgi:app"]
+    log = folder / f"{max_bytes}.log"
+    return Gunicorn(arguments, ready="/books/1", env={**env, **more}, log=log)
+
+
+def counts(server: Server) -> dict[str, float]:
+    """Return the counts and the size of the server's cache of Postgres."""
+    address = f"http://{server.env['GREENLINE_OPS_BIND']}/metrics"
+    with urllib.request.urlopen(address, timeout=10) as answer:  # nosec B310
+        text = answer.read().decode()
+    rows = re.findall(r'^greenline_cache_(\w+)\{[^}]*cache="postgres"[^}]*\} (\S+)$', text, re.M)
+    return {name: float(value) for name, value in rows}
+
+
+def reads(found: report.Report, env: dict[str, str], folder: Path, rounds: int) -> None:
+    """Let both services compete at each work."""
+    ids = [f"/books/{number}" for number in range(1, BOOKS + 1)]
+    pages = [f"/books?limit=100&order={order}" for order in ("id", "-id", "title", "-title")]
+    pages += [f"/books?limit={100 + number}" for number in range(1, PAGES - len(pages) + 1)]
+    with service(env, folder, LARGE_BYTES) as server:
+        for path in ids:
+            server.get(path)
+        full = counts(server)
+    bytes_a_book = full["size_bytes"] / full["values"]
+    works = [
+        Work("book 99 %", ids, None, LARGE_BYTES),
+        Work("book 90 %", ids, None, int(room(0.905) * bytes_a_book)),
+        Work("page of 100 99 %", pages[:1], ids, LARGE_BYTES),
+        Work("page of 100 90 %", pages, ids, LARGE_BYTES),
+    ]
+    for work in works:
+        with (
+            service(env, folder, work.max_bytes) as cached,
+            service(env, folder, 0) as uncached,
+        ):
+            servers = {OURS: cached, WITHOUT: uncached}
+            for clients in CLIENTS:
+                _compete(found, servers, work, clients, rounds)
+
+
+def _compete(
+    found: report.Report, servers: dict[str, Server], work: Work, clients: int, rounds: int
+) -> None:
+    rows: dict[str, list[report.Row]] = {who: [] for who in servers}
+    hits: list[float] = []
+    print(f"{work.name}, {clients} connections", file=sys.stderr, flush=True)
+    for server in servers.values():
+        load.run(work.urls(server.url), OPERATIONS, clients, body=BODY)
+    for _, (who, server) in interleaved(list(servers.items()), rounds):
+        before = counts(server)
+        run = load.run(work.urls(server.url), OPERATIONS, clients, body=BODY)
+        result = load.together([run], clients)
+        if problem := refused(result.answers):
+            found.invalid(f"{work.name} {who} {clients} clients: {problem}")
+            return
+        more: dict[str, Any] = {}
+        if before:
+            grown = {name: value - before[name] for name, value in counts(server).items()}
+            share = grown["hits_total"] / (OPERATIONS * (1 - 1 / WRITE_EVERY))
+            hits.append(share)
+            more = {"hits": round(share, 3)}
+        rows[who].append(report.row(work.name, who, result, server.rss_mb(), **more))
+    for each in rows.values():
+        found.add(report.middle(each))
+    what = f"{work.name} from {clients} clients"
+    ratio = report.paired(rows[OURS], rows[WITHOUT])
+    found.verdicts.append(promises.at_least(f"{what}, over none", ratio, FLOORS[work.name]))
+    wanted = float(work.name.split()[-2]) / 100
+    if abs(statistics.median(hits) - wanted) > 0.02:
+        found.invalid(f"{what}: {statistics.median(hits):.1%} hits, not {wanted:.0%}")
+    size = counts(servers[OURS])
+    if size["size_bytes"] > size["max_bytes"]:
+        found.invalid(f"{what}: {size['size_bytes']:.0f} bytes are kept, of {work.max_bytes}")
+
+
+def stampede(found: report.Report, env: dict[str, str], folder: Path) -> None:
+    """Let a thousand clients ask for one page at once."""
+    more = {**env, "POSTGRES_POOL_SIZE": str(POOL_SIZE)}
+    arguments = ["-c", "bench/peers/gunicorn_plain.py", *GREEN, "bench.peers.caching:app"]
+    with Gunicorn(arguments, ready="/ready", env=more, log=folder / "stampede.log") as server:
+        began = time.monotonic()
+        server.get("/plain/one")
+        alone_s = time.monotonic() - began
+        slowest: dict[str, float] = {}
+        for who in ("cached", "naive", "plain"):
+            loads = json.loads(server.get("/loads")[1]).get(who, 0)
+            run = load.run([f"{server.url}/{who}/page"], STAMPEDE, STAMPEDE)
+            loads = json.loads(server.get("/loads")[1])[who] - loads
+            result = load.together([run], STAMPEDE)
+            if problem := refused(result.answers):
+                found.invalid(f"stampede {who}: {problem}")
+            slowest[who] = max(each.took_s for each in run.answers)
+            name = {"cached": OURS, "naive": "naive cache", "plain": WITHOUT}[who]
+            found.add(report.row("stampede", name, result, queries=loads))
+            if who == "cached":
+                found.verdicts.append(promises.at_most("stampede, queries", loads, 1))
+    ratio = slowest["cached"] / alone_s
+    what = "stampede, the slowest answer over one uncached request alone"
+    found.verdicts.append(promises.at_most(what, ratio, MAX_STAMPEDE))
+    for who in ("naive", "plain"):
+        ratio = slowest[who] / slowest["cached"]
+        print(f"stampede, the slowest answer of {who} over ours: {ratio:.1f}", flush=True)
+
+
+class _Connection:
+    """One that stays with its worker."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        _, self.worker = self.ask("GET", "/books/1")
+
+    def ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+        """Return the version of the item, and the worker."""
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        self._connection.request(method, path, body, headers)
+        answer = self._connection.getresponse()
+        text = answer.read()
+        if answer.status != 200:
+            raise ServerError(f"{method} {path}: {answer.status} {text[:200]!r}")
+        return json.loads(text)["version"], answer.headers["Cache-Status"].partition(";")[0]
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.close()
+
+
+def latency(found: report.Report, env: dict[str, str], folder: Path) -> None:
+    """Write through one worker, and ask the other one until it answers with the write."""
+    with service(env, folder, LARGE_BYTES, workers=2) as server, ExitStack() as stack:
+        by_worker: dict[str, _Connection] = {}
+        for _ in range(100):
+            one = stack.enter_context(closing(_Connection(server.port)))
+            by_worker.setdefault(one.worker, one)
+            if len(by_worker) == 2:
+                break
+        writer, reader = by_worker.values()
+        took_s = []
+        for number in range(LATENCIES):
+            path = f"/books/{number % 50 + 1}"
+            reader.ask("GET", path)
+            version, _ = writer.ask("PATCH", path, BODY)
+            written_s = time.monotonic()
+            while reader.ask("GET", path)[0] < version:
+                pass
+            took_s.append(time.monotonic() - written_s)
+    took_s.sort()
+    p50, p99 = percentile_ms(took_s, 0.5), percentile_ms(took_s, 0.99)
+    print(f"a write is read from the other worker after {p50} ms (p50), {p99} ms (p99)", flush=True)
+    what = "a write that the other worker reads, ms, p99"
+    found.verdicts.append(promises.at_most(what, p99 or 0.0, MAX_LATENCY_MS))
+
+
+def writers(found: report.Report, folder: Path, rounds: int) -> None:
+    """Let fifty writers commit, with the triggers and without; the server waits for its disk."""
+    script = folder / "write.sql"
+    script.write_text(
+        f"\\set id random(1, {BOOKS})\n"
+        "update books set title = 'Title ' || :id, version = version + 1 where id = :id;\n"
+    )
+    tps: dict[str, list[float]] = {"enable": [], "disable": []}
+    with (
+        Postgres(folder / "durable", 2 * WRITERS) as postgres,
+        closing(psycopg2.connect(postgres.superuser_url)) as conn,
+    ):
+        _prepare(postgres)
+        conn.autocommit = True
+        for _, each in interleaved(list(tps), rounds):
+            with conn.cursor() as cursor:
+                for kind in ("insert", "update", "delete", "truncate"):
+                    cursor.execute(f"alter table books {each} trigger announce_{kind}")
+            tps[each].append(_pgbench(postgres, script))
+    ratio = statistics.median(a / b for a, b in zip(tps["enable"], tps["disable"], strict=True))
+    middle = {each: round(statistics.median(figures)) for each, figures in tps.items()}
+    print(f"commits a second of {WRITERS} writers: {middle}", flush=True)
+    what = f"what announcements cost {WRITERS} writers, of their commits"
+    found.verdicts.append(promises.at_most(what, 1 - ratio, MAX_WRITERS_COST))
+
+
+def _prepare(postgres: Postgres) -> dict[str, str]:
+    """Make the sample in *postgres*; return the settings of a service on it."""
+    env = {"DATABASE_URL": postgres.url, "MONGODB_URI": "off", "AUTH": "off"}
+    env["POSTGRES_POOL_SIZE"] = str(POOL_SIZE)
+    flask("db", "upgrade", "sample", env={**os.environ, **env})
+    settle(postgres.superuser_url)
+    return env
+
+
+def _pgbench(postgres: Postgres, script: Path) -> float:
+    program = cluster.binaries(Account(os.geteuid(), os.getegid())) / "pgbench"
+    command = [str(program), "--no-vacuum", "--client", str(WRITERS)]
+    command += ["--jobs", "2", "--time", f"{WRITERS_S:.0f}", "--file", str(script)]
+    done = subprocess.run(
+        [*command, postgres.url], capture_output=True, text=True, timeout=60, check=False
+    )
+    found = re.search(r"^tps = ([\d.]+) ", done.stdout, re.M)
+    if done.returncode or found is None:
+        raise ServerError(f"pgbench: {done.stderr.strip()[-300:]}")
+    return float(found[1])
+
+
+def hit(found: report.Report) -> None:
+    """Measure a hit in a process of its own, which is patched as a worker."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.cache_hit"], cwd=ROOT, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise ServerError(f"bench.cache_hit: {done.stderr.strip()[-300:]}")
+    print(done.stdout, end="", flush=True)
+    figures = json.loads(done.stdout.splitlines()[-1])
+    for what in ("a hit of the service", "a hit of a view"):
+        found.verdicts.append(promises.at_most(f"{what}, us", figures[what], MAX_HIT_US))
+    what = "memory of a full cache over its bound"
+    found.verdicts.append(promises.at_most(what, figures[what], 1.1))
+
+
+def main() -> int:
+    """Run the bench, print and write what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cache", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    args = parser.parse_args()
+    rounds = max(1, args.rounds)
+
+    def measure(
+        found: report.Report, postgres: Postgres, _: str, folder: Path
+    ) -> list[promises.Verdict]:
+        # MongoDB is off: half of the memory would be for its products.
+        env = _prepare(postgres)
+        reads(found, env, folder, rounds)
+        stampede(found, env, folder)
+        latency(found, env, folder)
+        writers(found, folder, rounds)
+        hit(found)
+        return found.verdicts
+
+    return databases.run("cache", 200, measure, NOTES)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

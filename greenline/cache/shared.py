@@ -1,0 +1,173 @@
+"""
+Load a key once for all workers of a host.
+
+A worker that loads holds a lock on the key, which the kernel releases however the worker ends. The
+others wait for it, and then look for what was loaded in a ring in shared memory. Where nothing is
+there for them, each loads by itself: after an error, after the end of the worker, where the value
+is too large. So each waits once.
+"""
+
+import mmap
+import os
+import pickle  # nosec B403
+import struct
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from greenline.cache.values import Kept
+from greenline.errors import DeadlineExceeded
+from greenline.hub import deadline
+from greenline.slots.file import lock, other_lock, unlock
+from greenline.slots.location import HEADER, open_file, path, refused
+
+WRITTEN = 2  # the cell of eight bytes with the number of bytes that were ever written
+FIRST = 64  # the offset of the ring
+RING_BYTES = 8 << 20
+SIZE = FIRST + RING_BYTES
+MAX_RECORD_BYTES = RING_BYTES // 8
+HEAD = struct.Struct("=qII")  # of a record: the key's number, the checksum and the length
+WRITE_LOCK = 0  # the offset that a writer locks; a key has an even one, and the odd one behind it
+POLL_S, MAX_POLL_S = 0.001, 0.02
+
+
+class Loaded(NamedTuple):
+    """What another worker has loaded, when its load began, and for how long it is fresh."""
+
+    kept: Kept
+    begun_s: float
+    ttl_s: float
+
+
+_all: "weakref.WeakSet[SharedLoads]" = weakref.WeakSet()
+
+
+class SharedLoads:
+    """
+    The loads of the caches of a host that have one name.
+
+    :param name: the same in all workers, and in no other application of the user, str.
+    :param folder: of the file, Path. Default: shared memory.
+    :raises ConfigError: the file cannot be used; the text says why.
+    """
+
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        self._path = path(f"cache loads of {name}", folder)
+        # Opened twice: mmap duplicates its descriptor, which would keep the locks after close().
+        self._file = open_file(self._path, SIZE)
+        with open_file(self._path, SIZE) as mapped:
+            if os.fstat(mapped.fileno()).st_size != SIZE or mapped.read(len(HEADER)) != HEADER:
+                self._file.close()
+                raise refused(self._path, "it is damaged")
+            self._memory = mmap.mmap(mapped.fileno(), SIZE)
+        self._cells = memoryview(self._memory).cast("q")
+        _all.add(self)
+
+    @contextmanager
+    def turn(self, key: str) -> Iterator[Loaded | None]:
+        """
+        Take the turn to load *key* for the length of the block; where another worker has it, wait.
+
+        :returns: what the other one has loaded; None: load it.
+        :raises DeadlineExceeded: the caller's deadline passed first.
+        """
+        if self._file.closed:  # in a forked child
+            yield None
+            return
+        fd, number, position = self._file.fileno(), _number(key), self._cells[WRITTEN]
+        if not lock(fd, number):
+            self._wait(fd, number)
+            yield self._found(key, number, position)
+            return
+        try:
+            yield None
+        finally:
+            if not self._file.closed:
+                unlock(fd, number)
+
+    def publish(self, key: str, loaded: Loaded) -> None:
+        """Give *loaded* to those that wait for *key*; call it in the block of :meth:`turn`."""
+        if self._file.closed:
+            return
+        fd, number = self._file.fileno(), _number(key)
+        if other_lock(fd, number + 1) is None:
+            return  # nobody waits
+        text = pickle.dumps((key, loaded), pickle.HIGHEST_PROTOCOL)
+        if HEAD.size + len(text) > MAX_RECORD_BYTES:
+            return
+        while not lock(fd, WRITE_LOCK):  # for microseconds
+            time.sleep(POLL_S)
+        try:
+            written = self._cells[WRITTEN]
+            record = HEAD.pack(number, crc32(text), len(text)) + text
+            self._write(written, record)
+            # Last: a reader looks at nothing beyond it.
+            self._cells[WRITTEN] = written + len(record)
+        finally:
+            unlock(fd, WRITE_LOCK)
+
+    def close(self) -> None:
+        """Load without the others from now on."""
+        self._file.close()
+
+    def _wait(self, fd: int, number: int) -> None:
+        """Wait until the worker that loads has ended its load."""
+        # Tells that worker that its value is wanted.
+        lock(fd, number + 1, is_shared=True)
+        try:
+            pause_s = POLL_S
+            while not lock(fd, number):
+                left_s = deadline.remaining()
+                if left_s is not None and left_s <= 0:
+                    raise DeadlineExceeded
+                time.sleep(min(pause_s, inf if left_s is None else left_s))
+                pause_s = min(2 * pause_s, MAX_POLL_S)
+            unlock(fd, number)
+        finally:
+            unlock(fd, number + 1)
+
+    def _found(self, key: str, number: int, position: int) -> Loaded | None:
+        """Return the last value of *key* that was published since *position*."""
+        found = None
+        end = self._cells[WRITTEN]
+        while position < end <= position + RING_BYTES // 2:  # more may be overwritten meanwhile
+            its, checksum, length = HEAD.unpack(self._read(position, HEAD.size))
+            if its == number and length <= MAX_RECORD_BYTES:
+                text = self._read(position + HEAD.size, length)
+                # A processor that reorders stores may show what is not yet complete.
+                if crc32(text) == checksum:
+                    named, loaded = pickle.loads(text)  # nosec B301  # noqa: S301 - of this user
+                    found = loaded if named == key else found
+            position += HEAD.size + length
+        return found
+
+    def _write(self, position: int, text: bytes) -> None:
+        start = position % RING_BYTES
+        first = text[: RING_BYTES - start]
+        self._memory[FIRST + start : FIRST + start + len(first)] = first
+        self._memory[FIRST : FIRST + len(text) - len(first)] = text[len(first) :]
+
+    def _read(self, position: int, length: int) -> bytes:
+        start = FIRST + position % RING_BYTES
+        first = self._memory[start : start + length]
+        return first + self._memory[FIRST : FIRST + length - len(first)]
+
+
+def _number(key: str) -> int:
+    """Return the even offset of the lock of *key*."""
+    return 2 + 2 * int.from_bytes(blake2b(key.encode(), digest_size=7).digest())
+
+
+def _forget(*_: Any) -> None:
+    # The locks belong to the open file, which a child has in common with its parent.
+    for each in list(_all):
+        each.close()
+
+
+os.register_at_fork(after_in_child=_forget)
