@@ -59,6 +59,9 @@ class Checker:
         # The versions that were acknowledged, with the moment and the worker, in this order.
         self._acknowledged: dict[Key, list[tuple[float, int, str]]] = defaultdict(list)
 
+    def is_done(self) -> bool:
+        return self.count >= QUESTIONS
+
     def wrote(self, key: Key, version: int, worker: str) -> None:
         self._acknowledged[key].append((time.monotonic(), version, worker))
 
@@ -176,7 +179,7 @@ def keys(stage: Stage) -> list[Key]:
 
 def write_books(stage: Stage, checker: Checker, keys: list[Key]) -> None:
     """Write as another program does, which connects again after a restart."""
-    while True:
+    while not checker.is_done():
         with suppress(psycopg2.Error), closing(psycopg2.connect(stage.server.url)) as conn:
             for kind, item_id in keys:
                 if kind != "books":
@@ -196,7 +199,7 @@ def write_products(uri: str, checker: Checker, keys: list[Key]) -> None:
     """The same in MongoDB."""
     with MongoClient(uri) as client:
         products = client.get_default_database().products
-        while True:
+        while not checker.is_done():
             for kind, item_id in keys:
                 if kind != "products":
                     continue
@@ -214,7 +217,7 @@ def test_no_client_reads_what_is_too_old(stage: Stage, keys: list[Key], empty_mo
     def go(number: int) -> None:
         chance = random.Random(number)
         with closing(Client(stage.running.port, checker)) as client:
-            while checker.count < QUESTIONS:
+            while not checker.is_done():
                 client.go(keys, chance)
 
     clients = [gevent.spawn(go, number) for number in range(CLIENTS)]
@@ -226,8 +229,7 @@ def test_no_client_reads_what_is_too_old(stage: Stage, keys: list[Key], empty_mo
         share = QUESTIONS * number // (len(EVENTS) + 1)
         wait_until(lambda s=share: checker.count >= s, "the questions before", TIMEOUT_S * 10)
         getattr(stage, event)()
-    gevent.joinall(clients, raise_error=True)
-    gevent.killall(others)
+    gevent.joinall([*clients, *others], raise_error=True)
     assert checker.violations == []
     assert checker.hits > 0.2 * checker.reads > 0
     print(f"{checker.count} questions, {checker.reads} reads, {checker.hits} hits")
