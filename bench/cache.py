@@ -129,7 +129,7 @@ def reads(found: report.Report, env: dict[str, str], folder: Path, rounds: int) 
         for path in ids:
             server.get(path)
         full = counts(server)
-    bytes_a_book = full["size_bytes"] / full["values"]
+    bytes_a_book = full["bytes"] / full["values"]
     works = [
         Work("book 99 %", ids, None, LARGE_BYTES),
         Work("book 90 %", ids, None, int(room(0.905) * bytes_a_book)),
@@ -177,7 +177,7 @@ def _compete(
     if abs(statistics.median(hits) - wanted) > 0.02:
         found.invalid(f"{what}: {statistics.median(hits):.1%} hits, not {wanted:.0%}")
     size = counts(servers[OURS])
-    if size["size_bytes"] > size["max_bytes"]:
+    if size["bytes"] > size["bytes_max"]:
         found.invalid(f"{what}: {size['size_bytes']:.0f} bytes are kept, of {work.max_bytes}")
 
 

@@ -3,7 +3,7 @@ What clients read from the service with a cache, while workers are killed, repla
 restarts.
 
 1. A client notes when it asked, which worker answered, and which version it got. A write makes the
-   next version; programs beside the service write as well.
+   next version. Programs beside the service write as well, half of the items they alone.
 2. A worker that has acknowledged a write answers every later question with that version or a newer
    one. No worker answers with an older one later than ``MAX_STALE_S`` after the acknowledgement.
 
@@ -35,12 +35,14 @@ from tests.helpers.support import Databases, Service, run, service, wait_until
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 QUESTIONS = 100_000 if IS_LONG else 4_000
-SOME = ["kill", "restart", "reload"]
+SOME = ["kill", "restart", "freeze", "reload"]
 EVENTS = [*["kill", "reload"] * 3, *SOME, *SOME] if IS_LONG else SOME
 CLIENTS, WORKERS, ITEMS = 100, 2, 20
 MAX_STALE_S = 2.0
 WRITES = 0.1
+FROZEN_S = MAX_STALE_S + 1.5
 TIMEOUT_S = 45.0
+PAUSE_S = 0.1  # between two writes of another program: one of each item in two seconds
 PRODUCT = {
     "title": "x",
     "link": "https://example.com/1",
@@ -112,6 +114,7 @@ class Client:
         checker, (kind, item_id) = self._checker, chance.choice(keys)
         checker.count += 1
         if chance.random() < WRITES:
+            kind, item_id = chance.choice(keys[: len(keys) // 2])
             body = {"title": f"title {chance.random()}"}
             answer = self.ask("PATCH", f"/{kind}/{item_id}", body)
             if answer is not None:
@@ -137,6 +140,14 @@ class Stage:
 
     def kill(self) -> None:
         os.kill(random.choice(self.running.workers()), signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Stop each worker for a while: one of them listens."""
+        for pid in self.running.workers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                gevent.sleep(FROZEN_S)
+                os.kill(pid, signal.SIGCONT)
 
     def reload(self) -> None:
         self.running.process.send_signal(signal.SIGHUP)
@@ -191,8 +202,8 @@ def write_books(stage: Stage, checker: Checker, keys: list[Key]) -> None:
                     )
                     version = cursor.fetchone()[0]
                 checker.wrote((kind, item_id), version, "none")
-                gevent.sleep(0.05)
-        gevent.sleep(0.05)
+                gevent.sleep(PAUSE_S)
+        gevent.sleep(PAUSE_S)
 
 
 def write_products(uri: str, checker: Checker, keys: list[Key]) -> None:
@@ -207,7 +218,7 @@ def write_products(uri: str, checker: Checker, keys: list[Key]) -> None:
                     {"_id": ObjectId(item_id)}, {"$inc": {"version": 1}}, return_document=True
                 )
                 checker.wrote((kind, item_id), written["version"], "none")
-                gevent.sleep(0.05)
+                gevent.sleep(PAUSE_S)
 
 
 @pytest.mark.timeout(1_200)
