@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
+from msgspec import Struct
 from psycopg2.errors import ForeignKeyViolation
 from psycopg2.extensions import cursor as Cursor
 
@@ -24,6 +25,26 @@ from greenline.errors import SerializationFailure
 _IDS = "select book_id from book_{0}s where {0}_id = (select id from {0}s where name = %({0})s)"
 _AUTHORS, _GENRES = _IDS.format("author"), _IDS.format("genre")
 _LINK = read("books/link")
+
+
+class _Named(Struct):
+    name: str
+
+
+class _Shown(Struct):
+    """The fields of a book's document that its links make."""
+
+    authors: list[_Named]
+    genres: list[_Named]
+
+
+_shown = msgspec.json.Decoder(_Shown)
+
+
+def _links(book: Stored) -> tuple[list[str], list[str]]:
+    """Return the names of its authors and of its genres."""
+    shown = _shown.decode(book.json)
+    return [each.name for each in shown.authors], [each.name for each in shown.genres]
 
 
 class Books(Table[BookInput]):
@@ -54,8 +75,17 @@ class Books(Table[BookInput]):
         ids = [int(row[0]) for row in cursor.fetchall()]
         return self._link(cursor, dict(zip(ids, items, strict=True)))
 
-    def _update(self, cursor: Cursor, items: Mapping[int, BookInput]) -> list[Stored]:
-        return self._link(cursor, items, self._updating)
+    def _update(
+        self, cursor: Cursor, items: Mapping[int, BookInput], now: Mapping[int, Stored]
+    ) -> list[Stored]:
+        # The links take Postgres three times as long as the rest, and seldom change.
+        if any(
+            _links(now[book_id]) != (book.authors, book.genres) for book_id, book in items.items()
+        ):
+            return self._link(cursor, items, self._updating)
+        values = {"items": with_ids(items), "ids": list(items)}
+        cursor.execute(f"{self._updating} {self._by_ids}", values)
+        return self._in_order(items, cursor.fetchall())
 
     def _link(
         self, cursor: Cursor, books: Mapping[int, BookInput], first: str = ""

@@ -157,7 +157,7 @@ class Table(Generic[I]):
             items = [
                 change.edit(msgspec.json.decode(now[int(change.id)].json)) for change in changes
             ]
-            return self._update(cursor, dict(zip(ids, items, strict=True)))
+            return self._update(cursor, dict(zip(ids, items, strict=True)), now)
 
         return self._write(work)
 
@@ -215,8 +215,14 @@ class Table(Generic[I]):
         # By id, which is the order of the items.
         return [stored(row) for row in sorted(cursor.fetchall())]
 
-    def _update(self, cursor: Cursor, items: Mapping[int, I]) -> list[Stored]:
-        """Replace the items of these ids; return them as stored, in their order."""
+    def _update(
+        self, cursor: Cursor, items: Mapping[int, I], now: Mapping[int, Stored]
+    ) -> list[Stored]:
+        """
+        Replace the items of these ids; return them as stored, in their order.
+
+        *now* has them as they are; they are locked.
+        """
         cursor.execute(f"{self._updating} {self._document}", {"items": with_ids(items)})
         return self._in_order(items, cursor.fetchall())
 
