@@ -24,13 +24,16 @@ def postgres_requirements(settings: Settings) -> Callable[[Connection], None]:
     """
     Return the readiness check of Postgres, a function that asks over a connection.
 
-    It raises SchemaBehind for an old schema, and ConfigError as long as there is no API key.
+    It raises SchemaBehind for an old schema, and for one that announces no writes to the caches;
+    and ConfigError as long as there is no API key.
     """
     is_open = not settings.auth
 
     def require(conn: Connection) -> None:
         nonlocal is_open
         schema.require_current(conn)
+        if settings.cache_bytes:
+            schema.require_announcements(conn)
         if not is_open:
             require_one(conn)
             # Checked until a key was seen once: revoking the last key must not stop the service.

@@ -159,7 +159,7 @@ class Lists:
                 before = after = None
         # The items are JSON already: joining them is cheaper than decoding and encoding.
         body = b'{"items":[%b],"next":%b,"previous":%b' % (
-            b",".join(item.json for item in items),
+            b",".join([item.json for item in items]),
             _text(after),
             _text(before),
         )

@@ -28,6 +28,31 @@ def require_current(conn: Connection) -> None:
         )
 
 
+def require_announcements(conn: Connection) -> None:
+    """
+    Refuse tables that do not announce their writes to the caches.
+
+    :raises SchemaBehind: the message names what to do.
+    """
+    with conn.cursor() as cursor:
+        cursor.execute(
+            "select count(*) from pg_trigger join pg_class on pg_class.oid = tgrelid"
+            " where starts_with(tgname, 'announce_') and tgenabled = 'D'"
+            " and relnamespace = current_schema()::regnamespace"
+        )
+        if cursor.fetchone() != (0,):
+            raise SchemaBehind(
+                "GREENLINE_CACHE_BYTES is set, and the tables do not announce their writes; "
+                "run flask db upgrade with it"
+            )
+
+
+def announce(conn: Connection) -> None:
+    """Let the tables announce their writes to the caches."""
+    with conn, conn.cursor() as cursor:
+        cursor.execute("select announce_writes(true)")
+
+
 def upgrade(conn: Connection) -> list[str]:
     """
     Apply the missing migrations, all of them or none.

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 CHANNEL = "greenline_cache"
 HEARTBEAT_S, ANSWER_S = 0.5, 2.0
+GATHER_S = 0.002  # announcements of many writers at once are read together
 
 
 class Listener(Leader):
@@ -47,12 +48,13 @@ class Listener(Leader):
         self._channel = channel
         self._conn: Connection | None = None  # the one that listens
         self._socket: socket.socket | None = None
+        self._asked_s = 0.0
         self._has_warned = False
 
     def step(self) -> None:
         """Read what was announced, and wait for more."""
         with deadline.limit(ANSWER_S):
-            self._control.ask(self._heartbeat)
+            self._control.ask(self._read)
         self._wait()
 
     def forget(self, *, is_lost: bool = True) -> None:
@@ -68,28 +70,40 @@ class Listener(Leader):
 
     def _wait(self) -> None:
         """Wait until there is something to read, or for the next heartbeat."""
+        left_s = self._asked_s + HEARTBEAT_S - monotonic()
         if self._socket is None:
             gevent.sleep(HEARTBEAT_S)
-            return
-        with suppress(TimeoutError):
-            wait_read(self._socket.fileno(), timeout=HEARTBEAT_S, timeout_exc=TimeoutError())
+        elif left_s > 0:
+            with suppress(TimeoutError):
+                wait_read(self._socket.fileno(), timeout=left_s, timeout_exc=TimeoutError())
+                gevent.sleep(GATHER_S)
+
+    def _read(self, conn: Connection) -> None:
+        if conn is not self._conn or monotonic() - self._asked_s >= HEARTBEAT_S:
+            self._heartbeat(conn)
+        else:
+            conn.poll()
+            self._publish(conn)
 
     def _heartbeat(self, conn: Connection) -> None:
-        asked_s = monotonic()
+        self._asked_s = asked_s = monotonic()
         with conn.cursor() as cursor:
             if conn is not self._conn and not self._begin(conn, cursor):
                 return
             # The answer comes behind all that was announced before.
             cursor.execute("select %s in (select pg_listening_channels())", (self._channel,))
             listens = cursor.fetchone() == (True,)
-        ours = [each for each in conn.notifies if each.channel == self._channel]
-        conn.notifies[:] = [each for each in conn.notifies if each.channel != self._channel]
-        lines = [line for each in ours for line in each.payload.split("\n")]
-        self.feed.publish(line.strip("\r") for line in lines)
+        self._publish(conn)
         if listens:
             self.feed.confirm(asked_s)
         else:
             self.forget()
+
+    def _publish(self, conn: Connection) -> None:
+        ours = [each for each in conn.notifies if each.channel == self._channel]
+        conn.notifies[:] = [each for each in conn.notifies if each.channel != self._channel]
+        lines = [line for each in ours for line in each.payload.split("\n")]
+        self.feed.publish(line.strip("\r") for line in lines)
 
     def _begin(self, conn: Connection, cursor: Any) -> bool:
         """Listen on a new connection; return whether announcements arrive on it."""

@@ -166,8 +166,8 @@ def stage(tmp_path: Path, mongo: Mongo, empty_mongo: str) -> Iterator[Stage]:
         link.symlink_to(Path(server.socket).parent)
         url = server.url.replace(str(Path(server.socket).parent), str(link))
         databases = Databases(url, empty_mongo)
-        run(["flask", "db", "upgrade"], databases.environ)
         more = {"GREENLINE_CACHE_BYTES": "16000000", "WEB_CONCURRENCY": str(WORKERS)}
+        run(["flask", "db", "upgrade"], {**databases.environ, **more})
         with service({**databases.environ, **more}) as running:
             yield Stage(running, server, link)
 

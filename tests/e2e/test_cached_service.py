@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 from pymongo import MongoClient
 
-from tests.helpers.support import Answer, Databases, Service, service, wait_until
+from tests.helpers.support import Answer, Databases, Service, run, service, wait_until
 
 WORKERS = 2
 PRODUCT = {
@@ -75,6 +75,7 @@ class Shop:
 @pytest.fixture(scope="module")
 def shop(databases: Databases) -> Iterator[Shop]:
     more = {"GREENLINE_CACHE_BYTES": "64000000", "WEB_CONCURRENCY": str(WORKERS)}
+    run(["flask", "db", "upgrade"], {**databases.environ, **more})
     with service({**databases.environ, **more}) as running:
         yield Shop(running, databases.postgres)
 
