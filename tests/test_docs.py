@@ -17,6 +17,7 @@ from app.commands import create_app
 from bench import (
     api,
     article,
+    cache,
     contenders,
     copy,
     documents,
@@ -128,6 +129,14 @@ REQUIRED = {
         http_memory.MAX_IDLE,
         http_memory.MAX_REST,
         http_workers.MAX_RATIO,
+    ],
+    "bench-cache": [
+        *cache.FLOORS.values(),
+        cache.MAX_STAMPEDE,
+        cache.MAX_LATENCY_MS,
+        cache.MAX_WRITERS_COST,
+        cache.MAX_HIT_US,
+        cache.MAX_MEMORY,
     ],
     "bench-metrics": [metrics.MIN_RATIO, metrics.MAX_PAGE, metrics.MAX_CPU],
     "bench-overload": [overload.MIN_GOODPUT],
