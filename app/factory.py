@@ -1,5 +1,6 @@
 """The composition root: build the resources, pass them to the repositories, add the routes."""
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,8 @@ from app.store.keys import Keys
 from app.store.messages import Messages
 from app.store.ports import NamedItems, Repository
 from app.store.products import Products
+from app.store.queries import read
+from app.store.schema import REVISIONS
 from app.store.states import States
 from app.store.tasks import Tasks
 from config import Settings
@@ -54,6 +57,8 @@ from greenline.postgres import OpenPostgres
 from greenline.postgres.connect import server_of
 from greenline.slots import path as host_path
 from greenline.worker import arbiter
+
+log = logging.getLogger(__name__)
 
 MAX_JSON_BYTES = 1024 * 1024
 CACHE_TTL_S = 300.0  # what the database does not announce is not seen for so long
@@ -151,7 +156,9 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     if not settings.cache_bytes:
         return stores
     max_bytes = settings.cache_bytes if mongo is None else max(settings.cache_bytes // 2, 1)
-    shared = f"service on {server_of(settings.database_url)}{urlsplit(settings.database_url).path}"
+    # Workers of one service and one release share what they load, and no others.
+    documents = "".join(read(f"{store.name}/document") for store in stores[:4])
+    shared = f"{settings.database_url} {settings.mongodb_uri} {REVISIONS[-1]} {documents}"
     cache = Cache(
         max_bytes,
         CACHE_TTL_S,
@@ -160,7 +167,9 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
         name="postgres",
     )
     note, products = cache_status.note, stores.products
-    if mongo is not None and products is not None:
+    if mongo is not None and products is not None and not mongo.reads_primary:
+        log.warning("products are not kept: MONGODB_URI reads from secondaries, which are behind")
+    elif mongo is not None and products is not None:
         of_mongo = Cache(
             max_bytes,
             CACHE_TTL_S,

@@ -1,7 +1,8 @@
 """
 Say in ``Cache-Status`` (:rfc:`9211`) whether an answer comes from the cache of the worker.
 
-Each worker has its own, so the name of the cache has the worker's process id.
+Each worker has its own, so the name of the cache has the worker's process id. A hit is also what
+another request has loaded meanwhile.
 """
 
 import os

@@ -34,7 +34,8 @@ class Cached(Generic[I]):
 
     :param repository: reads and writes.
     :param cache: keeps what is read.
-    :param note: is called at each read of what is kept, with whether it was in the cache, bool.
+    :param note: is called at each read of what is kept, with whether it was in the cache, or
+        another request has loaded it meanwhile, bool.
     :param changes: tags of other resources that a write changes as well. Default none.
     """
 

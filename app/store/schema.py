@@ -9,6 +9,10 @@ from app.errors import SchemaBehind
 MIGRATIONS = Path(__file__).parent / "migrations"
 # An arbitrary number that no other program uses for an advisory lock in this database.
 UPGRADE_LOCK = 7_313_702
+# The tables that announce their writes, and how many triggers do it.
+ANNOUNCING = ["books", "authors", "genres", "agents", "book_authors", "book_genres"]
+ANNOUNCEMENTS = 26
+LOCK_TIMEOUT = "10s"
 # Oldest first: a file is named REVISION_what_it_does.sql.
 REVISIONS = tuple(sorted(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/*.sql")))
 
@@ -36,11 +40,12 @@ def require_announcements(conn: Connection) -> None:
     """
     with conn.cursor() as cursor:
         cursor.execute(
-            "select count(*) from pg_trigger join pg_class on pg_class.oid = tgrelid"
-            " where starts_with(tgname, 'announce_') and tgenabled = 'D'"
-            " and relnamespace = current_schema()::regnamespace"
+            "select count(*) from pg_trigger"
+            " where starts_with(tgname, 'announce_') and tgenabled in ('O', 'A')"
+            " and tgrelid = any(%s::text[]::regclass[])",
+            (ANNOUNCING,),
         )
-        if cursor.fetchone() != (0,):
+        if cursor.fetchone() != (ANNOUNCEMENTS,):
             raise SchemaBehind(
                 "GREENLINE_CACHE_BYTES is set, and the tables do not announce their writes; "
                 "run flask db upgrade with it"
@@ -50,6 +55,9 @@ def require_announcements(conn: Connection) -> None:
 def announce(conn: Connection) -> None:
     """Let the tables announce their writes to the caches."""
     with conn, conn.cursor() as cursor:
+        # Writers queue behind a lock that waits for a long transaction.
+        cursor.execute(f"set local lock_timeout = '{LOCK_TIMEOUT}'")
+        cursor.execute("select pg_advisory_xact_lock(%s)", (UPGRADE_LOCK,))
         cursor.execute("select announce_writes(true)")
 
 

@@ -108,7 +108,6 @@ class Cache:
         self._clock = clock
         self._feed = feed
         self._shared = None if shared_loads is None else SharedLoads(shared_loads)
-        self._invalidated_s = -inf  # when anything was invalidated last
         self._statistics = statistics = CacheStatistics()
         self._lock = threading.Lock()
         self._entries = _Entries(max_bytes, statistics)
@@ -116,6 +115,8 @@ class Cache:
         self._functions = count()
         if feed is not None:
             feed.attach(self)
+        # When anything was invalidated last: what was before the feed was read is not known.
+        self._invalidated_s = clock()
         _count(self)
         _caches.add(self)
 
@@ -355,6 +356,8 @@ class Cache:
                 return found.kept.value()  # type: ignore[no-any-return]
             flight.begun_s = self._clock()
             value = self._loaded(key, flight, load, ttl_s)
+            if self._feed is not None:
+                self._feed.pull()
             if flight.kept is not None and flight.is_valid:
                 shared.publish(key, Loaded(flight.kept, flight.begun_s, flight.ttl_s))
             return value

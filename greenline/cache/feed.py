@@ -7,7 +7,6 @@ there is nothing new: no process has to be woken.
 """
 
 import fcntl
-import mmap
 import os
 import struct
 import threading
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 from zlib import crc32
 
-from greenline.slots.location import HEADER, open_file, path, refused
+from greenline.slots.location import open_mapped, path
 
 # Cells of eight bytes behind the header: how many entries were ever written; when the leader last
 # confirmed them, seconds of CLOCK_MONOTONIC, which all processes of a host have in common.
@@ -65,13 +64,7 @@ class Feed:
             raise ValueError(f"max_stale_s is {max_stale_s}; it must be above 0 and finite")
         self.max_stale_s = max_stale_s
         self._path = path(f"cache invalidations of {key}", folder)
-        # Opened twice: mmap duplicates its descriptor, which would keep the lock after close().
-        self._file = open_file(self._path, SIZE)
-        with open_file(self._path, SIZE) as mapped:
-            if os.fstat(mapped.fileno()).st_size != SIZE or mapped.read(len(HEADER)) != HEADER:
-                self._file.close()
-                raise refused(self._path, "it is damaged")
-            self._memory = mmap.mmap(mapped.fileno(), SIZE)
+        self._file, self._memory = open_mapped(self._path, SIZE)
         self._cells = memoryview(self._memory).cast("q")
         self._times = memoryview(self._memory).cast("d")
         self._lock = threading.Lock()  # of those that write

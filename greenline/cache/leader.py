@@ -40,8 +40,10 @@ class Leader:
         if os.getpid() != self._pid:
             return
         self._greenlet.kill()
-        self.forget(is_lost=False)
-        self.feed.close()
+        try:
+            self.forget(is_lost=False)
+        finally:
+            self.feed.close()
 
     def step(self) -> None:
         """
@@ -74,7 +76,10 @@ class Leader:
                 log.exception("reading announcements failed; it is tried again")
             if os.getpid() != self._pid:
                 return
-            self.forget()
+            try:
+                self.forget()
+            except Exception:
+                log.exception("what read announcements was not closed")
             # Another process may be able to.
             self.feed.resign()
             gevent.sleep(RETRY_S)

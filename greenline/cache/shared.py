@@ -7,34 +7,34 @@ there for them, each loads by itself: after an error, after the end of the worke
 is too large. So each waits once.
 """
 
-import mmap
 import os
 import pickle  # nosec B403
 import struct
+import threading
 import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 from greenline.cache.values import Kept
 from greenline.errors import DeadlineExceeded
 from greenline.hub import deadline
 from greenline.slots.file import lock, other_lock, unlock
-from greenline.slots.location import HEADER, open_file, path, refused
+from greenline.slots.location import open_mapped, path
 
 WRITTEN = 2  # the cell of eight bytes with the number of bytes that were ever written
 FIRST = 64  # the offset of the ring
-RING_BYTES = 8 << 20
+RING_BYTES = 2 << 20
 SIZE = FIRST + RING_BYTES
-MAX_RECORD_BYTES = RING_BYTES // 8
+MAX_RECORD_BYTES = RING_BYTES // 4
 HEAD = struct.Struct("=qII")  # of a record: the key's number, the checksum and the length
 WRITE_LOCK = 0  # the offset that a writer locks; a key has an even one, and the odd one behind it
 POLL_S, MAX_POLL_S = 0.001, 0.02
+MAX_WAIT_S = 5.0  # the worker that loads may be stuck
 
 
 class Loaded(NamedTuple):
@@ -58,15 +58,13 @@ class SharedLoads:
     """
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
-        self._path = path(f"cache loads of {name}", folder)
-        # Opened twice: mmap duplicates its descriptor, which would keep the locks after close().
-        self._file = open_file(self._path, SIZE)
-        with open_file(self._path, SIZE) as mapped:
-            if os.fstat(mapped.fileno()).st_size != SIZE or mapped.read(len(HEADER)) != HEADER:
-                self._file.close()
-                raise refused(self._path, "it is damaged")
-            self._memory = mmap.mmap(mapped.fileno(), SIZE)
+        # A release whose ring has another size has another file.
+        self._path = path(f"cache loads of {name}, {SIZE}", folder)
+        self._file, self._memory = open_mapped(self._path, SIZE)
         self._cells = memoryview(self._memory).cast("q")
+        # The locks of a file exclude other processes alone.
+        self._mine: set[int] = set()  # the keys that this process loads
+        self._writing = threading.Lock()
         _all.add(self)
 
     @contextmanager
@@ -81,13 +79,18 @@ class SharedLoads:
             yield None
             return
         fd, number, position = self._file.fileno(), _number(key), self._cells[WRITTEN]
+        if number in self._mine:  # a load that was invalidated meanwhile
+            yield None
+            return
         if not lock(fd, number):
             self._wait(fd, number)
             yield self._found(key, number, position)
             return
+        self._mine.add(number)
         try:
             yield None
         finally:
+            self._mine.discard(number)
             if not self._file.closed:
                 unlock(fd, number)
 
@@ -96,39 +99,41 @@ class SharedLoads:
         if self._file.closed:
             return
         fd, number = self._file.fileno(), _number(key)
-        if other_lock(fd, number + 1) is None:
-            return  # nobody waits
+        if other_lock(fd, number + 1) is None:  # no other worker waits
+            return
         text = pickle.dumps((key, loaded), pickle.HIGHEST_PROTOCOL)
         if HEAD.size + len(text) > MAX_RECORD_BYTES:
             return
-        while not lock(fd, WRITE_LOCK):  # for microseconds
-            time.sleep(POLL_S)
-        try:
-            written = self._cells[WRITTEN]
-            record = HEAD.pack(number, crc32(text), len(text)) + text
-            self._write(written, record)
-            # Last: a reader looks at nothing beyond it.
-            self._cells[WRITTEN] = written + len(record)
-        finally:
-            unlock(fd, WRITE_LOCK)
+        with self._writing:
+            while not lock(fd, WRITE_LOCK):  # for microseconds
+                time.sleep(POLL_S)
+            try:
+                written = self._cells[WRITTEN]
+                record = HEAD.pack(number, crc32(text), len(text)) + text
+                self._write(written, record)
+                # Last: a reader looks at nothing beyond it.
+                self._cells[WRITTEN] = written + len(record)
+            finally:
+                unlock(fd, WRITE_LOCK)
 
     def close(self) -> None:
         """Load without the others from now on."""
         self._file.close()
 
     def _wait(self, fd: int, number: int) -> None:
-        """Wait until the worker that loads has ended its load."""
+        """Wait until the worker that loads has ended its load, or seems to be stuck."""
         # Tells that worker that its value is wanted.
         lock(fd, number + 1, is_shared=True)
         try:
-            pause_s = POLL_S
-            while not lock(fd, number):
-                left_s = deadline.remaining()
-                if left_s is not None and left_s <= 0:
+            pause_s, until_s = POLL_S, time.monotonic() + MAX_WAIT_S
+            while not (is_over := lock(fd, number)) and time.monotonic() < until_s:
+                left_s = deadline.remaining(MAX_WAIT_S) or 0.0
+                if left_s <= 0:
                     raise DeadlineExceeded
-                time.sleep(min(pause_s, inf if left_s is None else left_s))
+                time.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, MAX_POLL_S)
-            unlock(fd, number)
+            if is_over and number not in self._mine:
+                unlock(fd, number)
         finally:
             unlock(fd, number + 1)
 
@@ -142,8 +147,7 @@ class SharedLoads:
                 text = self._read(position + HEAD.size, length)
                 # A processor that reorders stores may show what is not yet complete.
                 if crc32(text) == checksum:
-                    named, loaded = pickle.loads(text)  # nosec B301  # noqa: S301 - of this user
-                    found = loaded if named == key else found
+                    found = _loaded(key, text) or found
             position += HEAD.size + length
         return found
 
@@ -159,12 +163,21 @@ class SharedLoads:
         return first + self._memory[FIRST : FIRST + length - len(first)]
 
 
+def _loaded(key: str, text: bytes) -> Loaded | None:
+    """Return what *text* has of *key*; None: nothing, or it is of another release."""
+    try:
+        named, loaded = pickle.loads(text)  # nosec B301  # noqa: S301 - of this user
+    except Exception:
+        return None
+    return loaded if named == key else None
+
+
 def _number(key: str) -> int:
     """Return the even offset of the lock of *key*."""
     return 2 + 2 * int.from_bytes(blake2b(key.encode(), digest_size=7).digest())
 
 
-def _forget(*_: Any) -> None:
+def _forget() -> None:
     # The locks belong to the open file, which a child has in common with its parent.
     for each in list(_all):
         each.close()

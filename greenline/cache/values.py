@@ -2,7 +2,7 @@
 What a cache keeps of a value, and how many bytes that takes.
 
 A value that cannot change is kept as it is. Any other one is pickled: its bytes are known, and each
-caller gets a copy, which it may change. Only what this process has pickled is unpickled.
+caller gets a copy, which it may change. Only what a process of this user has pickled is unpickled.
 """
 
 import pickle  # nosec B403

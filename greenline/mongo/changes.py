@@ -13,16 +13,18 @@ all that was written before the question has been read.
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 import gevent
-from pymongo import ReadPreference
+from pymongo import MongoClient, ReadPreference
 from pymongo.change_stream import DatabaseChangeStream
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, PyMongoError
 
 from greenline.cache.feed import Feed
 from greenline.cache.leader import Leader
+from greenline.errors import DeadlineExceeded, GreenlineError, PoolTimeout
 from greenline.hub import deadline
 from greenline.mongo.client import Mongo
 from greenline.mongo.retry import Document
@@ -55,6 +57,8 @@ class Changes(Leader):
         super().__init__(feed)
         self._mongo = mongo
         self._stream: DatabaseChangeStream[Document] | None = None
+        self._client: MongoClient[Document] | None = None  # of the stream
+        self._primary: Any = None  # its election
         self._asked: tuple[float, Any] | None = None  # when, and the primary's last write then
         self._is_past = False  # the majority has that write
         self._heartbeat_s = 0.0
@@ -65,8 +69,10 @@ class Changes(Leader):
         try:
             with deadline.limit(ANSWER_S):
                 self._read()
+        except (PoolTimeout, DeadlineExceeded):
+            self._asked = None  # requests have all connections; the stream can be read on
         except _NotAnnounced as error:
-            self.forget()
+            self.forget(is_lost=False)
             if not self._has_warned:
                 self._has_warned = True
                 log.warning("%s: a value of a cache is used for %g s", error, self.feed.max_stale_s)
@@ -80,19 +86,22 @@ class Changes(Leader):
             self.feed.publish_everything()
             if is_lost:
                 log.warning("the change stream of MongoDB was lost: caches are emptied")
-            with deadline.limit(ANSWER_S):
+            # It asks the server, which may be away.
+            with suppress(GreenlineError, PyMongoError), deadline.limit(ANSWER_S):
                 stream.close()
 
     def _read(self) -> None:
         with self._mongo.database() as lent:
             database = lent.with_options(read_preference=ReadPreference.PRIMARY)
             if self._stream is None:
-                self._stream = _watch(database)
+                self._ask(database)
+                self._stream, self._client = _watch(database), database.client
                 # What was changed before is lost.
                 self.feed.publish_everything()
-            elif self._stream._client is not database.client:
+            elif self._client is not database.client:
                 # The client was exchanged for a larger one, and is closed.
-                self._stream = _watch(database, self._stream.resume_token)
+                position, self._client = self._stream.resume_token, database.client
+                self._stream = _watch(database, position)
             if monotonic() - self._heartbeat_s >= HEARTBEAT_S:
                 self._ask(database)
             self.feed.publish(_changes(self._stream))
@@ -106,9 +115,14 @@ class Changes(Leader):
     def _ask(self, database: Any) -> None:
         """Ask the primary which write is its last, and which one is the majority's last."""
         self._heartbeat_s = asked_s = monotonic()
-        last = database.command("hello").get("lastWrite")
+        hello = database.command("hello")
+        last, primary = hello.get("lastWrite"), (hello.get("me"), hello.get("electionId"))
         if last is None:
             raise _NotAnnounced("MongoDB does not say what the majority of its members has")
+        if primary != self._primary:
+            # What the former one has rolled back, no change stream shows.
+            self.feed.publish_everything()
+            self._primary, self._asked = primary, None
         if self._asked is None:
             self._asked = asked_s, _time(last["opTime"])
         self._is_past = _time(last["majorityOpTime"]) >= self._asked[1]
@@ -121,7 +135,8 @@ def _watch(database: Any, resume_after: Any = None) -> "DatabaseChangeStream[Doc
             FIELDS, max_await_time_ms=1, resume_after=resume_after
         )
     except OperationFailure as error:
-        if error.timeout:
+        # A position that is too old is an error; a new stream begins without one.
+        if error.timeout or resume_after is not None:
             raise
         raise _NotAnnounced(f"MongoDB has no change stream for us: {error}") from error
 

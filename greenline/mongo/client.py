@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import gevent
 import pymongo
 from gevent.lock import BoundedSemaphore
-from pymongo import MongoClient
+from pymongo import MongoClient, ReadPreference
 from pymongo.database import Database
 from pymongo.errors import InvalidURI, PyMongoError
 
@@ -88,6 +88,11 @@ class Mongo(Batches):
 
     def __repr__(self) -> str:
         return f"<Mongo {'open' if self._clients.current else 'not open yet'}>"
+
+    @property
+    def reads_primary(self) -> bool:
+        """Whether reads go to the primary, as they do where the URI does not say otherwise."""
+        return bool(self._readiness.read_preference == ReadPreference.PRIMARY)
 
     def stats(self) -> dict[str, int]:
         """Return the pool's size, its active and idle connections, and the waiting greenlets."""

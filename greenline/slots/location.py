@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import mmap
 import os
 import struct
 import sys
@@ -69,6 +70,23 @@ def open_file(path: Path, size: int) -> io.FileIO:
         return file
     file.close()
     raise refused(path, trouble)
+
+
+def open_mapped(path: Path, size: int) -> tuple[io.FileIO, mmap.mmap]:
+    """
+    Open the file at *path* as :func:`open_file` does, for locks, and map it.
+
+    :param path: the location of the file, Path.
+    :param size: the size of the file in bytes, int.
+    :raises ConfigError: as :func:`open_file`, or it is no file of greenline's of this size.
+    """
+    file = open_file(path, size)
+    # Opened twice: mmap duplicates its descriptor, which would keep the locks after close().
+    with open_file(path, size) as other:
+        if os.fstat(other.fileno()).st_size != size or other.read(len(HEADER)) != HEADER:
+            file.close()
+            raise refused(path, "it is damaged")
+        return file, mmap.mmap(other.fileno(), size)
 
 
 def _create(path: Path, size: int) -> None:

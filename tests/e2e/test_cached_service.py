@@ -178,7 +178,8 @@ def test_a_deleted_item_is_gone(shop: Shop, book: int, way: str) -> None:
     def is_gone() -> bool:
         return shop.running.ask("GET", f"/books/{book}").status == 404
 
-    wait_until(lambda: all(is_gone() for _ in range(4 * WORKERS)), "it to be gone")
+    limit_s = MAX_STALE_S + SLACK_S
+    wait_until(lambda: all(is_gone() for _ in range(4 * WORKERS)), "it to be gone", limit_s)
 
 
 def test_new_authors_are_listed_at_once(shop: Shop) -> None:

@@ -33,6 +33,10 @@ def written(empty_database: str) -> Iterator[Connection]:
             schema.require_announcements(conn)
         schema.announce(conn)
         schema.require_announcements(conn)
+        with conn.cursor() as cursor, pytest.raises(SchemaBehind):
+            cursor.execute("drop trigger announce_delete on book_genres")
+            schema.require_announcements(conn)
+        conn.rollback()
         with conn, conn.cursor() as cursor:
             cursor.execute(ROWS)
         yield conn

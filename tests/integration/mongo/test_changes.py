@@ -11,7 +11,7 @@ from pymongo import MongoClient
 from embedded.mongo import Mongo as Server
 from greenline import mongo as greenline_mongo
 from greenline.cache import Cache
-from greenline.errors import PoolClosed
+from greenline.errors import DeadlineExceeded, PoolClosed, PoolTimeout, StoreDown
 from greenline.mongo import OpenMongo
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import wait_until
@@ -127,8 +127,7 @@ def test_without_change_streams_a_value_is_used_for_max_stale_s(
     opened = greenline_mongo.open(f"{standalone_mongo.url.rstrip('/')}/changes", workers=1, hosts=1)
     try:
         shop = Shop(opened)
-        wait_until(lambda: "no change stream" in caplog.text, "the warning")
-        assert "a value of a cache is used for 2 s" in caplog.text
+        wait_until(lambda: "a value of a cache is used for 2 s" in caplog.text, "the warning")
         assert shop.names() == 0
         with MongoClient(standalone_mongo.url) as client:
             client.changes.things.insert_one({})
@@ -178,6 +177,60 @@ def test_after_an_outage_the_changes_are_read_again(
         wait_until(lambda: shop.name(1) == "newer", "the write", MAX_STALE_S + SLACK_S)
     finally:
         opened.close()
+
+
+def test_a_leader_that_cannot_close_its_stream_lets_another_one_lead(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error while it forgets must not leave the lock with it."""
+
+    def fail(**_: object) -> None:
+        raise StoreDown
+
+    (reader,) = shop.opened._readers
+    monkeypatch.setattr(reader, "forget", fail)
+    monkeypatch.setattr(reader, "step", fail)
+    other, failed_s = shop.opened.feed(), time.monotonic()
+    wait_until(lambda: other.pull() > failed_s, "another leader")
+
+
+@pytest.mark.parametrize("error", [PoolTimeout, DeadlineExceeded])
+def test_requests_that_have_all_connections_empty_no_cache(
+    shop: Shop,
+    things: Any,
+    error: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The stream is read on where it was."""
+    caplog.set_level(logging.WARNING)
+    assert (shop.name(1), shop.name(2)) == ("old", "old")
+    loads = shop.cache.stats()["loads"]
+    (reader,) = shop.opened._readers
+    read, failed = reader._read, 0
+
+    def fail() -> None:
+        nonlocal failed
+        failed += 1
+        raise error
+
+    monkeypatch.setattr(reader, "_read", fail)
+    wait_until(lambda: failed > 3, "some errors")
+    things.update_one({"_id": 1}, {"$set": {"name": "new"}})
+    monkeypatch.setattr(reader, "_read", read)
+    wait_until(lambda: shop.name(1) == "new", "the write", MAX_STALE_S + SLACK_S)
+    assert shop.name(2) == "old"
+    assert shop.cache.stats()["loads"] == loads + 1
+    assert caplog.text == ""
+
+
+def test_another_primary_empties_the_caches(shop: Shop) -> None:
+    """The former one may have rolled back what no change stream shows."""
+    assert shop.name(1) == "old"
+    loads = shop.cache.stats()["loads"]
+    (reader,) = shop.opened._readers
+    reader._primary = "another"
+    wait_until(lambda: shop.name(1) and shop.cache.stats()["loads"] > loads, "another load")
 
 
 def test_a_closed_one_has_no_feed(empty_mongo: str) -> None:
