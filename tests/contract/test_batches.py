@@ -1,5 +1,7 @@
 """Batches of a resource over HTTP: 1 to 1,000 items, all or nothing."""
 
+import os
+
 import pytest
 
 from tests.contract.resources import KINDS, Document, Kind, kind, mark
@@ -7,7 +9,9 @@ from tests.helpers.support import Answer, Service
 
 __all__ = ["kind"]
 
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 MOST = 1_000
+SLOW = ("messages", "products")  # the embedded engine takes ten seconds for a thousand
 
 
 def ask(api: Service, kind: Kind, method: str, body: Document, path: str = "batch") -> Answer:
@@ -25,10 +29,11 @@ def total(api: Service, kind: Kind) -> int:
     return int(api.get(f"{kind.path}?limit=1&total=true").json["total"])
 
 
-def test_a_thousand_are_made_read_changed_and_deleted(api: Service, kind: Kind) -> None:
-    """Each answer has all of them, in the order that was asked for."""
+def test_many_are_made_read_changed_and_deleted(api: Service, kind: Kind) -> None:
+    """A thousand where a thousand are quick; all of them, in the order that was asked for."""
+    most = 100 if kind.name in SLOW and not IS_LONG else MOST
     group, before = kind.group(api), total(api, kind)
-    sent = [kind.new(group, mark()) for _ in range(MOST)]
+    sent = [kind.new(group, mark()) for _ in range(most)]
     made = ask(api, kind, "POST", {"items": sent})
     assert made.status == 201, made.body[:500]
     items = made.json["items"]
@@ -37,8 +42,8 @@ def test_a_thousand_are_made_read_changed_and_deleted(api: Service, kind: Kind) 
     assert [[item[name] for name in known] for item in items] == [
         [body[name] for name in known] for body in sent
     ]
-    assert len({item["id"] for item in items}) == MOST
-    assert total(api, kind) == before + MOST
+    assert len({item["id"] for item in items}) == most
+    assert total(api, kind) == before + most
 
     ids = [item["id"] for item in reversed(items)]
     found = ask(api, kind, "POST", {"ids": ids}, "batch-get").json
@@ -55,7 +60,7 @@ def test_a_thousand_are_made_read_changed_and_deleted(api: Service, kind: Kind) 
     assert there(api, kind, items) == changed.json["items"][::-1]
 
     deleted = ask(api, kind, "DELETE", {"ids": ids})
-    assert (deleted.status, deleted.json) == (200, {"deleted": MOST})
+    assert (deleted.status, deleted.json) == (200, {"deleted": most})
     assert total(api, kind) == before
 
 

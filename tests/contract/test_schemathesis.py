@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.support import BIN, CHECKOUT, Databases, run, service
 
 IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
-SOME = ("books", "keys", "states", "products", "ops")
+SOME = ("books", "keys", "states", "ops")
 AMOUNT = (
     ["--phases=examples,coverage,fuzzing,stateful", "--max-examples=40"]
     if IS_LONG

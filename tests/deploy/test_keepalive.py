@@ -46,7 +46,7 @@ class Bursts:
         return self.next_s - now
 
 
-@of_each_kind
+@pytest.mark.parametrize("kind", KINDS if IS_LONG else KINDS[:1])
 def test_nothing_is_lost_where_nginx_gives_up_first(kind: str, databases: Databases) -> None:
     """Connections idle across both times: no 502, and nginx asks nothing twice."""
     bursts = Bursts(0.85, 1.4)

@@ -93,6 +93,7 @@ def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holder]:
     one.close()
 
 
+@pytest.mark.skipif(not IS_LONG, reason="GREENLINE_LONG_TESTS=1: test_systemd.py has it as well")
 def test_a_restart_refuses_and_loses_no_client(holder: Holder, databases: Databases) -> None:
     """Who comes meanwhile waits; the socket of the configuration is not opened."""
     unused = free_port()

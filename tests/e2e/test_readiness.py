@@ -1,5 +1,6 @@
 """What /readyz says of servers that hang, refuse or talk nonsense, and that it recovers."""
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from tests.helpers.front import Front, behind_proxies
 from tests.helpers.proxy import Proxy
 from tests.helpers.support import OPS_TOKEN, Answer, Databases, Service, run, service, wait_until
 
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 LIMIT_S = 5.0
 ONE_LIMIT_S = 2.25  # one server's, and the grace before it is interrupted
 SLACK_S = 1.0
@@ -244,7 +246,7 @@ def test_a_short_request_timeout_does_not_silence_readiness(databases: Databases
     assert red.answer.json["checks"]["postgres"]["status"] == "failed"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULTS if IS_LONG else ["refuses"])
 def test_a_service_that_starts_before_its_servers_becomes_ready(
     databases: Databases, fault: str
 ) -> None:
