@@ -3,11 +3,10 @@ Run the tests in processes side by side, since they wait more than they work.
 
 A plugin, which ``make test`` names when it has no ARGS: ``pytest -p tests.side_by_side``.
 
-1. The first process collects all tests, and runs none. It reports what the others tell, file by
-   file, as if it had.
-2. Each of the others takes the next file that is not taken, and has servers of its own. The tests
-   of a file run in order, in one process. While the machine is busy, one file is taken at a time: a
-   test that times something has a second of slack, which others would take.
+1. Each process collects all tests, takes the next file that is not taken, and has servers of
+   its own. The tests of a file run in order, in one process. While the machine is busy, one file
+   is taken at a time: a test that times something has a second of slack, which others would take.
+2. The first process runs none. It reports what the others tell, file by file, as if it had.
 3. A process that ends in the middle of a file, or that fails other than by a test, fails the run,
    and what it wrote is shown.
 """
@@ -23,7 +22,7 @@ from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -33,7 +32,6 @@ PROCESSES = 4
 MAX_LOAD_A_CORE = 4  # in the last minute
 LARGE = 100  # tests in a file
 FOLDER = "GREENLINE_SIDE_BY_SIDE"  # where the others take files, and tell
-FILES = "files.json"
 POLL_S = 0.1
 LOAD_POLL_S = 1.0
 
@@ -46,21 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(plugin, "side_by_side")
 
 
-class File(NamedTuple):
-    """A file of tests: its path, its name in reports, and how many tests it has."""
-
-    path: str
-    name: str
-    tests: int
-
-
-def files(session: pytest.Session) -> list[File]:
-    """Return what was collected, the largest first: at the end the others would wait for one."""
-    found = []
-    for path, items in groupby(session.items, lambda item: item.path):
-        tests = list(items)
-        found.append(File(str(path), tests[0].location[0], len(tests)))
-    return sorted(found, key=lambda file: file.tests < LARGE)
+def files(session: pytest.Session) -> dict[int, list[pytest.Item]]:
+    """Return the tests of each file; the numbers are the same in each process."""
+    return dict(enumerate(list(items) for _, items in groupby(session.items, lambda it: it.path)))
 
 
 def is_busy() -> bool:
@@ -78,12 +64,10 @@ class First:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed or session.config.option.collectonly:
             return None  # pytest itself knows what to do
-        found = files(session)
-        missing = {number: file.name for number, file in enumerate(found)}
+        missing = {number: items[0].location[0] for number, items in files(session).items()}
         count = min(PROCESSES, len(missing))
         others = [Child("a process of tests", signal.SIGINT) for _ in range(count)]
         with TemporaryDirectory(prefix="greenline-reports-") as name:
-            (Path(name) / FILES).write_text(json.dumps([file.path for file in found]))
             try:
                 for number, other in enumerate(others):
                     self._start(other, session.config, Path(name), f"{number}.log")
@@ -153,16 +137,13 @@ class Other:
         self._reports: list[dict[str, Any]] = []
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self, session: pytest.Session) -> bool:
-        session.items = []
-        return True  # each file when it is taken
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        for number, path in enumerate(json.loads((self._folder / FILES).read_text())):
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed:
+            return None  # its numbers would be others than ours
+        # The largest files first: at the end the others would wait for the process that has one.
+        for number, items in sorted(files(session).items(), key=lambda each: len(each[1]) < LARGE):
             with self._turn(), suppress(FileExistsError):
                 (self._folder / f"{number}.taken").touch(exist_ok=False)
-                items = session.perform_collect([path])
                 # After the last test of a file, what the session needs is left standing.
                 for item, following in zip(items, [*items[1:], session], strict=True):
                     session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
