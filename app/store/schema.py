@@ -72,21 +72,26 @@ def upgrade(conn: Connection) -> list[str]:
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import create_engine
+    from sqlalchemy.exc import DBAPIError
     from sqlalchemy.pool import StaticPool
 
     engine = create_engine("postgresql+psycopg2://", creator=lambda: conn, poolclass=StaticPool)
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    with engine.begin() as transaction:
-        # Two upgrades at once run one after the other. The lock belongs to the transaction, so a
-        # killed upgrade leaves none.
-        transaction.exec_driver_sql(f"select pg_advisory_xact_lock({UPGRADE_LOCK})")
-        before = _revision(conn)
-        if before is not None and before not in REVISIONS:
-            return []  # ahead of this code
-        config.attributes["connection"] = transaction
-        command.upgrade(config, "head")
-        after = _revision(conn)
+    try:
+        with engine.begin() as transaction:
+            # Two upgrades at once run one after the other. The lock belongs to the transaction, so
+            # a killed upgrade leaves none.
+            transaction.exec_driver_sql(f"select pg_advisory_xact_lock({UPGRADE_LOCK})")
+            before = _revision(conn)
+            if before is not None and before not in REVISIONS:
+                return []  # ahead of this code
+            config.attributes["connection"] = transaction
+            command.upgrade(config, "head")
+            after = _revision(conn)
+    except DBAPIError as error:
+        # SQLAlchemy's text ends with the statement, and with an address of its pages.
+        raise (error.orig or error) from None
     return [revision for revision in REVISIONS if (before or "") < revision <= (after or "")]
 
 
