@@ -202,7 +202,7 @@ pid = os.fork()
 if pid == 0:
     gevent.sleep(1.5)
     os._exit(0)
-os.waitpid(pid, 0)
+while os.waitpid(pid, os.WNOHANG) == (0, 0): gevent.sleep(0.01)
 ended_s = time.monotonic()
 while feed.pull() < ended_s and time.monotonic() < ended_s + 30: gevent.sleep(0.01)
 print(feed.pull() >= ended_s)

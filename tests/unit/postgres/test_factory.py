@@ -45,7 +45,7 @@ def test_a_plan_is_logged_when_every_pool_follows_it(
 def test_pools_that_are_opened_at_once_share_the_slots() -> None:
     """The second waits for the first, which waits for a row in the slot table's file."""
     with location.open_file(location.path(server_of(NOWHERE)), file.SIZE) as taken:
-        assert file._lock(taken.fileno(), 0, 0)
+        assert file.lock(taken.fileno(), 0, 0)
         opening = [gevent.spawn(factory.open, NOWHERE, workers=1, hosts=1) for _ in range(2)]
         gevent.sleep(0.05)
         assert not any(each.ready() for each in opening)
