@@ -1,5 +1,6 @@
 """bench.compatibility: its verdicts, what it writes, and real runs of what is installed here."""
 
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -25,6 +26,7 @@ from greenline.hub.compatibility import (
 )
 from tests.helpers.support import CHECKOUT
 
+IS_LONG = os.environ.get("GREENLINE_LONG_TESTS") == "1"
 GOOD, BAD = Wait(1.0, 0.01, 0.02), Wait(1.0, 0.99, 1.0)
 
 
@@ -97,7 +99,7 @@ def test_the_page_is_what_the_table_says(tmp_path: Path) -> None:
     assert f"| 99.9 | {new.date} | yields |" in page.read_text()
 
 
-@pytest.mark.parametrize("name", ["psycopg2", "pymongo", "redis"])
+@pytest.mark.parametrize("name", ["psycopg2", "pymongo", "redis"] if IS_LONG else ["psycopg2"])
 def test_a_library_that_is_installed_here_is_tried(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
