@@ -49,7 +49,6 @@ from app.store.states import States
 from app.store.tasks import Tasks
 from config import Settings
 from config.settings import RATE_LIMIT, RATE_LIMIT_STORAGE
-from greenline.cache import Cache
 from greenline.flask import Flask
 from greenline.lifecycle import Resources
 from greenline.mongo import OpenMongo
@@ -155,29 +154,24 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     )
     if not settings.cache_bytes:
         return stores
+    # Imported here: most services keep nothing.
+    from greenline.cache import Cache
+
     max_bytes = settings.cache_bytes if mongo is None else max(settings.cache_bytes // 2, 1)
     # Workers of one service and one release share what they load, and no others.
     documents = "".join(read(f"{store.name}/document") for store in stores[:4])
     shared = f"{settings.database_url} {settings.mongodb_uri} {REVISIONS[-1]} {documents}"
-    cache = Cache(
-        max_bytes,
-        CACHE_TTL_S,
-        feed=postgres.feed(),
-        shared_loads=f"{shared}, postgres",
-        name="postgres",
-    )
-    note, products = cache_status.note, stores.products
-    if mongo is not None and products is not None and not mongo.reads_primary:
-        log.warning("products are not kept: MONGODB_URI reads from secondaries, which are behind")
-    elif mongo is not None and products is not None:
-        of_mongo = Cache(
-            max_bytes,
-            CACHE_TTL_S,
-            feed=mongo.feed(),
-            shared_loads=f"{shared}, mongodb",
-            name="mongodb",
-        )
-        products = Cached(products, of_mongo, note)
+
+    def cache_of(opened: OpenPostgres | OpenMongo, name: str) -> Cache:
+        loads, feed = f"{shared}, {name}", opened.feed()
+        return Cache(max_bytes, CACHE_TTL_S, feed=feed, shared_loads=loads, name=name)
+
+    cache, note, products = cache_of(postgres, "postgres"), cache_status.note, stores.products
+    if mongo is not None and products is not None:
+        if mongo.reads_primary:
+            products = Cached(products, cache_of(mongo, "mongodb"), note)
+        else:
+            log.warning("products are not kept: MONGODB_URI reads from secondaries")
     return Stores(
         # A book adds the authors and genres that are new, and shows the names of all.
         Cached(stores.books, cache, note, ["authors", "genres"]),

@@ -167,7 +167,7 @@ class Cache:
         """
         tags = _checked(key, tags, ttl_s)
         while True:
-            confirmed_s = 0.0 if self._feed is None else self._feed.pull()
+            confirmed_s = self._pull()
             # Critical section: exactly one caller begins to load. Loads run outside of it, and so
             # does what a value runs when it is unpickled.
             with self._lock:
@@ -282,13 +282,19 @@ class Cache:
                 flight.is_valid = False
             self._flights.clear()
 
-    def _is_current(self, loaded: Entry | Flight, now_s: float, confirmed_s: float) -> bool:
+    def _pull(self) -> float:
+        """Invalidate what the database has announced; return until when that is all, or 0."""
+        return 0.0 if self._feed is None else self._feed.pull()
+
+    def _is_current(
+        self, loaded: Entry | Flight | Loaded, now_s: float, confirmed_s: float
+    ) -> bool:
         """Return False where the database may have changed it since."""
         return self._feed is None or self._feed.is_current(loaded.begun_s, now_s, confirmed_s)
 
     def _kept_for_an_error(self, key: str) -> Kept | None:
         """Return what may be returned in place of the error of a load that has ended now."""
-        confirmed_s = 0.0 if self._feed is None else self._feed.pull()
+        confirmed_s = self._pull()
         with self._lock:
             now_s, entry = self._clock(), self._entries.get(key)
             if (
@@ -356,21 +362,20 @@ class Cache:
                 return found.kept.value()  # type: ignore[no-any-return]
             flight.begun_s = self._clock()
             value = self._loaded(key, flight, load, ttl_s)
-            if self._feed is not None:
-                self._feed.pull()
+            self._pull()
             if flight.kept is not None and flight.is_valid:
                 shared.publish(key, Loaded(flight.kept, flight.begun_s, flight.ttl_s))
             return value
 
     def _is_usable(self, found: Loaded) -> bool:
         """Return whether a value that another worker has loaded is one that this one might have."""
-        confirmed_s = 0.0 if self._feed is None else self._feed.pull()
+        confirmed_s = self._pull()
         now_s = self._clock()
         return (
             # What this worker has seen invalidated since may be missing in it.
             found.begun_s > self._invalidated_s
             and now_s - found.begun_s < found.ttl_s
-            and (self._feed is None or self._feed.is_current(found.begun_s, now_s, confirmed_s))
+            and self._is_current(found, now_s, confirmed_s)
         )
 
     def _end(self, key: str, flight: Flight, error: BaseException | None = None) -> None:

@@ -80,14 +80,14 @@ def _parts(value: Any) -> Sequence[Any] | None:
     kind = type(value)
     if kind is tuple:
         return value  # type: ignore[no-any-return]
-    if isinstance(value, Struct) and value.__struct_config__.frozen and not _has_more(value):
+    # One with a __dict__ may have attributes beside its fields.
+    if (
+        isinstance(value, Struct)
+        and value.__struct_config__.frozen
+        and not hasattr(value, "__dict__")
+    ):
         return [getattr(value, name) for name in value.__struct_fields__]
     return None
-
-
-def _has_more(value: Struct) -> bool:
-    """Return whether *value* may have attributes beside its fields."""
-    return hasattr(value, "__dict__")
 
 
 def _size_bytes(value: Any) -> int:
