@@ -1,16 +1,17 @@
 """Connections for commands, and the translation of errors into messages."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 import psycopg2
 from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from app.store.ports import Document
+from app.store.ports import Document, Named
 from config import Settings
 from greenline.errors import ConfigError, GreenlineError, StoreDown
 from greenline.mongo.client import make_client
@@ -73,6 +74,20 @@ class OneConnection:
         with self.connection() as conn, conn.cursor() as cursor:
             cursor.execute(text, values)
             return cursor.fetchall()
+
+    def run(
+        self, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """
+        Run statements in the transaction of *cursor*.
+
+        :param cursor: of the connection.
+        :param named: the statements with their names, which are ignored.
+        :param values: the parameters of all.
+        :returns: the rows of the last one.
+        """
+        cursor.execute("; ".join(text for _, text in named), values)
+        return cursor.fetchall()
 
     def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
         """

@@ -19,5 +19,5 @@ class Authors(NamedTable[AuthorInput]):
     lock_first = """
         select from books
         where id in (select book_id from book_authors where author_id = any(%(ids)s::bigint[]))
-        order by id for no key update;
+        order by id for no key update
     """

@@ -14,7 +14,7 @@ from psycopg2.errors import ForeignKeyViolation
 from psycopg2.extensions import cursor as Cursor
 
 from app.records import BookInput
-from app.store.ports import Stored
+from app.store.ports import Named, Pool, Stored
 from app.store.queries import read
 from app.store.tables import ID, STAMPS, Order, Table, text, with_ids
 from greenline.errors import SerializationFailure
@@ -24,7 +24,7 @@ from greenline.errors import SerializationFailure
 # all books and filter them.
 _IDS = "select book_id from book_{0}s where {0}_id = (select id from {0}s where name = %({0})s)"
 _AUTHORS, _GENRES = _IDS.format("author"), _IDS.format("genre")
-_LINK = read("books/link")
+_LINK = [(f"books_link_{n}", text) for n, text in enumerate(read("books/link").split(";"))]
 
 
 class _Named(Struct):
@@ -69,10 +69,16 @@ class Books(Table[BookInput]):
         **STAMPS,
     }
 
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        # Their links are written in between.
+        self._inserting = self._named("insert", read("books/insert"))
+        self._updating = self._named("update", read("books/update"))
+
     def _insert(self, cursor: Cursor, items: Sequence[BookInput]) -> list[Stored]:
-        cursor.execute(self._inserting, {"items": msgspec.json.encode(items).decode()})
+        sent = {"items": msgspec.json.encode(items).decode()}
         # The statement returns ids in the order of the items: a sequence gives them in that order.
-        ids = [int(row[0]) for row in cursor.fetchall()]
+        ids = [int(row[0]) for row in self._pool.run(cursor, [self._inserting], sent)]
         return self._link(cursor, dict(zip(ids, items, strict=True)))
 
     def _update(
@@ -84,14 +90,11 @@ class Books(Table[BookInput]):
         ):
             return self._link(cursor, items, self._updating)
         values = {"items": with_ids(items), "ids": list(items)}
-        cursor.execute(f"{self._updating} {self._by_ids}", values)
-        return self._in_order(items, cursor.fetchall())
+        rows = self._pool.run(cursor, [self._updating, self._reading], values)
+        return self._in_order(items, rows)
 
-    def _link(
-        self, cursor: Cursor, books: Mapping[int, BookInput], first: str = ""
-    ) -> list[Stored]:
+    def _link(self, cursor: Cursor, books: Mapping[int, BookInput], *first: Named) -> list[Stored]:
         """Run *first*, link *books* with their authors and genres, and return them as stored."""
-        # All in one round trip: psycopg2 sends several statements in one message.
         values = {
             "items": with_ids(books),
             "ids": list(books),
@@ -99,9 +102,9 @@ class Books(Table[BookInput]):
             "genres": list({name for book in books.values() for name in book.genres}),
         }
         try:
-            cursor.execute(f"{first} {_LINK} {self._by_ids}", values)
+            rows = self._pool.run(cursor, [*first, *_LINK, self._reading], values)
         except ForeignKeyViolation as error:
             # An author or genre was deleted after the statement had found it. The next attempt
             # creates it again.
             raise SerializationFailure from error
-        return self._in_order(books, cursor.fetchall())
+        return self._in_order(books, rows)

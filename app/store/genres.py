@@ -19,5 +19,5 @@ class Genres(NamedTable[GenreInput]):
     lock_first = """
         select from books
         where id in (select book_id from book_genres where genre_id = any(%(ids)s::bigint[]))
-        order by id for no key update;
+        order by id for no key update
     """

@@ -103,9 +103,8 @@ class Keys(NamedTable[KeyInput]):
             for item, token in zip(items, made, strict=True)
         ]
         sent = {"items": msgspec.json.encode(given).decode()}
-        cursor.execute(f"{self._inserting} {self._document}", sent)
         # By id, which is the order of the items: each row gets its own token.
-        rows = sorted(cursor.fetchall())
+        rows = sorted(self._pool.run(cursor, [self._inserting], sent))
         return [_shown(row, token) for row, token in zip(rows, made, strict=True)]
 
 

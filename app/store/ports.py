@@ -12,9 +12,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 from pymongo.database import Database
 
 Document = dict[str, Any]
+Named = tuple[str, str]  # the name of a statement, and its text with %(value)s in it
 T = TypeVar("T")
 # An item as a client sends it: a Struct of app.records.
 I = TypeVar("I")  # noqa: E741
@@ -243,6 +245,19 @@ class Pool(Protocol):
         :param text: the statement.
         :param values: its parameters.
         :returns: the rows.
+        """
+        ...
+
+    def run(
+        self, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """
+        Run statements in one round trip, in a transaction of :meth:`repeat`.
+
+        :param cursor: of its connection.
+        :param named: the statements, each with the name under which it is prepared.
+        :param values: the parameters of all.
+        :returns: the rows of the last one.
         """
         ...
 

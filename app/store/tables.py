@@ -17,7 +17,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from app.errors import NotFound, PreconditionFailed
 from app.store.idempotency import first_answer, remember
-from app.store.ports import Change, I, Idempotency, Listing, Page, Pool, Stored, T
+from app.store.ports import Change, I, Idempotency, Listing, Named, Page, Pool, Stored, T
 from app.store.queries import read
 
 Row = tuple[int, int, str]
@@ -83,7 +83,6 @@ class Table(Generic[I]):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._inserting, self._updating = read(f"{self.name}/insert"), read(f"{self.name}/update")
         # Postgres makes the JSON, and it is sent as it comes: Python decodes no row.
         shown = read(f"{self.name}/document")
         self._document = (
@@ -93,12 +92,17 @@ class Table(Generic[I]):
         self._by_id = f"with page as (select * from {self.name} where id = %(id)s) {self._document}"
         these = f"from {self.name} where id = any(%(ids)s::bigint[])"
         self._by_ids = f"with page as (select * {these}) {self._document}"
+        self._reading = self._named("by_ids", self._by_ids)
+        self._inserting = self._named("insert", f"{read(f'{self.name}/insert')} {self._document}")
+        self._updating = self._named("update", f"{read(f'{self.name}/update')} {self._document}")
         # Ordered by id, so that two batches cannot deadlock. A second statement reads the
         # documents: its snapshot begins after the wait for the locks. "no key update" does not
         # block inserts of rows that refer to these.
-        self._locked = (
-            f"{self.lock_first} select {these} order by id for no key update; {self._by_ids}"
-        )
+        self._locking = [
+            *([self._named("lock_first", self.lock_first)] if self.lock_first else []),
+            self._named("lock", f"select {these} order by id for no key update"),
+            self._reading,
+        ]
         self._lists: dict[tuple[Any, ...], tuple[str, str]] = {}
 
     def get(self, item_id: int) -> Stored:
@@ -189,8 +193,8 @@ class Table(Generic[I]):
 
     def _lock(self, cursor: Cursor, ids: Sequence[int]) -> dict[int, Stored]:
         """Return the items that exist, locked until the transaction ends."""
-        cursor.execute(self._locked, {"ids": list(ids)})
-        return {row[0]: stored(row) for row in cursor.fetchall()}
+        rows = self._pool.run(cursor, self._locking, {"ids": list(ids)})
+        return {row[0]: stored(row) for row in rows}
 
     def _delete(
         self, cursor: Cursor, where: str, values: Mapping[str, Any], returning: str = "id"
@@ -198,22 +202,21 @@ class Table(Generic[I]):
         """Delete the rows *where*; return their ids, or the column *returning*."""
         # Locked in the order of their ids first: a plain DELETE locks in the order of its scan, and
         # could deadlock with another batch.
-        cursor.execute(
+        text = (
             f"with found as materialized ("
             f"select id from {self.name} where {where} order by id for update) "
             f"delete from {self.name} using found where {self.name}.id = found.id "
-            f"returning {self.name}.{returning}",
-            values,
+            f"returning {self.name}.{returning}"
         )
-        return {row[0] for row in cursor.fetchall()}
+        named = self._named(f"delete_{crc32(text.encode()):08x}", text)
+        return {row[0] for row in self._pool.run(cursor, [named], values)}
 
     def _insert(self, cursor: Cursor, items: Sequence[I]) -> list[Stored]:
         """Insert *items*; return them as stored, in their order."""
         # One JSON array and one statement, whatever the number of items.
         sent = {"items": msgspec.json.encode(items).decode()}
-        cursor.execute(f"{self._inserting} {self._document}", sent)
         # By id, which is the order of the items.
-        return [stored(row) for row in sorted(cursor.fetchall())]
+        return [stored(row) for row in sorted(self._pool.run(cursor, [self._inserting], sent))]
 
     def _update(
         self, cursor: Cursor, items: Mapping[int, I], now: Mapping[int, Stored]
@@ -223,12 +226,15 @@ class Table(Generic[I]):
 
         *now* has them as they are; they are locked.
         """
-        cursor.execute(f"{self._updating} {self._document}", {"items": with_ids(items)})
-        return self._in_order(items, cursor.fetchall())
+        rows = self._pool.run(cursor, [self._updating], {"items": with_ids(items)})
+        return self._in_order(items, rows)
 
     def _in_order(self, ids: Iterable[int], rows: Sequence[Row]) -> list[Stored]:
         found = {row[0]: stored(row) for row in rows}
         return [found[item_id] for item_id in ids]
+
+    def _named(self, what: str, text: str) -> Named:
+        return f"{self.name}_{what}", text
 
     def _list(self, listing: Listing) -> tuple[str, str]:
         """Return the name and the text of the statement for lists of this form."""

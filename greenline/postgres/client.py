@@ -1,10 +1,11 @@
 """Offer connections and single reads to a repository."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import gevent
+from psycopg2.extensions import cursor as Cursor
 
 from greenline.errors import ConnectionLost, OutcomeUnknown, SerializationFailure
 from greenline.hub import deadline
@@ -12,6 +13,7 @@ from greenline.hub.backoff import Backoff
 from greenline.postgres import prepared
 from greenline.postgres.connection import Connection
 from greenline.postgres.pool import ConnectionPool
+from greenline.postgres.prepared import Named
 
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ class Postgres:
     Postgres through a pool.
 
     :param pool: the pool of the connections.
-    :param prepare: whether reads are prepared statements, bool; False for a pgbouncer in
+    :param prepare: whether statements are prepared, bool; False for a pgbouncer in
         transaction mode. Default True.
     """
 
@@ -91,14 +93,33 @@ class Postgres:
                 gevent.sleep(pause_s)
         return self._transact(work, reset)
 
+    def run(
+        self, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """
+        Run statements in one round trip, in a transaction of :meth:`repeat`.
+
+        :param cursor: of its connection.
+        :param named: the name under which each is prepared, and its text with ``%(value)s`` in it.
+        :param values: the values of all by name.
+        :returns: the rows of the last statement.
+        :raises psycopg2.Error: a statement failed.
+        :raises SerializationFailure: the schema has changed since one was prepared.
+        """
+        self._execute(cursor, named, values)
+        return cursor.fetchall()
+
     def _transact(self, work: Callable[[Connection], T], reset: bool) -> T:
         with self._pool.connection(reset=reset) as conn:
             return work(conn)
 
     def _fetch(self, name: str, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
-            if self._prepare:
-                prepared.execute(conn, cursor, name, text, values)
-            else:
-                cursor.execute(text, values)
+            self._execute(cursor, [(name, text)], values)
             return cursor.fetchall()
+
+    def _execute(self, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]) -> None:
+        if self._prepare:
+            prepared.execute(cursor, named, values)
+        else:
+            cursor.execute("; ".join([text for _, text in named]), values)

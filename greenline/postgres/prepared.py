@@ -6,21 +6,25 @@ their own: the text is parsed and planned once, and only the values are sent aft
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import psycopg2
 from psycopg2 import errorcodes
 from psycopg2.extensions import cursor as Cursor
 
+from greenline.errors import SerializationFailure
 from greenline.postgres.connection import Connection
 
+Named = tuple[str, str]  # the name of a statement, and its text
 # The most recently used statements that a connection keeps: more than a service uses all the time,
 # and not too many for its backend. The lists of an API have hundreds of forms, and a plan takes 50
 # to 170 kB of the backend's memory.
 MOST = 100
 PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+# In place of the text of a statement of which it is not known whether it is prepared.
+UNKNOWN = ""
 # The table's definition changed, the statement was deallocated, or its name was taken: prepare it
 # again.
 STALE = {
@@ -30,48 +34,55 @@ STALE = {
 }
 
 
-def execute(
-    conn: Connection, cursor: Cursor, name: str, text: str, values: Mapping[str, Any]
-) -> None:
+def execute(cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]) -> None:
     """
-    Execute the statement *text* as the prepared statement *name*; prepare it if necessary.
+    Execute statements in one message, each as a prepared one; those that are not, are prepared
+    first.
 
-    It is prepared again if a change of the schema or another user of its name made it unusable,
-    unless that broke a transaction. Another *text* replaces the statement.
+    They are prepared again if a change of the schema or another user of their names made them
+    unusable, in a transaction by a further attempt. Another text replaces the statement of its
+    name.
 
-    :param conn: the connection.
-    :param cursor: a cursor of *conn*, which gets the result.
-    :param name: the name of the statement, str.
-    :param text: the statement, with ``%(value)s`` in it, str.
-    :param values: the values by name.
-    :raises psycopg2.Error: the statement failed.
+    :param cursor: of a :class:`Connection`; it gets the result of the last statement.
+    :param named: the name of each statement and its text, with ``%(value)s`` in it; at most
+        ``MOST``.
+    :param values: the values of all by name.
+    :raises psycopg2.Error: a statement failed.
+    :raises SerializationFailure: one was unusable, and that has broken the transaction.
     """
-    if conn.prepared.get(name, text) != text:
-        _deallocate(conn, cursor, name)
+    conn = cast(Connection, cursor.connection)
+    was_prepared = any(conn.prepared.get(name) == text for name, text in named)
     try:
-        _execute(conn, cursor, name, text, values)
+        _execute(conn, cursor, named, values)
     except psycopg2.Error as error:
-        if error.pgcode not in STALE:
+        is_new = error.pgcode == errorcodes.FEATURE_NOT_SUPPORTED and not was_prepared
+        if error.pgcode not in STALE or is_new:
             raise
+        # Which of them it was is not said, and the catalog knows.
+        conn.prepared.update((name, UNKNOWN) for name, _ in named)
         if not conn.autocommit:
-            conn.prepared[name] = ""  # the transaction is broken; the next one prepares it again
-            raise
-        _deallocate(conn, cursor, name)
-        _execute(conn, cursor, name, text, values)
+            raise SerializationFailure from error
+        _execute(conn, cursor, named, values)
 
 
 def _execute(
-    conn: Connection, cursor: Cursor, name: str, text: str, values: Mapping[str, Any]
+    conn: Connection, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]
 ) -> None:
-    prepare, run = statements(name, text)
-    known = conn.prepared.pop(name, None)  # moves to the end: the least recently used is first
-    if known is None:
-        if len(conn.prepared) >= MOST:
-            _deallocate(conn, cursor, next(iter(conn.prepared)))
-        cursor.execute(prepare)
-    # Not before: if PREPARE fails, the statement is unknown.
-    conn.prepared[name] = text
-    cursor.execute(run, values)
+    kept, new = conn.prepared, []
+    for name, text in named:
+        known = kept.pop(name, None)
+        if known != text:
+            if known is not None:
+                _deallocate(conn, cursor, name)
+            new.append((name, text))
+        # It moves to the end: the least recently used is first.
+        kept[name] = text if known == text else UNKNOWN
+    if new:
+        while len(kept) > MOST:
+            _deallocate(conn, cursor, next(iter(kept)))
+        cursor.execute("; ".join(statements(name, text)[0] for name, text in new))
+        kept.update(new)
+    cursor.execute("; ".join([statements(name, text)[1] for name, text in named]), values)
 
 
 def _deallocate(conn: Connection, cursor: Cursor, name: str) -> None:

@@ -6,12 +6,16 @@ It does no measuring of its own, so that it is tried on functions in place of a 
 
 from collections.abc import Callable
 
-ENOUGH = 0.08  # of the rate that is met: the search ends
+ENOUGH = 0.08
 MAX_BISECTIONS = 5
 
 
 def search(
-    is_met: Callable[[float], bool], first: float, max_rate: float, factor: float = 2.0
+    is_met: Callable[[float], bool],
+    first: float,
+    max_rate: float,
+    factor: float = 2.0,
+    enough: float = ENOUGH,
 ) -> float:
     """
     Return the highest rate that was tried and met.
@@ -20,6 +24,8 @@ def search(
     :param first: requests a second, float.
     :param max_rate: none is higher, float.
     :param factor: between two rates, until one is not met, float, default 2.
+    :param enough: it ends when no more than this part of the rate that is met lies between it and
+        one that is not, float, default 0.08.
     :returns: requests a second, float; 0: the first one is not met, nor one two factors below it.
     """
     met, missed, rate = 0.0, 0.0, min(first, max_rate)
@@ -35,7 +41,7 @@ def search(
         else:
             missed = rate
     for _ in range(MAX_BISECTIONS):
-        if missed - met <= ENOUGH * met:
+        if missed - met <= enough * met:
             break
         rate = (met + missed) / 2
         if is_met(rate):

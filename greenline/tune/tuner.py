@@ -43,17 +43,19 @@ from greenline.tune.results import (
     SweepName,
     Verification,
 )
-from greenline.tune.search import search
+from greenline.tune.search import ENOUGH, search
 from greenline.tune.server import WORKER_CONNECTIONS, Configuration, Server
-from greenline.tune.timetable import ROUNDS, SECONDS_S, WARM_UP_S, Slice, Timetable
+from greenline.tune.timetable import FIRST_END_S, ROUNDS, SECONDS_S, WARM_UP_S, Slice, Timetable
 
 CURVE = (0.5, 1.0, 1.5)  # of the knee
 MORE = 1.15  # of the knee's rate: what pools and workers are offered
 MUCH_MORE, MAX_MORE = 1.4, 6  # times that, if it is not too much for the largest
 OVERLOAD = 1.5  # of the knee's rate: what limits are offered
-# The rounds of a search, about, and the factor between its rates. A rough one has no curve.
+# The rounds of a search, about, the factor between its rates, and where it ends. A rough one has no
+# curve.
 ROUGH = "rough rate"
-SEARCHES = {ROUGH: (8, 2.0), "rate": (5, 1.25), "rate alone": (12, 2.0)}
+SEARCHES = {ROUGH: (8, 2.0, 0.25), "rate": (5, 1.25, ENOUGH), "rate alone": (12, 2.0, ENOUGH)}
+NEARLY = 0.5  # of what is offered: good answers to fewer are no stall
 LOWER, MAX_LOWER = 0.92, 4  # where the knee does not hold in three rounds: what is tried instead
 FEWEST_SAMPLES = 120  # of a round: a p99 of fewer is none
 POOLS = (1, 2, 4, 8, 16, 32, 64)
@@ -272,9 +274,10 @@ class Tuner:
         :param first: requests a second, float.
         :param part: one of :data:`SEARCHES`, str.
         """
-        searched, factor = SEARCHES[part]
+        searched, factor, enough = SEARCHES[part]
         curve = () if part == ROUGH else CURVE
         number = searched + ROUNDS * len(curve)
+        self._time.end_s = FIRST_END_S  # not as after the overload of a sweep
         found = self._time.slice_for(part, number, 0)
         sweep = self._sweeps.get("rate")
         rough = None if sweep is None else sweep.knee(self._objective)
@@ -294,15 +297,18 @@ class Tuner:
                 self._say(f"searching the rate: {rate:.0f}/s")
                 one = self._offer(base, rate, found)
                 rounds.setdefault(rate, []).append(one)
-                if choose.meets(self._meter.step(rate, [one]), self._objective):
+                step = self._meter.step(rate, [one])
+                if choose.meets(step, self._objective):
                     return True
+                if step.good_rate < NEARLY * rate:
+                    return False
             return False
 
         try:
-            knee = search(is_met, first, self._asked.max_rate, factor)
+            knee = search(is_met, first, self._asked.max_rate, factor, enough)
             if not knee and rough is not None:
                 # What the settings answered in an overload may be more than they can do for long.
-                knee = search(is_met, rough.offered_rate, self._asked.max_rate, factor)
+                knee = search(is_met, rough.offered_rate, self._asked.max_rate, factor, enough)
             if not knee:
                 low = min(rounds)
                 seen = self._meter.step(low, rounds[low])

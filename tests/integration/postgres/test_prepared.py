@@ -1,19 +1,22 @@
 """Named statements: prepared once a connection, and again when the schema changed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from psycopg2.errors import DuplicatePreparedStatement
 
 from embedded.postgres import Postgres as Server
-from greenline.errors import StoreError
+from greenline.errors import SerializationFailure, StoreError
 from greenline.postgres import prepared
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
+from greenline.postgres.connection import Connection
 from greenline.postgres.pool import ConnectionPool
+
+BODY = "$$ begin raise feature_not_supported using message = 'not here'; end $$"
 
 
 @pytest.fixture
@@ -36,6 +39,18 @@ def prepared_at(pool: ConnectionPool, name: str) -> datetime:
         row = cursor.fetchone()
         assert row is not None
         return cast(datetime, row[0])
+
+
+def run(
+    client: Postgres, named: list[tuple[str, str]], values: dict[str, object]
+) -> Callable[[Connection], list[tuple[Any, ...]]]:
+    """Return a transaction of these statements, in one message."""
+
+    def work(conn: Connection) -> list[tuple[Any, ...]]:
+        with conn.cursor() as cursor:
+            return client.run(cursor, named, values)
+
+    return work
 
 
 def change(pool: ConnectionPool, statement: str) -> None:
@@ -125,23 +140,27 @@ def test_a_name_that_a_borrower_took_is_taken_back(pool: ConnectionPool) -> None
     assert statements(pool) == ["mine"]
 
 
-def test_a_taken_name_breaks_no_transaction_twice(pool: ConnectionPool) -> None:
-    """Where the failure has broken a transaction, the error is raised and nothing is repeated."""
+def test_a_taken_name_breaks_one_transaction(pool: ConnectionPool) -> None:
+    """The failure has broken it, and the next one takes the name back."""
     change(pool, "prepare mine as select 'theirs'")
+    ours = [("mine", "select 'ours'")]
     with (
-        pytest.raises(StoreError) as caught,
+        pytest.raises(SerializationFailure) as caught,
         pool.connection() as conn,
         conn.cursor() as cursor,
     ):
-        prepared.execute(conn, cursor, "mine", "select 'ours'", {})
+        prepared.execute(cursor, ours, {})
     assert isinstance(caught.value.__cause__, DuplicatePreparedStatement)
+    with pool.connection() as conn, conn.cursor() as cursor:
+        prepared.execute(cursor, ours, {})
+        assert cursor.fetchone() == ("ours",)
 
 
 def test_another_text_takes_over_in_a_transaction(pool: ConnectionPool) -> None:
     """Nothing fails there, so nothing is broken."""
     with pool.connection() as conn, conn.cursor() as cursor:
         for number in (1, 2, 1):
-            prepared.execute(conn, cursor, "mine", f"select {number}", {})
+            prepared.execute(cursor, [("mine", f"select {number}")], {})
             assert cursor.fetchone() == (number,)
 
 
@@ -190,6 +209,49 @@ def test_what_should_go_may_be_gone(pool: ConnectionPool) -> None:
     change(pool, "deallocate kept_0; deallocate kept_1")
     assert client.fetch("new", "select 'new'", {}) == [("new",)]
     with pool.connection() as conn, conn.cursor() as cursor:
-        prepared.execute(conn, cursor, "newer", "select 'newer'", {})
+        prepared.execute(cursor, [("newer", "select 'newer'")], {})
         assert cursor.fetchone() == ("newer",)
     assert len(statements(pool)) == prepared.MOST
+
+
+def test_statements_of_one_message_share_their_values(pool: ConnectionPool) -> None:
+    """The rows are the last one's, and what they write is there for the next."""
+    for client in (Postgres(pool), Postgres(pool, prepare=False)):
+        change(pool, "drop table if exists written; create table written (a int)")
+        insert = ("adding", "insert into written select a from generate_series(1, %(n)s::int) a")
+        count = ("counting", "select count(*), %(n)s::int from written where 'a' like '%%'")
+        for times in (1, 2):
+            assert client.repeat(run(client, [insert, count], {"n": 3})) == [(3 * times, 3)]
+    assert statements(pool) == ["adding", "counting"]
+    change(pool, "drop table written")
+
+
+def test_a_changed_table_is_written_by_a_further_attempt(pool: ConnectionPool) -> None:
+    """The first one is broken by the stale statement, and nothing of it stays."""
+    client = Postgres(pool)
+    change(pool, "drop table if exists changing; create table changing (a int)")
+    insert = ("adding", "insert into changing values (%(a)s)")
+    named = [insert, ("whole", "select * from changing")]
+    assert client.repeat(run(client, named, {"a": 1})) == [(1,)]
+    change(pool, "alter table changing add b int default 2")
+    assert client.repeat(run(client, named, {"a": 3})) == [(1, 2), (3, 2)]
+    change(pool, "deallocate adding; deallocate whole")
+    assert client.repeat(run(client, named, {"a": 4})) == [(1, 2), (3, 2), (4, 2)]
+    change(pool, "drop table changing")
+
+
+def test_what_the_server_cannot_do_is_tried_once(pool: ConnectionPool) -> None:
+    """Its error is the one of a stale statement, but this statement is new."""
+    client, attempts = Postgres(pool), []
+    change(pool, f"create or replace function refuse() returns int language plpgsql as {BODY}")
+
+    def work(conn: Connection) -> object:
+        attempts.append(1)
+        with conn.cursor() as cursor:
+            return client.run(cursor, [("refused", "select refuse()")], {})
+
+    with pytest.raises(StoreError) as caught:
+        client.repeat(work)
+    assert "not here" in str(caught.value.__cause__)
+    assert len(attempts) == 1
+    change(pool, "drop function refuse()")

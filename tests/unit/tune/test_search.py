@@ -40,3 +40,12 @@ def test_a_service_that_never_meets_it_is_tried_twice() -> None:
     service = Service(0)
     assert search(service, 100, 1_000) == 0
     assert service.tried == [100, 25]
+
+
+def test_a_rough_search_ends_sooner() -> None:
+    """Within a quarter, from below."""
+    fine, rough = Service(1_700), Service(1_700)
+    search(fine, 200, 100_000)
+    found = search(rough, 200, 100_000, enough=0.25)
+    assert 1_700 / 1.25 <= found <= 1_700
+    assert len(rough.tried) < len(fine.tried)

@@ -46,4 +46,4 @@ gone as (
 insert into book_genres (book_id, genre_id, position)
 select book_id, genre_id, position from given order by genre_id, book_id
 on conflict (book_id, genre_id) do update set position = excluded.position
-where book_genres.position <> excluded.position;
+where book_genres.position <> excluded.position
