@@ -2,6 +2,7 @@
 
 import logging
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -43,8 +44,6 @@ from app.store.keys import Keys
 from app.store.messages import Messages
 from app.store.ports import NamedItems, Repository
 from app.store.products import Products
-from app.store.queries import read
-from app.store.schema import REVISIONS
 from app.store.states import States
 from app.store.tasks import Tasks
 from config import Settings
@@ -158,9 +157,7 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     from greenline.cache import Cache
 
     max_bytes = settings.cache_bytes if mongo is None else max(settings.cache_bytes // 2, 1)
-    # Workers of one service and one release share what they load, and no others.
-    documents = "".join(read(f"{store.name}/document") for store in stores[:4])
-    shared = f"{settings.database_url} {settings.mongodb_uri} {REVISIONS[-1]} {documents}"
+    shared = f"{settings.database_url} {settings.mongodb_uri} {_release()}"
 
     def cache_of(opened: OpenPostgres | OpenMongo, name: str) -> Cache:
         loads, feed = f"{shared}, {name}", opened.feed()
@@ -180,6 +177,12 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
         CachedNamed(stores.agents, cache, note),
         products,
     )
+
+
+def _release() -> str:
+    """Return a digest of the code: workers of one release share what they load, and no others."""
+    files = [path for path in Path(__file__).parent.rglob("*") if path.suffix in {".py", ".sql"}]
+    return sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()
 
 
 def counts_path(database_url: str) -> Path:

@@ -9,7 +9,7 @@ A whole list is sent as lines of JSON.
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlencode
 
@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 from app.api import cursors, http
 from app.api.accept import LINES
 from app.errors import Fault, InvalidRequest
-from app.store.ports import Listing, Page, Position, Stored
+from app.store.ports import Listing, Page, Position, Repository, Stored
 
 MAX_LIMIT = 100
 MAX_PAGE = 100_000
@@ -42,13 +42,27 @@ class Asked:
     :param order: the field that the list is ordered by, with a minus if descending, str.
     :param listing: the filters, the cursor and the size of the page.
     :param address: the URL to which a cursor is added, str.
+    :param text: what was parsed, str.
     :param is_last: the last page is asked for, which is read from the end, bool. Default False.
     """
 
     order: str
     listing: Listing
     address: str
+    text: str
     is_last: bool = False
+
+
+class Shown(Struct, frozen=True):
+    """
+    A page as it is sent.
+
+    :param body: JSON.
+    :param headers: names and values.
+    """
+
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
 
 
 class Lists:
@@ -139,15 +153,22 @@ class Lists:
         # Links keep the filters, the order and the limit as the client wrote them.
         pairs = parse_qsl(text, keep_blank_values=True)
         kept = urlencode([pair for pair in pairs if pair[0] not in PLACES])
-        return Asked(query.order, listing, f"/{self._name}?{kept}{'&' if kept else ''}", is_last)
+        address = f"/{self._name}?{kept}{'&' if kept else ''}"
+        return Asked(query.order, listing, address, text, is_last)
 
-    def answer(self, asked: Asked, read: Callable[[Listing], Page]) -> Response:
+    def answer(self, asked: Asked, repository: Repository[Any]) -> Response:
         """
         Answer with a page, the cursors of its neighbours, and the total if it was requested.
 
         :param asked: the parsed query string.
-        :param read: returns the page of a listing.
+        :param repository: of the items.
         """
+        make = partial(self._shown, asked, repository.page)
+        # As it was asked for: the links repeat it.
+        shown = repository.kept(asked.listing, asked.text, make)
+        return http.json(shown.body, headers=shown.headers)
+
+    def _shown(self, asked: Asked, read: Callable[[Listing], Page]) -> Shown:
         page = read(asked.listing)
         items = page.items[::-1] if asked.is_last else page.items
         before, after = self._neighbours(asked, page.more, items)
@@ -170,9 +191,9 @@ class Lists:
             for relation, name, cursor in (("next", "after", after), ("prev", "before", before))
             if cursor is not None
         ]
-        return http.json(body + b"}", headers=[("Link", ", ".join(links))] if links else ())
+        return Shown(body + b"}", (("Link", ", ".join(links)),) if links else ())
 
-    def stream(self, asked: Asked, read: Callable[[Listing], Page]) -> Response:
+    def stream(self, asked: Asked, repository: Repository[Any]) -> Response:
         """
         Answer with a line of JSON for each item of the list, from ``after`` on.
 
@@ -180,7 +201,7 @@ class Lists:
         client misses the end of the chunked body, so it knows that the list is incomplete.
 
         :param asked: the parsed query string.
-        :param read: returns the page of a listing.
+        :param repository: of the items.
         :raises InvalidRequest: the query has a parameter that only pages have.
         """
         # The names as sent: limit and total have defaults, so the parsed query cannot show them.
@@ -193,7 +214,7 @@ class Lists:
         if wrong:
             raise InvalidRequest(faults=wrong)
         whole = replace(asked.listing, limit=MAX_LIMIT)
-        return Response(self._lines(whole, read), mimetype=LINES)
+        return Response(self._lines(whole, repository.page), mimetype=LINES)
 
     def _lines(self, listing: Listing, read: Callable[[Listing], Page]) -> Iterator[bytes]:
         # Page by page, each from the end of the one before. A server-side cursor would hold a

@@ -340,7 +340,7 @@ class _Api(Generic[I]):
     def page(self) -> Response:
         asked = self._lists.asked()
         answer = self._lists.stream if accept.prefers_lines() else self._lists.answer
-        return answer(asked, self._repository.page)
+        return answer(asked, self._repository)
 
     def create(self) -> Response:
         sent = http.body(self._input)

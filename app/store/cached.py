@@ -24,7 +24,7 @@ from app.store.ports import (
 )
 
 # Beyond it a page is not kept: a filter may have 2,000 characters.
-MAX_KEY_LENGTH = 1_000
+MAX_NAME_LENGTH = 1_000
 Note = Callable[[bool], None]
 
 
@@ -61,16 +61,13 @@ class Cached(Generic[I]):
         return self._repository.get_many(ids)
 
     def page(self, listing: Listing) -> Page:
-        load = partial(self._repository.page, listing)
-        if listing.page > 1 or listing.position is not None:
-            return load()
-        # A filter that is not set is missing, so that equal questions have one key.
-        given = sorted((field, str(value)) for field, value in listing.filters.items())
-        key = (
-            f"{self.name} page {listing.order} {listing.descending} {listing.limit}"
-            f" {listing.total} {given}"
-        )
-        return load() if len(key) > MAX_KEY_LENGTH else self._kept(key, load, self._of_pages)
+        return self._repository.page(listing)
+
+    def kept(self, listing: Listing, name: str, make: Callable[[], T]) -> T:
+        is_first = listing.page == 1 and listing.position is None
+        if not is_first or len(name) > MAX_NAME_LENGTH:
+            return make()
+        return self._kept(f"{self.name} page {name}", make, self._of_pages)
 
     def create(self, items: Sequence[I], idempotency: Idempotency | None = None) -> list[Stored]:
         with self._writes():

@@ -102,6 +102,9 @@ class Collection(Generic[I]):
         found = self._read(ids)
         return [self._stored(found[item_id]) for item_id in ids if item_id in found]
 
+    def kept(self, listing: Listing, name: str, make: Callable[[], T]) -> T:
+        return make()  # app.store.cached keeps it
+
     def page(self, listing: Listing) -> Page:
         where, position = self.where(listing.filters), listing.position
         backwards = position is not None and position.before

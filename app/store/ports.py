@@ -141,6 +141,16 @@ class Repository(Protocol[I]):
         """Return a page of the list."""
         ...
 
+    def kept(self, listing: Listing, name: str, make: Callable[[], T]) -> T:
+        """
+        Return what *make* makes of a page, or has made of it before.
+
+        :param listing: of the page.
+        :param name: what is made has this name, and nothing else of the resource.
+        :param make: reads the page by :meth:`page`.
+        """
+        ...
+
     def create(self, items: Sequence[I], idempotency: Idempotency | None = None) -> list[Stored]:
         """
         Store all items or none.

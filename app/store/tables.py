@@ -116,6 +116,9 @@ class Table(Generic[I]):
         found = {row[0]: stored(row) for row in rows}
         return [found[item_id] for item_id in ids if item_id in found]
 
+    def kept(self, listing: Listing, name: str, make: Callable[[], T]) -> T:
+        return make()  # app.store.cached keeps it
+
     def page(self, listing: Listing) -> Page:
         asked = self.statement(listing)
         rows = self._pool.fetch(asked.name, asked.text, asked.values)

@@ -292,17 +292,8 @@ class Tuner:
         rounds: dict[float, list[Round]] = {}
 
         def is_met(rate: float) -> bool:
-            # What fails once is tried again: a stall of the machine is no limit of the service.
-            for _ in range(2):
-                self._say(f"searching the rate: {rate:.0f}/s")
-                one = self._offer(base, rate, found)
-                rounds.setdefault(rate, []).append(one)
-                step = self._meter.step(rate, [one])
-                if choose.meets(step, self._objective):
-                    return True
-                if step.good_rate < NEARLY * rate:
-                    return False
-            return False
+            what = f"searching the rate: {rate:.0f}/s"
+            return self._is_met(base, what, rate, found, rounds.setdefault(rate, []))
 
         try:
             knee = search(is_met, first, self._asked.max_rate, factor, enough)
@@ -476,9 +467,8 @@ class Tuner:
         one = Slice(WARM_UP_S, SECONDS_S)
         with self._started(configuration) as running:
             for _ in range(MAX_MORE):
-                self._say(f"what is too much: {rate:.0f}/s")
-                step = self._meter.step(rate, [self._offer(running, rate, one)])
-                if rate >= self._asked.max_rate or not choose.meets(step, self._objective):
+                what = f"what is too much: {rate:.0f}/s"
+                if not self._is_met(running, what, rate, one, []) or rate >= self._asked.max_rate:
                     break
                 rate = self._at_most(MUCH_MORE * rate)
         return rate
@@ -636,6 +626,21 @@ class Tuner:
             stack.close()
             # With the time that it took to end.
             self._time.start_s = started_s + monotonic() - ended_s
+
+    def _is_met(
+        self, running: Server, what: str, rate: float, one: Slice, rounds: list[Round]
+    ) -> bool:
+        """Return whether the objective is met at *rate*; add what was offered to *rounds*."""
+        # What fails once is tried again: a stall of the machine is no limit of the service.
+        for _ in range(2):
+            self._say(what)
+            rounds.append(self._offer(running, rate, one))
+            step = self._meter.step(rate, rounds[-1:])
+            if choose.meets(step, self._objective):
+                return True
+            if step.good_rate < NEARLY * rate:
+                return False
+        return False
 
     def _offer(self, running: Server, rate: float, one: Slice) -> Round:
         seconds = max(one.seconds, FEWEST_SAMPLES / rate)

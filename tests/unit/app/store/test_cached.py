@@ -35,6 +35,9 @@ class Numbers:
         self.reads += 1
         return [Stored(item_id, 1, self.items[item_id].encode()) for item_id in ids]
 
+    def kept(self, listing: Listing, name: str, make: Any) -> Any:
+        raise AssertionError
+
     def page(self, listing: Listing) -> Page:
         self.reads += 1
         found = [Stored(number, 1, text.encode()) for number, text in self.items.items()]
@@ -104,41 +107,36 @@ def test_what_is_missing_is_asked_for_again(cached: Cached[str], numbers: Number
     assert numbers.reads == 2
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(LISTING, order="name"),
-        replace(LISTING, descending=True),
-        replace(LISTING, limit=21),
-        replace(LISTING, total=True),
-        replace(LISTING, filters={"name": "one"}),
-        replace(LISTING, filters={"name": "two"}),
-        replace(LISTING, filters={"title": "one"}),
-    ],
-)
-def test_each_first_page_is_kept_apart(
-    cached: Cached[str], numbers: Numbers, other: Listing
+def shown(cached: Cached[str], listing: Listing = LISTING, name: str = "") -> tuple[bytes, ...]:
+    """Return the items of a page that may be kept under a name."""
+    return cached.kept(
+        listing, name, lambda: tuple(item.json for item in cached.page(listing).items)
+    )
+
+
+def test_each_first_page_is_kept_under_its_name(
+    cached: Cached[str], numbers: Numbers, notes: list[bool]
 ) -> None:
-    for listing in (LISTING, other, LISTING, other):
-        cached.page(listing)
-    assert numbers.reads == 2
+    for name in ("", "limit=5", "", "limit=5"):
+        assert shown(cached, name=name) == (b"one", b"two")
+    assert (numbers.reads, notes) == (2, [False, False, True, True])
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "name"),
     [
-        replace(LISTING, page=2),
-        replace(LISTING, position=Position(1, 1)),
-        replace(LISTING, position=Position(1, 1, before=True)),
-        replace(LISTING, filters={"name": "x" * 2_000}),
+        (replace(LISTING, page=2), "page=2"),
+        (replace(LISTING, position=Position(1, 1)), "after=x"),
+        (replace(LISTING, position=Position(1, 1, before=True)), "before=x"),
+        (replace(LISTING, filters={"name": "x" * 2_000}), "name=" + "x" * 2_000),
     ],
     ids=["number", "after", "before", "a long filter"],
 )
 def test_other_pages_are_not_kept(
-    cached: Cached[str], numbers: Numbers, notes: list[bool], other: Listing
+    cached: Cached[str], numbers: Numbers, notes: list[bool], other: Listing, name: str
 ) -> None:
-    cached.page(other)
-    cached.page(other)
+    shown(cached, other, name)
+    shown(cached, other, name)
     assert (numbers.reads, notes) == (2, [])
 
 
@@ -163,17 +161,13 @@ def test_a_write_forgets_what_it_changes(
     cached: CachedNamed[str], numbers: Numbers, write: str, is_answer_lost: bool
 ) -> None:
     """Pages in any case; also where nobody knows whether it was done."""
-
-    def seen() -> tuple[bytes, ...]:
-        return tuple(item.json for item in cached.page(LISTING).items)
-
-    cached.get(1), cached.get(2), seen()
+    cached.get(1), cached.get(2), shown(cached)
     numbers.is_answer_lost = is_answer_lost
     try:
         WRITES[write](cached)
     except OutcomeUnknown:
         assert is_answer_lost
-    assert seen() == tuple(text.encode() for text in numbers.items.values())
+    assert shown(cached) == tuple(text.encode() for text in numbers.items.values())
     for item_id in (1, 2):
         if item_id in numbers.items:
             assert cached.get(item_id).json == numbers.items[item_id].encode()
