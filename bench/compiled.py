@@ -5,6 +5,7 @@ What is measured of single requests is what an installation has. The checkout is
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = VAR / "compiled"  # for PYTHONPATH
 SOURCES = ("LICENSE", "README.md", "greenline", "pyproject.toml", "setup.py")
 IGNORED = shutil.ignore_patterns("__pycache__", "*.so")
+
+
+def env() -> dict[str, str]:
+    """Return the environment of a server that is to have it; in ROOT, that one's would be first."""
+    return {"PYTHONPATH": f"{FOLDER}{os.pathsep}{ROOT}"}
 
 
 def build() -> None:

@@ -6,7 +6,6 @@ gthread, whose single one would be no server. Ours is as pip installs it, with i
 compiled (``bench/compiled.py``); one that is Python alone is beside it.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,9 +56,8 @@ class Peer:
     def server(self, folder: Path) -> Server:
         """Return its server, to be entered; its log is in *folder*."""
         log = folder / f"{self.who}.log"
-        path = [str(compiled.FOLDER)] * self.is_compiled + [str(compiled.ROOT)]
-        env = {**self.env, "PYTHONPATH": os.pathsep.join(path)}
-        # Not from the checkout, whose greenline would come first.
+        path = compiled.env() if self.is_compiled else {"PYTHONPATH": str(compiled.ROOT)}
+        env = {**self.env, **path}
         server = self.kind(self.arguments, ready=READY, env=env, log=log, cwd=folder)
         server.env = without_settings(server.env, env)
         return server

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import compiled
 from bench.report import OURS
 from bench.servers import Gunicorn, Server, Uvicorn
 
@@ -20,7 +21,7 @@ READY_DOCUMENTS = f"/states/{1:024x}"
 # The two settings that make our service what it would be without our wait callback and PREPARE.
 WAIT, PREPARE = "GREENLINE_PG_WAIT", "POSTGRES_PREPARE"
 WITHOUT_PREPARE = "psycogreen"
-OURS_QUIET = ("-c", "bench/peers/gunicorn_quiet.py")
+OURS_QUIET = ("-c", str(compiled.ROOT / "bench" / "peers" / "gunicorn_quiet.py"))
 FAST = ("--loop", "uvloop", "--http", "httptools")
 QUIET = ("--no-access-log", "--log-level", "warning")
 IN_THREADS = ("-c", "bench/peers/gunicorn_plain.py", "--worker-class", "gthread")
@@ -35,11 +36,15 @@ class Peer:
     arguments: Sequence[str]
     env: Mapping[str, str]
     ready: str = READY
+    is_compiled: bool = False  # ``greenline`` is, as in an installation: bench/compiled.py
 
     def server(self, folder: Path) -> Server:
         """Return its server, to be entered; its log is in *folder*."""
         log = folder / f"{self.who}.log"
-        return self.kind(self.arguments, ready=self.ready, env=self.env, log=log)
+        if not self.is_compiled:
+            return self.kind(self.arguments, ready=self.ready, env=self.env, log=log)
+        env = {**self.env, **compiled.env()}
+        return self.kind(self.arguments, ready=self.ready, env=env, log=log, cwd=folder)
 
 
 def lineup(database_url: str, mongodb_uri: str) -> list[Peer]:
@@ -50,7 +55,8 @@ def lineup(database_url: str, mongodb_uri: str) -> list[Peer]:
         # Postgres gets the server's name, so that the bench can look at what it is asked.
         named = {**shared, "DATABASE_URL": f"{database_url}&application_name={who}"}
         settings = {"MONGODB_URI": mongodb_uri, "AUTH": "off", WAIT: wait, PREPARE: prepare}
-        return Peer(who, Gunicorn, (*OURS_QUIET, *_workers(1), app), {**named, **settings})
+        arguments = (*OURS_QUIET, *_workers(1), app)
+        return Peer(who, Gunicorn, arguments, {**named, **settings}, is_compiled=True)
 
     return [
         flask(OURS, "app.wsgi:app", "greenline", "1"),
@@ -66,7 +72,7 @@ def with_keys(database_url: str, mongodb_uri: str) -> list[Peer]:
     shared = {"DATABASE_URL": database_url, "POSTGRES_POOL_SIZE": str(POOL_SIZE)}
     ours = {**shared, "MONGODB_URI": mongodb_uri, "AUTH": "on"}
     return [
-        Peer(OURS, Gunicorn, (*OURS_QUIET, *_workers(1), "app.wsgi:app"), ours, "/readyz"),
+        _ours(1, ours, "/readyz"),
         _asgi("fastapi-sqlalchemy", "fastapi_sqlalchemy", shared),
     ]
 
@@ -79,11 +85,16 @@ def documents(database_url: str, mongodb_uri: str, workers: int = 1) -> list[Pee
     in_threads = (*IN_THREADS, *count, "--threads", str(THREADS), "bench.peers.gthread_flask:app")
     ready = READY_DOCUMENTS
     return [
-        Peer(OURS, Gunicorn, (*OURS_QUIET, *count, "app.wsgi:app"), ours, ready),
+        _ours(workers, ours, ready),
         _asgi("fastapi-pymongo-async", "fastapi_pymongo_async", shared, ready, workers),
         _asgi("fastapi-to-thread", "fastapi_to_thread", shared, ready, workers),
         Peer("gthread", Gunicorn, in_threads, shared, ready),
     ]
+
+
+def _ours(workers: int, env: Mapping[str, str], ready: str) -> Peer:
+    arguments = (*OURS_QUIET, *_workers(workers), "app.wsgi:app")
+    return Peer(OURS, Gunicorn, arguments, env, ready, is_compiled=True)
 
 
 def _asgi(
