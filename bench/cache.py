@@ -59,7 +59,8 @@ FLOORS = {"book 99 %": 2.5, "book 90 %": 1.8, "page 99 %": 8.0, "page 90 %": 4.0
 MAX_HIT_US, MAX_WRITERS_COST, MAX_STAMPEDE, MAX_MEMORY = 15.0, 0.1, 3.0, 1.1
 BODY = json.dumps({"title": "Another title"})
 NOTES = f"""
-one worker of each, compiled as in a wheel, pools of {POOL_SIZE}; one request in {WRITE_EVERY} is a PATCH of a book
+one worker of each, compiled as in a wheel, pools of {POOL_SIZE}
+one request in {WRITE_EVERY} is a PATCH of a book
 a page has 91 to 100 books; changed page: one, which each write makes out of date
 hits: reads that cause no load, by the worker's own count"""
 
