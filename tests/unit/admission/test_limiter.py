@@ -209,12 +209,8 @@ def test_those_that_hung_up_while_the_hub_was_blocked_are_not_admitted(
     assert second.get(timeout=40) is not None
 
 
-def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list[Client]) -> None:
-    """Bytes that are not read yet wake the hub once, not all the time."""
-    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
-    busy(limiter, clients[0])
-    (waiter,) = waiting(limiter, clients[1])
-    clients[1].end.send(b"x")
+def turns_a_second() -> float:
+    """Return how often the loop turns while this greenlet waits."""
     turns = 0
 
     def count() -> None:
@@ -225,10 +221,21 @@ def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list
     check.start(count)
     begun_s = monotonic()
     gevent.sleep(0.3)
-    took_s = monotonic() - begun_s  # longer on a busy machine, where timers go on
+    took_s = monotonic() - begun_s  # longer on a busy machine
     check.stop()
     check.close()
-    assert turns < 150 * took_s
+    return turns / took_s
+
+
+def test_a_client_that_sends_its_body_while_it_waits_costs_nothing(clients: list[Client]) -> None:
+    """Bytes that are not read yet wake the hub once, not all the time."""
+    limiter = ConcurrencyLimiter(Fixed(1), max_waiting=1, max_wait_s=LONG_S)
+    busy(limiter, clients[0])
+    (waiter,) = waiting(limiter, clients[1])
+    # What other tests of this process have left turns the loop as well.
+    before = turns_a_second()
+    clients[1].end.send(b"x")
+    assert turns_a_second() < before + 150
     waiter.kill()
 
 
