@@ -62,7 +62,7 @@ NOTES = f"""
 one worker of each, compiled as in a wheel, pools of {POOL_SIZE}
 one request in {WRITE_EVERY} is a PATCH of a book
 a page has 91 to 100 books; changed page: one, which each write makes out of date
-hits: reads that cause no load, by the worker's own count"""
+hits: reads that wait for no load, by the worker's own count"""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _compete(
         more: dict[str, Any] = {}
         if before:
             grown = {name: value - before[name] for name, value in counts(server).items()}
-            share = 1 - grown["loads_total"] / (OPERATIONS * (1 - 1 / WRITE_EVERY))
+            share = grown["hits_total"] / (OPERATIONS * (1 - 1 / WRITE_EVERY))
             hits.append(share)
             more = {"hits": round(share, 3)}
         rows[who].append(report.row(work.name, who, result, server.rss_mb(), **more))
