@@ -62,7 +62,7 @@ NOTES = f"""
 one worker of each, compiled as in a wheel, pools of {POOL_SIZE}
 one request in {WRITE_EVERY} is a PATCH of a book
 a page has 91 to 100 books; changed page: one, which each write makes out of date
-hits: reads that wait for no load, by the worker's own count"""
+hits: reads that cause no load, by the worker's own count"""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _compete(
         more: dict[str, Any] = {}
         if before:
             grown = {name: value - before[name] for name, value in counts(server).items()}
-            share = grown["hits_total"] / (OPERATIONS * (1 - 1 / WRITE_EVERY))
+            share = 1 - grown["loads_total"] / (OPERATIONS * (1 - 1 / WRITE_EVERY))
             hits.append(share)
             more = {"hits": round(share, 3)}
         rows[who].append(report.row(work.name, who, result, server.rss_mb(), **more))
@@ -195,7 +195,7 @@ def _compete(
         print(f"{what}, over none: {ratio:.2f}", flush=True)
     else:
         found.verdicts.append(promises.at_least(f"{what}, over none", ratio, FLOORS[work.name]))
-        if abs(statistics.median(hits) - work.hits) > 0.02:
+        if abs(statistics.median(hits) - work.hits) > 0.03:
             found.invalid(f"{what}: {statistics.median(hits):.1%} hits, not {work.hits:.0%}")
     size = counts(servers[OURS])
     if size["bytes"] > size["bytes_max"]:

@@ -128,6 +128,7 @@ class Tuner:
         self._at = datetime.now(UTC).isoformat(timespec="seconds")
         self._sweeps: dict[SweepName, Sweep] = {}
         self._closing = ExitStack()
+        self._end_s = FIRST_END_S  # the shortest that a round took beside itself
         self._settled = 0.0  # the limit that the last workers with `auto` have found
         self._recommended: list[Recommendation] = []
         self._facts: PostgresFacts | None = None
@@ -277,7 +278,7 @@ class Tuner:
         searched, factor, enough = SEARCHES[part]
         curve = () if part == ROUGH else CURVE
         number = searched + ROUNDS * len(curve)
-        self._time.end_s = FIRST_END_S  # not as after the overload of a sweep
+        self._time.end_s = self._end_s  # not as after the overload of a sweep
         found = self._time.slice_for(part, number, 0)
         sweep = self._sweeps.get("rate")
         rough = None if sweep is None else sweep.knee(self._objective)
@@ -292,8 +293,10 @@ class Tuner:
         rounds: dict[float, list[Round]] = {}
 
         def is_met(rate: float) -> bool:
-            what = f"searching the rate: {rate:.0f}/s"
-            return self._is_met(base, what, rate, found, rounds.setdefault(rate, []))
+            what, tries = f"searching the rate: {rate:.0f}/s", rounds.setdefault(rate, [])
+            # Where nothing was met before, the first rounds may have been the slow ones.
+            is_first = all(other >= rate for other in rounds)
+            return self._is_met(base, what, rate, found, tries, NEARLY if not is_first else 0.0)
 
         try:
             knee = search(is_met, first, self._asked.max_rate, factor, enough)
@@ -325,7 +328,7 @@ class Tuner:
                     f"The objective was still met at --max-rate, {knee:.0f}/s: the knee is higher."
                 )
         finally:
-            steps = [self._meter.step(rate, rounds[rate]) for rate in sorted(rounds)]
+            steps = [self._meter.step(rate, one) for rate, one in sorted(rounds.items()) if one]
             if steps:
                 self._sweeps["rate"] = Sweep(
                     name="rate", unit="requests a second", steps=steps, interleaved=True
@@ -628,7 +631,13 @@ class Tuner:
             self._time.start_s = started_s + monotonic() - ended_s
 
     def _is_met(
-        self, running: Server, what: str, rate: float, one: Slice, rounds: list[Round]
+        self,
+        running: Server,
+        what: str,
+        rate: float,
+        one: Slice,
+        rounds: list[Round],
+        nearly: float = NEARLY,
     ) -> bool:
         """Return whether the objective is met at *rate*; add what was offered to *rounds*."""
         # What fails once is tried again: a stall of the machine is no limit of the service.
@@ -638,7 +647,7 @@ class Tuner:
             step = self._meter.step(rate, rounds[-1:])
             if choose.meets(step, self._objective):
                 return True
-            if step.good_rate < NEARLY * rate:
+            if step.good_rate < nearly * rate:
                 return False
         return False
 
@@ -657,6 +666,7 @@ class Tuner:
         ):
             sleep(REST_S)
         self._time.end_s = monotonic() - begun_s - one.warm_up_s - seconds
+        self._end_s = min(self._end_s, self._time.end_s)
         return found
 
     def _at_most(self, rate: float) -> float:

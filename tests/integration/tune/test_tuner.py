@@ -272,17 +272,18 @@ def test_what_cannot_be_read_or_written_is_one_line(plain: Path) -> None:
     assert "WEB_CONCURRENCY" in done.stderr
 
 
-def test_ctrl_c_gives_what_is_known_so_far(plain: Path) -> None:
+@pytest.mark.parametrize("moment", ["workers 1, round 1", "searching the rate: 400/s"])
+def test_ctrl_c_gives_what_is_known_so_far(plain: Path, moment: str) -> None:
     """The rates that were measured, in the file too; and the server that was started is gone."""
     with subprocess.Popen(
-        [sys.executable, "-m", "greenline", "tune", "plain:app", "--load", "/", "--max-rate", "100",
+        [sys.executable, "-m", "greenline", "tune", "plain:app", "--load", "/", "--max-rate", "400",
          "--total", "250", "--json", "known.json"],
         cwd=plain, env=environ({"PYTHONPATH": str(CHECKOUT), "WEB_CONCURRENCY": "1"}),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as child:  # fmt: skip
         assert child.stderr is not None
         for line in child.stderr:
-            if "workers 1, round 1" in line:
+            if moment in line:
                 break
         child.send_signal(signal.SIGINT)
         said, errors = child.communicate(timeout=60)
