@@ -2,7 +2,6 @@
 
 import logging
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ from app.api import (
     forwarded,
     genres,
     keys,
+    listing,
     messages,
     openapi,
     ops,
@@ -44,6 +44,8 @@ from app.store.keys import Keys
 from app.store.messages import Messages
 from app.store.ports import NamedItems, Repository
 from app.store.products import Products
+from app.store.queries import read
+from app.store.schema import REVISIONS
 from app.store.states import States
 from app.store.tasks import Tasks
 from config import Settings
@@ -157,7 +159,10 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
     from greenline.cache import Cache
 
     max_bytes = settings.cache_bytes if mongo is None else max(settings.cache_bytes // 2, 1)
-    shared = f"{settings.database_url} {settings.mongodb_uri} {_release()}"
+    # Workers of one service whose documents and pages are alike share what they load.
+    documents = "".join(read(f"{store.name}/document") for store in stores[:4])
+    pages = Path(listing.__file__).read_text(encoding="utf-8")
+    shared = f"{settings.database_url} {settings.mongodb_uri} {REVISIONS[-1]} {documents} {pages}"
 
     def cache_of(opened: OpenPostgres | OpenMongo, name: str) -> Cache:
         loads, feed = f"{shared}, {name}", opened.feed()
@@ -177,12 +182,6 @@ def _stores(settings: Settings, postgres: OpenPostgres, mongo: OpenMongo | None)
         CachedNamed(stores.agents, cache, note),
         products,
     )
-
-
-def _release() -> str:
-    """Return a digest of the code: workers of one release share what they load, and no others."""
-    files = [path for path in Path(__file__).parent.rglob("*") if path.suffix in {".py", ".sql"}]
-    return sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()
 
 
 def counts_path(database_url: str) -> Path:

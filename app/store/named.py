@@ -48,9 +48,8 @@ class NamedTable(Table[I]):
 
     def delete_named(self, names: Sequence[str]) -> None:
         def work(cursor: Cursor) -> None:
-            where, values = "name = any(%(names)s::text[])", {"names": list(names)}
             # If one is missing, the exception rolls the transaction back: all or none.
-            deleted = self._delete(cursor, where, values, returning="name")
+            deleted = self._delete(cursor, "name", "text", names)
             if len(deleted) < len(names):
                 missing = [name for name in names if name not in deleted]
                 raise NotFound(f"there is no {self.noun} {', '.join(missing)}", missing)

@@ -98,11 +98,8 @@ class Table(Generic[I]):
         # Ordered by id, so that two batches cannot deadlock. A second statement reads the
         # documents: its snapshot begins after the wait for the locks. "no key update" does not
         # block inserts of rows that refer to these.
-        self._locking = [
-            *([self._named("lock_first", self.lock_first)] if self.lock_first else []),
-            self._named("lock", f"select {these} order by id for no key update"),
-            self._reading,
-        ]
+        lock = self._named("lock", f"select {these} order by id for no key update")
+        self._locking = [lock, self._reading]
         self._lists: dict[tuple[Any, ...], tuple[str, str]] = {}
 
     def get(self, item_id: int) -> Stored:
@@ -174,15 +171,21 @@ class Table(Generic[I]):
                 for stored in self._lock(cursor, ids).values():
                     self._require(stored, versions)
             # If one is missing, the exception rolls the transaction back: all or none.
-            deleted = self._delete(cursor, "id = any(%(ids)s::bigint[])", {"ids": list(ids)})
+            deleted = self._delete(cursor, "id", "bigint", ids)
             if len(deleted) < len(ids):
                 raise self._missing([item_id for item_id in ids if item_id not in deleted])
 
         self._write(work)
 
     def delete_where(self, filters: Mapping[str, Any]) -> int:
-        where = " and ".join(self.filters[name] for name in filters)
-        return self._write(lambda cursor: len(self._delete(cursor, where, filters)))
+        # Not prepared: the plan depends on how many rows have these values.
+        text = self._deleting(" and ".join(self.filters[name] for name in filters), "id")
+
+        def work(cursor: Cursor) -> int:
+            cursor.execute(text, filters)
+            return cursor.rowcount
+
+        return self._write(work)
 
     def _write(self, work: Callable[[Cursor], T]) -> T:
         """Return the result of *work*, run in a transaction that is repeated after a deadlock."""
@@ -196,23 +199,28 @@ class Table(Generic[I]):
 
     def _lock(self, cursor: Cursor, ids: Sequence[int]) -> dict[int, Stored]:
         """Return the items that exist, locked until the transaction ends."""
-        rows = self._pool.run(cursor, self._locking, {"ids": list(ids)})
+        values = {"ids": list(ids)}
+        if self.lock_first:
+            # Not prepared: how many rows refer to these differs too much for one plan.
+            cursor.execute(self.lock_first, values)
+        rows = self._pool.run(cursor, self._locking, values)
         return {row[0]: stored(row) for row in rows}
 
-    def _delete(
-        self, cursor: Cursor, where: str, values: Mapping[str, Any], returning: str = "id"
-    ) -> set[Any]:
-        """Delete the rows *where*; return their ids, or the column *returning*."""
+    def _delete(self, cursor: Cursor, column: str, type_: str, values: Sequence[Any]) -> set[Any]:
+        """Delete the rows with one of *values* in *column*; return those that were there."""
+        text = self._deleting(f"{column} = any(%(values)s::{type_}[])", column)
+        named = self._named(f"delete_by_{column}", text)
+        return {row[0] for row in self._pool.run(cursor, [named], {"values": list(values)})}
+
+    def _deleting(self, where: str, returning: str) -> str:
         # Locked in the order of their ids first: a plain DELETE locks in the order of its scan, and
         # could deadlock with another batch.
-        text = (
+        return (
             f"with found as materialized ("
             f"select id from {self.name} where {where} order by id for update) "
             f"delete from {self.name} using found where {self.name}.id = found.id "
             f"returning {self.name}.{returning}"
         )
-        named = self._named(f"delete_{crc32(text.encode()):08x}", text)
-        return {row[0] for row in self._pool.run(cursor, [named], values)}
 
     def _insert(self, cursor: Cursor, items: Sequence[I]) -> list[Stored]:
         """Insert *items*; return them as stored, in their order."""

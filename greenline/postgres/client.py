@@ -1,4 +1,4 @@
-"""Offer connections and single reads to a repository."""
+"""Offer connections, single reads, and statements of a transaction to a repository."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -68,31 +68,33 @@ def execute(cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]) -
 def _execute(
     conn: Connection, cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]
 ) -> None:
-    kept, new = conn.prepared, []
+    kept, new, gone = conn.prepared, [], []
     for name, text in named:
         known = kept.pop(name, None)
         if known != text:
             if known is not None:
-                _deallocate(conn, cursor, name)
+                gone.append(name)
             new.append((name, text))
         # It moves to the end: the least recently used is first.
         kept[name] = text if known == text else UNKNOWN
     if new:
         while len(kept) > MOST:
-            _deallocate(conn, cursor, next(iter(kept)))
-        cursor.execute("; ".join(statements(name, text)[0] for name, text in new))
+            gone.append(next(iter(kept)))
+            del kept[gone[-1]]
+        ends = _deallocating(cursor, gone) if gone else []
+        prepares = [statements(name, text)[0] for name, text in new]
+        cursor.execute("; ".join([*ends, *prepares]))
         kept.update(new)
     cursor.execute("; ".join([statements(name, text)[1] for name, text in named]), values)
 
 
-def _deallocate(conn: Connection, cursor: Cursor, name: str) -> None:
-    """Deallocate *name* if it exists."""
-    conn.prepared.pop(name, None)
+def _deallocating(cursor: Cursor, names: Sequence[str]) -> list[str]:
+    """Return the statements that deallocate those of *names* that exist."""
     # DEALLOCATE of an unknown name fails, and would break a transaction. The catalog knows names
     # that were not prepared here, too.
-    cursor.execute("select from pg_catalog.pg_prepared_statements where name = %s", (name,))
-    if cursor.rowcount:
-        cursor.execute(f"deallocate {name}")
+    text = "select name from pg_catalog.pg_prepared_statements where name = any(%s)"
+    cursor.execute(text, (list(names),))
+    return [f"deallocate {name}" for (name,) in cursor.fetchall()]
 
 
 @lru_cache(maxsize=1024)
