@@ -224,11 +224,14 @@ class PoolSlots(Slots):
         gevent.spawn(self._give_spare, idle)
 
     def _give_spare(self, idle: deque[Connection]) -> None:
+        # Slept first: a small pool has no idle connection at most moments, and one of these greenlets
+        # for each request would cost a tenth of it.
+        gevent.sleep(SPARE_S / 2)
         while idle:
-            gevent.sleep(SPARE_S / 2)
             while (conn := next(filter(self._is_spare, idle), None)) is not None:
                 idle.remove(conn)
                 self.close_and_wait(conn).join()  # one at a time: _is_spare() may change
+            gevent.sleep(SPARE_S / 2)
         self.is_giving = False
 
     def _is_spare(self, conn: Connection) -> bool:
