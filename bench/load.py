@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bench import hey_build
 from bench.hey import Result
@@ -44,16 +45,18 @@ def run(
     clients: int,
     *,
     body: str | None = None,
+    then: Literal["find", "delete", "nothing"] = "find",
     timeout_s: int = 60,
 ) -> Run:
     """
     Ask *urls* in turn, *operations* times in all, from *clients* at once.
 
     Where some have "PATCH " before them, these are changed to the *body*, and the others read.
+    Without, the *body* is posted, and *then* says what is done with what that made.
     """
     command = [find(), "-n", str(operations), "-c", str(clients), "-t", f"{timeout_s}s"]
     if body is not None:
-        command += ["-body", body]
+        command += ["-body", body, *{"delete": ["-delete"], "nothing": ["-alone"]}.get(then, [])]
     return _run([*command, *urls], 2 * timeout_s * (operations // clients + 1) + 60)
 
 
@@ -95,10 +98,10 @@ def parse(text: str) -> Run:
     return Run(answers, last_s - first_s)
 
 
-def together(runs: Sequence[Run], clients: int) -> Result:
-    """Return what came of all *runs*, as if they had been one."""
+def together(runs: Sequence[Run], clients: int, right: int = 200) -> Result:
+    """Return what came of all *runs*, as if they had been one; *right* is the status to count."""
     answers = [each for run in runs for each in run.answers]
-    return split_by_status(answers, clients, round(sum(run.seconds for run in runs), 4))
+    return split_by_status(answers, clients, round(sum(run.seconds for run in runs), 4), right)
 
 
 def _run(command: Sequence[str], limit_s: float) -> Run:

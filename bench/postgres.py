@@ -1,5 +1,5 @@
 """
-Reads from Postgres: our service beside four other ways to serve the same JSON.
+Postgres: our service beside four other ways to serve the same JSON, and two to store it.
 
 1. All servers are started once, on one Postgres with the sample data, each with one worker and
    a pool of 20, and idle while another is measured.
@@ -14,16 +14,18 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psycopg2
 
-from bench import compiled, report
+from bench import compiled, promises, report, writes
 from bench.contenders import flask
 from bench.failures import FAILURES
 from bench.lineup import POOL_SIZE, WITHOUT_PREPARE, lineup
 from bench.rounds import ROUND_S, Work, compete, same_answers
+from bench.writes import WRITES
 from embedded.mongo import Mongo
 from embedded.postgres import temporary
 
@@ -36,6 +38,17 @@ WORKS = (
     Work("list-20", "/books?limit=20", part="items"),
     Work("list-100", "/books?limit=100", part="items"),
 )
+WRITE_CLIENTS = (10, 100)
+ASYNCPG, SQLALCHEMY = "starlette-asyncpg", "fastapi-sqlalchemy"
+# Our throughput over that of asyncpg, by the work and the clients.
+FLOORS = {
+    "book-by-id": {10: 1.3, 100: 1.2},
+    "list-20": {10: 1.2, 100: 1.2},
+    "list-100": {10: 1.0, 100: 1.0},
+    **{write.name: dict.fromkeys(WRITE_CLIENTS, 1.0) for write in WRITES},
+}
+MIN_CPU = 1.3  # of a list of 100: the processor time of asyncpg over ours
+MIN_SQLALCHEMY = 4.0  # of writes
 NOTES = f"""
 of a page only the books are compared: ours alone says where it goes on, which costs it a little
 each has one worker, a pool of {POOL_SIZE} connections and no access log; Postgres on a unix socket
@@ -69,6 +82,32 @@ def run(found: report.Report, rounds: int) -> None:
         for work in WORKS:
             for clients in CLIENTS:
                 compete(found, servers, work, clients, rounds)
+        writers = {who: servers[who] for who in (report.OURS, ASYNCPG, SQLALCHEMY)}
+        for problem in writes.same_answers(writers):
+            found.invalid(problem)
+        if found.problems:
+            return
+        for write in WRITES:
+            for clients in WRITE_CLIENTS:
+                writes.compete(found, writers, write, clients, rounds)
+
+
+def verdicts(rows: Sequence[report.Row]) -> list[promises.Verdict]:
+    """Judge our throughput, and the processor time of a list of 100."""
+    found = []
+    for ours, its in report.pairs(rows):
+        floor = FLOORS[ours.work].get(ours.clients)
+        if its.who == SQLALCHEMY and ours.work in {write.name for write in WRITES}:
+            floor = MIN_SQLALCHEMY
+        elif its.who != ASYNCPG:
+            continue
+        what = f"{ours.work} from {ours.clients} clients, over {its.who}"
+        if floor is not None:
+            found.append(promises.at_least(what, ours.req_s / its.req_s, floor))
+        if ours.work == "list-100":
+            ratio = its.more["cpu_us"] / ours.more["cpu_us"]
+            found.append(promises.at_least(f"{what}, its CPU over ours", ratio, MIN_CPU))
+    return found
 
 
 def settle(superuser_url: str) -> None:
@@ -100,7 +139,7 @@ def main() -> int:
     status = found.finish()
     print(f"\n{report.ratio_table(report.ratios(found.rows))}")
     print(NOTES)
-    return status
+    return promises.status(verdicts(found.rows)) or status
 
 
 if __name__ == "__main__":

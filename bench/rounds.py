@@ -106,8 +106,11 @@ def compare(
     rows: list[list[report.Row]] = [[] for _ in entries]
     for round_, place in interleaved(range(len(entries)), rounds):
         who, server, work = entries[place]
+        before_us = server.cpu_us()
         result = work.ask(server, round_, counts[place], clients)
-        rows[place].append(report.row(work.name, who, result, server.rss_mb(), **more))
+        cpu_us = round((server.cpu_us() - before_us) / result.asked, 1)
+        rss_mb = server.rss_mb()
+        rows[place].append(report.row(work.name, who, result, rss_mb, cpu_us=cpu_us, **more))
         problem = refused(result.answers)
         if problem:
             found.invalid(f"{work.name} {who} {clients} clients, round {round_ + 1}: {problem}")

@@ -9,7 +9,8 @@
 // as much.
 //
 // With -for it asks for that long instead of -n times, with -alone an operation is the POST alone,
-// and with -marker an answer whose body lacks that text "differs". A header (-H) may have "{client}"
+// with -delete what it made is deleted, in place of asked for: 204 and not 200. With -marker an answer
+// whose body lacks that text "differs". A header (-H) may have "{client}"
 // in it, for the number of the client in four digits, and a body "{number}", for that of the
 // request in eight: as many as the placeholder has characters, so the length stays right.
 //
@@ -35,7 +36,7 @@ import (
 	"time"
 )
 
-const ok200, created201 = 200, 201
+const ok200, created201, noContent204 = 200, 201, 204
 
 type row struct {
 	began, took time.Duration
@@ -102,7 +103,7 @@ func (c *client) ask(request []byte) (status int, location string, body []byte, 
 		if _, err = text.ReadLine(); err != nil { // the empty line after the last chunk
 			return
 		}
-	} else {
+	} else if status != noContent204 {
 		var length int
 		length, err = strconv.Atoi(headers.Get("Content-Length"))
 		if err != nil {
@@ -145,6 +146,20 @@ func (c *client) insertAndFind(request []byte, head string) string {
 	return outcome(status, err)
 }
 
+// insertAndDelete creates something, deletes it, and tells the status.
+func (c *client) insertAndDelete(request []byte, head string) string {
+	status, location, _, err := c.ask(request)
+	if err != nil || status != created201 {
+		return outcome(status, err)
+	}
+	place, err := url.Parse(location)
+	if err != nil {
+		return outcome(status, err)
+	}
+	status, _, _, err = c.ask([]byte("DELETE " + place.RequestURI() + head))
+	return outcome(status, err)
+}
+
 func outcome(status int, err error) string {
 	if err != nil {
 		return "error"
@@ -159,6 +174,7 @@ func main() {
 	timeout := flag.Duration("t", 20*time.Second, "for an answer")
 	body := flag.String("body", "", "JSON to POST")
 	alone := flag.Bool("alone", false, "do not ask for what a POST made")
+	deletes := flag.Bool("delete", false, "delete what a POST made")
 	lasting := flag.Duration("for", 0, "how long to ask, instead of -n")
 	marker := flag.String("marker", "", "text that an answer must have in it")
 	var headers string
@@ -242,6 +258,8 @@ func main() {
 				var status string
 				if *body == "" || *alone || patches {
 					status = one.find(request, expected)
+				} else if *deletes {
+					status = one.insertAndDelete(request, head)
 				} else {
 					status = one.insertAndFind(request, head)
 				}

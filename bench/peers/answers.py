@@ -4,9 +4,10 @@ from datetime import date, datetime
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Limit = Annotated[int, Query(ge=1, le=100)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Named(BaseModel):
@@ -29,6 +30,26 @@ class BookAnswer(BaseModel):
     created_at: datetime
     updated_at: datetime
     version: int
+
+
+class BookInput(BaseModel):
+    """A book as a client sends it."""
+
+    model_config = ConfigDict(extra="forbid")
+    title: Annotated[str, Field(min_length=1, max_length=500)]
+    published: date | None = None
+    authors: list[Name] = []
+    genres: list[Name] = []
+
+
+class BookPatch(BaseModel):
+    """What is changed of a book."""
+
+    model_config = ConfigDict(extra="forbid")
+    title: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    published: date | None = None
+    authors: list[Name] | None = None
+    genres: list[Name] | None = None
 
 
 class AgentAnswer(BaseModel):

@@ -1,5 +1,6 @@
 """The tables for SQLAlchemy, and what the peers that use it read from them."""
 
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -8,6 +9,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     DateTime,
+    FetchedValue,
     ForeignKey,
     Integer,
     Select,
@@ -15,6 +17,7 @@ from sqlalchemy import (
     Text,
     select,
 )
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, selectinload
 
 
@@ -62,9 +65,9 @@ class Book(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     title: Mapped[str]
     published: Mapped[date | None]
-    created_at: Mapped[datetime]
-    updated_at: Mapped[datetime]
-    version: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(server_default=FetchedValue())
+    updated_at: Mapped[datetime] = mapped_column(server_default=FetchedValue())
+    version: Mapped[int] = mapped_column(server_default=FetchedValue())
     authors: Mapped[list[Author]] = relationship(
         secondary=book_authors, order_by=book_authors.c.position
     )
@@ -102,6 +105,24 @@ _BOOKS: Select[Any] = select(Book).options(selectinload(Book.authors), selectinl
 def by_id(book_id: int) -> Select[Any]:
     """Select one book."""
     return _BOOKS.where(Book.id == book_id)
+
+
+def adding(kind: type[Author] | type[Genre], names: Sequence[str]) -> Insert:
+    """Insert those of *names* that are new, in one order: who adds the same ones waits for us."""
+    return insert(kind).values([{"name": name} for name in sorted(names)]).on_conflict_do_nothing()
+
+
+def named(kind: type[Author] | type[Genre], names: Sequence[str]) -> Select[Any]:
+    """Select the authors or genres called so."""
+    return select(kind).where(kind.name.in_(names))
+
+
+def places(book_id: int, ids: Sequence[int], other: str) -> list[dict[str, int]]:
+    """Return the rows that link a book to *ids*, in their order."""
+    return [
+        {"book_id": book_id, f"{other}_id": each, "position": place}
+        for place, each in enumerate(ids, 1)
+    ]
 
 
 def first(limit: int) -> Select[Any]:

@@ -44,6 +44,9 @@ class Shelf(http.server.BaseHTTPRequestHandler):
             path = "/lost"
         self._answer(201, sent, path)
 
+    def do_DELETE(self) -> None:
+        self._answer(204 if self.kept.pop(self.path, None) else 404, b"")
+
     def _answer(self, status: int, body: bytes, location: str | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -92,6 +95,15 @@ def test_an_insert_is_found_or_reported(url: str) -> None:
     """With one client of 30 inserts ten are lost, four are other things, and sixteen are found."""
     run = load.run([f"{url}/kept"], 30, 1, body=json.dumps({"a": 1}))
     assert statuses(run) == {"200": 16, "404": 10, "differs": 4}
+
+
+def test_what_was_inserted_is_deleted(url: str, shelf: type[Shelf]) -> None:
+    """A third is lost, and the rest is gone; alone, an insert is a 201."""
+    run = load.run([f"{url}/kept"], 3, 1, body=json.dumps({"a": 1}), then="delete")
+    assert statuses(run).keys() <= {"204", "404"}
+    assert statuses(run)["204"] >= 2
+    run = load.run([f"{url}/kept"], 3, 1, body=json.dumps({"a": 1}), then="nothing")
+    assert statuses(run) == {"201": 3}
 
 
 def test_a_number_in_the_body_is_another_one_each_time(url: str, shelf: type[Shelf]) -> None:

@@ -41,6 +41,9 @@ class Named:
     def rss_mb(self) -> float:
         return 50.0
 
+    def cpu_us(self) -> float:
+        return 0.0
+
 
 class Hey:
     """Stands for hey: remembers what it was asked, and answers with prepared speeds."""
