@@ -85,7 +85,7 @@ bench-article: setup-dev ## run a thousand queries at once on a Postgres of a hu
 bench-held: setup-dev ## hold twice as many connections as the budget has, in pools of the application
 	@exec .venv/bin/python -m bench.held $(ARGS)
 
-bench-postgres: setup-bench ## compare reads from Postgres with four other ways to serve them
+bench-postgres: setup-bench ## compare reads from Postgres, and writes, with other ways to serve them
 	@exec .venv/bin/python -m bench.postgres $(ARGS)
 
 bench-api: setup-bench ## compare the API on both databases with other ways to serve the same

@@ -31,6 +31,7 @@ from bench import (
     metrics,
     offload,
     overload,
+    postgres,
     slow_clients,
 )
 from greenline import cli
@@ -137,6 +138,14 @@ REQUIRED = {
         cache.MAX_WRITERS_COST,
         cache.MAX_HIT_US,
         cache.MAX_MEMORY,
+    ],
+    "bench-postgres": [
+        postgres.BY_ID,
+        postgres.BY_ID_OF_MANY,
+        postgres.LIST,
+        postgres.LARGE,
+        postgres.MIN_CPU,
+        postgres.MIN_SQLALCHEMY,
     ],
     "bench-metrics": [metrics.MIN_RATIO, metrics.MAX_PAGE, metrics.MAX_CPU],
     "bench-overload": [overload.MIN_GOODPUT],
