@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 from app.api import cursors, http
 from app.api.accept import LINES
 from app.errors import Fault, InvalidRequest
-from app.store.ports import Listing, Page, Position, Repository, Stored
+from app.store.ports import Listing, Page, Position, Repository
 
 MAX_LIMIT = 100
 MAX_PAGE = 100_000
@@ -104,7 +104,7 @@ class Lists:
         }
         self._remembered = lru_cache(maxsize=MAX_REMEMBERED_CURSORS)(self._asked)
         # They decode only the two fields that a cursor needs, of a document that is JSON already.
-        self._places = {
+        self._places: dict[str, msgspec.json.Decoder[Any]] = {
             order: msgspec.json.Decoder(
                 msgspec.defstruct("Position", [("id", id_type), (order, Any)])
             )
@@ -180,7 +180,7 @@ class Lists:
                 before = after = None
         # The items are JSON already: joining them is cheaper than decoding and encoding.
         body = b'{"items":[%b],"next":%b,"previous":%b' % (
-            b",".join([item.json for item in items]),
+            b",".join(items),
             _text(after),
             _text(before),
         )
@@ -223,19 +223,19 @@ class Lists:
         # so memory is bounded by a page.
         while True:
             page = read(listing)
-            yield b"".join([item.json + b"\n" for item in page.items])
+            yield b"".join([item + b"\n" for item in page.items])
             if not page.more:
                 return
             listing = replace(listing, position=self._position(listing.order, page.items[-1]))
 
-    def _position(self, order: str, item: Stored) -> Position:
-        place = self._places[order].decode(item.json)
+    def _position(self, order: str, item: bytes) -> Position:
+        place = self._places[order].decode(item)
         # As from a client's cursor: dates and times become Python's again.
         kind = self._cursor_kinds[order]
-        return Position(*msgspec.convert((getattr(place, order), item.id), kind))
+        return Position(*msgspec.convert((getattr(place, order), place.id), kind))
 
     def _neighbours(
-        self, asked: Asked, more: bool, items: Sequence[Stored]
+        self, asked: Asked, more: bool, items: Sequence[bytes]
     ) -> tuple[str | None, str | None]:
         """Return the cursors of the previous and the next page; an empty page has the edge's."""
         signed, position = asked.order, asked.listing.position
@@ -253,10 +253,10 @@ class Lists:
             self._cursor(signed, items[-1]) if has_next else None,
         )
 
-    def _cursor(self, signed: str, item: Stored) -> str:
+    def _cursor(self, signed: str, item: bytes) -> str:
         order = signed.removeprefix("-")
-        place = self._places[order].decode(item.json)
-        return cursors.encode(f"{self._name} {signed}", getattr(place, order), item.id)
+        place = self._places[order].decode(item)
+        return cursors.encode(f"{self._name} {signed}", getattr(place, order), place.id)
 
 
 def given(query: Struct, names: Iterable[str]) -> dict[str, Any]:

@@ -97,10 +97,11 @@ def _all(store: Keys) -> Iterator[Key]:
     more = True
     while more:
         page = store.page(Listing("id", False, PAGE, position=position))
-        yield from (msgspec.json.decode(item.json, type=Key) for item in page.items)
+        keys = [msgspec.json.decode(item, type=Key) for item in page.items]
+        yield from keys
         more = page.more
         if more:
-            position = Position(None, page.items[-1].id)
+            position = Position(None, keys[-1].id)
 
 
 def _row(key: Key) -> tuple[str, ...]:

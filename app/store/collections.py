@@ -120,7 +120,7 @@ class Collection(Generic[I]):
         # before the page, so only a page that is requested by its number does it.
         more = {"sort": by, "skip": (listing.page - 1) * listing.limit, "limit": listing.limit + 1}
         found = self._mongo.read(lambda database: list(database[self.name].find(query, **more)))
-        items = [self._stored(document) for document in found[: listing.limit]]
+        items = [self._stored(document).json for document in found[: listing.limit]]
         if backwards:
             items.reverse()
         total = None

@@ -41,12 +41,12 @@ class Page(Struct, frozen=True):
     """
     A part of a list.
 
-    :param items: in the order of the list.
+    :param items: the complete documents in the order of the list, bytes each.
     :param more: other items follow in the direction in which it was read, bool.
     :param total: items in the whole list, int; None if it was not requested. Default None.
     """
 
-    items: tuple[Stored, ...]
+    items: tuple[bytes, ...]
     more: bool
     total: int | None = None
 

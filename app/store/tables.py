@@ -89,6 +89,7 @@ class Table(Generic[I]):
             "select document.id, document.version, row_to_json(document)::text"
             f" from ({shown}) document"
         )
+        self._document_alone = f"select row_to_json(document)::text from ({shown}) document"
         self._by_id = f"with page as (select * from {self.name} where id = %(id)s) {self._document}"
         these = f"from {self.name} where id = any(%(ids)s::bigint[])"
         self._by_ids = f"with page as (select * {these}) {self._document}"
@@ -119,7 +120,7 @@ class Table(Generic[I]):
     def page(self, listing: Listing) -> Page:
         asked = self.statement(listing)
         rows = self._pool.fetch(asked.name, asked.text, asked.values)
-        items = [stored(row) for row in rows[: listing.limit]]
+        items = [row[0].encode() for row in rows[: listing.limit]]
         if listing.position is not None and listing.position.before:
             items.reverse()
         total = self._count(listing.filters) if listing.total else None
@@ -288,7 +289,7 @@ class Table(Generic[I]):
             by = f"order by {order.expression} {direction}, id {direction}"
         offset = "offset %(offset)s" if listing.page > 1 else ""
         page = f"select * from {self.name} {where} {by} limit %(limit)s {offset}"
-        return f"with page as ({page}) {self._document}"
+        return f"with page as ({page}) {self._document_alone}"
 
     def _count(self, filters: Mapping[str, Any]) -> int:
         where = " and ".join(self.filters[name] for name in sorted(filters)) or "true"

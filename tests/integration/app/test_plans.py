@@ -183,7 +183,7 @@ def test_a_page_of_a_hundred_books_is_one_statement(pool: ConnectionPool) -> Non
     books = Books(client)
     page = books.page(Listing("title", True, 100))
     assert (len(page.items), page.more) == (100, True)
-    assert all(b'"authors":[{"id"' in item.json for item in page.items)
+    assert all(b'"authors":[{"id"' in item for item in page.items)
     with pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:
         cursor.execute("select name, generic_plans, custom_plans from pg_prepared_statements")
         [(name, generic, custom)] = cursor.fetchall()
