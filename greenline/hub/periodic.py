@@ -1,6 +1,7 @@
 """Repeat work in the background for as long as the worker lives."""
 
 import logging
+import os
 from collections.abc import Callable
 
 import gevent
@@ -21,9 +22,10 @@ def keep_doing(
     :param what: the name of the work in the log.
     :returns: the greenlet.
     """
+    pid = os.getpid()
 
     def keep() -> None:
-        while True:
+        while os.getpid() == pid:  # a forked child has the greenlet as well
             try:
                 work()
             # Not logged, because the readiness check reports it.

@@ -1,9 +1,11 @@
 """A psycopg2 connection with the state that the hub and the pool need."""
 
 import os
+from _socket import socketpair
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import gevent
 import psycopg2
@@ -87,6 +89,7 @@ class Connection(WatchedConnection):
         self.prepared = {}
         self.settled = True
         self.duplicate_fd = os.dup(self.fileno())
+        _settled.add(self)
 
     def session_user(self) -> str | None:
         """Return the session's user, which the server reports when it changes."""
@@ -147,3 +150,27 @@ class Connection(WatchedConnection):
             self.close()
         if self.duplicate_fd is not None:
             os.close(self.duplicate_fd)
+
+
+_settled: WeakSet[Connection] = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """
+    Take the sockets away from a forked child, whose copies of the parent's greenlets go on.
+
+    One that waits for an answer would read it in the parent's place, and a close would end the
+    parent's session.
+    """
+    # In their place is one that the server seems to have closed.
+    lost, other = socketpair()
+    other.close()
+    for conn in [*_settled]:
+        with suppress(psycopg2.Error):  # it has no socket any more
+            os.dup2(lost.fileno(), conn.fileno(), inheritable=False)
+        if conn.duplicate_fd is not None:
+            os.dup2(lost.fileno(), conn.duplicate_fd, inheritable=False)
+    lost.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

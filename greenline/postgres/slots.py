@@ -289,5 +289,5 @@ class PoolSlots(Slots):
 
 
 def _is_closed(slot: Slot | None) -> bool:
-    """Return whether the slot table of *slot*, which was not released, is closed."""
-    return slot is not None and slot.file is None
+    """Return whether the slot table of *slot*, which was not released, is closed; or the parent's."""
+    return slot is not None and (slot.file is None or slot.file.locks.closed)
