@@ -21,7 +21,7 @@ class Checked(NamedTuple):
     """
     A load that the server can answer.
 
-    :param load: the requests that were answered with 2xx.
+    :param load: without the requests that were not answered with 2xx.
     :param fastest: the one that was answered first.
     :param fastest_s: of the answers, float seconds.
     :param mean_s: of the answers, float seconds.
@@ -39,19 +39,22 @@ def check(url: str, load: Load, headers: Mapping[str, str]) -> Checked:
     """
     Return *load* without the URLs that the server does not answer with 2xx.
 
+    The most frequent ones are asked for; the others stay as they are.
+
     :param url: of the server, str.
     :param load: what is offered.
     :param headers: of each request.
-    :raises ConfigError: most are not answered so; the text says what to do.
+    :raises ConfigError: most requests are not answered so; the text says what to do.
     """
     # Bodies are data: the same URL with another one is another request.
     counts = Counter(msgspec.json.encode(each) for each in load.requests)
     texts = [text for text, _ in counts.most_common(MAX_ASKED)]
     connection = _connection(url)
     took_s: dict[bytes, float] = {}
-    failed: list[tuple[Request, int, str]] = []
+    failed: dict[bytes, tuple[Request, int, str]] = {}
     try:
-        # The first answer may include a connect to a database, so it is asked for twice.
+        # The first answer may include a connect to a database, so it is asked for twice, and the
+        # second answer counts.
         for text in [texts[0], *texts]:
             request = msgspec.json.decode(text, type=Request)
             begun_s = monotonic()
@@ -63,27 +66,29 @@ def check(url: str, load: Load, headers: Mapping[str, str]) -> Checked:
             )
             response = connection.getresponse()
             response.read()
+            failed.pop(text, None)
             if 200 <= response.status < 300:
                 took_s[text] = monotonic() - begun_s
-            elif text in texts and (request, response.status) not in [each[:2] for each in failed]:
-                failed.append((request, response.status, response.headers.get("Location", "")))
+            else:
+                failed[text] = request, response.status, response.headers.get("Location", "")
     except (OSError, http.client.HTTPException) as error:
         raise ConfigError(f"{url}: {error or type(error).__name__}") from error
     finally:
         connection.close()
-    if len(failed) * 2 > len(texts):
-        raise ConfigError(_advice(failed, len(texts)))
-    left = [each for each in load.requests if msgspec.json.encode(each) in took_s]
+    # A URL counts as often as it is in the load.
+    if sum(counts[text] for text in failed) * 2 > sum(counts[text] for text in texts):
+        raise ConfigError(_advice([*failed.values()], len(texts)))
+    left = [each for each in load.requests if msgspec.json.encode(each) not in failed]
     warnings = []
     if failed:
-        (request, status, _), more = failed[0], len(failed) - 1
+        (request, status, _), more = next(iter(failed.values())), len(failed) - 1
         others = f" and {more} more" if more else ""
         warnings.append(
             f"{request.method} {request.target}{others} is not offered: the answer is {status}"
         )
     fastest = min(took_s, key=lambda text: took_s[text])
     return Checked(
-        Load(left, load.words),
+        msgspec.structs.replace(load, requests=left),
         msgspec.json.decode(fastest, type=Request),
         took_s[fastest],
         sum(took_s.values()) / len(took_s),

@@ -48,11 +48,20 @@ class Load(msgspec.Struct, frozen=True):
     What is offered, in turn.
 
     :param requests: at least one.
-    :param words: the load in words, str.
+    :param source: of a file's requests: its name, and what of it is not offered, str.
     """
 
     requests: list[Request]
-    words: str
+    source: str = ""
+
+    @property
+    def words(self) -> str:
+        """The load in words."""
+        if not self.source:
+            return f"{self.requests[0].method} {self.requests[0].target}"
+        methods = Counter(each.method for each in self.requests)
+        targets = len({each.target for each in self.requests})
+        return f"{_listed(methods)} of {targets} URL{'s' * (targets != 1)} of {self.source}"
 
 
 class _Pair(msgspec.Struct):
@@ -99,8 +108,7 @@ def read(given: str, *, unsafe: bool = False) -> Load:
             raise ConfigError(f"{file}: {error.strerror}") from error
         return _har(file, text, unsafe) if text.lstrip()[:1] == "{" else _access_log(file, text)
     if given.startswith(("/", "http://", "https://")):
-        request = Request("GET", _target(given))
-        return Load([request], f"GET {request.target}")
+        return Load([Request("GET", _target(given))])
     raise ConfigError(
         f"{given}: no file, no path such as /books and no URL: give what to offer as --load"
     )
@@ -150,8 +158,8 @@ def _access_log(file: Path, text: str) -> Load:
     if not answered:
         raise ConfigError(f"{file}: no GET or HEAD in it was answered with 200")
     left = len(lines) - len(answered)
-    words = f"{_words(answered)} of {shlex.quote(str(file))}"
-    return Load(answered, f"{words}, without {left} other lines" if left else words)
+    source = shlex.quote(str(file))
+    return Load(answered, f"{source}, without {left} other lines" if left else source)
 
 
 def _har(file: Path, text: str, unsafe: bool) -> Load:
@@ -179,7 +187,7 @@ def _har(file: Path, text: str, unsafe: bool) -> Load:
         for one in offered
         if urlsplit(one.url).netloc == host
     ]
-    return Load(requests, f"{_words(requests)} of {shlex.quote(str(file))}")
+    return Load(requests, shlex.quote(str(file)))
 
 
 def _target(url: str) -> str:
@@ -187,12 +195,6 @@ def _target(url: str) -> str:
     parts = urlsplit("/" + url.lstrip("/") if url.startswith("/") else url)
     target = f"/{parts.path.lstrip('/')}{'?' * bool(parts.query)}{parts.query}"
     return quote(target, safe=string.punctuation)
-
-
-def _words(requests: list[Request]) -> str:
-    methods = Counter(each.method for each in requests)
-    targets = len({each.target for each in requests})
-    return f"{_listed(methods)} of {targets} URL{'s' * (targets != 1)}"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -248,6 +248,7 @@ class Tuner:
         self._say("asking for each URL once")
         answered = base.workers.look().requests if base.workers is not None else 0
         checked = check(base.url, self._asked.load, self._asked.headers)
+        self._words = checked.load.words
         self.warnings += checked.warnings
         limit_s = self._objective.p99_s
         if checked.fastest_s > limit_s:

@@ -1,0 +1,72 @@
+"""What a server is asked for before a load, and what is left of the load."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from greenline.errors import ConfigError
+from greenline.tune import check as checking
+from greenline.tune.check import check
+from greenline.tune.load import Load, Request
+
+
+class Service(ThreadingHTTPServer):
+    """Answers a path such as /500 with that status, and each other one with 200."""
+
+    daemon_threads = True
+    paths: list[str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server: Service
+
+    def do_GET(self) -> None:
+        self.server.paths.append(self.path)
+        number = self.path.strip("/").partition("?")[0]
+        self.send_response(int(number) if number.isdigit() else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service(("127.0.0.1", 0), Handler) as found:
+        found.paths = []
+        threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+def load(*targets: str) -> Load:
+    return Load([Request("GET", target) for target in targets], "access.log")
+
+
+def test_what_was_not_asked_for_is_offered(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what was asked for and failed is left out, and the words are of what is left."""
+    monkeypatch.setattr(checking, "MAX_ASKED", 2)
+    found = check(service.url, load("/a", "/a", "/a", "/404", "/404", "/b", "/c"), {})
+    assert [each.target for each in found.load.requests] == ["/a", "/a", "/a", "/b", "/c"]
+    assert found.load.words == "5 GET of 3 URLs of access.log"
+    assert found.warnings == ["GET /404 is not offered: the answer is 404"]
+    assert service.paths == ["/a", "/a", "/404"]
+
+
+def test_most_requests_have_to_be_answered(service: Service) -> None:
+    """A URL counts as often as it is in the load."""
+    assert check(service.url, load("/a", "/a", "/a", "/404", "/500"), {}).load.words.startswith("3")
+    with pytest.raises(ConfigError, match="GET /404 is answered with 404"):
+        check(service.url, load("/404", "/404", "/404", "/a", "/b"), {})
