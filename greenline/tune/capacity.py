@@ -260,7 +260,7 @@ def _plateau(result: Result, knee: Step, workers: int) -> float:
     if any(step.generator_limited or step.spread > MAX_SPREAD for step in (before, last)):
         return math.inf
     # Where all that was offered was answered, the rate is the load's, not the database's.
-    if last.answered_rate >= (1 - SAME) * last.offered_rate:
+    if last.keeps_up:
         return math.inf
     best = max(step.good_rate for step in pools.steps)
     return best if last.good_rate <= (1 + SAME) * before.good_rate else math.inf

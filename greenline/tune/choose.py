@@ -7,7 +7,7 @@ from statistics import linear_regression
 import msgspec
 
 from greenline import settings
-from greenline.tune.results import Objective, Recommendation, Step
+from greenline.tune.results import Recommendation, Step
 
 ENOUGH = 0.95  # of the best rate
 WAITS = 0.5  # of a request's time: it waits more than it computes
@@ -293,8 +293,3 @@ def max_connections(
         next="greenline capacity computes it for several hosts.",
         spread=0.0,
     )
-
-
-def meets(step: Step, objective: Objective) -> bool:
-    """Return whether a step meets the objective, and keeps up with what is offered."""
-    return objective.is_met_by(step) and step.answered_rate >= ENOUGH * step.offered_rate

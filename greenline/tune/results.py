@@ -12,6 +12,7 @@ from greenline.errors import ConfigError
 
 # With as many the load generator has one of its own, and the workers have the others.
 CORES_FOR_TWO = 4
+KEEPS_UP = 0.95  # of what is offered
 SweepName = Literal["rate", "pool", "workers", "limit", "idle"]
 SettingName = Literal[
     "workers", "pool", "max_in_progress", "worker_connections", "memory_mib", "keepalive",
@@ -94,6 +95,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     seconds: float
 
     @property
+    def keeps_up(self) -> bool:
+        """Return whether as much is answered as is offered."""
+        return self.answered_rate >= KEEPS_UP * self.offered_rate
+
+    @property
     def spread(self) -> float:
         """Return the range of the rounds' good rates, as a part of the step's."""
         if len(self.rounds) < 2 or not self.good_rate:
@@ -113,9 +119,11 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     errors: float
 
     def is_met_by(self, step: Step) -> bool:
-        """Return whether *step* has a p99 and meets the objective."""
+        """Return whether *step* has a p99, meets the objective, and keeps up with the offer."""
         p99_s = step.latencies.p99_s
-        return p99_s is not None and p99_s <= self.p99_s and step.errors <= self.errors
+        is_fast = p99_s is not None and p99_s <= self.p99_s
+        # What waits at the end of a round was not late yet.
+        return is_fast and step.errors <= self.errors and step.keeps_up
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

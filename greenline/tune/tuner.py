@@ -316,13 +316,13 @@ class Tuner:
             # The search has met it once, and a queue that grows is short at first.
             held = knee
             for _ in range(MAX_LOWER if curve else 0):
-                if choose.meets(self._meter.step(held, rounds[held]), self._objective):
+                if self._objective.is_met_by(self._meter.step(held, rounds[held])):
                     break
                 held *= LOWER
                 self._take_turns(base, [held], found, rounds)
             # What was met once beyond it was chance.
             for rate in [rate for rate in rounds if rate > held and len(rounds[rate]) < ROUNDS]:
-                if choose.meets(self._meter.step(rate, rounds[rate]), self._objective):
+                if self._objective.is_met_by(self._meter.step(rate, rounds[rate])):
                     del rounds[rate]
             if knee >= self._asked.max_rate:
                 self.warnings.append(
@@ -589,7 +589,7 @@ class Tuner:
             if not ours[1.0]:
                 return
         steps = {share: self._meter.step(share, found) for share, found in ours.items()}
-        met = [one for one in steps.values() if choose.meets(one, self._objective)]
+        met = [one for one in steps.values() if self._objective.is_met_by(one)]
         best = choose.best(met or list(steps.values()))
         if not met:
             self._fail("The proof missed the objective at each rate: do not use these settings.")
@@ -646,7 +646,7 @@ class Tuner:
             self._say(what)
             rounds.append(self._offer(running, rate, one))
             step = self._meter.step(rate, rounds[-1:])
-            if choose.meets(step, self._objective):
+            if self._objective.is_met_by(step):
                 return True
             if step.good_rate < nearly * rate:
                 return False

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from greenline.errors import ConfigError
@@ -49,6 +50,16 @@ def test_the_knee_is_the_last_before_the_first_that_breaks(
     steps = [tuned.step(rate, rate, p99_s=p99) for rate, p99 in zip(rates, p99s, strict=False)]
     found = tuned.sweep("rate", "requests a second", steps[::-1]).knee(OBJECTIVE)
     assert (found and found.setting) == knee
+
+
+def test_a_step_meets_the_objective_if_it_keeps_up() -> None:
+    """What waits at the end of a round was not late yet; so it is no knee either."""
+    assert OBJECTIVE.is_met_by(tuned.step(500, 480, offered=500))
+    behind = tuned.step(500, 470, offered=500)
+    assert not OBJECTIVE.is_met_by(behind)
+    assert not OBJECTIVE.is_met_by(tuned.step(500, 500, p99_s=0.3))
+    assert not OBJECTIVE.is_met_by(msgspec.structs.replace(tuned.step(500, 500), errors=0.002))
+    assert tuned.sweep("rate", "requests a second", [behind]).knee(OBJECTIVE) is None
 
 
 def test_the_spread_is_the_range_of_the_rounds() -> None:
