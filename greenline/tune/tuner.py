@@ -31,7 +31,7 @@ from greenline.tune import capacity, choose, idle, server, usl
 from greenline.tune.check import check
 from greenline.tune.load import Load
 from greenline.tune.machine import cores, cores_of_workers, machine
-from greenline.tune.measure import Meter, Round
+from greenline.tune.measure import BrokenService, Meter, Round
 from greenline.tune.observe import CONNECT_S, Workers
 from greenline.tune.results import (
     Fit,
@@ -297,7 +297,14 @@ class Tuner:
             what, tries = f"searching the rate: {rate:.0f}/s", rounds.setdefault(rate, [])
             # Where nothing was met before, the first rounds may have been the slow ones.
             is_first = all(other >= rate for other in rounds)
-            return self._is_met(base, what, rate, found, tries, NEARLY if not is_first else 0.0)
+            try:
+                return self._is_met(base, what, rate, found, tries, NEARLY if not is_first else 0.0)
+            except BrokenService:
+                # Where a lower rate was met, it is the limit of a service that refuses the rest.
+                if is_first:
+                    raise
+                del rounds[rate]
+                return False
 
         try:
             knee = search(is_met, first, self._asked.max_rate, factor, enough)
@@ -312,14 +319,15 @@ class Tuner:
                     f"the objective is missed at {low:.0f}/s already: {seen.errors:.1%} errors, "
                     f"p99 {'unknown' if p99_s is None else f'{p99_s * 1e3:.0f} ms'}"
                 )
-            self._take_turns(base, [self._at_most(share * knee) for share in curve], found, rounds)
+            rates = [self._at_most(share * knee) for share in curve]
+            self._take_turns(base, rates, found, rounds, knee)
             # The search has met it once, and a queue that grows is short at first.
             held = knee
             for _ in range(MAX_LOWER if curve else 0):
                 if self._objective.is_met_by(self._meter.step(held, rounds[held])):
                     break
                 held *= LOWER
-                self._take_turns(base, [held], found, rounds)
+                self._take_turns(base, [held], found, rounds, knee)
             # What was met once beyond it was chance.
             for rate in [rate for rate in rounds if rate > held and len(rounds[rate]) < ROUNDS]:
                 if self._objective.is_met_by(self._meter.step(rate, rounds[rate])):
@@ -355,13 +363,28 @@ class Tuner:
         return step
 
     def _take_turns(
-        self, base: Server, rates: Sequence[float], one: Slice, rounds: dict[float, list[Round]]
+        self,
+        base: Server,
+        rates: Sequence[float],
+        one: Slice,
+        rounds: dict[float, list[Round]],
+        knee: float,
     ) -> None:
         """Offer each of *rates* once in each round, and add what came of it to *rounds*."""
+        refused: set[float] = set()
         for number in range(ROUNDS):
             for rate in dict.fromkeys(rates):
+                if rate in refused:
+                    continue
                 self._say(f"rate, round {number + 1} of {ROUNDS}: {rate:.0f}/s")
-                rounds.setdefault(rate, []).append(self._offer(base, rate, one))
+                try:
+                    rounds.setdefault(rate, []).append(self._offer(base, rate, one))
+                except BrokenService:
+                    # As in the search.
+                    if rate <= knee:
+                        raise
+                    refused.add(rate)
+                    del rounds[rate]
 
     def _sweep(
         self,

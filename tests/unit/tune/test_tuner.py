@@ -1,0 +1,130 @@
+"""What is measured in which order and concluded from it, on a service that is a number."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from greenline.tune import idle, machine, server, tuner
+from greenline.tune.check import Checked
+from greenline.tune.generator import Outcome
+from greenline.tune.load import Load, Request
+from greenline.tune.measure import BrokenService, Meter, Round
+from greenline.tune.observe import Look, Observed
+from greenline.tune.results import Machine, Objective, Result
+from greenline.tune.server import Configuration, Server
+from greenline.tune.tuner import Asked, Tuner
+from tests.helpers import tuned
+
+OBJECTIVE = Objective(p99_s=0.2, errors=0.001)
+SHARES = tuned.step(1, 1.0).shares
+GET = Request("GET", "/")
+
+
+class Workers:
+    """Stand for the workers of a gunicorn of ours."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
+
+    def look(self) -> Look:
+        return Look(0.0, {}, 0, {})
+
+    def pools(self) -> list[str]:
+        return []
+
+    def running(self) -> range:
+        return range(self.number)
+
+    def are_idle(self) -> bool:
+        return True
+
+    def value(self, *_: str) -> float:
+        return 10.0
+
+
+class Service(Meter):
+    """
+    Answers each request in 12 ms up to a rate, and refuses the others.
+
+    :param can: returns the rate of a configuration, from what was offered until now.
+    """
+
+    def __init__(self, can: Callable[["Service"], float]) -> None:
+        self._can = can
+        self._objective = OBJECTIVE
+        self.workers: Workers | None = Workers()
+        self.now = Configuration(1)
+        self.offered: list[tuple[Configuration, float]] = []
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @contextmanager
+    def started(
+        self, _: str, __: Path, configuration: Configuration, ___: Sequence[str] = ()
+    ) -> Iterator[Server]:
+        self.now = configuration
+        yield Server("http://service", self.workers)  # type: ignore[arg-type]
+
+    def offer(
+        self, url: str, rate: float, seconds: float, warm_up_s: float, workers: Any,
+        *, is_spared: bool = True,
+    ) -> Round:  # fmt: skip
+        self.offered.append((self.now, rate))
+        number = round(rate * seconds)
+        good = min(number, round(self._can(self) * seconds))
+        if is_spared and good * 2 < number:
+            raise BrokenService(f"at {rate:.0f}/s")
+        outcome = Outcome({200: good, 503: number - good}, [0.012] * good, good, 0.0, 0.1, False, 0)
+        seen = Observed(0.5, 0.0, 90.0, SHARES) if workers is not None else None
+        return Round(rate, seconds, outcome, seen, 0)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[Tuner, Result]]:
+    """Returns a function that measures a service."""
+
+    def measure(service: Service, url: str | None = None, **asked: Any) -> tuple[Tuner, Result]:
+        target = None if url is not None else "shop:app"
+        given: dict[str, Any] = {"total_s": 600.0, "max_rate": 10_000.0, **asked}
+        load = Load([GET])
+        found = Tuner(Asked(target, tmp_path, url, True, load, {}, OBJECTIVE, **given), str)
+        monkeypatch.setattr(server, "started", service.started)
+        monkeypatch.setattr(server, "running", lambda *_, **__: Server("", service.workers))  # type: ignore[arg-type]
+        monkeypatch.setattr(tuner, "Meter", lambda *_: service)
+        found.run()
+        return found, found.result()
+
+    for name in ("WEB_CONCURRENCY", "DATABASE_URL", "MONGODB_URI"):
+        monkeypatch.delenv(name, raising=False)
+    here = Machine(cores=2, memory_mib=4096, python="3.11.7", was_busy=0.0)
+    monkeypatch.setattr(tuner, "machine", lambda: here)
+    monkeypatch.setattr(machine, "cores", lambda: [0, 1])
+    monkeypatch.setattr(tuner, "cores_of_workers", lambda: [0, 1])
+    monkeypatch.setattr(tuner, "check", lambda _, load, *__: Checked(load, GET, 0.012, 0.012, []))
+    monkeypatch.setattr(tuner, "_has_answered", lambda *_: True, raising=False)
+    monkeypatch.setattr(
+        idle, "steps", lambda *_: iter([tuned.step(count, 0.0) for count in (0, 100)])
+    )
+    return measure
+
+
+def knee_of(result: Result) -> float:
+    sweep = result.sweep("rate")
+    assert sweep is not None
+    knee = sweep.knee(OBJECTIVE)
+    assert knee is not None
+    return knee.offered_rate
+
+
+def test_what_a_server_that_runs_refuses_is_its_limit(run: Any) -> None:
+    """A rate at which it refuses most is not offered again; the search goes on below it."""
+    service = Service(lambda one: 500.0 * (one.offered[-1][1] <= 500))
+    _, result = run(service, "http://127.0.0.1")
+    assert knee_of(result) == pytest.approx(500, rel=0.08)
+    assert [rate for _, rate in service.offered if rate > 600] == [pytest.approx(2000 / 3), 750]
+    with pytest.raises(BrokenService):
+        run(Service(lambda _: 0.0), "http://127.0.0.1")
