@@ -156,8 +156,8 @@ def limit(
 
     :param fixed: the steps of numbers.
     :param auto: the step in which the worker found the number, which is its setting.
-    :param knee: the step of the highest rate that meets the objective.
-    :param count: workers, int.
+    :param knee: the step of the highest rate that meets the objective, roughly.
+    :param count: workers that it was measured with, int.
     :param max_wait_s: seconds that a request waited for its turn, float.
     """
     steps = [*fixed, *([auto] if auto is not None else [])]
@@ -178,8 +178,8 @@ def limit(
             settings.MAX_IN_PROGRESS.name: "auto" if is_auto else f"{chosen.setting:.0f}",
             settings.MAX_WAIT.name: f"{max_wait_s:g}",
         },
-        measured=f"At the knee a worker has {little:.1f} requests in progress (Little's law), and "
-        f"{found}. Offered {chosen.offered_rate:.0f}/s, "
+        measured=f"At the rough knee a worker has {little:.1f} requests in progress (Little's law),"
+        f" and {found}. Offered {chosen.offered_rate:.0f}/s, "
         f"{'auto' if is_auto else f'{chosen.setting:.0f}'} keeps {chosen.good_rate:.0f}/s good"
         f"{_beside(chosen, top)}."
         f"{noise_note(chosen, top, 'auto' if is_auto else 'the smaller number')}",

@@ -142,6 +142,7 @@ class Tuner:
         self._now = Configuration(
             settings.WORKERS.read() if settings.WORKERS.is_set() else self._cores
         )
+        self._rough_workers = self._now.workers  # that the rough knee is measured with
         self._max_wait_s = MAX_WAIT * asked.objective.p99_s
         if self._machine.was_busy > BUSY_MACHINE:
             self.warnings.append(
@@ -187,14 +188,9 @@ class Tuner:
             )
         self._workers(rough, compared)
         self._limit(rough)
-        # The settings that were found may do more than those of the environment.
-        sweep = self._sweeps.get("limit")
-        first = max(
-            [rough.offered_rate, *(one.good_rate for one in (sweep.steps if sweep else ()))]
-        )
         try:
             with self._started(self._now) as running:
-                knee = self._rate(running, first, "rate")
+                knee = self._rate(running, self._highest(rough, "limit"), "rate")
         except ConfigError:
             self._recommended.clear()  # they miss the objective
             raise
@@ -502,12 +498,17 @@ class Tuner:
 
     def _limit_of_objective(self, knee: Step) -> int:
         """Return how many requests a worker answers in a part of the objective at the knee."""
-        answered = COMPARED * self._objective.p99_s * knee.answered_rate / self._now.workers
+        answered = COMPARED * self._objective.p99_s * knee.answered_rate / self._rough_workers
         return max(MIN_LIMIT, math.ceil(2 * self._in_progress(knee)), math.floor(answered))
 
     def _in_progress(self, knee: Step) -> float:
         """Return the requests that a worker has in progress at the knee."""
-        return choose.in_progress(knee) / self._now.workers
+        return choose.in_progress(knee) / self._rough_workers
+
+    def _highest(self, rough: Step, name: SweepName) -> float:
+        """Return the rate of the rough knee, or that of a sweep, whose settings may do more."""
+        sweep = self._sweeps.get(name)
+        return max([rough.offered_rate, *(one.good_rate for one in (sweep.steps if sweep else ()))])
 
     def _limit(self, knee: Step) -> None:
         """Try limits of requests in progress against what the worker finds by itself."""
@@ -518,7 +519,7 @@ class Tuner:
         base = self._now._replace(max_wait_s=self._max_wait_s)
         steps = self._sweep(
             "limit", "requests in progress", [auto, *fixed],
-            self._at_most(OVERLOAD * knee.offered_rate),
+            self._at_most(OVERLOAD * self._highest(knee, "workers")),
             lambda limit: base._replace(limit=int(limit) or None),
         )  # fmt: skip
         sweep = self._sweeps.get("limit")
@@ -532,7 +533,7 @@ class Tuner:
         if not steps:
             return
         recommended = choose.limit(
-            numbers, of_auto[0] if of_auto else None, knee, self._now.workers, self._max_wait_s
+            numbers, of_auto[0] if of_auto else None, knee, self._rough_workers, self._max_wait_s
         )
         self._recommended.append(recommended)
         is_auto = recommended.environment[settings.MAX_IN_PROGRESS.name] == "auto"

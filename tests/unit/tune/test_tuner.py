@@ -123,8 +123,28 @@ def knee_of(result: Result) -> float:
 def test_what_a_server_that_runs_refuses_is_its_limit(run: Any) -> None:
     """A rate at which it refuses most is not offered again; the search goes on below it."""
     service = Service(lambda one: 500.0 * (one.offered[-1][1] <= 500))
+    service.workers = Workers(3)
     _, result = run(service, "http://127.0.0.1")
     assert knee_of(result) == pytest.approx(500, rel=0.08)
-    assert [rate for _, rate in service.offered if rate > 600] == [pytest.approx(2000 / 3), 750]
+    assert [rate for _, rate in service.offered if rate > 600] == [1000, 750, 625, 750]
     with pytest.raises(BrokenService):
         run(Service(lambda _: 0.0), "http://127.0.0.1")
+
+
+def by_workers(service: Service) -> float:
+    """Return the rate of two processors."""
+    return 500.0 * min(2, service.now.workers)
+
+
+def test_limits_are_around_what_a_worker_had_in_progress(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of workers of that time, and under more than the best number can do."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "1")
+    _, result = run(Service(by_workers))
+    assert result.settings["WEB_CONCURRENCY"] == "2"
+    limit, workers = result.sweep("limit"), result.sweep("workers")
+    found = result.recommended("max_in_progress")
+    assert "At the rough knee a worker has 6.0 requests" in found.measured  # 500/s of 12 ms
+    assert {step.setting for step in limit.steps} >= {10, 13, 25}  # auto, and twice and four times
+    assert limit.steps[0].offered_rate >= 1.5 * max(step.good_rate for step in workers.steps)
