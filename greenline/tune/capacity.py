@@ -162,7 +162,7 @@ def application(result: Result) -> Application:
     """
     Return what *result* says about a worker.
 
-    :raises ConfigError: it has no rate at which the objective holds.
+    :raises ConfigError: it has no rate at which the objective holds, or no number of workers.
     """
     sweep = result.sweep("rate")
     knee = sweep.knee(result.objective) if sweep else None
@@ -211,7 +211,12 @@ def _verified(result: Result, knee: Step) -> tuple[float, int]:
     """Return the rate at the objective, and the number of workers that have it together."""
     chosen = result.recommended("workers")
     if chosen is None:
-        return knee.good_rate, int(result.settings.get(settings.WORKERS.name, 1))
+        if settings.WORKERS.name not in result.settings:
+            raise ConfigError(
+                "it does not say how many workers there were: of a server of --url they are known "
+                "if it is the only gunicorn of this host that runs Greenline's worker"
+            )
+        return knee.good_rate, int(result.settings[settings.WORKERS.name])
     workers = int(chosen.value)
     if result.verification is not None:
         return result.verification.measured_rate, workers

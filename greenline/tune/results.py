@@ -246,7 +246,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     :param version: of Greenline, str.
     :param target: the application or the address, str.
     :param offered: the load in words, str.
-    :param settings: the variables under which it ran.
+    :param settings: the variables under which it ran, as far as they are known.
     :param machine: where it ran.
     :param objective: what it had to meet.
     :param sweeps: one for each setting that was varied.

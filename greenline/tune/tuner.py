@@ -139,6 +139,7 @@ class Tuner:
         self._cores = min(len(cores_of_workers()), self._machine.cores)
         self.warnings: list[str] = []
         self.is_complete = True  # all was measured that can be
+        self._is_seen = asked.url is None  # the workers
         self._now = Configuration(
             settings.WORKERS.read() if settings.WORKERS.is_set() else self._cores
         )
@@ -211,11 +212,14 @@ class Tuner:
             if (sweep := self._sweeps.get(name)) is not None:
                 points = [(step.setting, step.answered_rate) for step in sweep.steps]
                 fits.append(usl.fit(points, name))
+        known = self._now.environ
+        if self._asked.url is not None:  # the others are not seen
+            known = {settings.WORKERS.name: str(self._now.workers)} if self._is_seen else {}
         return Result(
             version=__version__,
             target=self._asked.target or self._asked.url or "",
             offered=self._words,
-            settings={} if self._asked.url is not None else self._now.environ,
+            settings=known,
             machine=self._machine,
             objective=self._objective,
             sweeps=[*self._sweeps.values()],
@@ -255,6 +259,7 @@ class Tuner:
         if self._asked.url is not None and base.workers is not None:
             if _has_answered(base.workers, answered):
                 self._now = self._now._replace(workers=len(base.workers.running()))
+                self._is_seen = True
             else:  # another one answers there
                 base = base._replace(workers=None)
         self._meter = self._closing.enter_context(

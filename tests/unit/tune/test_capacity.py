@@ -206,6 +206,13 @@ def test_the_time_in_postgres_is_that_with_the_recommended_pool() -> None:
     assert app.response_s == pytest.approx(0.012)
 
 
+def test_without_the_number_of_workers_nothing_is_computed() -> None:
+    """A rate of several is not that of one."""
+    unknown = replace(tuned.result(), settings={}, recommendations=[], verification=None)
+    with pytest.raises(ConfigError, match="it does not say how many workers there were"):
+        capacity.application(unknown)
+
+
 def test_without_a_look_at_the_workers_nothing_is_computed() -> None:
     """A result of --url on another host knows neither their memory nor their processor time."""
     unseen = [

@@ -126,6 +126,7 @@ def test_what_a_server_that_runs_refuses_is_its_limit(run: Any) -> None:
     service.workers = Workers(3)
     _, result = run(service, "http://127.0.0.1")
     assert knee_of(result) == pytest.approx(500, rel=0.08)
+    assert result.settings == {"WEB_CONCURRENCY": "3"}
     assert [rate for _, rate in service.offered if rate > 600] == [1000, 750, 625, 750]
     with pytest.raises(BrokenService):
         run(Service(lambda _: 0.0), "http://127.0.0.1")
