@@ -177,8 +177,10 @@ def _row(step: Step) -> list[str]:
     return [
         f"{step.offered_rate:.1f}", f"{step.answered_rate:.1f}", f"{step.good_rate:.1f}",
         _percent(step.spread), _percent(step.errors), _duration(late.p50_s), _duration(late.p99_s),
-        _duration(late.p999_s), str(late.samples), f"{step.cpu_of_workers:.2f}",
-        f"{step.memory_mib:.1f}", str(step.connections),
+        _duration(late.p999_s), str(late.samples),
+        f"{step.cpu_of_workers:.2f}" if step.is_seen else UNKNOWN,
+        f"{step.memory_mib:.1f}" if step.is_seen else UNKNOWN,
+        str(step.connections) if step.is_seen or step.connections else UNKNOWN,
         ", ".join(f"{rate:.1f}" for rate in step.rounds), f"{step.seconds:.0f}",
         "generator" if step.generator_limited else "service",
     ]  # fmt: skip
@@ -230,7 +232,7 @@ def _differences(before: Result, after: Result) -> Iterator[Difference]:
             "p99 at the knee", first.latencies.p99_s, second.latencies.p99_s, _duration, noise
         )
         yield _difference(
-            "memory of a worker at the knee", first.memory_mib, second.memory_mib,
+            "memory of a worker at the knee", first.memory_mib or None, second.memory_mib or None,
             lambda one: f"{one:.1f} MiB",
         )  # fmt: skip
         yield _difference(

@@ -72,9 +72,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     :param errors: the part of the requests that failed, float of 0 to 1.
     :param latencies: of the answers.
     :param shares: None if the application is not ours to look into (``--url``).
-    :param cpu_of_workers: processors that all workers use, float.
-    :param memory_mib: resident, of one worker, float.
-    :param connections: most connections at the database at one time, int.
+    :param cpu_of_workers: processors that all workers use, float; 0: they were not seen.
+    :param memory_mib: resident, of one worker, float; 0: they were not seen.
+    :param connections: most connections at the database at one time, int; 0: none was seen.
     :param generator_limited: the load generator, not the service, was the limit; bool.
     :param rounds: the good rate of each round.
     :param seconds: how long the step was measured, all rounds, float.
@@ -93,6 +93,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     generator_limited: bool
     rounds: list[float]
     seconds: float
+
+    @property
+    def is_seen(self) -> bool:
+        """Return whether the workers were seen."""
+        return self.memory_mib > 0
 
     @property
     def keeps_up(self) -> bool:

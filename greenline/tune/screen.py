@@ -140,9 +140,9 @@ def _row(step: Step) -> list[str]:
         _ms(latencies.p50_s),
         _ms(latencies.p99_s),
         str(latencies.samples),
-        f"{step.cpu_of_workers:.1f}",
-        f"{step.memory_mib:.0f}",
-        str(step.connections),
+        f"{step.cpu_of_workers:.1f}" if step.is_seen else "-",
+        f"{step.memory_mib:.0f}" if step.is_seen else "-",
+        str(step.connections) if step.is_seen or step.connections else "-",
     ]
 
 

@@ -246,7 +246,7 @@ class Tuner:
     def _check(self, base: Server) -> tuple[Server, float]:
         """Ask for each URL once; return the server, and the first rate to try."""
         self._say("asking for each URL once")
-        answered = base.workers.look().requests if base.workers is not None else 0
+        answered = base.workers.answered() if base.workers is not None else 0
         checked = check(base.url, self._asked.load, self._asked.headers)
         self._words = checked.load.words
         self.warnings += checked.warnings
@@ -260,6 +260,11 @@ class Tuner:
             if _has_answered(base.workers, answered):
                 self._now = self._now._replace(workers=len(base.workers.running()))
                 self._is_seen = True
+                if not base.workers.look().requests:
+                    self.warnings.append(
+                        "The workers do not note where the time of a request goes: they do where "
+                        f"{settings.OPS_BIND.name} is set."
+                    )
             else:  # another one answers there
                 base = base._replace(workers=None)
         self._meter = self._closing.enter_context(
@@ -573,11 +578,14 @@ class Tuner:
     def _from_knee(self, knee: Step, cost_kib: float | None) -> None:
         """Recommend what follows from the knee alone."""
         kept = choose.keepalive(knee)
+        self._recommended.append(kept)
+        if not self._is_seen:
+            return  # the requests in progress are of an unknown number of workers
         proxies = len(cores())  # nginx: worker_processes auto
         connections = choose.worker_connections(
             knee, kept.value, proxies, self._now.workers, cost_kib
         )
-        self._recommended += [kept, connections]
+        self._recommended.append(connections)
         if cost_kib is not None:
             self._recommended.append(choose.memory(knee, connections.value, cost_kib))
         self._now = self._now._replace(worker_connections=int(connections.value))
@@ -720,7 +728,7 @@ class Tuner:
 def _has_answered(workers: Workers, before: int) -> bool:
     """Return whether *workers* have counted a request more than *before*, or do so in a second."""
     until_s = monotonic() + MAX_LATE_S
-    while workers.look().requests <= before:
+    while workers.answered() <= before:
         if monotonic() > until_s:
             return False
         sleep(REST_S)

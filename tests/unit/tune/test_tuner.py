@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from greenline.tune import idle, machine, server, tuner
+from greenline.tune import idle, machine, report, screen, server, tuner
 from greenline.tune.check import Checked
 from greenline.tune.generator import Outcome
 from greenline.tune.load import Load, Request
@@ -28,6 +28,9 @@ class Workers:
 
     def __init__(self, number: int = 1) -> None:
         self.number = number
+
+    def answered(self) -> int:
+        return 0
 
     def look(self) -> Look:
         return Look(0.0, {}, 0, {})
@@ -128,6 +131,7 @@ def test_what_a_server_that_runs_refuses_is_its_limit(run: Any) -> None:
     assert knee_of(result) == pytest.approx(500, rel=0.08)
     assert result.settings == {"WEB_CONCURRENCY": "3"}
     assert [rate for _, rate in service.offered if rate > 600] == [1000, 750, 625, 750]
+    assert [one for one in result.warnings if "GREENLINE_OPS_BIND" in one]
     with pytest.raises(BrokenService):
         run(Service(lambda _: 0.0), "http://127.0.0.1")
 
@@ -149,3 +153,18 @@ def test_limits_are_around_what_a_worker_had_in_progress(
     assert "At the rough knee a worker has 6.0 requests" in found.measured  # 500/s of 12 ms
     assert {step.setting for step in limit.steps} >= {10, 13, 25}  # auto, and twice and four times
     assert limit.steps[0].offered_rate >= 1.5 * max(step.good_rate for step in workers.steps)
+
+
+def test_of_workers_that_are_not_seen_nothing_is_said(
+    run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither their number nor their memory, on the screen, in the page and in the settings."""
+    service = Service(by_workers)
+    service.workers = None
+    _, result = run(service, "http://127.0.0.1")
+    assert result.settings == {}
+    assert [one.name for one in result.recommendations] == ["keepalive"]
+    screen.show(result)
+    row = next(line for line in capsys.readouterr().out.splitlines() if " 12.0 " in line)
+    assert row.split()[-3:] == ["-", "-", "-"]
+    assert report._row(result.sweeps[0].steps[0])[9:12] == ["-", "-", "-"]
