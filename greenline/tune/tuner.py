@@ -456,9 +456,17 @@ class Tuner:
         self._facts = _facts()
         if self._facts is not None:
             # POSTGRES_POOL_SIZE is a limit: a pool has no more than its part of the budget.
-            share = postgres_plan(self._facts, _deployment(self._now.workers)).worker
-            larger = [size for size in sizes if size > share]
-            sizes = [size for size in sizes if size <= share] or sizes[:1]
+            try:
+                plan = postgres_plan(
+                    self._facts,
+                    _deployment(self._now.workers),
+                    pgbouncer_pool_size=settings.sizing().pgbouncer_pool_size,
+                )
+            except ConfigError as error:
+                self.warnings.append(f"Pools of any size were tried: {error}.")
+            else:
+                larger = [size for size in sizes if size > plan.worker]
+                sizes = [size for size in sizes if size <= plan.worker] or sizes[:1]
         steps = self._sweep(
             "pool", "connections of a worker", sizes,
             self._too_much(knee, compared._replace(pool=int(sizes[-1]))),

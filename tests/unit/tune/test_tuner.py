@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from greenline.budget.plan import PostgresFacts
 from greenline.tune import idle, machine, report, screen, server, tuner
 from greenline.tune.check import Checked
 from greenline.tune.generator import Outcome
@@ -26,8 +27,8 @@ GET = Request("GET", "/")
 class Workers:
     """Stand for the workers of a gunicorn of ours."""
 
-    def __init__(self, number: int = 1) -> None:
-        self.number = number
+    def __init__(self, number: int = 1, *pools: str) -> None:
+        self.number, self._pools = number, pools
 
     def answered(self) -> int:
         return 0
@@ -35,8 +36,8 @@ class Workers:
     def look(self) -> Look:
         return Look(0.0, {}, 0, {})
 
-    def pools(self) -> list[str]:
-        return []
+    def pools(self) -> Sequence[str]:
+        return self._pools
 
     def running(self) -> range:
         return range(self.number)
@@ -168,3 +169,17 @@ def test_of_workers_that_are_not_seen_nothing_is_said(
     row = next(line for line in capsys.readouterr().out.splitlines() if " 12.0 " in line)
     assert row.split()[-3:] == ["-", "-", "-"]
     assert report._row(result.sweeps[0].steps[0])[9:12] == ["-", "-", "-"]
+
+
+@pytest.mark.parametrize(("size", "sizes"), [("20", [1, 2]), ("", [1, 2, 4, 8, 16])])
+def test_the_sizes_of_a_pool_fit_behind_a_pgbouncer(
+    run: Any, monkeypatch: pytest.MonkeyPatch, size: str, sizes: list[float]
+) -> None:
+    """They are a part of PGBOUNCER_POOL_SIZE; where that is not set, all are tried."""
+    monkeypatch.setenv("PGBOUNCER_POOL_SIZE", size)
+    monkeypatch.setattr(tuner, "_facts", lambda: PostgresFacts(100, behind_pgbouncer=True))
+    service = Service(by_workers)
+    service.workers = Workers(1, "postgres")
+    _, result = run(service)
+    assert [step.setting for step in result.sweep("pool").steps] == sizes
+    assert any("PGBOUNCER_POOL_SIZE" in one for one in result.warnings) == (not size)
