@@ -376,7 +376,12 @@ class Tuner:
         rounds: dict[float, list[Round]],
         knee: float,
     ) -> None:
-        """Offer each of *rates* once in each round, and add what came of it to *rounds*."""
+        """
+        Offer each of *rates* once in each round, and put what came of it into *rounds*.
+
+        What was there before counts only until there are as many new ones: a search has kept those
+        rounds of a rate that met the objective.
+        """
         refused: set[float] = set()
         for number in range(ROUNDS):
             for rate in dict.fromkeys(rates):
@@ -384,13 +389,14 @@ class Tuner:
                     continue
                 self._say(f"rate, round {number + 1} of {ROUNDS}: {rate:.0f}/s")
                 try:
-                    rounds.setdefault(rate, []).append(self._offer(base, rate, one))
+                    found = self._offer(base, rate, one)
+                    rounds[rate] = [*rounds.get(rate, []), found][-ROUNDS:]
                 except BrokenService:
                     # As in the search.
                     if rate <= knee:
                         raise
                     refused.add(rate)
-                    del rounds[rate]
+                    rounds.pop(rate, None)
 
     def _sweep(
         self,

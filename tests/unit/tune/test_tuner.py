@@ -183,3 +183,16 @@ def test_the_sizes_of_a_pool_fit_behind_a_pgbouncer(
     _, result = run(service)
     assert [step.setting for step in result.sweep("pool").steps] == sizes
     assert any("PGBOUNCER_POOL_SIZE" in one for one in result.warnings) == (not size)
+
+
+def test_the_knee_holds_in_its_own_rounds(run: Any) -> None:
+    """A rate that meets the objective in the search and in one of three rounds is no knee."""
+
+    def can(service: Service) -> float:
+        rate = service.offered[-1][1]
+        tries = sum(one == rate for _, one in service.offered)
+        return 500.0 if rate < 400 or tries < 3 else 300.0
+
+    _, result = run(Service(can), "http://127.0.0.1")
+    assert knee_of(result) == pytest.approx(0.92 * 500)
+    assert all(len(step.rounds) <= 3 for step in result.sweep("rate").steps)
