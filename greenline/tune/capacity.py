@@ -162,7 +162,8 @@ def application(result: Result) -> Application:
     """
     Return what *result* says about a worker.
 
-    :raises ConfigError: it has no rate at which the objective holds, or no number of workers.
+    :raises ConfigError: it has no rate at which the objective holds, no number of workers, or a
+        proof that has missed.
     """
     sweep = result.sweep("rate")
     knee = sweep.knee(result.objective) if sweep else None
@@ -209,6 +210,8 @@ def application(result: Result) -> Application:
 
 def _verified(result: Result, knee: Step) -> tuple[float, int]:
     """Return the rate at the objective, and the number of workers that have it together."""
+    if result.verification is not None and not result.verification.met:
+        raise ConfigError("the proof missed the objective at each rate: nothing to compute from")
     chosen = result.recommended("workers")
     if chosen is None:
         if settings.WORKERS.name not in result.settings:

@@ -157,7 +157,8 @@ def verification(results: Sequence[Result]) -> str:
             return
         axes.bar("predicted", verified.predicted_rate, color=GREY)
         noise = verified.spread * verified.measured_rate / 2
-        axes.bar("measured", verified.measured_rate, yerr=noise, color=GREEN, capsize=4)
+        name = "measured" if verified.met else "missed"
+        axes.bar(name, verified.measured_rate, yerr=noise, color=GREEN, capsize=4)
         for name, step, colour in (
             ("recommended,\nside by side", verified.ours, GREEN),
             ("documentation's\nnumbers", verified.against_defaults, ORANGE),

@@ -208,6 +208,7 @@ def _verified(result: Result) -> Table:
     note = (
         f"Predicted {verified.predicted_rate:.1f}/s, measured {verified.measured_rate:.1f}/s with "
         f"a spread of {_percent(verified.spread)}: {verified.within:+.1%}."
+        f"{'' if verified.met else ' The objective was missed.'}"
     )
     return Table(["settings", *STEP_HEAD], rows, [note])
 

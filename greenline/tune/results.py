@@ -234,6 +234,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     :param against_defaults: the settings of gunicorn's documentation under the same load; None if
         they were not run.
     :param ours: the recommendation in that run.
+    :param met: whether the objective was met, bool, default True; where it was not, the measured
+        rate is the best one that missed it.
     """
 
     predicted_rate: float
@@ -242,6 +244,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     within: float
     against_defaults: Step | None
     ours: Step | None
+    met: bool = True
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -102,6 +102,7 @@ def show(result: Result) -> None:
         console.print(
             f"\npredicted {proof.predicted_rate:.0f}/s, measured {proof.measured_rate:.0f}/s: "
             f"{proof.within:+.0%}, rounds vary by {proof.spread:.0%}"
+            f"{'' if proof.met else '; the objective was missed'}"
         )
         if proof.against_defaults is not None and proof.ours is not None:
             console.print(_compared(proof.ours, proof.against_defaults))

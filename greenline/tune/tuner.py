@@ -654,6 +654,7 @@ class Tuner:
             if theirs
             else None,
             ours=_with_setting(steps[1.0], float(self._now.workers)),
+            met=bool(met),
         )
         if abs(within) > WITHIN:
             self.warnings.append(

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from greenline.budget.plan import Deployment, PostgresFacts, postgres_plan
 from greenline.errors import ConfigError
-from greenline.tune import capacity, usl
+from greenline.tune import capacity, results, usl
 from greenline.tune.capacity import Application, Host, Row
 from greenline.tune.results import Machine, Result
 from tests.helpers import tuned
+from tests.helpers.support import CHECKOUT
 
 LARGE = Host(4, 4_096)
 APP = Application(
@@ -204,6 +205,18 @@ def test_the_time_in_postgres_is_that_with_the_recommended_pool() -> None:
     app = capacity.application(msgspec.structs.replace(result, sweeps=slower))
     assert app.postgres_s == 0.002
     assert app.response_s == pytest.approx(0.012)
+
+
+def test_a_proof_that_missed_is_no_rate() -> None:
+    """The best of what it measured broke the objective; a result without the field has met it."""
+    result = tuned.result()
+    assert result.verification is not None
+    missed = replace(result, verification=replace(result.verification, met=False))
+    with pytest.raises(ConfigError, match="the proof missed the objective"):
+        capacity.application(missed)
+    with pytest.raises(ConfigError, match="the proof missed the objective"):
+        capacity.application(replace(missed, recommendations=[]))
+    assert results.read(CHECKOUT / "examples" / "tune.json").verification.met
 
 
 def test_without_the_number_of_workers_nothing_is_computed() -> None:

@@ -62,6 +62,13 @@ class Service(Meter):
         self.workers: Workers | None = Workers()
         self.now = Configuration(1)
         self.offered: list[tuple[Configuration, float]] = []
+        self.doing = ""
+
+    def does(self, part: str) -> bool:
+        return self.doing.startswith(part)
+
+    def say(self, what: str) -> None:
+        self.doing = what
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -95,7 +102,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
         target = None if url is not None else "shop:app"
         given: dict[str, Any] = {"total_s": 600.0, "max_rate": 10_000.0, **asked}
         load = Load([GET])
-        found = Tuner(Asked(target, tmp_path, url, True, load, {}, OBJECTIVE, **given), str)
+        found = Tuner(Asked(target, tmp_path, url, True, load, {}, OBJECTIVE, **given), service.say)
         monkeypatch.setattr(server, "started", service.started)
         monkeypatch.setattr(server, "running", lambda *_, **__: Server("", service.workers))  # type: ignore[arg-type]
         monkeypatch.setattr(tuner, "Meter", lambda *_: service)
@@ -196,3 +203,13 @@ def test_the_knee_holds_in_its_own_rounds(run: Any) -> None:
     _, result = run(Service(can), "http://127.0.0.1")
     assert knee_of(result) == pytest.approx(0.92 * 500)
     assert all(len(step.rounds) <= 3 for step in result.sweep("rate").steps)
+
+
+def test_a_proof_that_misses_is_said(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the screen and in the page."""
+    found, result = run(Service(lambda one: by_workers(one) * (0.2 if one.does("proof") else 1)))
+    assert not result.verification.met
+    assert not found.is_complete
+    screen.show(result)
+    assert "the objective was missed" in capsys.readouterr().out
+    assert "The objective was missed." in report._verified(result).notes[0]
