@@ -350,7 +350,7 @@ class Tuner:
                 )
         step = self._sweeps["rate"].knee(self._objective)
         if step is None:
-            raise Stopped("no rate met the objective in all rounds: the figures vary too much")
+            raise ConfigError("no rate met the objective in all rounds: the figures vary too much")
         if part == ROUGH:
             return step
         at_knee = [one.observed for one in rounds[step.setting] if one.observed is not None]
@@ -643,7 +643,8 @@ class Tuner:
         met = [one for one in steps.values() if self._objective.is_met_by(one)]
         best = choose.best(met or list(steps.values()))
         if not met:
-            self._fail("The proof missed the objective at each rate: do not use these settings.")
+            self._fail("The proof missed the objective at each rate, so nothing is recommended.")
+            self._recommended.clear()
         within = (best.good_rate - predicted) / predicted
         self._verification = Verification(
             predicted_rate=predicted,

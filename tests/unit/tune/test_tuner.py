@@ -1,13 +1,14 @@
 """What is measured in which order and concluded from it, on a service that is a number."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from greenline.budget.plan import PostgresFacts
+from greenline.errors import ConfigError
 from greenline.tune import idle, machine, report, screen, server, tuner
 from greenline.tune.check import Checked
 from greenline.tune.generator import Outcome
@@ -98,7 +99,12 @@ class Service(Meter):
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[Tuner, Result]]:
     """Returns a function that measures a service."""
 
-    def measure(service: Service, url: str | None = None, **asked: Any) -> tuple[Tuner, Result]:
+    def measure(
+        service: Service,
+        url: str | None = None,
+        fails: type[BaseException] | None = None,
+        **asked: Any,
+    ) -> tuple[Tuner, Result]:
         target = None if url is not None else "shop:app"
         given: dict[str, Any] = {"total_s": 600.0, "max_rate": 10_000.0, **asked}
         load = Load([GET])
@@ -106,7 +112,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
         monkeypatch.setattr(server, "started", service.started)
         monkeypatch.setattr(server, "running", lambda *_, **__: Server("", service.workers))  # type: ignore[arg-type]
         monkeypatch.setattr(tuner, "Meter", lambda *_: service)
-        found.run()
+        with nullcontext() if fails is None else pytest.raises(fails):
+            found.run()
         return found, found.result()
 
     for name in ("WEB_CONCURRENCY", "DATABASE_URL", "MONGODB_URI"):
@@ -140,8 +147,7 @@ def test_what_a_server_that_runs_refuses_is_its_limit(run: Any) -> None:
     assert result.settings == {"WEB_CONCURRENCY": "3"}
     assert [rate for _, rate in service.offered if rate > 600] == [1000, 750, 625, 750]
     assert [one for one in result.warnings if "GREENLINE_OPS_BIND" in one]
-    with pytest.raises(BrokenService):
-        run(Service(lambda _: 0.0), "http://127.0.0.1")
+    run(Service(lambda _: 0.0), "http://127.0.0.1", BrokenService)
 
 
 def by_workers(service: Service) -> float:
@@ -206,10 +212,24 @@ def test_the_knee_holds_in_its_own_rounds(run: Any) -> None:
 
 
 def test_a_proof_that_misses_is_said(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """On the screen and in the page."""
+    """On the screen and in the page; nothing is recommended."""
     found, result = run(Service(lambda one: by_workers(one) * (0.2 if one.does("proof") else 1)))
     assert not result.verification.met
+    assert result.recommendations == []
     assert not found.is_complete
     screen.show(result)
     assert "the objective was missed" in capsys.readouterr().out
     assert "The objective was missed." in report._verified(result).notes[0]
+
+
+@pytest.mark.parametrize("part", ["rate", "searching the rate"])
+def test_settings_whose_rate_misses_are_not_recommended(run: Any, part: str) -> None:
+    """Neither where the search fails nor where no rate holds in three rounds."""
+
+    def can(service: Service) -> float:
+        is_last = any(one.limit is None and one.max_wait_s == 0.1 for one, _ in service.offered)
+        return 0.0 if service.does(part) and is_last else by_workers(service)
+
+    _, result = run(Service(can), fails=ConfigError)
+    assert result.sweep("limit") is not None
+    assert result.recommendations == []
