@@ -189,13 +189,6 @@ class Tuner:
             )
         self._workers(rough, compared)
         self._limit(rough)
-        try:
-            with self._started(self._now) as running:
-                knee = self._rate(running, self._highest(rough, "limit"), "rate")
-        except ConfigError:
-            self._recommended.clear()  # they miss the objective
-            raise
-        self._from_knee(knee, self._idle())
         if self._now.pool is not None:
             # If the largest that fits is the best, a larger one may be better.
             size, count = max(self._now.pool, self._too_large), self._now.workers
@@ -203,6 +196,13 @@ class Tuner:
             allowed = None if self._facts is None else self._facts.max_connections
             recommended = choose.max_connections(size, count, needed, allowed)
             self._recommended += [recommended] if recommended is not None else []
+        try:
+            with self._started(self._now) as running:
+                knee = self._rate(running, self._highest(rough, "limit"), "rate")
+        except ConfigError:
+            self._recommended.clear()  # they miss the objective
+            raise
+        self._from_knee(knee, self._idle())
         self._prove(knee.good_rate)
 
     def result(self) -> Result:
@@ -291,8 +291,9 @@ class Tuner:
         rough = None if sweep is None else sweep.knee(self._objective)
         if found is None:
             if rough is not None:
+                # The rough knee is that of other settings: what follows would not be of these.
                 self._miss("There was no time for the rate of these settings")
-                return rough
+                raise Stopped("no time for the rate of these settings, and for what follows it")
             raise ConfigError(
                 f"too little time for three rounds: {self._asked.total_s:.0f} s are given, and "
                 f"{self._time.least_s(part, number):.0f} s are the least"

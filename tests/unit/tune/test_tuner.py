@@ -9,7 +9,7 @@ import pytest
 
 from greenline.budget.plan import PostgresFacts
 from greenline.errors import ConfigError
-from greenline.tune import idle, machine, report, screen, server, tuner
+from greenline.tune import idle, machine, report, screen, server, timetable, tuner
 from greenline.tune.check import Checked
 from greenline.tune.generator import Outcome
 from greenline.tune.load import Load, Request
@@ -17,7 +17,8 @@ from greenline.tune.measure import BrokenService, Meter, Round
 from greenline.tune.observe import Look, Observed
 from greenline.tune.results import Machine, Objective, Result
 from greenline.tune.server import Configuration, Server
-from greenline.tune.tuner import Asked, Tuner
+from greenline.tune.timetable import Timetable
+from greenline.tune.tuner import Asked, Stopped, Tuner
 from tests.helpers import tuned
 
 OBJECTIVE = Objective(p99_s=0.2, errors=0.001)
@@ -63,7 +64,7 @@ class Service(Meter):
         self.workers: Workers | None = Workers()
         self.now = Configuration(1)
         self.offered: list[tuple[Configuration, float]] = []
-        self.doing = ""
+        self.doing, self.time_s = "", 0.0
 
     def does(self, part: str) -> bool:
         return self.doing.startswith(part)
@@ -78,7 +79,7 @@ class Service(Meter):
     def started(
         self, _: str, __: Path, configuration: Configuration, ___: Sequence[str] = ()
     ) -> Iterator[Server]:
-        self.now = configuration
+        self.now, self.time_s = configuration, self.time_s + 1.0
         yield Server("http://service", self.workers)  # type: ignore[arg-type]
 
     def offer(
@@ -86,6 +87,7 @@ class Service(Meter):
         *, is_spared: bool = True,
     ) -> Round:  # fmt: skip
         self.offered.append((self.now, rate))
+        self.time_s += warm_up_s + seconds + 0.1
         number = round(rate * seconds)
         good = min(number, round(self._can(self) * seconds))
         if is_spared and good * 2 < number:
@@ -107,6 +109,12 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
     ) -> tuple[Tuner, Result]:
         target = None if url is not None else "shop:app"
         given: dict[str, Any] = {"total_s": 600.0, "max_rate": 10_000.0, **asked}
+
+        def clock() -> float:
+            return service.time_s
+
+        monkeypatch.setattr(tuner, "monotonic", clock)
+        monkeypatch.setattr(tuner, "Timetable", lambda total_s: Timetable(total_s, clock))
         load = Load([GET])
         found = Tuner(Asked(target, tmp_path, url, True, load, {}, OBJECTIVE, **given), service.say)
         monkeypatch.setattr(server, "started", service.started)
@@ -165,7 +173,7 @@ def test_limits_are_around_what_a_worker_had_in_progress(
     limit, workers = result.sweep("limit"), result.sweep("workers")
     found = result.recommended("max_in_progress")
     assert "At the rough knee a worker has 6.0 requests" in found.measured  # 500/s of 12 ms
-    assert {step.setting for step in limit.steps} >= {10, 13, 25}  # auto, and twice and four times
+    assert {step.setting for step in limit.steps} >= {10, 12, 24}  # auto, and twice and four times
     assert limit.steps[0].offered_rate >= 1.5 * max(step.good_rate for step in workers.steps)
 
 
@@ -233,3 +241,15 @@ def test_settings_whose_rate_misses_are_not_recommended(run: Any, part: str) -> 
     _, result = run(Service(can), fails=ConfigError)
     assert result.sweep("limit") is not None
     assert result.recommendations == []
+
+
+def test_nothing_is_concluded_from_the_knee_of_other_settings(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without time for the rate of what was found, there is no proof and nothing that needs it."""
+    monkeypatch.setitem(timetable.PARTS, "rate", 0.0)
+    found, result = run(Service(by_workers), fails=Stopped)
+    assert {one.name for one in result.recommendations} == {"workers", "max_in_progress"}
+    assert result.verification is None
+    assert not found.is_complete
+    assert any("no time for the rate" in one for one in result.warnings)
