@@ -129,7 +129,7 @@ def _sections(results: Sequence[Result]) -> Iterator[Section]:
     yield section(
         "verification", "Predicted and measured",
         "The recommended settings under the same load, and the numbers of gunicorn's documentation "
-        "beside them in one run.",
+        "beside them in one run, each at the rate with the most good answers.",
         pictures.verification(results), _verified,
     )  # fmt: skip
 

@@ -231,9 +231,9 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     :param measured_rate: as predicted_rate, float.
     :param spread: of the rounds, as a part of the measured rate, float.
     :param within: the difference as a part of the predicted rate, float.
-    :param against_defaults: the settings of gunicorn's documentation under the same load; None if
-        they were not run.
-    :param ours: the recommendation in that run.
+    :param against_defaults: the settings of gunicorn's documentation under the same load, at the
+        rate with the most good answers; None if they were not run.
+    :param ours: the recommendation in that run, likewise.
     :param met: whether the objective was met, bool, default True; where it was not, the measured
         rate is the best one that missed it.
     """

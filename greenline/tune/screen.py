@@ -155,7 +155,7 @@ def _compared(ours: Step, theirs: Step) -> str:
     ratio = ours.good_rate / theirs.good_rate if theirs.good_rate else float("inf")
     return (
         f"against gunicorn's documentation ({theirs.setting:.0f} workers, 1,000 connections, no "
-        f"limit), offered the same {ours.offered_rate:.0f}/s: {ratio:.2f} times its good answers "
+        f"limit), each at its best rate: {ratio:.2f} times its good answers "
         f"({ours.good_rate:.0f}/s and {theirs.good_rate:.0f}/s), {ours.connections} connections at "
         f"the database and {theirs.connections}, {ours.setting * ours.memory_mib:.0f} MiB of all "
         f"workers and {theirs.setting * theirs.memory_mib:.0f}"

@@ -71,6 +71,7 @@ MAX_WAIT = 0.5  # of the objective
 COMPARED = 0.25
 TOO_NOISY = 1.0  # the best setting's rounds vary by more: none is recommended
 PROOF = (0.9, 1.0, 1.1, 1.2)  # of the predicted rate
+DEFAULTS = (1.0, PROOF[-1])  # the same for gunicorn's defaults, which may do more
 BUSY_MACHINE = 0.5  # load average a core
 NOISY = 0.3  # the range of the rounds, as a part of their median
 QUEUED = 0.2  # of the time in which a worker waits for a processor
@@ -607,7 +608,7 @@ class Tuner:
 
     def _prove(self, predicted: float) -> None:
         """Start what is recommended, and what gunicorn's documentation has, and compare."""
-        rounds = ROUNDS * (len(PROOF) + 1)
+        rounds = ROUNDS * (len(PROOF) + len(DEFAULTS))
         one = self._time.slice_for("proof", rounds, 2 * ROUNDS)
         if one is None:
             self._miss("There was no time to prove it")
@@ -615,24 +616,17 @@ class Tuner:
         # Twice the cores and one, and no limit of requests, of time or of the pool.
         defaults = Configuration(2 * self._cores + 1, pool=0, limit=WORKER_CONNECTIONS)
         ours: dict[float, list[Round]] = {share: [] for share in PROOF}
-        theirs: list[Round] = []
+        theirs: dict[float, list[Round]] = {share: [] for share in DEFAULTS}
         is_compared = True
         try:
             for number in range(ROUNDS):
                 self._say(f"proof, round {number + 1} of {ROUNDS}")
-                with self._started(self._now) as running:
-                    found = [
-                        self._offer(running, self._at_most(share * predicted), one)
-                        for share in PROOF
-                    ]
-                for share, each in zip(PROOF, found, strict=True):
-                    ours[share].append(each)
+                self._offer_each(self._now, ours, predicted, one)
                 if not is_compared:
                     continue
                 self._say(f"gunicorn's defaults, round {number + 1} of {ROUNDS}")
                 try:
-                    with self._started(defaults) as running:
-                        theirs.append(self._offer(running, self._at_most(predicted), one))
+                    self._offer_each(defaults, theirs, predicted, one)
                 except TrialError as error:
                     is_compared = False
                     self.warnings.append(f"The defaults of gunicorn did not serve: {error}.")
@@ -640,9 +634,12 @@ class Tuner:
             self._miss(f"The proof has {len(ours[1.0])} of {ROUNDS} rounds: {error}")
             if not ours[1.0]:
                 return
-        steps = {share: self._meter.step(share, found) for share, found in ours.items()}
-        met = [one for one in steps.values() if self._objective.is_met_by(one)]
-        best = choose.best(met or list(steps.values()))
+        steps = [self._meter.step(float(self._now.workers), found) for found in ours.values()]
+        defaulted = [
+            self._meter.step(float(defaults.workers), found) for found in theirs.values() if found
+        ]
+        met = [one for one in steps if self._objective.is_met_by(one)]
+        best = choose.best(met or steps)
         if not met:
             self._fail("The proof missed the objective at each rate, so nothing is recommended.")
             self._recommended.clear()
@@ -652,10 +649,8 @@ class Tuner:
             measured_rate=best.good_rate,
             spread=best.spread,
             within=within,
-            against_defaults=_with_setting(self._meter.step(0, theirs), float(defaults.workers))
-            if theirs
-            else None,
-            ours=_with_setting(steps[1.0], float(self._now.workers)),
+            against_defaults=choose.best(defaulted) if defaulted else None,
+            ours=choose.best(steps),
             met=bool(met),
         )
         if abs(within) > WITHIN:
@@ -663,6 +658,19 @@ class Tuner:
                 f"The proof missed: {predicted:.0f}/s were predicted, and {best.good_rate:.0f}/s "
                 "measured. The figures vary too much, or the machine does something else."
             )
+
+    def _offer_each(
+        self,
+        configuration: Configuration,
+        rounds: dict[float, list[Round]],
+        predicted: float,
+        one: Slice,
+    ) -> None:
+        """Offer to a new server each of the shares of *predicted* that *rounds* has, once."""
+        with self._started(configuration) as running:
+            found = [self._offer(running, self._at_most(each * predicted), one) for each in rounds]
+        for each, came in zip(rounds.values(), found, strict=True):
+            each.append(came)
 
     # -- one round ---------------------------------------------------------------------------
 

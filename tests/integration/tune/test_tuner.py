@@ -63,6 +63,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "LIMITS", (2,))
     monkeypatch.setattr(tuner, "IDLE", (0, 100))
     monkeypatch.setattr(tuner, "PROOF", (1.0,))
+    monkeypatch.setattr(tuner, "DEFAULTS", (1.0,))
 
 
 def typed(beginning: str) -> list[str]:
