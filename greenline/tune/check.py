@@ -3,7 +3,7 @@
 import http.client
 from collections import Counter
 from collections.abc import Mapping
-from time import monotonic
+from time import monotonic, sleep
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from greenline.errors import ConfigError
 from greenline.tune.load import Load, Request
 
 MAX_ASKED = 200  # the most frequent ones
+MIN_ASKED = 10  # a service that answers most of so many with errors is asked no more
 TIMEOUT_S = 10.0
 LOGIN = {http.client.UNAUTHORIZED, http.client.FORBIDDEN}
 
@@ -35,7 +36,7 @@ class Checked(NamedTuple):
     warnings: list[str]
 
 
-def check(url: str, load: Load, headers: Mapping[str, str]) -> Checked:
+def check(url: str, load: Load, headers: Mapping[str, str], max_rate: float) -> Checked:
     """
     Return *load* without the URLs that the server does not answer with 2xx.
 
@@ -44,6 +45,7 @@ def check(url: str, load: Load, headers: Mapping[str, str]) -> Checked:
     :param url: of the server, str.
     :param load: what is offered.
     :param headers: of each request.
+    :param max_rate: requests a second, float.
     :raises ConfigError: most requests are not answered so; the text says what to do.
     """
     # Bodies are data: the same URL with another one is another request.
@@ -52,10 +54,17 @@ def check(url: str, load: Load, headers: Mapping[str, str]) -> Checked:
     connection = _connection(url)
     took_s: dict[bytes, float] = {}
     failed: dict[bytes, tuple[Request, int, str]] = {}
+    asked: dict[bytes, int] = {}  # how often it is in the load: so often a URL counts
+
+    def are_most_failed() -> bool:
+        return sum(asked[text] for text in failed) * 2 > sum(asked.values())
+
     try:
         # The first answer may include a connect to a database, so it is asked for twice, and the
         # second answer counts.
         for text in [texts[0], *texts]:
+            if len(asked) >= MIN_ASKED and are_most_failed():
+                break
             request = msgspec.json.decode(text, type=Request)
             begun_s = monotonic()
             connection.request(
@@ -71,13 +80,14 @@ def check(url: str, load: Load, headers: Mapping[str, str]) -> Checked:
                 took_s[text] = monotonic() - begun_s
             else:
                 failed[text] = request, response.status, response.headers.get("Location", "")
+            asked[text] = counts[text]
+            sleep(max(begun_s + 1 / max_rate - monotonic(), 0.0))
     except (OSError, http.client.HTTPException) as error:
         raise ConfigError(f"{url}: {error or type(error).__name__}") from error
     finally:
         connection.close()
-    # A URL counts as often as it is in the load.
-    if sum(counts[text] for text in failed) * 2 > sum(counts[text] for text in texts):
-        raise ConfigError(_advice([*failed.values()], len(texts)))
+    if are_most_failed():
+        raise ConfigError(_advice([*failed.values()], len(asked)))
     left = [each for each in load.requests if msgspec.json.encode(each) not in failed]
     warnings = []
     if failed:

@@ -248,7 +248,7 @@ class Tuner:
         """Ask for each URL once; return the server, and the first rate to try."""
         self._say("asking for each URL once")
         answered = base.workers.answered() if base.workers is not None else 0
-        checked = check(base.url, self._asked.load, self._asked.headers)
+        checked = check(base.url, self._asked.load, self._asked.headers, self._asked.max_rate)
         self._words = checked.load.words
         self.warnings += checked.warnings
         limit_s = self._objective.p99_s

@@ -11,6 +11,8 @@ from greenline.tune import check as checking
 from greenline.tune.check import check
 from greenline.tune.load import Load, Request
 
+FAST = 1e6
+
 
 class Service(ThreadingHTTPServer):
     """Answers a path such as /500 with that status, and each other one with 200."""
@@ -58,7 +60,7 @@ def test_what_was_not_asked_for_is_offered(
 ) -> None:
     """Only what was asked for and failed is left out, and the words are of what is left."""
     monkeypatch.setattr(checking, "MAX_ASKED", 2)
-    found = check(service.url, load("/a", "/a", "/a", "/404", "/404", "/b", "/c"), {})
+    found = check(service.url, load("/a", "/a", "/a", "/404", "/404", "/b", "/c"), {}, FAST)
     assert [each.target for each in found.load.requests] == ["/a", "/a", "/a", "/b", "/c"]
     assert found.load.words == "5 GET of 3 URLs of access.log"
     assert found.warnings == ["GET /404 is not offered: the answer is 404"]
@@ -67,6 +69,19 @@ def test_what_was_not_asked_for_is_offered(
 
 def test_most_requests_have_to_be_answered(service: Service) -> None:
     """A URL counts as often as it is in the load."""
-    assert check(service.url, load("/a", "/a", "/a", "/404", "/500"), {}).load.words.startswith("3")
+    assert check(
+        service.url, load("/a", "/a", "/a", "/404", "/500"), {}, FAST
+    ).load.words.startswith("3")
     with pytest.raises(ConfigError, match="GET /404 is answered with 404"):
-        check(service.url, load("/404", "/404", "/404", "/a", "/b"), {})
+        check(service.url, load("/404", "/404", "/404", "/a", "/b"), {}, FAST)
+
+
+def test_a_broken_service_is_spared(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than the highest rate, and no more than ten URLs if most of them fail."""
+    slept_s: list[float] = []
+    monkeypatch.setattr(checking, "sleep", slept_s.append)
+    with pytest.raises(ConfigError, match="the application fails without any load"):
+        check(service.url, load(*(f"/500?{number}" for number in range(50))), {}, 0.1)
+    assert len(service.paths) == 1 + 10
+    assert len(slept_s) == 1 + 10
+    assert all(5.0 < each <= 10.0 for each in slept_s)
