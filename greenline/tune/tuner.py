@@ -318,6 +318,8 @@ class Tuner:
             knee = search(is_met, first, self._asked.max_rate, factor, enough)
             if not knee and rough is not None:
                 # What the settings answered in an overload may be more than they can do for long.
+                # A low rate that was missed in that search would end the curve of this one.
+                rounds.clear()
                 knee = search(is_met, rough.offered_rate, self._asked.max_rate, factor, enough)
             if not knee:
                 low = min(rounds)

@@ -263,3 +263,15 @@ def test_the_defaults_of_gunicorn_may_win(run: Any, capsys: pytest.CaptureFixtur
     assert result.verification.against_defaults.setting == 5
     screen.show(result)
     assert "0.89 times its good answers" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_second_search_has_a_curve_of_its_own(run: Any) -> None:
+    """A low rate that was missed in a stall does not end it."""
+    stalls = iter([0.0] * 4)
+
+    def can(service: Service) -> float:
+        is_last = service.does("searching the rate") and service.now.max_wait_s == 0.1
+        return next(stalls, by_workers(service)) if is_last else by_workers(service)
+
+    _, result = run(Service(can))
+    assert knee_of(result) == pytest.approx(1000, rel=0.08)
