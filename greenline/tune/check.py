@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from greenline.errors import ConfigError
+from greenline.tune.generator import NO_ANSWER
 from greenline.tune.load import Load, Request
 
 MAX_ASKED = 200  # the most frequent ones
@@ -60,6 +61,7 @@ def check(url: str, load: Load, headers: Mapping[str, str], max_rate: float) -> 
         return sum(asked[text] for text in failed) * 2 > sum(asked.values())
 
     try:
+        connection.connect()
         # The first answer may include a connect to a database, so it is asked for twice, and the
         # second answer counts.
         for text in [texts[0], *texts]:
@@ -67,20 +69,18 @@ def check(url: str, load: Load, headers: Mapping[str, str], max_rate: float) -> 
                 break
             request = msgspec.json.decode(text, type=Request)
             begun_s = monotonic()
-            connection.request(
-                request.method,
-                request.target,
-                body=request.body or None,
-                headers={**headers, **request.headers},
-            )
-            response = connection.getresponse()
-            response.read()
-            failed.pop(text, None)
+            asked[text] = counts[text]
+            took_s.pop(text, None)
+            failed[text] = request, NO_ANSWER, ""
+            try:
+                response = ask(connection, request, headers)
+            except TimeoutError:
+                connection.close()  # it is opened again
+                continue
+            failed[text] = request, response.status, response.headers.get("Location", "")
             if 200 <= response.status < 300:
                 took_s[text] = monotonic() - begun_s
-            else:
-                failed[text] = request, response.status, response.headers.get("Location", "")
-            asked[text] = counts[text]
+                del failed[text]
             sleep(max(begun_s + 1 / max_rate - monotonic(), 0.0))
     except (OSError, http.client.HTTPException) as error:
         raise ConfigError(f"{url}: {error or type(error).__name__}") from error
@@ -94,7 +94,7 @@ def check(url: str, load: Load, headers: Mapping[str, str], max_rate: float) -> 
         (request, status, _), more = next(iter(failed.values())), len(failed) - 1
         others = f" and {more} more" if more else ""
         warnings.append(
-            f"{request.method} {request.target}{others} is not offered: the answer is {status}"
+            f"{request.method} {request.target}{others} is not offered: it {_answered(status)}"
         )
     fastest = min(took_s, key=lambda text: took_s[text])
     return Checked(
@@ -106,15 +106,40 @@ def check(url: str, load: Load, headers: Mapping[str, str], max_rate: float) -> 
     )
 
 
+def ask(
+    connection: http.client.HTTPConnection, request: Request, headers: Mapping[str, str]
+) -> http.client.HTTPResponse:
+    """
+    Send a request, and return its answer, which has been read.
+
+    :param connection: to the server.
+    :param request: the request.
+    :param headers: that it has beside its own.
+    """
+    # As aiohttp does: http.client would encode them as Latin-1.
+    encoded = {name: value.encode() for name, value in {**headers, **request.headers}.items()}
+    body = request.body.encode() or None
+    connection.request(request.method, request.target, body, encoded)
+    response = connection.getresponse()
+    response.read()
+    return response
+
+
 def _connection(url: str) -> http.client.HTTPConnection:
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.netloc, timeout=TIMEOUT_S)
 
 
+def _answered(status: int) -> str:
+    if status == NO_ANSWER:
+        return f"has no answer within {TIMEOUT_S:.0f} s"
+    return f"is answered with {status}"
+
+
 def _advice(failed: list[tuple[Request, int, str]], asked: int) -> str:
     request, status, location = failed[0]
-    what = f"{request.method} {request.target} is answered with {status}"
+    what = f"{request.method} {request.target} {_answered(status)}"
     statuses = {status for _, status, _ in failed}
     if location:
         return (

@@ -12,6 +12,7 @@ import click
 from greenline import settings
 from greenline.errors import ConfigError
 from greenline.lazy import needs_extra
+from greenline.tune.capacity_command import Finite
 
 if TYPE_CHECKING:
     from greenline.tune.results import Objective, Result
@@ -29,11 +30,11 @@ INTERRUPTED = 130
               "log: what to offer.")  # fmt: skip
 @click.option("--slo", default="p99=200ms,errors=0.1%", show_default=True,
               help="The service-level objective.")  # fmt: skip
-@click.option("--total", "total_s", type=click.FloatRange(1), default=600, show_default=True,
+@click.option("--total", "total_s", type=Finite(1), default=600, show_default=True,
               help="Seconds that all of it may take.")  # fmt: skip
 @click.option("--url", help="Of a server that runs already; only its rate is measured.")
 @click.option("--i-own-this-host", "is_owned", is_flag=True, help="It may be another machine.")
-@click.option("--max-rate", type=click.FloatRange(1), default=10_000, show_default=True,
+@click.option("--max-rate", type=Finite(1), default=10_000, show_default=True,
               help="Never offer more requests a second.")  # fmt: skip
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'",
               help="Of each request; may be repeated.")  # fmt: skip

@@ -17,6 +17,7 @@ import msgspec
 from greenline.errors import ConfigError
 
 SAFE = {"GET", "HEAD"}
+LAST_OF_LATIN_1 = "\xff"  # the letters that a header may have
 MAX_REQUESTS = 50_000  # of a log, from its beginning
 # In the common and the combined format, also behind other fields.
 LINE = re.compile(r'"([A-Z]+) (/\S*) HTTP/[\d.]+" (\d\d\d)\b')
@@ -128,12 +129,15 @@ def read_headers(given: Iterable[str], file: str | None) -> dict[str, str]:
             lines += [line for line in Path(file).read_text().splitlines() if line.strip()]
         except OSError as error:
             raise ConfigError(f"{file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{file}: not a file of text: {error.reason}") from error
     found = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name):
+        is_name = re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII)
+        if not colon or not is_name or any(letter > LAST_OF_LATIN_1 for letter in value):
             # The line may have a secret.
-            raise ConfigError("--header: a line is not of the form 'Name: value'")
+            raise ConfigError("--header: a line is not of the form 'Name: value', in Latin-1")
         found[name] = value.strip()
     return found
 

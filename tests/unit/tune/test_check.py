@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import sleep
 
 import pytest
 
@@ -32,7 +33,10 @@ class Handler(BaseHTTPRequestHandler):
     server: Service
 
     def do_GET(self) -> None:
-        self.server.paths.append(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        self.server.paths.append(self.path + body)
+        if self.path == "/late":
+            sleep(0.2)
         number = self.path.strip("/").partition("?")[0]
         self.send_response(int(number) if number.isdigit() else 200)
         self.send_header("Content-Length", "0")
@@ -63,7 +67,7 @@ def test_what_was_not_asked_for_is_offered(
     found = check(service.url, load("/a", "/a", "/a", "/404", "/404", "/b", "/c"), {}, FAST)
     assert [each.target for each in found.load.requests] == ["/a", "/a", "/a", "/b", "/c"]
     assert found.load.words == "5 GET of 3 URLs of access.log"
-    assert found.warnings == ["GET /404 is not offered: the answer is 404"]
+    assert found.warnings == ["GET /404 is not offered: it is answered with 404"]
     assert service.paths == ["/a", "/a", "/404"]
 
 
@@ -85,3 +89,20 @@ def test_a_broken_service_is_spared(service: Service, monkeypatch: pytest.Monkey
     assert len(service.paths) == 1 + 10
     assert len(slept_s) == 1 + 10
     assert all(5.0 < each <= 10.0 for each in slept_s)
+
+
+def test_a_url_without_an_answer_is_left_out(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named, and the others are asked for."""
+    monkeypatch.setattr(checking, "TIMEOUT_S", 0.05)
+    found = check(service.url, load("/a", "/late", "/b"), {}, FAST)
+    assert [each.target for each in found.load.requests] == ["/a", "/b"]
+    assert found.warnings == ["GET /late is not offered: it has no answer within 0 s"]
+
+
+def test_letters_beyond_latin_1_are_sent(service: Service) -> None:
+    """In a body and in a header of a HAR file, as UTF-8."""
+    request = Request("GET", "/", {"X-Name": "\N{SNOWMAN}"}, "\N{SNOWMAN}")
+    assert check(service.url, Load([request]), {}, FAST).load.requests == [request]
+    assert service.paths == ["/\N{SNOWMAN}"] * 2
