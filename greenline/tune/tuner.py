@@ -433,12 +433,12 @@ class Tuner:
                             rounds[value].append(self._offer(running, offered, one))
                     except TrialError as error:
                         broken.add(value)
-                        self.warnings.append(f"{name} {word} was left out: {error}.")
+                        self._fail(f"{name} {word} was left out: {error}.")
         finally:
             steps = [
                 self._meter.step(value, rounds[value])
                 for value in chosen
-                if len(rounds[value]) == ROUNDS
+                if len(rounds[value]) == ROUNDS and value not in broken  # at its end, perhaps
             ]
             if steps:
                 self._sweeps[name] = Sweep(name=name, unit=unit, steps=steps, interleaved=True)
@@ -586,7 +586,7 @@ class Tuner:
                     )
                 ]
         except (OSError, TrialError, HTTPException) as error:
-            self.warnings.append(f"What idle sockets cost was not measured: {error}.")
+            self._fail(f"What idle sockets cost was not measured: {error}.")
             return None
         self._sweeps["idle"] = Sweep(
             name="idle", unit="idle sockets", steps=steps, interleaved=False

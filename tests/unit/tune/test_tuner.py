@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from greenline.budget.plan import PostgresFacts
+from greenline.doctor.serving import TrialError
 from greenline.errors import ConfigError
 from greenline.tune import idle, machine, report, screen, server, timetable, tuner
 from greenline.tune.check import Checked
@@ -55,11 +56,14 @@ class Service(Meter):
     """
     Answers each request in 12 ms up to a rate, and refuses the others.
 
-    :param can: returns the rate of a configuration, from what was offered until now.
+    :param can: returns the rate of its configuration.
+    :param ends: is called when a server has ended.
     """
 
-    def __init__(self, can: Callable[["Service"], float]) -> None:
-        self._can = can
+    def __init__(
+        self, can: Callable[["Service"], float], ends: Callable[["Service"], None] | None = None
+    ) -> None:
+        self._can, self._ends = can, ends
         self._objective = OBJECTIVE
         self.workers: Workers | None = Workers()
         self.now = Configuration(1)
@@ -81,6 +85,8 @@ class Service(Meter):
     ) -> Iterator[Server]:
         self.now, self.time_s = configuration, self.time_s + 1.0
         yield Server("http://service", self.workers)  # type: ignore[arg-type]
+        if self._ends is not None:
+            self._ends(self)
 
     def offer(
         self, url: str, rate: float, seconds: float, warm_up_s: float, workers: Any,
@@ -275,3 +281,37 @@ def test_a_second_search_has_a_curve_of_its_own(run: Any) -> None:
 
     _, result = run(Service(can))
     assert knee_of(result) == pytest.approx(1000, rel=0.08)
+
+
+def test_a_setting_that_breaks_is_not_counted(run: Any) -> None:
+    """Also where it does so after its last round; not all was measured then."""
+
+    def ends(service: Service) -> None:
+        if service.does("workers 2, round 3"):
+            raise TrialError("gunicorn has ended")
+
+    found, result = run(Service(by_workers, ends))
+    assert [step.setting for step in result.sweep("workers").steps] == [1, 3, 4]
+    assert "workers 2 was left out: gunicorn has ended." in result.warnings
+    assert not found.is_complete
+
+
+def test_idle_sockets_that_were_not_measured_are_missing(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is not complete then."""
+
+    def steps(*_: object) -> None:
+        raise OSError("the worker was replaced")
+
+    monkeypatch.setattr(idle, "steps", steps)
+    found, result = run(Service(by_workers))
+    assert "What idle sockets cost was not measured: the worker was replaced." in result.warnings
+    assert not found.is_complete
+
+
+def test_all_that_is_measured_is_complete(run: Any) -> None:
+    """Within the time that it has."""
+    found, result = run(Service(by_workers))
+    assert (found.is_complete, result.verification.met) == (True, True)
+    assert result.total_s < 600
