@@ -516,12 +516,17 @@ class Tuner:
         """Return a rate that is more than *configuration* does, or the highest that was tried."""
         rate = self._at_most(MORE * knee.offered_rate)
         one = Slice(WARM_UP_S, SECONDS_S)
-        with self._started(configuration) as running:
-            for _ in range(MAX_MORE):
-                what = f"what is too much: {rate:.0f}/s"
-                if not self._is_met(running, what, rate, one, []) or rate >= self._asked.max_rate:
-                    break
-                rate = self._at_most(MUCH_MORE * rate)
+        what = "what is too much"
+        try:
+            with self._started(configuration) as running:
+                for _ in range(MAX_MORE):
+                    is_met = self._is_met(running, f"{what}: {rate:.0f}/s", rate, one, [])
+                    if not is_met or rate >= self._asked.max_rate:
+                        break
+                    rate = self._at_most(MUCH_MORE * rate)
+        except TrialError as error:
+            # A smaller setting may serve.
+            self._fail(f"What is too much for the largest setting is not known: {error}.")
         return rate
 
     def _limit_of_objective(self, knee: Step) -> int:

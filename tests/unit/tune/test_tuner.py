@@ -315,3 +315,16 @@ def test_all_that_is_measured_is_complete(run: Any) -> None:
     found, result = run(Service(by_workers))
     assert (found.is_complete, result.verification.met) == (True, True)
     assert result.total_s < 600
+
+
+def test_a_largest_setting_that_does_not_serve_is_no_end(run: Any) -> None:
+    """It is offered what was found until then."""
+
+    def ends(service: Service) -> None:
+        if service.does("what is too much"):
+            raise TrialError("gunicorn has ended")
+
+    found, result = run(Service(by_workers, ends))
+    assert result.sweep("workers") is not None
+    assert any("gunicorn has ended" in one for one in result.warnings)
+    assert not found.is_complete
