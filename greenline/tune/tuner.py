@@ -409,10 +409,10 @@ class Tuner:
         values: Sequence[float],
         offered: float,
         configuration: Callable[[float], Configuration],
-        preferred: Sequence[float] = (),
+        kept: float | None = None,
     ) -> list[Step]:
         """Measure each setting in each round; return the steps, none if there is no time."""
-        found = self._time.fitting(name, values, preferred, min(2, len(values)))
+        found = self._time.fitting(name, values, kept, min(2, len(values)))
         if found is None:
             self._miss(f"There was no time to try the {name}")
             return []
@@ -504,7 +504,7 @@ class Tuner:
             "workers", "workers", counts,
             self._too_much(knee, compared._replace(workers=self._cores, pool=self._now.pool)),
             lambda count: compared._replace(workers=int(count), pool=self._now.pool),
-            sorted(counts, key=lambda count: (count != self._cores, count != 1, count)),
+            self._cores,
         )  # fmt: skip
         if not steps:
             return
