@@ -366,11 +366,14 @@ class Tuner:
                 "database or something else on this machine had them."
             )
         if step.generator_limited:
-            self.warnings.append(
-                "At the knee the load generator was the limit, not the service: it was short of a "
-                "processor. The rates are the least that the service can do."
-            )
+            self._say_generator("At the knee")
         return step
+
+    def _say_generator(self, where: str) -> None:
+        self.warnings.append(
+            f"{where} the load generator was the limit, not the service: it was short of a "
+            "processor. The rates are the least that the service can do."
+        )
 
     def _take_turns(
         self,
@@ -444,6 +447,13 @@ class Tuner:
                 self._sweeps[name] = Sweep(name=name, unit=unit, steps=steps, interleaved=True)
         if not steps:
             self._fail(f"None of the {name} could be measured in all rounds.")
+        if steps and choose.best(steps).keeps_up:
+            self.warnings.append(
+                f"The load was the limit of the {name}: the best one answered all of "
+                f"{offered:.0f}/s. The figures are the least that they can do."
+            )
+        if any(one.generator_limited for one in steps):
+            self._say_generator(f"Of the {name}")
         if (spread := max([one.spread for one in steps], default=0.0)) > NOISY:
             self.warnings.append(
                 f"The rounds of the {name} vary by up to {spread:.0%}: what is recommended of it "

@@ -69,6 +69,7 @@ class Service(Meter):
         self.now = Configuration(1)
         self.offered: list[tuple[Configuration, float]] = []
         self.doing, self.time_s = "", 0.0
+        self.cpu = 0.1  # of the generator
 
     def does(self, part: str) -> bool:
         return self.doing.startswith(part)
@@ -98,7 +99,9 @@ class Service(Meter):
         good = min(number, round(self._can(self) * seconds))
         if is_spared and good * 2 < number:
             raise BrokenService(f"at {rate:.0f}/s")
-        outcome = Outcome({200: good, 503: number - good}, [0.012] * good, good, 0.0, 0.1, False, 0)
+        outcome = Outcome(
+            {200: good, 503: number - good}, [0.012] * good, good, 0.0, self.cpu, False, 0
+        )
         seen = Observed(0.5, 0.0, 90.0, SHARES) if workers is not None else None
         return Round(rate, seconds, outcome, seen, 0)
 
@@ -328,3 +331,21 @@ def test_a_largest_setting_that_does_not_serve_is_no_end(run: Any) -> None:
     assert result.sweep("workers") is not None
     assert any("gunicorn has ended" in one for one in result.warnings)
     assert not found.is_complete
+
+
+def test_a_sweep_that_was_not_overloaded_is_named(run: Any) -> None:
+    """Its figures are those of the load: --max-rate is less than the service can do."""
+    limit = "The load was the limit of the workers: the best one answered all of 800/s."
+    _, result = run(Service(by_workers), max_rate=800.0)
+    assert any(one.startswith(limit) for one in result.warnings)
+    _, result = run(Service(by_workers))
+    assert not any(one.startswith("The load was the limit") for one in result.warnings)
+
+
+def test_a_generator_that_was_the_limit_is_named(run: Any) -> None:
+    """Of each sweep, and of the rate."""
+    service = Service(by_workers)
+    service.cpu = 1.0
+    _, result = run(service)
+    found = [one.partition(" the load generator")[0] for one in result.warnings if "gener" in one]
+    assert found == ["Of the workers", "Of the limit", "At the knee"]
