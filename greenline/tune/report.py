@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from greenline.tune import pictures
 from greenline.tune.results import Recommendation, Result, Step, SweepName
+from greenline.tune.search import ENOUGH
 
 UNKNOWN = "-"
 STEP_HEAD = (
@@ -60,7 +61,7 @@ class Difference(NamedTuple):
     :param name: what it is, str.
     :param before: of the first, str.
     :param after: of the second, str.
-    :param change: str; says where it is no larger than the spread of the rounds.
+    :param change: str; says where it is no larger than the noise.
     """
 
     name: str
@@ -225,13 +226,14 @@ def _differences(before: Result, after: Result) -> Iterator[Difference]:
     ]
     first, second = knees
     if first and second:
-        noise = max(first.spread, second.spread)
         yield _difference(
-            "rate of the knee", first.good_rate, second.good_rate, lambda one: f"{one:.1f}/s", noise
-        )
-        yield _difference(
-            "p99 at the knee", first.latencies.p99_s, second.latencies.p99_s, _duration, noise
-        )
+            "rate of the knee", first.good_rate, second.good_rate, lambda one: f"{one:.1f}/s",
+            # The search ends where two rates are no nearer than that.
+            max(ENOUGH, first.spread, second.spread),
+        )  # fmt: skip
+        # Its noise is not known: the spread is that of a rate.
+        p99s = (_duration(one.latencies.p99_s) for one in (first, second))
+        yield Difference("p99 at the knee", *p99s, UNKNOWN)
         yield _difference(
             "memory of a worker at the knee", first.memory_mib or None, second.memory_mib or None,
             lambda one: f"{one:.1f} MiB",
@@ -265,7 +267,7 @@ def _difference(
     shown: Callable[[float], str],
     noise: float = 0.0,
 ) -> Difference:
-    """Return the row of a figure; *noise* is the spread of its rounds, as a part of it."""
+    """Return the row of a figure; *noise* is the part of it by which it varies by itself."""
     if before is None or after is None:
         first, second = (UNKNOWN if one is None else shown(one) for one in (before, after))
         return Difference(name, first, second, UNKNOWN)
@@ -277,7 +279,7 @@ def _difference(
         relative = after / before - 1
         change = f"{relative:+.1%}"
         if abs(relative) <= noise:
-            change += f", within the spread of the rounds ({_percent(noise)})"
+            change += f", within the noise ({_percent(noise)})"
     return Difference(name, shown(before), shown(after), change)
 
 
