@@ -175,7 +175,7 @@ class Tuner:
                 )
                 self._from_knee(self._rate(base, first, "rate alone"), None)
                 return
-            rough = self._rate(base, first, ROUGH)
+            given, rough = self._now, self._rate(base, first, ROUGH)
             pools = base.workers.pools() if base.workers is not None else []
         compared = self._now._replace(
             limit=self._limit_of_objective(rough),
@@ -201,7 +201,9 @@ class Tuner:
             with self._started(self._now) as running:
                 knee = self._rate(running, self._highest(rough, "limit"), "rate")
         except ConfigError:
-            self._recommended.clear()  # they miss the objective
+            # They miss the objective; the rough knee is that of the environment's.
+            self._recommended.clear()
+            self._now = given
             raise
         self._from_knee(knee, self._idle())
         self._prove(knee.good_rate)
@@ -348,11 +350,11 @@ class Tuner:
                 )
         finally:
             steps = [self._meter.step(rate, one) for rate, one in sorted(rounds.items()) if one]
-            if steps:
-                self._sweeps["rate"] = Sweep(
-                    name="rate", unit="requests a second", steps=steps, interleaved=True
-                )
-        step = self._sweeps["rate"].knee(self._objective)
+            measured = Sweep(name="rate", unit="requests a second", steps=steps, interleaved=True)
+            # Where it has ended without a knee, the rough one says more.
+            if steps and (rough is None or measured.knee(self._objective) is not None):
+                self._sweeps["rate"] = measured
+        step = measured.knee(self._objective)
         if step is None:
             raise ConfigError("no rate met the objective in all rounds: the figures vary too much")
         if part == ROUGH:

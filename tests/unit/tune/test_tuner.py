@@ -250,6 +250,23 @@ def test_settings_whose_rate_misses_are_not_recommended(run: Any, part: str) -> 
     _, result = run(Service(can), fails=ConfigError)
     assert result.sweep("limit") is not None
     assert result.recommendations == []
+    # What is left is the rough rate, of the environment's settings.
+    assert knee_of(result) == pytest.approx(1000, rel=0.25)
+    assert "GREENLINE_MAX_WAIT" not in filter(result.settings.get, result.settings)
+
+
+def test_an_interrupted_search_keeps_the_rough_curve(run: Any) -> None:
+    """Ctrl-C after a first rate that was missed leaves a knee."""
+
+    def can(service: Service) -> float:
+        if not service.does("searching the rate") or service.now.max_wait_s != 0.1:
+            return by_workers(service)
+        if service.offered[-1] == service.offered[-2]:
+            raise KeyboardInterrupt
+        return 0.0
+
+    _, result = run(Service(can), fails=KeyboardInterrupt)
+    assert knee_of(result) == pytest.approx(1000, rel=0.25)
 
 
 def test_nothing_is_concluded_from_the_knee_of_other_settings(
