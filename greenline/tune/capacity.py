@@ -265,7 +265,7 @@ def _plateau(result: Result, knee: Step, workers: int) -> float:
     if pools is None or len(pools.steps) < 2 or knee.cpu_of_workers >= BUSY * processors:
         return math.inf
     *_, before, last = sorted(pools.steps, key=lambda step: step.setting)
-    if any(step.generator_limited or step.spread > MAX_SPREAD for step in (before, last)):
+    if any(step.generator_limited or (step.spread or 0) > MAX_SPREAD for step in (before, last)):
         return math.inf
     # Where all that was offered was answered, the rate is the load's, not the database's.
     if last.keeps_up:

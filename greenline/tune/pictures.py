@@ -156,7 +156,7 @@ def verification(results: Sequence[Result]) -> str:
             _say_nothing(axes)
             return
         axes.bar("predicted", verified.predicted_rate, color=GREY)
-        noise = verified.spread * verified.measured_rate / 2
+        noise = (verified.spread or 0.0) * verified.measured_rate / 2
         name = "measured" if verified.met else "missed"
         axes.bar(name, verified.measured_rate, yerr=noise, color=GREEN, capsize=4)
         for name, step, colour in (

@@ -229,7 +229,7 @@ def _differences(before: Result, after: Result) -> Iterator[Difference]:
         yield _difference(
             "rate of the knee", first.good_rate, second.good_rate, lambda one: f"{one:.1f}/s",
             # The search ends where two rates are no nearer than that.
-            max(ENOUGH, first.spread, second.spread),
+            max(ENOUGH, first.spread or 0.0, second.spread or 0.0),
         )  # fmt: skip
         # Its noise is not known: the spread is that of a rate.
         p99s = (_duration(one.latencies.p99_s) for one in (first, second))
@@ -248,7 +248,7 @@ def _differences(before: Result, after: Result) -> Iterator[Difference]:
         if old and new:
             yield _difference(
                 f"recommended {name}", old.value, new.value, lambda one: f"{one:g}",
-                max(old.spread, new.spread),
+                max(old.spread or 0.0, new.spread or 0.0),
             )  # fmt: skip
         else:
             yield Difference(f"recommended {name}", _value(old), _value(new), UNKNOWN)
@@ -287,8 +287,8 @@ def _value(one: Recommendation | None) -> str:
     return UNKNOWN if one is None else f"{one.value:g}"
 
 
-def _percent(part: float) -> str:
-    return f"{100 * part:.3g} %"
+def _percent(part: float | None) -> str:
+    return UNKNOWN if part is None else f"{100 * part:.3g} %"
 
 
 def _duration(seconds: float | None) -> str:

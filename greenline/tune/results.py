@@ -105,9 +105,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.answered_rate >= KEEPS_UP * self.offered_rate
 
     @property
-    def spread(self) -> float:
-        """Return the range of the rounds' good rates, as a part of the step's."""
-        if len(self.rounds) < 2 or not self.good_rate:
+    def spread(self) -> float | None:
+        """Return the range of the rounds' good rates, as a part of its own; None of one round."""
+        if len(self.rounds) < 2:
+            return None
+        if not self.good_rate:
             return 0.0
         return (max(self.rounds) - min(self.rounds)) / self.good_rate
 
@@ -210,7 +212,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     :param measured: what was measured, one sentence.
     :param binds: what binds, one sentence.
     :param next: what would bind next, one sentence.
-    :param spread: of the figures over their rounds, as a part of them, float.
+    :param spread: of the figures over their rounds, as a part of them, float; None of one round.
     """
 
     name: SettingName
@@ -220,7 +222,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     measured: str
     binds: str
     next: str
-    spread: float
+    spread: float | None
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -229,7 +231,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     :param predicted_rate: answers a second within the objective, float.
     :param measured_rate: as predicted_rate, float.
-    :param spread: of the rounds, as a part of the measured rate, float.
+    :param spread: of the rounds, as a part of the measured rate, float; None of one round.
     :param within: the difference as a part of the predicted rate, float.
     :param against_defaults: the settings of gunicorn's documentation under the same load, at the
         rate with the most good answers; None if they were not run.
@@ -240,7 +242,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     predicted_rate: float
     measured_rate: float
-    spread: float
+    spread: float | None
     within: float
     against_defaults: Step | None
     ours: Step | None

@@ -101,7 +101,7 @@ def show(result: Result) -> None:
     if (proof := result.verification) is not None:
         console.print(
             f"\npredicted {proof.predicted_rate:.0f}/s, measured {proof.measured_rate:.0f}/s: "
-            f"{proof.within:+.0%}, rounds vary by {proof.spread:.0%}"
+            f"{proof.within:+.0%}, rounds vary by {_percent(proof.spread)}"
             f"{'' if proof.met else '; the objective was missed'}"
         )
         if proof.against_defaults is not None and proof.ours is not None:
@@ -136,7 +136,7 @@ def _row(step: Step) -> list[str]:
         f"{step.setting:.0f}",
         f"{step.answered_rate:.0f}",
         f"{step.good_rate:.0f}",
-        f"{step.spread:.0%}",
+        _percent(step.spread),
         f"{step.errors:.1%}",
         _ms(latencies.p50_s),
         _ms(latencies.p99_s),
@@ -145,6 +145,10 @@ def _row(step: Step) -> list[str]:
         f"{step.memory_mib:.0f}" if step.is_seen else "-",
         str(step.connections) if step.is_seen or step.connections else "-",
     ]
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"
 
 
 def _ms(seconds: float | None) -> str:

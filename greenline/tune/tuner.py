@@ -456,12 +456,12 @@ class Tuner:
             )
         if any(one.generator_limited for one in steps):
             self._say_generator(f"Of the {name}")
-        if (spread := max([one.spread for one in steps], default=0.0)) > NOISY:
+        if (spread := max([one.spread or 0.0 for one in steps], default=0.0)) > NOISY:
             self.warnings.append(
                 f"The rounds of the {name} vary by up to {spread:.0%}: what is recommended of it "
                 "may be chance. Measure on a machine that does nothing else."
             )
-        if steps and (spread := choose.best(steps).spread) > TOO_NOISY:
+        if steps and (spread := choose.best(steps).spread or 0.0) > TOO_NOISY:
             self._fail(
                 f"The {name}: none is recommended, the best one's rounds vary by {spread:.0%}."
             )

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from greenline.errors import ConfigError
-from greenline.tune import results
+from greenline.tune import report, results, screen
 from greenline.tune.results import Objective
 from tests.helpers import tuned
 
@@ -64,5 +64,8 @@ def test_a_step_meets_the_objective_if_it_keeps_up() -> None:
 
 def test_the_spread_is_the_range_of_the_rounds() -> None:
     """As a part of the step's rate; one round has none."""
+    alone = msgspec.structs.replace(tuned.step(1, 100.0), rounds=[100.0])
+    assert alone.spread is None
+    assert report._row(alone)[3] == screen._row(alone)[3] == "-"
     assert tuned.step(1, 100.0, noise=0.1).spread == pytest.approx(0.2)
     assert tuned.step(1, 0.0).spread == 0
