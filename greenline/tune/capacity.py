@@ -202,7 +202,7 @@ def application(result: Result) -> Application:
         proven_rate=max(step.good_rate for step in steps),
         notes=(
             f"Measured: {total:.1f} requests a second by {_count(workers, 'worker')} on "
-            f"{_count(cores, 'core')}, p99 {1_000 * result.objective.p99_s:g} ms.",
+            f"{_count(cores, 'core')}, p99 within {1_000 * result.objective.p99_s:g} ms.",
             note,
         ),
     )
@@ -243,8 +243,10 @@ def _pool(result: Result, knee: Step, rate: float, workers: int) -> tuple[int, s
     if knee.shares:
         size = max(1, math.ceil(SPARE * rate * knee.shares.postgres_s))
         return size, f"Not measured: the pool. {SPARE} times what Little's law gives: {size}."
-    size = max(1, math.ceil(knee.connections / workers))
-    return size, f"Not measured: the pool. It had {size} connections at most."
+    if not knee.connections:
+        return 1, "Not measured: the pool. No connection was seen: 1 is assumed."
+    size = math.ceil(knee.connections / workers)
+    return size, f"Not measured: the pool. It had {_count(size, 'connection')} at most."
 
 
 def _fit(result: Result, cores: int) -> Fit | None:

@@ -232,8 +232,8 @@ def _differences(before: Result, after: Result) -> Iterator[Difference]:
             max(ENOUGH, first.spread or 0.0, second.spread or 0.0),
         )  # fmt: skip
         # Its noise is not known: the spread is that of a rate.
-        p99s = (_duration(one.latencies.p99_s) for one in (first, second))
-        yield Difference("p99 at the knee", *p99s, UNKNOWN)
+        earlier, later = (_duration(one.latencies.p99_s) for one in (first, second))
+        yield Difference("p99 at the knee", earlier, later, UNKNOWN)
         yield _difference(
             "memory of a worker at the knee", first.memory_mib or None, second.memory_mib or None,
             lambda one: f"{one:.1f} MiB",

@@ -120,6 +120,23 @@ def test_what_was_not_measured_is_computed_and_said() -> None:
     assert "Not measured: the pool. 2 times what Little's law gives: 3." in app.notes
 
 
+@pytest.mark.parametrize(
+    ("seen", "note"),
+    [(8, "It had 4 connections at most."), (2, "It had 1 connection at most."),
+     (0, "No connection was seen: 1 is assumed.")],
+)  # fmt: skip
+def test_a_pool_without_shares_is_what_was_seen(seen: int, note: str) -> None:
+    """Or said to be assumed; and the objective is no figure."""
+    steps = [
+        replace(step, shares=None, connections=seen) for step in tuned.result().sweeps[0].steps
+    ]
+    sweep = replace(tuned.result().sweeps[0], steps=steps)
+    blind = replace(tuned.result(), sweeps=[sweep], recommendations=[], verification=None)
+    measured, pool = capacity.application(blind).notes
+    assert pool == f"Not measured: the pool. {note}"
+    assert measured.endswith("p99 within 200 ms.")
+
+
 def test_recommended_workers_that_were_not_verified_have_the_rate_of_their_step() -> None:
     """The knee is of the workers before: one worker does not answer what two did."""
     workers = tuned.recommendation("workers", 1, "workers", WEB_CONCURRENCY="1")
