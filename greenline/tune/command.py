@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ OBJECTIVE = re.compile(r"p99=(?P<p99>[\d.]+)(?P<unit>ms|s),errors=(?P<errors>[\d
 RESULT = click.Path(exists=True, dir_okay=False, path_type=Path)
 WRITTEN = click.Path(dir_okay=False, writable=True, path_type=Path)
 INTERRUPTED = 130
+ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command("tune")
@@ -75,9 +77,11 @@ def tune(
     numbers of workers, connections and requests in progress. Ctrl-C gives what is known so far.
     Exits with 0 when all was measured, 1 when something was not, 2 for wrong use.
     """
-    # As Ctrl-C: what was started ends with it.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
+    # As Ctrl-C: what was started ends with it. nohup ignores SIGHUP.
+    for number in ENDS:
+        if (before := signal.getsignal(number)) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+            context.call_on_close(partial(signal.signal, number, before))
     try:
         with needs_extra("tune"):
             # Brought by the extra; what the child and the report need is missed before the load.
@@ -145,7 +149,7 @@ def _run(tuner: "Tuner") -> int:
         return 1
     except KeyboardInterrupt:
         # A second one, as make sends it, would lose the report.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *ENDS):
             signal.signal(number, signal.SIG_IGN)
         click.echo("interrupted: this is what is known so far", err=True)
         return INTERRUPTED

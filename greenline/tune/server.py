@@ -32,6 +32,8 @@ if Path("gunicorn.conf.py").is_file():
 raw_env = [
     one for one in globals().get("raw_env", []) if one.partition("=")[0] not in {varied!r}
 ]
+# A daemon would be left behind, and these files are those of the service.
+daemon, pidfile, accesslog = False, None, None
 """
 WORKER_CONNECTIONS = 1_000  # gunicorn's default
 GRACEFUL_S = "2"
