@@ -288,7 +288,8 @@ def workers_of(app: Application, host: Host) -> tuple[int, str]:
             f"a worker takes {app.memory_mib:.0f} MiB and gunicorn's arbiter {ARBITER_MIB}: a host "
             f"of {host.memory_mib} MiB has no room for one"
         )
-    by_cores = max(1, int(host.cores * app.workers_a_core))
+    # By floating point 11 x (15 / 11) is less than 15.
+    by_cores = max(1, int(host.cores * app.workers_a_core + 1e-9))
     return (by_memory, "memory") if by_memory < by_cores else (by_cores, "CPU")
 
 

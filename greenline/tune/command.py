@@ -117,8 +117,8 @@ def tune(
         settings.sizing()  # gunicorn's import fails with a traceback if WEB_CONCURRENCY is wrong
         from greenline.tune.tuner import Asked, Tuner
 
-        mix = load.read(offered, unsafe=unsafe_methods)
         sent = load.read_headers(headers, None if header_file is None else str(header_file))
+        mix = load.read(offered, unsafe=unsafe_methods, headers=sent)
         asked = Asked(target, Path.cwd(), url, is_owned, mix, sent, objective, total_s, max_rate)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error

@@ -93,12 +93,13 @@ class _Har(msgspec.Struct):
     log: _Log
 
 
-def read(given: str, *, unsafe: bool = False) -> Load:
+def read(given: str, *, unsafe: bool = False, headers: Iterable[str] = ()) -> Load:
     """
     Return the load that *given* describes.
 
     :param given: the path of a file, a path that begins with ``/``, or a URL, str.
     :param unsafe: also requests that are neither GET nor HEAD, bool, default False.
+    :param headers: names of those of the command line, which replace those of a HAR file.
     :raises ConfigError: there is no such file, or nothing in it may be offered.
     """
     file = Path(given)
@@ -107,7 +108,11 @@ def read(given: str, *, unsafe: bool = False) -> Load:
             text = file.read_text(errors="replace")
         except OSError as error:
             raise ConfigError(f"{file}: {error.strerror}") from error
-        return _har(file, text, unsafe) if text.lstrip()[:1] == "{" else _access_log(file, text)
+        return (
+            _har(file, text, unsafe, headers)
+            if text.lstrip()[:1] == "{"
+            else _access_log(file, text)
+        )
     if given.startswith(("/", "http://", "https://")):
         return Load([Request("GET", _target(given))])
     raise ConfigError(
@@ -166,7 +171,7 @@ def _access_log(file: Path, text: str) -> Load:
     return Load(answered, f"{source}, without {left} other lines" if left else source)
 
 
-def _har(file: Path, text: str, unsafe: bool) -> Load:
+def _har(file: Path, text: str, unsafe: bool, headers: Iterable[str]) -> Load:
     try:
         entries = msgspec.json.decode(text, type=_Har).log.entries
     except msgspec.DecodeError as error:
@@ -177,6 +182,7 @@ def _har(file: Path, text: str, unsafe: bool) -> Load:
         raise ConfigError(f"{file}: it has no GET or HEAD{advice}")
     # A page has images of other hosts: those of the first entry's host are the application's.
     host = urlsplit(offered[0].url).netloc
+    not_sent = {*NOT_SENT, *(name.lower() for name in headers)}
     requests = [
         Request(
             one.method,
@@ -184,7 +190,7 @@ def _har(file: Path, text: str, unsafe: bool) -> Load:
             {
                 pair.name: pair.value
                 for pair in one.headers
-                if pair.name.lower() not in NOT_SENT and not pair.name.startswith(":")
+                if pair.name.lower() not in not_sent and not pair.name.startswith(":")
             },
             one.post_data.text if one.post_data is not None else "",
         )

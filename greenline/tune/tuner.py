@@ -344,9 +344,9 @@ class Tuner:
             for rate in [rate for rate in rounds if rate > held and len(rounds[rate]) < ROUNDS]:
                 if self._objective.is_met_by(self._meter.step(rate, rounds[rate])):
                     del rounds[rate]
-            if knee >= self._asked.max_rate:
+            if held >= self._asked.max_rate:
                 self.warnings.append(
-                    f"The objective was still met at --max-rate, {knee:.0f}/s: the knee is higher."
+                    f"The objective was still met at --max-rate, {held:.0f}/s: the knee is higher."
                 )
         finally:
             steps = [self._meter.step(rate, one) for rate, one in sorted(rounds.items()) if one]

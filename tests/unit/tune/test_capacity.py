@@ -1,5 +1,6 @@
 """How many hosts a load needs, on figures that can be checked by hand."""
 
+import dataclasses
 import math
 
 import msgspec
@@ -53,6 +54,14 @@ def test_hosts_are_what_the_load_needs() -> None:
 def test_the_workers_of_a_host(host: Host, workers: int, binds: str) -> None:
     """As many as its processors, or its memory, allow; at least one."""
     assert capacity.workers_of(APP, host) == (workers, binds)
+
+
+def test_as_many_workers_as_were_measured_on_as_many_processors() -> None:
+    """Whatever floating point makes of the quotient."""
+    for cores in range(1, 65):
+        for workers in range(1, 2 * cores + 1):
+            app = dataclasses.replace(APP, workers_a_core=workers / cores)
+            assert capacity.workers_of(app, Host(cores, 100_000))[0] == workers
 
 
 def test_a_host_without_room_for_a_worker_is_refused() -> None:

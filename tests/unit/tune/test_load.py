@@ -70,6 +70,8 @@ def test_of_a_har_file_the_requests_of_its_first_host_are_offered(tmp_path: Path
         sent("POST", "http://h/c", postData={"mimeType": "text/plain", "text": "body"}),
     )
     assert load.read(file).requests == [Request("GET", "/a?x=1", {"Accept": "text/html"})]
+    # The command line wins, whatever the capitals.
+    assert load.read(file, headers=["ACCEPT"]).requests == [Request("GET", "/a?x=1")]
     (_, posted) = load.read(file, unsafe=True).requests
     assert posted == Request("POST", "/c", {}, "body")
 

@@ -223,8 +223,11 @@ def test_the_knee_holds_in_its_own_rounds(run: Any) -> None:
         tries = sum(one == rate for _, one in service.offered)
         return 500.0 if rate < 400 or tries < 3 else 300.0
 
-    _, result = run(Service(can), "http://127.0.0.1")
+    _, result = run(Service(can), "http://127.0.0.1", max_rate=500.0)
     assert knee_of(result) == pytest.approx(0.92 * 500)
+    assert not any("--max-rate" in one for one in result.warnings)
+    _, result = run(Service(lambda _: 600.0), "http://127.0.0.1", max_rate=500.0)
+    assert any("still met at --max-rate, 500/s" in one for one in result.warnings)
     assert all(len(step.rounds) <= 3 for step in result.sweep("rate").steps)
 
 
