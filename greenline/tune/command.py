@@ -33,7 +33,7 @@ ENDS = (signal.SIGTERM, signal.SIGHUP)
 @click.option("--slo", default="p99=200ms,errors=0.1%", show_default=True,
               help="The service-level objective.")  # fmt: skip
 @click.option("--total", "total_s", type=Finite(1), default=600, show_default=True,
-              help="Seconds that all of it may take.")  # fmt: skip
+              help="Seconds that all of it takes, about.")  # fmt: skip
 @click.option("--url", help="Of a server that runs already; only its rate is measured.")
 @click.option("--i-own-this-host", "is_owned", is_flag=True, help="It may be another machine.")
 @click.option("--max-rate", type=Finite(1), default=10_000, show_default=True,
@@ -125,7 +125,7 @@ def tune(
     status = 0
     from greenline.tune import screen
 
-    click.echo(f"This takes {total_s:.0f} s at most: {mix.words}.", err=True)
+    click.echo(f"This takes about {total_s:.0f} s: {mix.words}.", err=True)
     with screen.progress(total_s) as say:
         tuner = Tuner(asked, say)
         status = _run(tuner)
