@@ -162,7 +162,8 @@ def application(result: Result) -> Application:
     """
     Return what *result* says about a worker.
 
-    :raises ConfigError: it has no rate at which the objective holds.
+    :raises ConfigError: it has no rate at which the objective holds, no number of workers, or a
+        proof that has missed.
     """
     sweep = result.sweep("rate")
     knee = sweep.knee(result.objective) if sweep else None
@@ -201,7 +202,7 @@ def application(result: Result) -> Application:
         proven_rate=max(step.good_rate for step in steps),
         notes=(
             f"Measured: {total:.1f} requests a second by {_count(workers, 'worker')} on "
-            f"{_count(cores, 'core')}, p99 {1_000 * result.objective.p99_s:g} ms.",
+            f"{_count(cores, 'core')}, p99 within {1_000 * result.objective.p99_s:g} ms.",
             note,
         ),
     )
@@ -209,9 +210,16 @@ def application(result: Result) -> Application:
 
 def _verified(result: Result, knee: Step) -> tuple[float, int]:
     """Return the rate at the objective, and the number of workers that have it together."""
+    if result.verification is not None and not result.verification.met:
+        raise ConfigError("the proof missed the objective at each rate: nothing to compute from")
     chosen = result.recommended("workers")
     if chosen is None:
-        return knee.good_rate, int(result.settings.get(settings.WORKERS.name, 1))
+        if settings.WORKERS.name not in result.settings:
+            raise ConfigError(
+                "it does not say how many workers there were: of a server of --url they are known "
+                "if it is the only gunicorn of this host that runs Greenline's worker"
+            )
+        return knee.good_rate, int(result.settings[settings.WORKERS.name])
     workers = int(chosen.value)
     if result.verification is not None:
         return result.verification.measured_rate, workers
@@ -235,8 +243,10 @@ def _pool(result: Result, knee: Step, rate: float, workers: int) -> tuple[int, s
     if knee.shares:
         size = max(1, math.ceil(SPARE * rate * knee.shares.postgres_s))
         return size, f"Not measured: the pool. {SPARE} times what Little's law gives: {size}."
-    size = max(1, math.ceil(knee.connections / workers))
-    return size, f"Not measured: the pool. It had {size} connections at most."
+    if not knee.connections:
+        return 1, "Not measured: the pool. No connection was seen: 1 is assumed."
+    size = math.ceil(knee.connections / workers)
+    return size, f"Not measured: the pool. It had {_count(size, 'connection')} at most."
 
 
 def _fit(result: Result, cores: int) -> Fit | None:
@@ -257,10 +267,10 @@ def _plateau(result: Result, knee: Step, workers: int) -> float:
     if pools is None or len(pools.steps) < 2 or knee.cpu_of_workers >= BUSY * processors:
         return math.inf
     *_, before, last = sorted(pools.steps, key=lambda step: step.setting)
-    if any(step.generator_limited or step.spread > MAX_SPREAD for step in (before, last)):
+    if any(step.generator_limited or (step.spread or 0) > MAX_SPREAD for step in (before, last)):
         return math.inf
     # Where all that was offered was answered, the rate is the load's, not the database's.
-    if last.answered_rate >= (1 - SAME) * last.offered_rate:
+    if last.keeps_up:
         return math.inf
     best = max(step.good_rate for step in pools.steps)
     return best if last.good_rate <= (1 + SAME) * before.good_rate else math.inf
@@ -278,7 +288,8 @@ def workers_of(app: Application, host: Host) -> tuple[int, str]:
             f"a worker takes {app.memory_mib:.0f} MiB and gunicorn's arbiter {ARBITER_MIB}: a host "
             f"of {host.memory_mib} MiB has no room for one"
         )
-    by_cores = max(1, int(host.cores * app.workers_a_core))
+    # By floating point 11 x (15 / 11) is less than 15.
+    by_cores = max(1, int(host.cores * app.workers_a_core + 1e-9))
     return (by_memory, "memory") if by_memory < by_cores else (by_cores, "CPU")
 
 

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import click
 
@@ -35,12 +37,25 @@ class Duration(click.ParamType[float]):
         return float(match[1]) * UNITS_S[match[2] or ""]
 
 
+class Finite(click.FloatRange):
+    """A number that is neither infinite nor NaN, which are within each range."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number, float."""
+        number = float(super().convert(value, param, ctx))
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
 @click.command()
 @click.argument("result", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second.")
+@click.option("--rate", type=Finite(0, min_open=True), help="Requests a second.")
 @click.option("--users", type=click.IntRange(1), help="Instead of --rate, with --think.")
 @click.option("--think", type=Duration(), help="What a user waits between two requests, as in 8s.")
-@click.option("--cores", type=click.FloatRange(0, min_open=True), help="Of a host; as measured.")
+@click.option("--cores", type=Finite(0, min_open=True), help="Of a host; as measured.")
 @click.option("--memory", type=click.IntRange(1), metavar="MIB", help="Of a host; as measured.")
 @click.option("--max-connections", type=click.IntRange(1), help="Of Postgres (100).")
 @click.pass_context

@@ -3,16 +3,18 @@
 import http.client
 from collections import Counter
 from collections.abc import Mapping
-from time import monotonic
+from time import monotonic, sleep
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from greenline.errors import ConfigError
+from greenline.tune.generator import NO_ANSWER
 from greenline.tune.load import Load, Request
 
 MAX_ASKED = 200  # the most frequent ones
+MIN_ASKED = 10  # a service that answers most of so many with errors is asked no more
 TIMEOUT_S = 10.0
 LOGIN = {http.client.UNAUTHORIZED, http.client.FORBIDDEN}
 
@@ -21,7 +23,7 @@ class Checked(NamedTuple):
     """
     A load that the server can answer.
 
-    :param load: the requests that were answered with 2xx.
+    :param load: without the requests that were not answered with 2xx.
     :param fastest: the one that was answered first.
     :param fastest_s: of the answers, float seconds.
     :param mean_s: of the answers, float seconds.
@@ -35,60 +37,92 @@ class Checked(NamedTuple):
     warnings: list[str]
 
 
-def check(url: str, load: Load, headers: Mapping[str, str]) -> Checked:
+def check(url: str, load: Load, headers: Mapping[str, str], max_rate: float) -> Checked:
     """
     Return *load* without the URLs that the server does not answer with 2xx.
+
+    The most frequent ones are asked for; the others stay as they are.
 
     :param url: of the server, str.
     :param load: what is offered.
     :param headers: of each request.
-    :raises ConfigError: most are not answered so; the text says what to do.
+    :param max_rate: requests a second, float.
+    :raises ConfigError: most requests are not answered so; the text says what to do.
     """
     # Bodies are data: the same URL with another one is another request.
     counts = Counter(msgspec.json.encode(each) for each in load.requests)
     texts = [text for text, _ in counts.most_common(MAX_ASKED)]
     connection = _connection(url)
     took_s: dict[bytes, float] = {}
-    failed: list[tuple[Request, int, str]] = []
+    failed: dict[bytes, tuple[Request, int, str]] = {}
+    asked: dict[bytes, int] = {}  # how often it is in the load: so often a URL counts
+
+    def are_most_failed() -> bool:
+        return sum(asked[text] for text in failed) * 2 > sum(asked.values())
+
     try:
-        # The first answer may include a connect to a database, so it is asked for twice.
+        connection.connect()
+        # The first answer may include a connect to a database, so it is asked for twice, and the
+        # second answer counts.
         for text in [texts[0], *texts]:
+            if len(asked) >= MIN_ASKED and are_most_failed():
+                break
             request = msgspec.json.decode(text, type=Request)
             begun_s = monotonic()
-            connection.request(
-                request.method,
-                request.target,
-                body=request.body or None,
-                headers={**headers, **request.headers},
-            )
-            response = connection.getresponse()
-            response.read()
+            asked[text] = counts[text]
+            took_s.pop(text, None)
+            failed[text] = request, NO_ANSWER, ""
+            try:
+                response = ask(connection, request, headers)
+            except TimeoutError:
+                connection.close()  # it is opened again
+                continue
+            failed[text] = request, response.status, response.headers.get("Location", "")
             if 200 <= response.status < 300:
                 took_s[text] = monotonic() - begun_s
-            elif text in texts and (request, response.status) not in [each[:2] for each in failed]:
-                failed.append((request, response.status, response.headers.get("Location", "")))
+                del failed[text]
+            sleep(max(begun_s + 1 / max_rate - monotonic(), 0.0))
     except (OSError, http.client.HTTPException) as error:
         raise ConfigError(f"{url}: {error or type(error).__name__}") from error
     finally:
         connection.close()
-    if len(failed) * 2 > len(texts):
-        raise ConfigError(_advice(failed, len(texts)))
-    left = [each for each in load.requests if msgspec.json.encode(each) in took_s]
+    if are_most_failed():
+        raise ConfigError(_advice([*failed.values()], len(asked)))
+    left = [each for each in load.requests if msgspec.json.encode(each) not in failed]
     warnings = []
     if failed:
-        (request, status, _), more = failed[0], len(failed) - 1
+        (request, status, _), more = next(iter(failed.values())), len(failed) - 1
         others = f" and {more} more" if more else ""
         warnings.append(
-            f"{request.method} {request.target}{others} is not offered: the answer is {status}"
+            f"{request.method} {request.target}{others} is not offered: it {_answered(status)}"
         )
     fastest = min(took_s, key=lambda text: took_s[text])
     return Checked(
-        Load(left, load.words),
+        msgspec.structs.replace(load, requests=left),
         msgspec.json.decode(fastest, type=Request),
         took_s[fastest],
         sum(took_s.values()) / len(took_s),
         warnings,
     )
+
+
+def ask(
+    connection: http.client.HTTPConnection, request: Request, headers: Mapping[str, str]
+) -> http.client.HTTPResponse:
+    """
+    Send a request, and return its answer, which has been read.
+
+    :param connection: to the server.
+    :param request: the request.
+    :param headers: that it has beside its own.
+    """
+    # As aiohttp does: http.client would encode them as Latin-1.
+    encoded = {name: value.encode() for name, value in {**headers, **request.headers}.items()}
+    body = request.body.encode() or None
+    connection.request(request.method, request.target, body, encoded)
+    response = connection.getresponse()
+    response.read()
+    return response
 
 
 def _connection(url: str) -> http.client.HTTPConnection:
@@ -97,9 +131,15 @@ def _connection(url: str) -> http.client.HTTPConnection:
     return kind(parts.netloc, timeout=TIMEOUT_S)
 
 
+def _answered(status: int) -> str:
+    if status == NO_ANSWER:
+        return f"has no answer within {TIMEOUT_S:.0f} s"
+    return f"is answered with {status}"
+
+
 def _advice(failed: list[tuple[Request, int, str]], asked: int) -> str:
     request, status, location = failed[0]
-    what = f"{request.method} {request.target} is answered with {status}"
+    what = f"{request.method} {request.target} {_answered(status)}"
     statuses = {status for _, status, _ in failed}
     if location:
         return (

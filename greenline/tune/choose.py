@@ -7,7 +7,7 @@ from statistics import linear_regression
 import msgspec
 
 from greenline import settings
-from greenline.tune.results import Objective, Recommendation, Step
+from greenline.tune.results import Recommendation, Step
 
 ENOUGH = 0.95  # of the best rate
 WAITS = 0.5  # of a request's time: it waits more than it computes
@@ -156,8 +156,8 @@ def limit(
 
     :param fixed: the steps of numbers.
     :param auto: the step in which the worker found the number, which is its setting.
-    :param knee: the step of the highest rate that meets the objective.
-    :param count: workers, int.
+    :param knee: the step of the highest rate that meets the objective, roughly.
+    :param count: workers that it was measured with, int.
     :param max_wait_s: seconds that a request waited for its turn, float.
     """
     steps = [*fixed, *([auto] if auto is not None else [])]
@@ -178,8 +178,8 @@ def limit(
             settings.MAX_IN_PROGRESS.name: "auto" if is_auto else f"{chosen.setting:.0f}",
             settings.MAX_WAIT.name: f"{max_wait_s:g}",
         },
-        measured=f"At the knee a worker has {little:.1f} requests in progress (Little's law), and "
-        f"{found}. Offered {chosen.offered_rate:.0f}/s, "
+        measured=f"At the rough knee a worker has {little:.1f} requests in progress (Little's law),"
+        f" and {found}. Offered {chosen.offered_rate:.0f}/s, "
         f"{'auto' if is_auto else f'{chosen.setting:.0f}'} keeps {chosen.good_rate:.0f}/s good"
         f"{_beside(chosen, top)}."
         f"{noise_note(chosen, top, 'auto' if is_auto else 'the smaller number')}",
@@ -293,8 +293,3 @@ def max_connections(
         next="greenline capacity computes it for several hosts.",
         spread=0.0,
     )
-
-
-def meets(step: Step, objective: Objective) -> bool:
-    """Return whether a step meets the objective, and keeps up with what is offered."""
-    return objective.is_met_by(step) and step.answered_rate >= ENOUGH * step.offered_rate

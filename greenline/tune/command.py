@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import click
 from greenline import settings
 from greenline.errors import ConfigError
 from greenline.lazy import needs_extra
+from greenline.tune.capacity_command import Finite
 
 if TYPE_CHECKING:
     from greenline.tune.results import Objective, Result
@@ -21,6 +23,7 @@ OBJECTIVE = re.compile(r"p99=(?P<p99>[\d.]+)(?P<unit>ms|s),errors=(?P<errors>[\d
 RESULT = click.Path(exists=True, dir_okay=False, path_type=Path)
 WRITTEN = click.Path(dir_okay=False, writable=True, path_type=Path)
 INTERRUPTED = 130
+ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command("tune")
@@ -29,11 +32,11 @@ INTERRUPTED = 130
               "log: what to offer.")  # fmt: skip
 @click.option("--slo", default="p99=200ms,errors=0.1%", show_default=True,
               help="The service-level objective.")  # fmt: skip
-@click.option("--total", "total_s", type=click.FloatRange(1), default=600, show_default=True,
-              help="Seconds that all of it may take.")  # fmt: skip
+@click.option("--total", "total_s", type=Finite(1), default=600, show_default=True,
+              help="Seconds that all of it takes, about.")  # fmt: skip
 @click.option("--url", help="Of a server that runs already; only its rate is measured.")
 @click.option("--i-own-this-host", "is_owned", is_flag=True, help="It may be another machine.")
-@click.option("--max-rate", type=click.FloatRange(1), default=10_000, show_default=True,
+@click.option("--max-rate", type=Finite(1), default=10_000, show_default=True,
               help="Never offer more requests a second.")  # fmt: skip
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'",
               help="Of each request; may be repeated.")  # fmt: skip
@@ -74,9 +77,11 @@ def tune(
     numbers of workers, connections and requests in progress. Ctrl-C gives what is known so far.
     Exits with 0 when all was measured, 1 when something was not, 2 for wrong use.
     """
-    # As Ctrl-C: what was started ends with it.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
+    # As Ctrl-C: what was started ends with it. nohup ignores SIGHUP.
+    for number in ENDS:
+        if (before := signal.getsignal(number)) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+            context.call_on_close(partial(signal.signal, number, before))
     try:
         with needs_extra("tune"):
             # Brought by the extra; what the child and the report need is missed before the load.
@@ -112,15 +117,15 @@ def tune(
         settings.sizing()  # gunicorn's import fails with a traceback if WEB_CONCURRENCY is wrong
         from greenline.tune.tuner import Asked, Tuner
 
-        mix = load.read(offered, unsafe=unsafe_methods)
         sent = load.read_headers(headers, None if header_file is None else str(header_file))
+        mix = load.read(offered, unsafe=unsafe_methods, headers=sent)
         asked = Asked(target, Path.cwd(), url, is_owned, mix, sent, objective, total_s, max_rate)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     status = 0
     from greenline.tune import screen
 
-    click.echo(f"This takes {total_s:.0f} s at most: {mix.words}.", err=True)
+    click.echo(f"This takes about {total_s:.0f} s: {mix.words}.", err=True)
     with screen.progress(total_s) as say:
         tuner = Tuner(asked, say)
         status = _run(tuner)
@@ -144,7 +149,7 @@ def _run(tuner: "Tuner") -> int:
         return 1
     except KeyboardInterrupt:
         # A second one, as make sends it, would lose the report.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *ENDS):
             signal.signal(number, signal.SIG_IGN)
         click.echo("interrupted: this is what is known so far", err=True)
         return INTERRUPTED

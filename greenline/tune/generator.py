@@ -28,7 +28,6 @@ SPARE_DESCRIPTORS = 64
 MIN_JUDGED = 50  # answers of the last ones, of which it is judged whether the service is broken
 BROKEN = 0.5
 NO_ANSWER = 0  # in place of a status
-OVERLOADED = 503
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -183,9 +182,8 @@ class Generator:
                 self._durations_s.append(answered_s - due_s)
 
     def _judge(self, status: int) -> None:
-        # A 503 is the answer of a service that refuses what is too much for it.
-        is_error = status != OVERLOADED and status // 100 != 2
-        self._judged.append(is_error)
+        # A 503 too: only a server that was not started here is spared, and it may be in use.
+        self._judged.append(status // 100 != 2)
         if len(self._judged) == MIN_JUDGED:
             self._is_broken |= self._plan.is_spared and sum(self._judged) > BROKEN * MIN_JUDGED
             self._judged.clear()

@@ -6,13 +6,13 @@ from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from time import monotonic, sleep
 
+from greenline.tune.check import TIMEOUT_S, ask
 from greenline.tune.load import Request
 from greenline.tune.machine import MIB
 from greenline.tune.results import Latencies, Step
 from greenline.tune.server import Server
 
 SETTLE_S = 0.5
-TIMEOUT_S = 10.0
 
 
 @contextmanager
@@ -61,13 +61,7 @@ def steps(
                 until_s = monotonic() + 1 / max_rate
                 connection = HTTPConnection(host, timeout=TIMEOUT_S)
                 stack.callback(connection.close)
-                connection.request(
-                    request.method,
-                    request.target,
-                    body=request.body or None,
-                    headers={**headers, **request.headers},
-                )
-                connection.getresponse().read()
+                ask(connection, request, headers)
                 opened += 1
                 sleep(max(until_s - monotonic(), 0.0))
             sleep(SETTLE_S)

@@ -17,6 +17,7 @@ import msgspec
 from greenline.errors import ConfigError
 
 SAFE = {"GET", "HEAD"}
+LAST_OF_LATIN_1 = "\xff"  # the letters that a header may have
 MAX_REQUESTS = 50_000  # of a log, from its beginning
 # In the common and the combined format, also behind other fields.
 LINE = re.compile(r'"([A-Z]+) (/\S*) HTTP/[\d.]+" (\d\d\d)\b')
@@ -48,11 +49,20 @@ class Load(msgspec.Struct, frozen=True):
     What is offered, in turn.
 
     :param requests: at least one.
-    :param words: the load in words, str.
+    :param source: of a file's requests: its name, and what of it is not offered, str.
     """
 
     requests: list[Request]
-    words: str
+    source: str = ""
+
+    @property
+    def words(self) -> str:
+        """The load in words."""
+        if not self.source:
+            return f"{self.requests[0].method} {self.requests[0].target}"
+        methods = Counter(each.method for each in self.requests)
+        targets = len({each.target for each in self.requests})
+        return f"{_listed(methods)} of {targets} URL{'s' * (targets != 1)} of {self.source}"
 
 
 class _Pair(msgspec.Struct):
@@ -83,12 +93,13 @@ class _Har(msgspec.Struct):
     log: _Log
 
 
-def read(given: str, *, unsafe: bool = False) -> Load:
+def read(given: str, *, unsafe: bool = False, headers: Iterable[str] = ()) -> Load:
     """
     Return the load that *given* describes.
 
     :param given: the path of a file, a path that begins with ``/``, or a URL, str.
     :param unsafe: also requests that are neither GET nor HEAD, bool, default False.
+    :param headers: names of those of the command line, which replace those of a HAR file.
     :raises ConfigError: there is no such file, or nothing in it may be offered.
     """
     file = Path(given)
@@ -97,10 +108,13 @@ def read(given: str, *, unsafe: bool = False) -> Load:
             text = file.read_text(errors="replace")
         except OSError as error:
             raise ConfigError(f"{file}: {error.strerror}") from error
-        return _har(file, text, unsafe) if text.lstrip()[:1] == "{" else _access_log(file, text)
+        return (
+            _har(file, text, unsafe, headers)
+            if text.lstrip()[:1] == "{"
+            else _access_log(file, text)
+        )
     if given.startswith(("/", "http://", "https://")):
-        request = Request("GET", _target(given))
-        return Load([request], f"GET {request.target}")
+        return Load([Request("GET", _target(given))])
     raise ConfigError(
         f"{given}: no file, no path such as /books and no URL: give what to offer as --load"
     )
@@ -120,12 +134,15 @@ def read_headers(given: Iterable[str], file: str | None) -> dict[str, str]:
             lines += [line for line in Path(file).read_text().splitlines() if line.strip()]
         except OSError as error:
             raise ConfigError(f"{file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{file}: not a file of text: {error.reason}") from error
     found = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name):
+        is_name = re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII)
+        if not colon or not is_name or any(letter > LAST_OF_LATIN_1 for letter in value):
             # The line may have a secret.
-            raise ConfigError("--header: a line is not of the form 'Name: value'")
+            raise ConfigError("--header: a line is not of the form 'Name: value', in Latin-1")
         found[name] = value.strip()
     return found
 
@@ -150,11 +167,11 @@ def _access_log(file: Path, text: str) -> Load:
     if not answered:
         raise ConfigError(f"{file}: no GET or HEAD in it was answered with 200")
     left = len(lines) - len(answered)
-    words = f"{_words(answered)} of {shlex.quote(str(file))}"
-    return Load(answered, f"{words}, without {left} other lines" if left else words)
+    source = shlex.quote(str(file))
+    return Load(answered, f"{source}, without {left} other lines" if left else source)
 
 
-def _har(file: Path, text: str, unsafe: bool) -> Load:
+def _har(file: Path, text: str, unsafe: bool, headers: Iterable[str]) -> Load:
     try:
         entries = msgspec.json.decode(text, type=_Har).log.entries
     except msgspec.DecodeError as error:
@@ -165,6 +182,7 @@ def _har(file: Path, text: str, unsafe: bool) -> Load:
         raise ConfigError(f"{file}: it has no GET or HEAD{advice}")
     # A page has images of other hosts: those of the first entry's host are the application's.
     host = urlsplit(offered[0].url).netloc
+    not_sent = {*NOT_SENT, *(name.lower() for name in headers)}
     requests = [
         Request(
             one.method,
@@ -172,14 +190,14 @@ def _har(file: Path, text: str, unsafe: bool) -> Load:
             {
                 pair.name: pair.value
                 for pair in one.headers
-                if pair.name.lower() not in NOT_SENT and not pair.name.startswith(":")
+                if pair.name.lower() not in not_sent and not pair.name.startswith(":")
             },
             one.post_data.text if one.post_data is not None else "",
         )
         for one in offered
         if urlsplit(one.url).netloc == host
     ]
-    return Load(requests, f"{_words(requests)} of {shlex.quote(str(file))}")
+    return Load(requests, shlex.quote(str(file)))
 
 
 def _target(url: str) -> str:
@@ -187,12 +205,6 @@ def _target(url: str) -> str:
     parts = urlsplit("/" + url.lstrip("/") if url.startswith("/") else url)
     target = f"/{parts.path.lstrip('/')}{'?' * bool(parts.query)}{parts.query}"
     return quote(target, safe=string.punctuation)
-
-
-def _words(requests: list[Request]) -> str:
-    methods = Counter(each.method for each in requests)
-    targets = len({each.target for each in requests})
-    return f"{_listed(methods)} of {targets} URL{'s' * (targets != 1)}"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from greenline.doctor.serving import python_path
-from greenline.tune.generator import NO_ANSWER, OVERLOADED, Outcome, Plan
+from greenline.tune.generator import NO_ANSWER, Outcome, Plan
 from greenline.tune.load import Load
 from greenline.tune.machine import cores, pin
 from greenline.tune.observe import Observed, Workers, between, connections_watched
@@ -230,6 +230,6 @@ def _errors(outcome: Outcome) -> str:
     found = {
         ("without an answer" if status == NO_ANSWER else str(status)): count
         for status, count in sorted(outcome.statuses.items())
-        if status != OVERLOADED and status // 100 != 2
+        if status // 100 != 2
     }
     return ", ".join(f"{count} {what}" for what, count in found.items()) or "during the warm-up"

@@ -42,7 +42,7 @@ class Look(NamedTuple):
 
     :param at_s: monotonic seconds, float.
     :param processes: what the kernel says, by the process id of a worker.
-    :param requests: how many, int.
+    :param requests: those whose time is noted, int.
     :param spent_s: seconds of all requests in each part, by its name.
     """
 
@@ -97,6 +97,11 @@ class Workers:
             for values in self.running().values()
             for name in ("in_progress", "waiting")
         )
+
+    def answered(self) -> int:
+        """Return how many requests they have answered, also where their time is not noted."""
+        totals = self._reader.totals()
+        return sum(number for key, number in totals.items() if key[0] == "requests")
 
     def pools(self) -> list[str]:
         """Return the names of the pools that they have."""

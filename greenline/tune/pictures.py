@@ -156,8 +156,9 @@ def verification(results: Sequence[Result]) -> str:
             _say_nothing(axes)
             return
         axes.bar("predicted", verified.predicted_rate, color=GREY)
-        noise = verified.spread * verified.measured_rate / 2
-        axes.bar("measured", verified.measured_rate, yerr=noise, color=GREEN, capsize=4)
+        noise = (verified.spread or 0.0) * verified.measured_rate / 2
+        name = "measured" if verified.met else "missed"
+        axes.bar(name, verified.measured_rate, yerr=noise, color=GREEN, capsize=4)
         for name, step, colour in (
             ("recommended,\nside by side", verified.ours, GREEN),
             ("documentation's\nnumbers", verified.against_defaults, ORANGE),

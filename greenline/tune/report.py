@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from greenline.tune import pictures
 from greenline.tune.results import Recommendation, Result, Step, SweepName
+from greenline.tune.search import ENOUGH
 
 UNKNOWN = "-"
 STEP_HEAD = (
@@ -60,7 +61,7 @@ class Difference(NamedTuple):
     :param name: what it is, str.
     :param before: of the first, str.
     :param after: of the second, str.
-    :param change: str; says where it is no larger than the spread of the rounds.
+    :param change: str; says where it is no larger than the noise.
     """
 
     name: str
@@ -129,7 +130,7 @@ def _sections(results: Sequence[Result]) -> Iterator[Section]:
     yield section(
         "verification", "Predicted and measured",
         "The recommended settings under the same load, and the numbers of gunicorn's documentation "
-        "beside them in one run.",
+        "beside them in one run, each at the rate with the most good answers.",
         pictures.verification(results), _verified,
     )  # fmt: skip
 
@@ -177,8 +178,10 @@ def _row(step: Step) -> list[str]:
     return [
         f"{step.offered_rate:.1f}", f"{step.answered_rate:.1f}", f"{step.good_rate:.1f}",
         _percent(step.spread), _percent(step.errors), _duration(late.p50_s), _duration(late.p99_s),
-        _duration(late.p999_s), str(late.samples), f"{step.cpu_of_workers:.2f}",
-        f"{step.memory_mib:.1f}", str(step.connections),
+        _duration(late.p999_s), str(late.samples),
+        f"{step.cpu_of_workers:.2f}" if step.is_seen else UNKNOWN,
+        f"{step.memory_mib:.1f}" if step.is_seen else UNKNOWN,
+        str(step.connections) if step.is_seen or step.connections else UNKNOWN,
         ", ".join(f"{rate:.1f}" for rate in step.rounds), f"{step.seconds:.0f}",
         "generator" if step.generator_limited else "service",
     ]  # fmt: skip
@@ -206,6 +209,7 @@ def _verified(result: Result) -> Table:
     note = (
         f"Predicted {verified.predicted_rate:.1f}/s, measured {verified.measured_rate:.1f}/s with "
         f"a spread of {_percent(verified.spread)}: {verified.within:+.1%}."
+        f"{'' if verified.met else ' The objective was missed.'}"
     )
     return Table(["settings", *STEP_HEAD], rows, [note])
 
@@ -222,15 +226,16 @@ def _differences(before: Result, after: Result) -> Iterator[Difference]:
     ]
     first, second = knees
     if first and second:
-        noise = max(first.spread, second.spread)
         yield _difference(
-            "rate of the knee", first.good_rate, second.good_rate, lambda one: f"{one:.1f}/s", noise
-        )
+            "rate of the knee", first.good_rate, second.good_rate, lambda one: f"{one:.1f}/s",
+            # The search ends where two rates are no nearer than that.
+            max(ENOUGH, first.spread or 0.0, second.spread or 0.0),
+        )  # fmt: skip
+        # Its noise is not known: the spread is that of a rate.
+        earlier, later = (_duration(one.latencies.p99_s) for one in (first, second))
+        yield Difference("p99 at the knee", earlier, later, UNKNOWN)
         yield _difference(
-            "p99 at the knee", first.latencies.p99_s, second.latencies.p99_s, _duration, noise
-        )
-        yield _difference(
-            "memory of a worker at the knee", first.memory_mib, second.memory_mib,
+            "memory of a worker at the knee", first.memory_mib or None, second.memory_mib or None,
             lambda one: f"{one:.1f} MiB",
         )  # fmt: skip
         yield _difference(
@@ -243,7 +248,7 @@ def _differences(before: Result, after: Result) -> Iterator[Difference]:
         if old and new:
             yield _difference(
                 f"recommended {name}", old.value, new.value, lambda one: f"{one:g}",
-                max(old.spread, new.spread),
+                max(old.spread or 0.0, new.spread or 0.0),
             )  # fmt: skip
         else:
             yield Difference(f"recommended {name}", _value(old), _value(new), UNKNOWN)
@@ -262,7 +267,7 @@ def _difference(
     shown: Callable[[float], str],
     noise: float = 0.0,
 ) -> Difference:
-    """Return the row of a figure; *noise* is the spread of its rounds, as a part of it."""
+    """Return the row of a figure; *noise* is the part of it by which it varies by itself."""
     if before is None or after is None:
         first, second = (UNKNOWN if one is None else shown(one) for one in (before, after))
         return Difference(name, first, second, UNKNOWN)
@@ -274,7 +279,7 @@ def _difference(
         relative = after / before - 1
         change = f"{relative:+.1%}"
         if abs(relative) <= noise:
-            change += f", within the spread of the rounds ({_percent(noise)})"
+            change += f", within the noise ({_percent(noise)})"
     return Difference(name, shown(before), shown(after), change)
 
 
@@ -282,8 +287,8 @@ def _value(one: Recommendation | None) -> str:
     return UNKNOWN if one is None else f"{one.value:g}"
 
 
-def _percent(part: float) -> str:
-    return f"{100 * part:.3g} %"
+def _percent(part: float | None) -> str:
+    return UNKNOWN if part is None else f"{100 * part:.3g} %"
 
 
 def _duration(seconds: float | None) -> str:

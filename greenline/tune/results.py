@@ -12,6 +12,7 @@ from greenline.errors import ConfigError
 
 # With as many the load generator has one of its own, and the workers have the others.
 CORES_FOR_TWO = 4
+KEEPS_UP = 0.95  # of what is offered
 SweepName = Literal["rate", "pool", "workers", "limit", "idle"]
 SettingName = Literal[
     "workers", "pool", "max_in_progress", "worker_connections", "memory_mib", "keepalive",
@@ -71,9 +72,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     :param errors: the part of the requests that failed, float of 0 to 1.
     :param latencies: of the answers.
     :param shares: None if the application is not ours to look into (``--url``).
-    :param cpu_of_workers: processors that all workers use, float.
-    :param memory_mib: resident, of one worker, float.
-    :param connections: most connections at the database at one time, int.
+    :param cpu_of_workers: processors that all workers use, float; 0: they were not seen.
+    :param memory_mib: resident, of one worker, float; 0: they were not seen.
+    :param connections: most connections at the database at one time, int; 0: none was seen.
     :param generator_limited: the load generator, not the service, was the limit; bool.
     :param rounds: the good rate of each round.
     :param seconds: how long the step was measured, all rounds, float.
@@ -94,9 +95,21 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     seconds: float
 
     @property
-    def spread(self) -> float:
-        """Return the range of the rounds' good rates, as a part of the step's."""
-        if len(self.rounds) < 2 or not self.good_rate:
+    def is_seen(self) -> bool:
+        """Return whether the workers were seen."""
+        return self.memory_mib > 0
+
+    @property
+    def keeps_up(self) -> bool:
+        """Return whether as much is answered as is offered."""
+        return self.answered_rate >= KEEPS_UP * self.offered_rate
+
+    @property
+    def spread(self) -> float | None:
+        """Return the range of the rounds' good rates, as a part of its own; None of one round."""
+        if len(self.rounds) < 2:
+            return None
+        if not self.good_rate:
             return 0.0
         return (max(self.rounds) - min(self.rounds)) / self.good_rate
 
@@ -113,9 +126,11 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     errors: float
 
     def is_met_by(self, step: Step) -> bool:
-        """Return whether *step* has a p99 and meets the objective."""
+        """Return whether *step* has a p99, meets the objective, and keeps up with the offer."""
         p99_s = step.latencies.p99_s
-        return p99_s is not None and p99_s <= self.p99_s and step.errors <= self.errors
+        is_fast = p99_s is not None and p99_s <= self.p99_s
+        # What waits at the end of a round was not late yet.
+        return is_fast and step.errors <= self.errors and step.keeps_up
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -197,7 +212,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     :param measured: what was measured, one sentence.
     :param binds: what binds, one sentence.
     :param next: what would bind next, one sentence.
-    :param spread: of the figures over their rounds, as a part of them, float.
+    :param spread: of the figures over their rounds, as a part of them, float; None of one round.
     """
 
     name: SettingName
@@ -207,7 +222,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     measured: str
     binds: str
     next: str
-    spread: float
+    spread: float | None
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -216,19 +231,22 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     :param predicted_rate: answers a second within the objective, float.
     :param measured_rate: as predicted_rate, float.
-    :param spread: of the rounds, as a part of the measured rate, float.
+    :param spread: of the rounds, as a part of the measured rate, float; None of one round.
     :param within: the difference as a part of the predicted rate, float.
-    :param against_defaults: the settings of gunicorn's documentation under the same load; None if
-        they were not run.
-    :param ours: the recommendation in that run.
+    :param against_defaults: the settings of gunicorn's documentation under the same load, at the
+        rate with the most good answers; None if they were not run.
+    :param ours: the recommendation in that run, likewise.
+    :param met: whether the objective was met, bool, default True; where it was not, the measured
+        rate is the best one that missed it.
     """
 
     predicted_rate: float
     measured_rate: float
-    spread: float
+    spread: float | None
     within: float
     against_defaults: Step | None
     ours: Step | None
+    met: bool = True
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -238,7 +256,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     :param version: of Greenline, str.
     :param target: the application or the address, str.
     :param offered: the load in words, str.
-    :param settings: the variables under which it ran.
+    :param settings: the variables under which it ran, as far as they are known.
     :param machine: where it ran.
     :param objective: what it had to meet.
     :param sweeps: one for each setting that was varied.

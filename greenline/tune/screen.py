@@ -101,7 +101,8 @@ def show(result: Result) -> None:
     if (proof := result.verification) is not None:
         console.print(
             f"\npredicted {proof.predicted_rate:.0f}/s, measured {proof.measured_rate:.0f}/s: "
-            f"{proof.within:+.0%}, rounds vary by {proof.spread:.0%}"
+            f"{proof.within:+.0%}, rounds vary by {_percent(proof.spread)}"
+            f"{'' if proof.met else '; the objective was missed'}"
         )
         if proof.against_defaults is not None and proof.ours is not None:
             console.print(_compared(proof.ours, proof.against_defaults))
@@ -135,15 +136,19 @@ def _row(step: Step) -> list[str]:
         f"{step.setting:.0f}",
         f"{step.answered_rate:.0f}",
         f"{step.good_rate:.0f}",
-        f"{step.spread:.0%}",
+        _percent(step.spread),
         f"{step.errors:.1%}",
         _ms(latencies.p50_s),
         _ms(latencies.p99_s),
         str(latencies.samples),
-        f"{step.cpu_of_workers:.1f}",
-        f"{step.memory_mib:.0f}",
-        str(step.connections),
+        f"{step.cpu_of_workers:.1f}" if step.is_seen else "-",
+        f"{step.memory_mib:.0f}" if step.is_seen else "-",
+        str(step.connections) if step.is_seen or step.connections else "-",
     ]
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"
 
 
 def _ms(seconds: float | None) -> str:
@@ -154,7 +159,7 @@ def _compared(ours: Step, theirs: Step) -> str:
     ratio = ours.good_rate / theirs.good_rate if theirs.good_rate else float("inf")
     return (
         f"against gunicorn's documentation ({theirs.setting:.0f} workers, 1,000 connections, no "
-        f"limit), offered the same {ours.offered_rate:.0f}/s: {ratio:.2f} times its good answers "
+        f"limit), each at its best rate: {ratio:.2f} times its good answers "
         f"({ours.good_rate:.0f}/s and {theirs.good_rate:.0f}/s), {ours.connections} connections at "
         f"the database and {theirs.connections}, {ours.setting * ours.memory_mib:.0f} MiB of all "
         f"workers and {theirs.setting * theirs.memory_mib:.0f}"

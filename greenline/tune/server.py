@@ -32,6 +32,8 @@ if Path("gunicorn.conf.py").is_file():
 raw_env = [
     one for one in globals().get("raw_env", []) if one.partition("=")[0] not in {varied!r}
 ]
+# A daemon would be left behind, and these files are those of the service.
+daemon, pidfile, accesslog = False, None, None
 """
 WORKER_CONNECTIONS = 1_000  # gunicorn's default
 GRACEFUL_S = "2"
@@ -134,10 +136,12 @@ def running(url: str, *, is_owned: bool) -> Server:
     :param is_owned: the person says that the host is theirs, bool.
     :raises ConfigError: it is not on this machine, and not said to be theirs.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--url {url}: not a URL such as http://127.0.0.1:8000")
     try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"--url {url}: not a URL such as http://127.0.0.1:8000")
+        if "@" in parts.netloc:  # a secret, perhaps
+            raise ConfigError("--url: a user is not sent: give --header 'Authorization: ...'")
         found = socket.getaddrinfo(parts.hostname, parts.port or parts.scheme)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--url {url}: {error}") from error

@@ -87,7 +87,7 @@ class Timetable:
         self,
         part: str,
         settings: Sequence[float],
-        preferred: Sequence[float] = (),
+        kept: float | None = None,
         min_settings: int = 2,
     ) -> tuple[list[float], Slice] | None:
         """
@@ -95,13 +95,17 @@ class Timetable:
 
         :param part: one of :data:`PARTS`, str.
         :param settings: in their order; the first and the last are kept, and others evenly.
-        :param preferred: all of them, in the order in which they are kept instead.
+        :param kept: one that is kept in any case, float; None: no other.
         :param min_settings: a sweep of fewer says nothing, int.
         :returns: them, and how long a round is; None: there is too little time.
         """
 
         def pick(count: int) -> list[float]:
-            return sorted(preferred[:count]) if preferred else thinned(settings, count)
+            found = thinned(settings, count)
+            if kept is not None and kept not in found:
+                nearest = min(found, key=lambda each: abs(each - kept))
+                found[found.index(nearest)] = kept
+            return found
 
         for count in range(len(settings), min_settings - 1, -1):
             found = self.slice_for(part, ROUNDS * count, ROUNDS * count)

@@ -31,7 +31,7 @@ from greenline.tune import capacity, choose, idle, server, usl
 from greenline.tune.check import check
 from greenline.tune.load import Load
 from greenline.tune.machine import cores, cores_of_workers, machine
-from greenline.tune.measure import Meter, Round
+from greenline.tune.measure import BrokenService, Meter, Round
 from greenline.tune.observe import CONNECT_S, Workers
 from greenline.tune.results import (
     Fit,
@@ -71,6 +71,7 @@ MAX_WAIT = 0.5  # of the objective
 COMPARED = 0.25
 TOO_NOISY = 1.0  # the best setting's rounds vary by more: none is recommended
 PROOF = (0.9, 1.0, 1.1, 1.2)  # of the predicted rate
+DEFAULTS = (1.0, PROOF[-1])  # the same for gunicorn's defaults, which may do more
 BUSY_MACHINE = 0.5  # load average a core
 NOISY = 0.3  # the range of the rounds, as a part of their median
 QUEUED = 0.2  # of the time in which a worker waits for a processor
@@ -139,9 +140,11 @@ class Tuner:
         self._cores = min(len(cores_of_workers()), self._machine.cores)
         self.warnings: list[str] = []
         self.is_complete = True  # all was measured that can be
+        self._is_seen = asked.url is None  # the workers
         self._now = Configuration(
             settings.WORKERS.read() if settings.WORKERS.is_set() else self._cores
         )
+        self._rough_workers = self._now.workers  # that the rough knee is measured with
         self._max_wait_s = MAX_WAIT * asked.objective.p99_s
         if self._machine.was_busy > BUSY_MACHINE:
             self.warnings.append(
@@ -172,7 +175,7 @@ class Tuner:
                 )
                 self._from_knee(self._rate(base, first, "rate alone"), None)
                 return
-            rough = self._rate(base, first, ROUGH)
+            given, rough = self._now, self._rate(base, first, ROUGH)
             pools = base.workers.pools() if base.workers is not None else []
         compared = self._now._replace(
             limit=self._limit_of_objective(rough),
@@ -187,18 +190,6 @@ class Tuner:
             )
         self._workers(rough, compared)
         self._limit(rough)
-        # The settings that were found may do more than those of the environment.
-        sweep = self._sweeps.get("limit")
-        first = max(
-            [rough.offered_rate, *(one.good_rate for one in (sweep.steps if sweep else ()))]
-        )
-        try:
-            with self._started(self._now) as running:
-                knee = self._rate(running, first, "rate")
-        except ConfigError:
-            self._recommended.clear()  # they miss the objective
-            raise
-        self._from_knee(knee, self._idle())
         if self._now.pool is not None:
             # If the largest that fits is the best, a larger one may be better.
             size, count = max(self._now.pool, self._too_large), self._now.workers
@@ -206,6 +197,15 @@ class Tuner:
             allowed = None if self._facts is None else self._facts.max_connections
             recommended = choose.max_connections(size, count, needed, allowed)
             self._recommended += [recommended] if recommended is not None else []
+        try:
+            with self._started(self._now) as running:
+                knee = self._rate(running, self._highest(rough, "limit"), "rate")
+        except ConfigError:
+            # They miss the objective; the rough knee is that of the environment's.
+            self._recommended.clear()
+            self._now = given
+            raise
+        self._from_knee(knee, self._idle())
         self._prove(knee.good_rate)
 
     def result(self) -> Result:
@@ -215,11 +215,14 @@ class Tuner:
             if (sweep := self._sweeps.get(name)) is not None:
                 points = [(step.setting, step.answered_rate) for step in sweep.steps]
                 fits.append(usl.fit(points, name))
+        known = self._now.environ
+        if self._asked.url is not None:  # the others are not seen
+            known = {settings.WORKERS.name: str(self._now.workers)} if self._is_seen else {}
         return Result(
             version=__version__,
             target=self._asked.target or self._asked.url or "",
             offered=self._words,
-            settings={} if self._asked.url is not None else self._now.environ,
+            settings=known,
             machine=self._machine,
             objective=self._objective,
             sweeps=[*self._sweeps.values()],
@@ -246,8 +249,9 @@ class Tuner:
     def _check(self, base: Server) -> tuple[Server, float]:
         """Ask for each URL once; return the server, and the first rate to try."""
         self._say("asking for each URL once")
-        answered = base.workers.look().requests if base.workers is not None else 0
-        checked = check(base.url, self._asked.load, self._asked.headers)
+        answered = base.workers.answered() if base.workers is not None else 0
+        checked = check(base.url, self._asked.load, self._asked.headers, self._asked.max_rate)
+        self._words = checked.load.words
         self.warnings += checked.warnings
         limit_s = self._objective.p99_s
         if checked.fastest_s > limit_s:
@@ -258,6 +262,12 @@ class Tuner:
         if self._asked.url is not None and base.workers is not None:
             if _has_answered(base.workers, answered):
                 self._now = self._now._replace(workers=len(base.workers.running()))
+                self._is_seen = True
+                if not base.workers.look().requests:
+                    self.warnings.append(
+                        "The workers do not note where the time of a request goes: they do where "
+                        f"{settings.OPS_BIND.name} is set."
+                    )
             else:  # another one answers there
                 base = base._replace(workers=None)
         self._meter = self._closing.enter_context(
@@ -284,8 +294,9 @@ class Tuner:
         rough = None if sweep is None else sweep.knee(self._objective)
         if found is None:
             if rough is not None:
+                # The rough knee is that of other settings: what follows would not be of these.
                 self._miss("There was no time for the rate of these settings")
-                return rough
+                raise Stopped("no time for the rate of these settings, and for what follows it")
             raise ConfigError(
                 f"too little time for three rounds: {self._asked.total_s:.0f} s are given, and "
                 f"{self._time.least_s(part, number):.0f} s are the least"
@@ -296,12 +307,21 @@ class Tuner:
             what, tries = f"searching the rate: {rate:.0f}/s", rounds.setdefault(rate, [])
             # Where nothing was met before, the first rounds may have been the slow ones.
             is_first = all(other >= rate for other in rounds)
-            return self._is_met(base, what, rate, found, tries, NEARLY if not is_first else 0.0)
+            try:
+                return self._is_met(base, what, rate, found, tries, NEARLY if not is_first else 0.0)
+            except BrokenService:
+                # Where a lower rate was met, it is the limit of a service that refuses the rest.
+                if is_first:
+                    raise
+                del rounds[rate]
+                return False
 
         try:
             knee = search(is_met, first, self._asked.max_rate, factor, enough)
             if not knee and rough is not None:
                 # What the settings answered in an overload may be more than they can do for long.
+                # A low rate that was missed in that search would end the curve of this one.
+                rounds.clear()
                 knee = search(is_met, rough.offered_rate, self._asked.max_rate, factor, enough)
             if not knee:
                 low = min(rounds)
@@ -311,31 +331,32 @@ class Tuner:
                     f"the objective is missed at {low:.0f}/s already: {seen.errors:.1%} errors, "
                     f"p99 {'unknown' if p99_s is None else f'{p99_s * 1e3:.0f} ms'}"
                 )
-            self._take_turns(base, [self._at_most(share * knee) for share in curve], found, rounds)
+            rates = [self._at_most(share * knee) for share in curve]
+            self._take_turns(base, rates, found, rounds, knee)
             # The search has met it once, and a queue that grows is short at first.
             held = knee
             for _ in range(MAX_LOWER if curve else 0):
-                if choose.meets(self._meter.step(held, rounds[held]), self._objective):
+                if self._objective.is_met_by(self._meter.step(held, rounds[held])):
                     break
                 held *= LOWER
-                self._take_turns(base, [held], found, rounds)
+                self._take_turns(base, [held], found, rounds, knee)
             # What was met once beyond it was chance.
             for rate in [rate for rate in rounds if rate > held and len(rounds[rate]) < ROUNDS]:
-                if choose.meets(self._meter.step(rate, rounds[rate]), self._objective):
+                if self._objective.is_met_by(self._meter.step(rate, rounds[rate])):
                     del rounds[rate]
-            if knee >= self._asked.max_rate:
+            if held >= self._asked.max_rate:
                 self.warnings.append(
-                    f"The objective was still met at --max-rate, {knee:.0f}/s: the knee is higher."
+                    f"The objective was still met at --max-rate, {held:.0f}/s: the knee is higher."
                 )
         finally:
             steps = [self._meter.step(rate, one) for rate, one in sorted(rounds.items()) if one]
-            if steps:
-                self._sweeps["rate"] = Sweep(
-                    name="rate", unit="requests a second", steps=steps, interleaved=True
-                )
-        step = self._sweeps["rate"].knee(self._objective)
+            measured = Sweep(name="rate", unit="requests a second", steps=steps, interleaved=True)
+            # Where it has ended without a knee, the rough one says more.
+            if steps and (rough is None or measured.knee(self._objective) is not None):
+                self._sweeps["rate"] = measured
+        step = measured.knee(self._objective)
         if step is None:
-            raise Stopped("no rate met the objective in all rounds: the figures vary too much")
+            raise ConfigError("no rate met the objective in all rounds: the figures vary too much")
         if part == ROUGH:
             return step
         at_knee = [one.observed for one in rounds[step.setting] if one.observed is not None]
@@ -347,20 +368,44 @@ class Tuner:
                 "database or something else on this machine had them."
             )
         if step.generator_limited:
-            self.warnings.append(
-                "At the knee the load generator was the limit, not the service: it was short of a "
-                "processor. The rates are the least that the service can do."
-            )
+            self._say_generator("At the knee")
         return step
 
+    def _say_generator(self, where: str) -> None:
+        self.warnings.append(
+            f"{where} the load generator was the limit, not the service: it was short of a "
+            "processor. The rates are the least that the service can do."
+        )
+
     def _take_turns(
-        self, base: Server, rates: Sequence[float], one: Slice, rounds: dict[float, list[Round]]
+        self,
+        base: Server,
+        rates: Sequence[float],
+        one: Slice,
+        rounds: dict[float, list[Round]],
+        knee: float,
     ) -> None:
-        """Offer each of *rates* once in each round, and add what came of it to *rounds*."""
+        """
+        Offer each of *rates* once in each round, and put what came of it into *rounds*.
+
+        What was there before counts only until there are as many new ones: a search has kept those
+        rounds of a rate that met the objective.
+        """
+        refused: set[float] = set()
         for number in range(ROUNDS):
             for rate in dict.fromkeys(rates):
+                if rate in refused:
+                    continue
                 self._say(f"rate, round {number + 1} of {ROUNDS}: {rate:.0f}/s")
-                rounds.setdefault(rate, []).append(self._offer(base, rate, one))
+                try:
+                    found = self._offer(base, rate, one)
+                    rounds[rate] = [*rounds.get(rate, []), found][-ROUNDS:]
+                except BrokenService:
+                    # As in the search.
+                    if rate <= knee:
+                        raise
+                    refused.add(rate)
+                    rounds.pop(rate, None)
 
     def _sweep(
         self,
@@ -369,10 +414,10 @@ class Tuner:
         values: Sequence[float],
         offered: float,
         configuration: Callable[[float], Configuration],
-        preferred: Sequence[float] = (),
+        kept: float | None = None,
     ) -> list[Step]:
         """Measure each setting in each round; return the steps, none if there is no time."""
-        found = self._time.fitting(name, values, preferred, min(2, len(values)))
+        found = self._time.fitting(name, values, kept, min(2, len(values)))
         if found is None:
             self._miss(f"There was no time to try the {name}")
             return []
@@ -393,23 +438,30 @@ class Tuner:
                             rounds[value].append(self._offer(running, offered, one))
                     except TrialError as error:
                         broken.add(value)
-                        self.warnings.append(f"{name} {word} was left out: {error}.")
+                        self._fail(f"{name} {word} was left out: {error}.")
         finally:
             steps = [
                 self._meter.step(value, rounds[value])
                 for value in chosen
-                if len(rounds[value]) == ROUNDS
+                if len(rounds[value]) == ROUNDS and value not in broken  # at its end, perhaps
             ]
             if steps:
                 self._sweeps[name] = Sweep(name=name, unit=unit, steps=steps, interleaved=True)
         if not steps:
             self._fail(f"None of the {name} could be measured in all rounds.")
-        if (spread := max([one.spread for one in steps], default=0.0)) > NOISY:
+        if steps and choose.best(steps).keeps_up:
+            self.warnings.append(
+                f"The load was the limit of the {name}: the best one answered all of "
+                f"{offered:.0f}/s. The figures are the least that they can do."
+            )
+        if any(one.generator_limited for one in steps):
+            self._say_generator(f"Of the {name}")
+        if (spread := max([one.spread or 0.0 for one in steps], default=0.0)) > NOISY:
             self.warnings.append(
                 f"The rounds of the {name} vary by up to {spread:.0%}: what is recommended of it "
                 "may be chance. Measure on a machine that does nothing else."
             )
-        if steps and (spread := choose.best(steps).spread) > TOO_NOISY:
+        if steps and (spread := choose.best(steps).spread or 0.0) > TOO_NOISY:
             self._fail(
                 f"The {name}: none is recommended, the best one's rounds vary by {spread:.0%}."
             )
@@ -426,9 +478,17 @@ class Tuner:
         self._facts = _facts()
         if self._facts is not None:
             # POSTGRES_POOL_SIZE is a limit: a pool has no more than its part of the budget.
-            share = postgres_plan(self._facts, _deployment(self._now.workers)).worker
-            larger = [size for size in sizes if size > share]
-            sizes = [size for size in sizes if size <= share] or sizes[:1]
+            try:
+                plan = postgres_plan(
+                    self._facts,
+                    _deployment(self._now.workers),
+                    pgbouncer_pool_size=settings.sizing().pgbouncer_pool_size,
+                )
+            except ConfigError as error:
+                self.warnings.append(f"Pools of any size were tried: {error}.")
+            else:
+                larger = [size for size in sizes if size > plan.worker]
+                sizes = [size for size in sizes if size <= plan.worker] or sizes[:1]
         steps = self._sweep(
             "pool", "connections of a worker", sizes,
             self._too_much(knee, compared._replace(pool=int(sizes[-1]))),
@@ -456,7 +516,7 @@ class Tuner:
             "workers", "workers", counts,
             self._too_much(knee, compared._replace(workers=self._cores, pool=self._now.pool)),
             lambda count: compared._replace(workers=int(count), pool=self._now.pool),
-            sorted(counts, key=lambda count: (count != self._cores, count != 1, count)),
+            self._cores,
         )  # fmt: skip
         if not steps:
             return
@@ -468,22 +528,32 @@ class Tuner:
         """Return a rate that is more than *configuration* does, or the highest that was tried."""
         rate = self._at_most(MORE * knee.offered_rate)
         one = Slice(WARM_UP_S, SECONDS_S)
-        with self._started(configuration) as running:
-            for _ in range(MAX_MORE):
-                what = f"what is too much: {rate:.0f}/s"
-                if not self._is_met(running, what, rate, one, []) or rate >= self._asked.max_rate:
-                    break
-                rate = self._at_most(MUCH_MORE * rate)
+        what = "what is too much"
+        try:
+            with self._started(configuration) as running:
+                for _ in range(MAX_MORE):
+                    is_met = self._is_met(running, f"{what}: {rate:.0f}/s", rate, one, [])
+                    if not is_met or rate >= self._asked.max_rate:
+                        break
+                    rate = self._at_most(MUCH_MORE * rate)
+        except TrialError as error:
+            # A smaller setting may serve.
+            self._fail(f"What is too much for the largest setting is not known: {error}.")
         return rate
 
     def _limit_of_objective(self, knee: Step) -> int:
         """Return how many requests a worker answers in a part of the objective at the knee."""
-        answered = COMPARED * self._objective.p99_s * knee.answered_rate / self._now.workers
+        answered = COMPARED * self._objective.p99_s * knee.answered_rate / self._rough_workers
         return max(MIN_LIMIT, math.ceil(2 * self._in_progress(knee)), math.floor(answered))
 
     def _in_progress(self, knee: Step) -> float:
         """Return the requests that a worker has in progress at the knee."""
-        return choose.in_progress(knee) / self._now.workers
+        return choose.in_progress(knee) / self._rough_workers
+
+    def _highest(self, rough: Step, name: SweepName) -> float:
+        """Return the rate of the rough knee, or that of a sweep, whose settings may do more."""
+        sweep = self._sweeps.get(name)
+        return max([rough.offered_rate, *(one.good_rate for one in (sweep.steps if sweep else ()))])
 
     def _limit(self, knee: Step) -> None:
         """Try limits of requests in progress against what the worker finds by itself."""
@@ -494,7 +564,7 @@ class Tuner:
         base = self._now._replace(max_wait_s=self._max_wait_s)
         steps = self._sweep(
             "limit", "requests in progress", [auto, *fixed],
-            self._at_most(OVERLOAD * knee.offered_rate),
+            self._at_most(OVERLOAD * self._highest(knee, "workers")),
             lambda limit: base._replace(limit=int(limit) or None),
         )  # fmt: skip
         sweep = self._sweeps.get("limit")
@@ -508,7 +578,7 @@ class Tuner:
         if not steps:
             return
         recommended = choose.limit(
-            numbers, of_auto[0] if of_auto else None, knee, self._now.workers, self._max_wait_s
+            numbers, of_auto[0] if of_auto else None, knee, self._rough_workers, self._max_wait_s
         )
         self._recommended.append(recommended)
         is_auto = recommended.environment[settings.MAX_IN_PROGRESS.name] == "auto"
@@ -533,7 +603,7 @@ class Tuner:
                     )
                 ]
         except (OSError, TrialError, HTTPException) as error:
-            self.warnings.append(f"What idle sockets cost was not measured: {error}.")
+            self._fail(f"What idle sockets cost was not measured: {error}.")
             return None
         self._sweeps["idle"] = Sweep(
             name="idle", unit="idle sockets", steps=steps, interleaved=False
@@ -543,18 +613,21 @@ class Tuner:
     def _from_knee(self, knee: Step, cost_kib: float | None) -> None:
         """Recommend what follows from the knee alone."""
         kept = choose.keepalive(knee)
+        self._recommended.append(kept)
+        if not self._is_seen:
+            return  # the requests in progress are of an unknown number of workers
         proxies = len(cores())  # nginx: worker_processes auto
         connections = choose.worker_connections(
             knee, kept.value, proxies, self._now.workers, cost_kib
         )
-        self._recommended += [kept, connections]
+        self._recommended.append(connections)
         if cost_kib is not None:
             self._recommended.append(choose.memory(knee, connections.value, cost_kib))
         self._now = self._now._replace(worker_connections=int(connections.value))
 
     def _prove(self, predicted: float) -> None:
         """Start what is recommended, and what gunicorn's documentation has, and compare."""
-        rounds = ROUNDS * (len(PROOF) + 1)
+        rounds = ROUNDS * (len(PROOF) + len(DEFAULTS))
         one = self._time.slice_for("proof", rounds, 2 * ROUNDS)
         if one is None:
             self._miss("There was no time to prove it")
@@ -562,24 +635,17 @@ class Tuner:
         # Twice the cores and one, and no limit of requests, of time or of the pool.
         defaults = Configuration(2 * self._cores + 1, pool=0, limit=WORKER_CONNECTIONS)
         ours: dict[float, list[Round]] = {share: [] for share in PROOF}
-        theirs: list[Round] = []
+        theirs: dict[float, list[Round]] = {share: [] for share in DEFAULTS}
         is_compared = True
         try:
             for number in range(ROUNDS):
                 self._say(f"proof, round {number + 1} of {ROUNDS}")
-                with self._started(self._now) as running:
-                    found = [
-                        self._offer(running, self._at_most(share * predicted), one)
-                        for share in PROOF
-                    ]
-                for share, each in zip(PROOF, found, strict=True):
-                    ours[share].append(each)
+                self._offer_each(self._now, ours, predicted, one)
                 if not is_compared:
                     continue
                 self._say(f"gunicorn's defaults, round {number + 1} of {ROUNDS}")
                 try:
-                    with self._started(defaults) as running:
-                        theirs.append(self._offer(running, self._at_most(predicted), one))
+                    self._offer_each(defaults, theirs, predicted, one)
                 except TrialError as error:
                     is_compared = False
                     self.warnings.append(f"The defaults of gunicorn did not serve: {error}.")
@@ -587,27 +653,43 @@ class Tuner:
             self._miss(f"The proof has {len(ours[1.0])} of {ROUNDS} rounds: {error}")
             if not ours[1.0]:
                 return
-        steps = {share: self._meter.step(share, found) for share, found in ours.items()}
-        met = [one for one in steps.values() if choose.meets(one, self._objective)]
-        best = choose.best(met or list(steps.values()))
+        steps = [self._meter.step(float(self._now.workers), found) for found in ours.values()]
+        defaulted = [
+            self._meter.step(float(defaults.workers), found) for found in theirs.values() if found
+        ]
+        met = [one for one in steps if self._objective.is_met_by(one)]
+        best = choose.best(met or steps)
         if not met:
-            self._fail("The proof missed the objective at each rate: do not use these settings.")
+            self._fail("The proof missed the objective at each rate, so nothing is recommended.")
+            self._recommended.clear()
         within = (best.good_rate - predicted) / predicted
         self._verification = Verification(
             predicted_rate=predicted,
             measured_rate=best.good_rate,
             spread=best.spread,
             within=within,
-            against_defaults=_with_setting(self._meter.step(0, theirs), float(defaults.workers))
-            if theirs
-            else None,
-            ours=_with_setting(steps[1.0], float(self._now.workers)),
+            against_defaults=choose.best(defaulted) if defaulted else None,
+            ours=choose.best(steps),
+            met=bool(met),
         )
         if abs(within) > WITHIN:
             self.warnings.append(
                 f"The proof missed: {predicted:.0f}/s were predicted, and {best.good_rate:.0f}/s "
                 "measured. The figures vary too much, or the machine does something else."
             )
+
+    def _offer_each(
+        self,
+        configuration: Configuration,
+        rounds: dict[float, list[Round]],
+        predicted: float,
+        one: Slice,
+    ) -> None:
+        """Offer to a new server each of the shares of *predicted* that *rounds* has, once."""
+        with self._started(configuration) as running:
+            found = [self._offer(running, self._at_most(each * predicted), one) for each in rounds]
+        for each, came in zip(rounds.values(), found, strict=True):
+            each.append(came)
 
     # -- one round ---------------------------------------------------------------------------
 
@@ -645,7 +727,7 @@ class Tuner:
             self._say(what)
             rounds.append(self._offer(running, rate, one))
             step = self._meter.step(rate, rounds[-1:])
-            if choose.meets(step, self._objective):
+            if self._objective.is_met_by(step):
                 return True
             if step.good_rate < nearly * rate:
                 return False
@@ -690,7 +772,7 @@ class Tuner:
 def _has_answered(workers: Workers, before: int) -> bool:
     """Return whether *workers* have counted a request more than *before*, or do so in a second."""
     until_s = monotonic() + MAX_LATE_S
-    while workers.look().requests <= before:
+    while workers.answered() <= before:
         if monotonic() > until_s:
             return False
         sleep(REST_S)

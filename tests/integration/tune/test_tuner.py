@@ -63,6 +63,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "LIMITS", (2,))
     monkeypatch.setattr(tuner, "IDLE", (0, 100))
     monkeypatch.setattr(tuner, "PROOF", (1.0,))
+    monkeypatch.setattr(tuner, "DEFAULTS", (1.0,))
 
 
 def typed(beginning: str) -> list[str]:
@@ -244,8 +245,10 @@ def test_the_log_of_another_service_is_not_offered(other: str) -> None:
         (["plain:app", "--load", "/", "--slo", "fast"], "not of the form p99=200ms,errors=0.1%"),
         (["--load", "/"], "give either what gunicorn is given"),
         (["plain:app"], "--load is missing"),
+        (["plain:app", "--load", "/", "--total", "nan"], "'nan' is not a finite number"),
+        (["plain:app", "--load", "/", "--max-rate", "nan"], "'nan' is not a finite number"),
     ],
-    ids=["objective", "target", "load"],
+    ids=["objective", "target", "load", "total", "rate"],
 )
 def test_wrong_use_is_explained(arguments: Sequence[str], reason: str) -> None:
     """By the exit status 2."""

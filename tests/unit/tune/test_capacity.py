@@ -1,5 +1,6 @@
 """How many hosts a load needs, on figures that can be checked by hand."""
 
+import dataclasses
 import math
 
 import msgspec
@@ -8,10 +9,11 @@ from msgspec.structs import replace
 
 from greenline.budget.plan import Deployment, PostgresFacts, postgres_plan
 from greenline.errors import ConfigError
-from greenline.tune import capacity, usl
+from greenline.tune import capacity, results, usl
 from greenline.tune.capacity import Application, Host, Row
 from greenline.tune.results import Machine, Result
 from tests.helpers import tuned
+from tests.helpers.support import CHECKOUT
 
 LARGE = Host(4, 4_096)
 APP = Application(
@@ -52,6 +54,14 @@ def test_hosts_are_what_the_load_needs() -> None:
 def test_the_workers_of_a_host(host: Host, workers: int, binds: str) -> None:
     """As many as its processors, or its memory, allow; at least one."""
     assert capacity.workers_of(APP, host) == (workers, binds)
+
+
+def test_as_many_workers_as_were_measured_on_as_many_processors() -> None:
+    """Whatever floating point makes of the quotient."""
+    for cores in range(1, 65):
+        for workers in range(1, 2 * cores + 1):
+            app = dataclasses.replace(APP, workers_a_core=workers / cores)
+            assert capacity.workers_of(app, Host(cores, 100_000))[0] == workers
 
 
 def test_a_host_without_room_for_a_worker_is_refused() -> None:
@@ -117,6 +127,23 @@ def test_what_was_not_measured_is_computed_and_said() -> None:
     assert app.rate == 200.0
     assert app.pool == math.ceil(2 * 200 * 0.006)
     assert "Not measured: the pool. 2 times what Little's law gives: 3." in app.notes
+
+
+@pytest.mark.parametrize(
+    ("seen", "note"),
+    [(8, "It had 4 connections at most."), (2, "It had 1 connection at most."),
+     (0, "No connection was seen: 1 is assumed.")],
+)  # fmt: skip
+def test_a_pool_without_shares_is_what_was_seen(seen: int, note: str) -> None:
+    """Or said to be assumed; and the objective is no figure."""
+    steps = [
+        replace(step, shares=None, connections=seen) for step in tuned.result().sweeps[0].steps
+    ]
+    sweep = replace(tuned.result().sweeps[0], steps=steps)
+    blind = replace(tuned.result(), sweeps=[sweep], recommendations=[], verification=None)
+    measured, pool = capacity.application(blind).notes
+    assert pool == f"Not measured: the pool. {note}"
+    assert measured.endswith("p99 within 200 ms.")
 
 
 def test_recommended_workers_that_were_not_verified_have_the_rate_of_their_step() -> None:
@@ -204,6 +231,25 @@ def test_the_time_in_postgres_is_that_with_the_recommended_pool() -> None:
     app = capacity.application(msgspec.structs.replace(result, sweeps=slower))
     assert app.postgres_s == 0.002
     assert app.response_s == pytest.approx(0.012)
+
+
+def test_a_proof_that_missed_is_no_rate() -> None:
+    """The best of what it measured broke the objective; a result without the field has met it."""
+    result = tuned.result()
+    assert result.verification is not None
+    missed = replace(result, verification=replace(result.verification, met=False))
+    with pytest.raises(ConfigError, match="the proof missed the objective"):
+        capacity.application(missed)
+    with pytest.raises(ConfigError, match="the proof missed the objective"):
+        capacity.application(replace(missed, recommendations=[]))
+    assert results.read(CHECKOUT / "examples" / "tune.json").verification.met
+
+
+def test_without_the_number_of_workers_nothing_is_computed() -> None:
+    """A rate of several is not that of one."""
+    unknown = replace(tuned.result(), settings={}, recommendations=[], verification=None)
+    with pytest.raises(ConfigError, match="it does not say how many workers there were"):
+        capacity.application(unknown)
 
 
 def test_without_a_look_at_the_workers_nothing_is_computed() -> None:

@@ -115,6 +115,8 @@ def test_a_rate_that_the_database_was_not_measured_with_is_said(measured: str) -
         (("--rate", "2", "--think", "8s"), "there is one of --rate and --users with --think"),
         (("--users", "2", "--think", "8h"), "'8h' is no time such as 8s, 500ms or 1m"),
         (("--rate", "0"), "--rate"),
+        (("--rate", "inf"), "'inf' is not a finite number"),
+        (("--rate", "1", "--cores", "nan"), "'nan' is not a finite number"),
         (("none.json", "--rate", "1"), "none.json: No such file or directory"),
         (("pyproject.toml", "--rate", "1"), "pyproject.toml: not a result of greenline tune"),
         (("--rate", "1", "--memory", "150"), "a host of 150 MiB has no room for one"),

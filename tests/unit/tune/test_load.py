@@ -70,6 +70,8 @@ def test_of_a_har_file_the_requests_of_its_first_host_are_offered(tmp_path: Path
         sent("POST", "http://h/c", postData={"mimeType": "text/plain", "text": "body"}),
     )
     assert load.read(file).requests == [Request("GET", "/a?x=1", {"Accept": "text/html"})]
+    # The command line wins, whatever the capitals.
+    assert load.read(file, headers=["ACCEPT"]).requests == [Request("GET", "/a?x=1")]
     (_, posted) = load.read(file, unsafe=True).requests
     assert posted == Request("POST", "/c", {}, "body")
 
@@ -114,5 +116,11 @@ def test_headers_are_those_of_the_options_and_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         load.read_headers(["secret"], None)
     assert "secret" not in str(raised.value)
+    for line in ("X-A: \N{SNOWMAN}", "X-\N{LATIN SMALL LETTER U WITH DIAERESIS}: 1"):
+        with pytest.raises(ConfigError, match="in Latin-1"):
+            load.read_headers([line], None)
     with pytest.raises(ConfigError, match="No such file"):
         load.read_headers([], str(tmp_path / "none"))
+    file.write_bytes(b"\xff\x00")
+    with pytest.raises(ConfigError, match="not a file of text"):
+        load.read_headers([], str(file))

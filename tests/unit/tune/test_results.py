@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from greenline.errors import ConfigError
-from greenline.tune import results
+from greenline.tune import report, results, screen
 from greenline.tune.results import Objective
 from tests.helpers import tuned
 
@@ -51,7 +52,20 @@ def test_the_knee_is_the_last_before_the_first_that_breaks(
     assert (found and found.setting) == knee
 
 
+def test_a_step_meets_the_objective_if_it_keeps_up() -> None:
+    """What waits at the end of a round was not late yet; so it is no knee either."""
+    assert OBJECTIVE.is_met_by(tuned.step(500, 480, offered=500))
+    behind = tuned.step(500, 470, offered=500)
+    assert not OBJECTIVE.is_met_by(behind)
+    assert not OBJECTIVE.is_met_by(tuned.step(500, 500, p99_s=0.3))
+    assert not OBJECTIVE.is_met_by(msgspec.structs.replace(tuned.step(500, 500), errors=0.002))
+    assert tuned.sweep("rate", "requests a second", [behind]).knee(OBJECTIVE) is None
+
+
 def test_the_spread_is_the_range_of_the_rounds() -> None:
     """As a part of the step's rate; one round has none."""
+    alone = msgspec.structs.replace(tuned.step(1, 100.0), rounds=[100.0])
+    assert alone.spread is None
+    assert report._row(alone)[3] == screen._row(alone)[3] == "-"
     assert tuned.step(1, 100.0, noise=0.1).spread == pytest.approx(0.2)
     assert tuned.step(1, 0.0).spread == 0

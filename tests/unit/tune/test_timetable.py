@@ -58,15 +58,23 @@ def test_with_little_time_fewer_settings_are_tried() -> None:
     assert 2 <= len(few[0]) < 5
     assert (few[0][0], few[0][-1]) == (1.0, 16.0)
     assert ROUNDS * len(few[0]) * (few[1].total_s + 1 + 2.0) <= 170 * PARTS["pool"] + 1e-6
-    kept = timetable(170).fitting("pool", settings, [2.0, 8.0, 1.0, 16.0, 4.0])
-    assert kept is not None
-    assert kept[0] == sorted([2.0, 8.0, 1.0, 16.0, 4.0][: len(kept[0])])
     slow = timetable(60)
     assert slow.slice_for("pool", 2 * ROUNDS, 2 * ROUNDS) is None
     fewest = slow.fitting("pool", settings)
     assert fewest is not None
     assert fewest[0] == [1.0, 16.0]
     assert timetable(40).fitting("pool", settings) is None
+
+
+@pytest.mark.parametrize(
+    ("total_s", "kept", "found"),
+    [(250, None, [1, 5, 8]), (250, 4.0, [1, 4, 8]), (250, 8.0, [1, 5, 8]), (60, 4.0, [4, 8])],
+)
+def test_one_setting_may_be_kept(total_s: float, kept: float | None, found: list[float]) -> None:
+    """In place of the nearest one, so that the others are spread."""
+    fitting = timetable(total_s).fitting("pool", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], kept)
+    assert fitting is not None
+    assert fitting[0] == found
 
 
 def test_thinned_settings_are_spread_evenly() -> None:
