@@ -289,5 +289,5 @@ class PoolSlots(Slots):
 
 
 def _is_closed(slot: Slot | None) -> bool:
-    """Return whether the slot table of *slot*, which was not released, is closed; or the parent's."""
+    """Return whether the slot table of *slot*, which was not released, is closed: a child's is."""
     return slot is not None and (slot.file is None or slot.file.locks.closed)

@@ -214,6 +214,32 @@ db.close()
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+def test_a_forked_child_reads_no_answer_of_its_parents(server: Postgres) -> None:
+    """Its copies of the greenlets that wait find a lost connection, and end no session."""
+    program = f"""
+from greenline.patch import patch_all
+patch_all()
+import os, gevent
+from greenline import postgres
+db = postgres.open({server.url!r}, workers=1, hosts=1)
+def ask(number): return db.fetch("slow", "select pg_sleep(0.5)::text, %(n)s::int", {{"n": number}})[0][1]
+asked = [gevent.spawn(ask, number) for number in range(8)]
+gevent.sleep(0.2)
+pid = os.fork()
+if pid == 0:
+    gevent.sleep(1.5)
+    os._exit(0)
+print([each.get(timeout=20) for each in asked])
+os.waitpid(pid, 0)
+print(ask(9))
+db.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == f"{[*range(8)]}\n9\n", done.stderr
+
+
 def test_a_lost_connection_empties_the_caches(
     server: Postgres, shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
