@@ -222,7 +222,8 @@ patch_all()
 import os, gevent
 from greenline import postgres
 db = postgres.open({server.url!r}, workers=1, hosts=1)
-def ask(number): return db.fetch("slow", "select pg_sleep(0.5)::text, %(n)s::int", {{"n": number}})[0][1]
+SLOW = "select %(n)s::int from pg_sleep(0.5)"
+def ask(number): return db.fetch("slow", SLOW, {{"n": number}})[0][0]
 asked = [gevent.spawn(ask, number) for number in range(8)]
 gevent.sleep(0.2)
 pid = os.fork()
