@@ -11,7 +11,7 @@ FIRST_END_S = 1.0  # beside a round: the generator starts, and the last answers 
 FIRST_START_S = 4.0  # of a server, until one was measured
 # What each part may take of the time that is left when it begins, in their order.
 PARTS = {
-    "rough rate": 0.12, "pool": 0.2, "workers": 0.24, "limit": 0.22, "rate": 0.38, "idle": 0.3,
+    "rough rate": 0.12, "pool": 0.16, "workers": 0.2, "limit": 0.2, "rate": 0.38, "idle": 0.3,
     "proof": 0.85, "rate alone": 0.95,
 }  # fmt: skip
 
