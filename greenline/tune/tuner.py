@@ -70,7 +70,7 @@ MAX_WAIT = 0.5  # of the objective
 # of it is left for what an overload costs.
 COMPARED = 0.25
 TOO_NOISY = 1.0  # the best setting's rounds vary by more: none is recommended
-PROOF = (0.9, 1.0, 1.1, 1.2)  # of the predicted rate
+PROOF = (0.9, 1.0, 1.1)  # of the predicted rate
 DEFAULTS = (1.0, PROOF[-1])  # the same for gunicorn's defaults, which may do more
 BUSY_MACHINE = 0.5  # load average a core
 NOISY = 0.3  # the range of the rounds, as a part of their median

@@ -68,7 +68,7 @@ def test_with_little_time_fewer_settings_are_tried() -> None:
 
 @pytest.mark.parametrize(
     ("total_s", "kept", "found"),
-    [(250, None, [1, 5, 8]), (250, 4.0, [1, 4, 8]), (250, 8.0, [1, 5, 8]), (60, 4.0, [4, 8])],
+    [(320, None, [1, 5, 8]), (320, 4.0, [1, 4, 8]), (320, 8.0, [1, 5, 8]), (80, 4.0, [4, 8])],
 )
 def test_one_setting_may_be_kept(total_s: float, kept: float | None, found: list[float]) -> None:
     """In place of the nearest one, so that the others are spread."""
