@@ -90,7 +90,7 @@ def run(found: report.Report, rounds: int) -> None:
             return
         for write in WRITES:
             for clients in WRITE_CLIENTS:
-                writes.compete(found, writers, write, clients, rounds)
+                compete(found, writers, write, clients, rounds)
 
 
 def verdicts(rows: Sequence[report.Row]) -> list[promises.Verdict]:

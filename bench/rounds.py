@@ -30,13 +30,15 @@ class Work:
     """
     One kind of read; ``{id}`` in its path is another one in each round.
 
-    *part* is what is compared of the answers, where not all of them have the rest.
+    *part* is what is compared of the answers, where not all of them have the rest; *status* is the
+    right one.
     """
 
     name: str
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     part: str | None = None
+    status: int = 200
 
     def at(self, round_: int) -> str:
         """Return the path to ask for in round *round_*."""
@@ -99,7 +101,7 @@ def compare(
     for who, server, work in entries:
         result = warm(server, work, clients)
         counts.append(requests_for(result.req_s, ROUND_S, clients))
-        problem = refused(result.answers)
+        problem = refused(result.answers, work.status)
         if problem:
             found.invalid(f"{work.name} {who} {clients} clients, before the rounds: {problem}")
             return
@@ -111,7 +113,7 @@ def compare(
         cpu_us = round((server.cpu_us() - before_us) / result.asked, 1)
         rss_mb = server.rss_mb()
         rows[place].append(report.row(work.name, who, result, rss_mb, cpu_us=cpu_us, **more))
-        problem = refused(result.answers)
+        problem = refused(result.answers, work.status)
         if problem:
             found.invalid(f"{work.name} {who} {clients} clients, round {round_ + 1}: {problem}")
     for each in rows:
@@ -123,7 +125,7 @@ def warm(server: Server, work: Work, clients: int) -> hey.Result:
     each = 2
     while True:
         result = work.ask(server, 0, each * clients, clients)
-        if result.seconds >= WARM_S or refused(result.answers):
+        if result.seconds >= WARM_S or refused(result.answers, work.status):
             return result
         # Three times as many, or nearly enough at once where the first guess was far off.
         each = max(3 * each, math.ceil(result.req_s * WARM_S / clients))

@@ -6,16 +6,14 @@ Writes to Postgres: a book with two authors and a genre is stored, changed, or s
    exist, as most new books of a service have.
 """
 
-import http.client
 import json
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bench import load, report
+from bench import load
 from bench.hey import Result
-from bench.rounds import ROUND_S, interleaved, refused, requests_for
+from bench.rounds import Work
 from bench.servers import Server
 
 IDS = range(101, 501)
@@ -26,30 +24,29 @@ NEW = {
     "genres": ["A genre"],
 }
 CHANGE = {"title": "Another title"}
+JSON = {"Content-Type": "application/json"}
 DIFFERENT = ("id", "created_at", "updated_at")  # of two answers that are the same otherwise
 
 
 @dataclass(frozen=True)
-class Write:
-    """One kind of write, what it sends, and the status of its answers."""
+class Write(Work):
+    """One kind of write; *then* is what is done with what it has made."""
 
-    name: str
-    body: Mapping[str, Any]
-    status: int
+    body: Mapping[str, Any] = field(default_factory=dict)
     then: Literal["delete", "nothing"] = "nothing"
 
-    def ask(self, server: Server, requests: int, clients: int) -> Result:
-        """Send it so often."""
-        urls = [f"{server.url}/books"]
-        if self.status == 200:
-            urls = [f"PATCH {server.url}/books/{each}" for each in IDS]
+    def ask(self, server: Server, round_: int, requests: int, clients: int) -> Result:
+        """Send it so often: to one path, or to each book in turn."""
+        urls = [f"{server.url}{self.path}"]
+        if "{id}" in self.path:
+            urls = [f"PATCH {server.url}{self.path.format(id=each)}" for each in IDS]
         run = load.run(urls, requests, clients, body=json.dumps(self.body), then=self.then)
         return load.together([run], clients, self.status)
 
 
-INSERT = Write("insert a book", NEW, 201)
-CHANGED = Write("change a book", CHANGE, 200)
-DELETE = Write("insert and delete", NEW, 204, "delete")
+INSERT = Write("insert a book", "/books", body=NEW, status=201)
+CHANGED = Write("change a book", "/books/{id}", body=CHANGE)
+DELETE = Write("insert and delete", "/books", body=NEW, status=204, then="delete")
 WRITES = (INSERT, CHANGED, DELETE)
 
 
@@ -61,27 +58,13 @@ def same_answers(servers: Mapping[str, Server]) -> list[str]:
 
 
 def _answers(server: Server) -> list[Any]:
-    status, location, body = _ask(server, "POST", "/books", NEW)
+    status, location, body = server.ask("POST", INSERT.path, JSON, json.dumps(NEW))
     answers = [status, _shown(body)]
     path = location or ""
-    for method, sent in (("PATCH", CHANGE), ("GET", None), ("DELETE", None)):
-        status, _, body = _ask(server, method, path, sent)
+    for method, sent in (("PATCH", json.dumps(CHANGE)), ("GET", None), ("DELETE", None)):
+        status, _, body = server.ask(method, path, JSON if sent else None, sent)
         answers += [method, status, _shown(body)]
     return [*answers, server.status(path)]
-
-
-def _ask(
-    server: Server, method: str, path: str, sent: Mapping[str, Any] | None
-) -> tuple[int, str | None, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    try:
-        headers = {} if sent is None else {"Content-Type": "application/json"}
-        body = None if sent is None else json.dumps(sent)
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.getheader("Location"), answer.read()
-    finally:
-        connection.close()
 
 
 def _shown(body: bytes) -> Any:
@@ -91,28 +74,3 @@ def _shown(body: bytes) -> Any:
         for name in DIFFERENT:
             one.pop(name, None)
     return shown
-
-
-def compete(
-    found: report.Report, servers: Mapping[str, Server], write: Write, clients: int, rounds: int
-) -> None:
-    """Measure all *servers* at *write* with *clients* connections; rows and problems are kept."""
-    print(f"{write.name}, {clients} connections", file=sys.stderr, flush=True)
-    # The second is warm, and says how many a round has.
-    speeds = [
-        [write.ask(server, 20 * clients, clients) for _ in range(2)][1].req_s
-        for server in servers.values()
-    ]
-    counts = [requests_for(max(speed, 1.0), ROUND_S, clients) for speed in speeds]
-    rows: dict[str, list[report.Row]] = {who: [] for who in servers}
-    for round_, place in interleaved(range(len(servers)), rounds):
-        who, server = [*servers.items()][place]
-        before_us = server.cpu_us()
-        result = write.ask(server, counts[place], clients)
-        cpu_us = round((server.cpu_us() - before_us) / result.asked, 1)
-        if problem := refused(result.answers, write.status):
-            found.invalid(f"{write.name} {who} {clients} clients, round {round_ + 1}: {problem}")
-            return
-        rows[who].append(report.row(write.name, who, result, server.rss_mb(), cpu_us=cpu_us))
-    for each in rows.values():
-        found.add(report.middle(each))

@@ -129,8 +129,8 @@ func (c *client) find(request, marker []byte) string {
 	return outcome(status, err)
 }
 
-// insertAndFind creates something, asks for what it created, and tells the status.
-func (c *client) insertAndFind(request []byte, head string) string {
+// insertAnd creates something, sends the method to what it created, and tells the status.
+func (c *client) insertAnd(method string, request []byte, head string) string {
 	status, location, created, err := c.ask(request)
 	if err != nil || status != created201 {
 		return outcome(status, err)
@@ -139,24 +139,10 @@ func (c *client) insertAndFind(request []byte, head string) string {
 	if err != nil {
 		return outcome(status, err)
 	}
-	status, _, found, err := c.ask([]byte("GET " + place.RequestURI() + head))
+	status, _, found, err := c.ask([]byte(method + " " + place.RequestURI() + head))
 	if err == nil && status == ok200 && !bytes.Equal(created, found) {
 		return "differs"
 	}
-	return outcome(status, err)
-}
-
-// insertAndDelete creates something, deletes it, and tells the status.
-func (c *client) insertAndDelete(request []byte, head string) string {
-	status, location, _, err := c.ask(request)
-	if err != nil || status != created201 {
-		return outcome(status, err)
-	}
-	place, err := url.Parse(location)
-	if err != nil {
-		return outcome(status, err)
-	}
-	status, _, _, err = c.ask([]byte("DELETE " + place.RequestURI() + head))
 	return outcome(status, err)
 }
 
@@ -259,9 +245,9 @@ func main() {
 				if *body == "" || *alone || patches {
 					status = one.find(request, expected)
 				} else if *deletes {
-					status = one.insertAndDelete(request, head)
+					status = one.insertAnd("DELETE", request, head)
 				} else {
-					status = one.insertAndFind(request, head)
+					status = one.insertAnd("GET", request, head)
 				}
 				each := row{from.Sub(began), time.Since(from), status}
 				rows[number] = append(rows[number], each)

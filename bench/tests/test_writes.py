@@ -94,14 +94,14 @@ def test_each_write_is_sent_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "run", run)
     server: Any = SimpleNamespace(url="http://h")
     for write in writes.WRITES:
-        write.ask(server, 6, 2)
+        write.ask(server, 0, 6, 2)
     insert, change, _ = sent
     assert insert[:3] == (["http://h/books"], 6, 2)
     assert len(change[0]) == len(set(change[0])) == len(writes.IDS)
     assert {url.partition(" ")[0] for url in change[0]} == {"PATCH"}
     assert [one[3]["then"] for one in sent] == ["nothing", "nothing", "delete"]
-    assert writes.INSERT.ask(server, 6, 2).req_s == 6
-    assert writes.CHANGED.ask(server, 6, 2).req_s == 0
+    assert writes.INSERT.ask(server, 0, 6, 2).req_s == 6
+    assert writes.CHANGED.ask(server, 0, 6, 2).req_s == 0
 
 
 def test_writes_are_judged_by_both_peers() -> None:
