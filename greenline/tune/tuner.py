@@ -528,11 +528,11 @@ class Tuner:
         """Return a rate that is more than *configuration* does, or the highest that was tried."""
         rate = self._at_most(MORE * knee.offered_rate)
         one = Slice(WARM_UP_S, SECONDS_S)
-        what = "what is too much"
         try:
             with self._started(configuration) as running:
                 for _ in range(MAX_MORE):
-                    is_met = self._is_met(running, f"{what}: {rate:.0f}/s", rate, one, [])
+                    what = f"what is too much: {rate:.0f}/s"
+                    is_met = self._is_met(running, what, rate, one, [])
                     if not is_met or rate >= self._asked.max_rate:
                         break
                     rate = self._at_most(MUCH_MORE * rate)
