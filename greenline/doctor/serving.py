@@ -39,6 +39,8 @@ def serving(
     :param environ: variables that are added to this process's.
     :raises TrialError: it does not serve, or ends before the block does.
     """
+    if {"-D", "--daemon"} & {*os.environ.get("GUNICORN_CMD_ARGS", "").split()}:
+        raise TrialError("GUNICORN_CMD_ARGS has --daemon: a daemon would be left behind")
     try:
         # On a port in use another server would answer in its place.
         socket.create_server(address(bind)).close()

@@ -115,7 +115,8 @@ def tune(
         offered = click.prompt("What to offer (a path, a HAR file or an access log)", default="/")
     try:
         settings.sizing()  # gunicorn's import fails with a traceback if WEB_CONCURRENCY is wrong
-        from greenline.tune.tuner import Asked, Tuner
+        from greenline.tune.run import Asked
+        from greenline.tune.tuner import Tuner
 
         sent = load.read_headers(headers, None if header_file is None else str(header_file))
         mix = load.read(offered, unsafe=unsafe_methods, headers=sent)
@@ -140,7 +141,7 @@ def _run(tuner: "Tuner") -> int:
     """Measure; return the exit status, after a line that says why it is not 0."""
     from greenline.doctor.serving import TrialError
     from greenline.tune.measure import BrokenService, GeneratorError
-    from greenline.tune.tuner import Stopped
+    from greenline.tune.run import Stopped
 
     try:
         tuner.run()

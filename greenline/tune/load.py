@@ -140,7 +140,8 @@ def read_headers(given: Iterable[str], file: str | None) -> dict[str, str]:
     for line in lines:
         name, colon, value = line.partition(":")
         is_name = re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII)
-        if not colon or not is_name or any(letter > LAST_OF_LATIN_1 for letter in value):
+        is_value = not any(one > LAST_OF_LATIN_1 or one in "\r\n\0" for one in value)
+        if not (colon and is_name and is_value):
             # The line may have a secret.
             raise ConfigError("--header: a line is not of the form 'Name: value', in Latin-1")
         found[name] = value.strip()

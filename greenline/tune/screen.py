@@ -14,7 +14,7 @@ from rich.table import Table
 from greenline.deploy.edits import KEEPALIVE_S
 from greenline.tune.configuration import environment, nginx
 from greenline.tune.results import Result, Step, Sweep
-from greenline.tune.tuner import Say
+from greenline.tune.run import Say
 
 EVERY_S = 0.5
 WIDTH = 100

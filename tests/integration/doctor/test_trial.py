@@ -592,6 +592,13 @@ def test_a_port_in_use_is_named(shop: Path) -> None:
             trial.serve("shop:app", shop, bind)
 
 
+def test_a_daemon_is_refused(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on after the doctor."""
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", "--threads 2 --daemon")
+    with pytest.raises(TrialError, match="GUNICORN_CMD_ARGS has --daemon"):
+        trial.serve("shop:app", shop, f"127.0.0.1:{free_port()}")
+
+
 def test_a_gunicorn_that_ends_is_no_trial(shop: Path) -> None:
     """The doctor ends as well, and says what gunicorn has logged at last."""
     (shop / "ends.py").write_text(

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from embedded.postgres import Postgres
 from greenline.cli import main
-from greenline.tune import choose, measure, results, server, timetable, tuner
+from greenline.tune import choose, measure, proof, rate, results, run, server, timetable, tuner
 from greenline.tune.server import Configuration, started
 from tests.helpers.pages import commands
 from tests.helpers.support import CHECKOUT, environ
@@ -48,7 +48,7 @@ PAGE = CHECKOUT / "docs" / "tune.md"
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """One round of a fraction of a second, and few settings."""
-    for module in (timetable, tuner):
+    for module in (timetable, run, rate, proof):
         monkeypatch.setattr(module, "ROUNDS", 1)
     monkeypatch.setattr(tuner, "FIRST_SHARE", 2.0)
     monkeypatch.setattr(timetable, "WARM_UP_S", 0.1)
@@ -56,14 +56,14 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timetable, "SECONDS_S", 0.4)
     monkeypatch.setattr(timetable, "MAX_SECONDS_S", 0.4)
     monkeypatch.setattr(measure, "MIN_SAMPLES_P99", 40)
-    monkeypatch.setattr(tuner, "FEWEST_SAMPLES", 50)
-    monkeypatch.setattr(tuner, "CURVE", (0.5, 1.0))
+    monkeypatch.setattr(run, "FEWEST_SAMPLES", 50)
+    monkeypatch.setattr(rate, "CURVE", (0.5, 1.0))
     monkeypatch.setattr(tuner, "POOLS", (1, 8))
     monkeypatch.setattr(choose, "waits", lambda knee, cores: False)
     monkeypatch.setattr(tuner, "LIMITS", (2,))
     monkeypatch.setattr(tuner, "IDLE", (0, 100))
-    monkeypatch.setattr(tuner, "PROOF", (1.0,))
-    monkeypatch.setattr(tuner, "DEFAULTS", (1.0,))
+    monkeypatch.setattr(proof, "PROOF", (1.0,))
+    monkeypatch.setattr(proof, "DEFAULTS", (1.0,))
 
 
 def typed(beginning: str) -> list[str]:

@@ -116,7 +116,11 @@ def test_headers_are_those_of_the_options_and_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         load.read_headers(["secret"], None)
     assert "secret" not in str(raised.value)
-    for line in ("X-A: \N{SNOWMAN}", "X-\N{LATIN SMALL LETTER U WITH DIAERESIS}: 1"):
+    for line in (
+        "X-A: \N{SNOWMAN}",
+        "X-\N{LATIN SMALL LETTER U WITH DIAERESIS}: 1",
+        "X-A: 1\nX-B: 2",
+    ):
         with pytest.raises(ConfigError, match="in Latin-1"):
             load.read_headers([line], None)
     with pytest.raises(ConfigError, match="No such file"):

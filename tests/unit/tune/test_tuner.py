@@ -11,15 +11,17 @@ from greenline.budget.plan import PostgresFacts
 from greenline.doctor.serving import TrialError
 from greenline.errors import ConfigError
 from greenline.tune import idle, machine, report, screen, server, timetable, tuner
+from greenline.tune import run as run_module
 from greenline.tune.check import Checked
 from greenline.tune.generator import Outcome
 from greenline.tune.load import Load, Request
 from greenline.tune.measure import BrokenService, Meter, Round
 from greenline.tune.observe import Look, Observed
 from greenline.tune.results import Machine, Objective, Result
+from greenline.tune.run import Asked, Stopped
 from greenline.tune.server import Configuration, Server
 from greenline.tune.timetable import Timetable
-from greenline.tune.tuner import Asked, Stopped, Tuner
+from greenline.tune.tuner import Tuner
 from tests.helpers import tuned
 
 OBJECTIVE = Objective(p99_s=0.2, errors=0.001)
@@ -122,8 +124,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
         def clock() -> float:
             return service.time_s
 
-        monkeypatch.setattr(tuner, "monotonic", clock)
-        monkeypatch.setattr(tuner, "Timetable", lambda total_s: Timetable(total_s, clock))
+        monkeypatch.setattr(run_module, "monotonic", clock)
+        monkeypatch.setattr(run_module, "Timetable", lambda total_s: Timetable(total_s, clock))
         load = Load([GET])
         found = Tuner(Asked(target, tmp_path, url, True, load, {}, OBJECTIVE, **given), service.say)
         monkeypatch.setattr(server, "started", service.started)
