@@ -89,16 +89,16 @@ class OneConnection:
         cursor.execute("; ".join(text for _, text in named), values)
         return cursor.fetchall()
 
-    def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
+    def repeat(self, work: Callable[[Cursor], T], *, reset: bool = True) -> T:
         """
         Return the result of *work*, run in one transaction.
 
-        :param work: called once.
+        :param work: called once, with a cursor.
         :param reset: ignored.
         """
         # Not repeated: a person can run the command again.
-        with self.connection() as conn:
-            return work(conn)
+        with self.connection() as conn, conn.cursor() as cursor:
+            return work(cursor)
 
 
 def mongo(settings: Settings) -> "MongoClient[Document]":

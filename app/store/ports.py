@@ -264,18 +264,18 @@ class Pool(Protocol):
         """
         Run statements in one round trip, in a transaction of :meth:`repeat`.
 
-        :param cursor: of its connection.
+        :param cursor: the one that its work is called with.
         :param named: the statements, each with the name under which it is prepared.
         :param values: the parameters of all.
         :returns: the rows of the last one.
         """
         ...
 
-    def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
+    def repeat(self, work: Callable[[Cursor], T], *, reset: bool = True) -> T:
         """
         Return the result of *work*, run in a transaction.
 
-        :param work: may be called again, after a deadlock for example.
+        :param work: is called with a cursor, and again after a deadlock for example.
         :param reset: as in :meth:`connection`. Default True.
         """
         ...

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Generic
 from zlib import crc32
 
 import msgspec
-from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from app.errors import NotFound, PreconditionFailed
@@ -190,13 +189,8 @@ class Table(Generic[I]):
 
     def _write(self, work: Callable[[Cursor], T]) -> T:
         """Return the result of *work*, run in a transaction that is repeated after a deadlock."""
-
-        def transaction(conn: Connection) -> T:
-            with conn.cursor() as cursor:
-                return work(cursor)
-
         # Nothing stays in the session, so its reset, a round trip, is left out.
-        return self._pool.repeat(transaction, reset=False)
+        return self._pool.repeat(work, reset=False)
 
     def _lock(self, cursor: Cursor, ids: Sequence[int]) -> dict[int, Stored]:
         """Return the items that exist, locked until the transaction ends."""

@@ -11,7 +11,7 @@ from greenline.errors import ConnectionLost, OutcomeUnknown, SerializationFailur
 from greenline.hub import deadline
 from greenline.hub.backoff import Backoff
 from greenline.postgres import prepared
-from greenline.postgres.connection import Connection
+from greenline.postgres.connection import BlockCursor, Connection
 from greenline.postgres.pool import ConnectionPool
 from greenline.postgres.prepared import Named
 
@@ -67,7 +67,7 @@ class Postgres:
         except OutcomeUnknown as error:
             raise ConnectionLost from error.__cause__
 
-    def repeat(self, work: Callable[[Connection], T], *, reset: bool = True) -> T:
+    def repeat(self, work: Callable[[Cursor], T], *, reset: bool = True) -> T:
         """
         Return the result of *work*, in a transaction that is repeated as a whole if it must be.
 
@@ -75,7 +75,8 @@ class Postgres:
         before COMMIT: with a random pause that grows, within the request's time, and with at most
         ``MAX_CONFLICTS`` attempts.
 
-        :param work: is called with a connection, once for each attempt.
+        :param work: is called with a cursor, once for each attempt. BEGIN is sent with its first
+            statement, which saves a round trip.
         :param reset: as for :meth:`connection`. Default True.
         :raises SerializationFailure: the last attempt failed in this way.
         :raises ConnectionLost: the last attempt failed in this way.
@@ -99,7 +100,7 @@ class Postgres:
         """
         Run statements in one round trip, in a transaction of :meth:`repeat`.
 
-        :param cursor: of its connection.
+        :param cursor: the one that its work is called with.
         :param named: the name under which each is prepared, and its text with ``%(value)s`` in it.
         :param values: the values of all by name.
         :returns: the rows of the last statement.
@@ -109,9 +110,12 @@ class Postgres:
         self._execute(cursor, named, values)
         return cursor.fetchall()
 
-    def _transact(self, work: Callable[[Connection], T], reset: bool) -> T:
-        with self._pool.connection(reset=reset) as conn:
-            return work(conn)
+    def _transact(self, work: Callable[[Cursor], T], reset: bool) -> T:
+        with (
+            self._pool.block(reset=reset) as conn,
+            conn.cursor(cursor_factory=BlockCursor) as cursor,
+        ):
+            return work(cursor)
 
     def _fetch(self, name: str, text: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._pool.connection(autocommit=True, reset=False) as conn, conn.cursor() as cursor:

@@ -4,12 +4,13 @@ import os
 from _socket import socketpair
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import gevent
 import psycopg2
-from psycopg2.extensions import TRANSACTION_STATUS_INERROR
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE, TRANSACTION_STATUS_INERROR, cursor
 from psycopg2.extensions import connection as PsycopgConnection
 
 from greenline.errors import DeadlineExceeded, OutcomeUnknown, PoolClosed, StoreError
@@ -22,6 +23,10 @@ RESET = (
     "close all; unlisten *; select pg_advisory_unlock_all(); discard temp; discard sequences; "
     "reset session authorization; reset all"
 )
+
+
+# What is sent before the first statement of a :class:`BlockCursor`.
+BEGIN = "begin; "
 
 
 class WatchedConnection(PsycopgConnection):
@@ -103,15 +108,36 @@ class Connection(WatchedConnection):
         :raises StoreError: an earlier statement failed, and its error was swallowed.
         :raises OutcomeUnknown: the answer was lost: the transaction may have been committed.
         """
+        self._commit(super().commit)
+
+    def commit_block(self) -> None:
+        """
+        Commit what a :class:`BlockCursor` has begun, as :meth:`commit` does.
+
+        :raises Error: as there.
+        """
+        if self.info.transaction_status != TRANSACTION_STATUS_IDLE:
+            with self.cursor() as sending:
+                self._commit(partial(sending.execute, "COMMIT"))  # as psycopg2 spells it
+
+    def roll_back(self) -> None:
+        """Roll back, also what a statement has begun, of which psycopg2 does not know."""
+        if self.autocommit:
+            with self.cursor() as sending:
+                sending.execute("rollback")
+        else:
+            self.rollback()
+
+    def _commit(self, send: Callable[[], object]) -> None:
         if self.closed:
-            super().commit()  # raises InterfaceError: nothing is sent
+            send()  # raises InterfaceError: nothing is sent
         if deadline.remaining() == 0:
             raise DeadlineExceeded
         # The server would answer COMMIT with ROLLBACK here, without an error.
         if self.info.transaction_status == TRANSACTION_STATUS_INERROR:
             raise StoreError("a statement of this transaction failed: it cannot be committed")
         try:
-            super().commit()
+            send()
         except psycopg2.Error as error:
             # Closed: COMMIT may have been executed. An error from the server leaves it open.
             if self.closed:
@@ -150,6 +176,38 @@ class Connection(WatchedConnection):
             self.close()
         if self.duplicate_fd is not None:
             os.close(self.duplicate_fd)
+
+
+class BlockCursor(cursor):
+    """
+    A cursor whose first statement begins a transaction, in the same message.
+
+    psycopg2 sends BEGIN apart, which takes a round trip; so the connection is in autocommit mode.
+    """
+
+    _begins = True
+
+    def execute(self, query: Any, values: Any = None) -> None:
+        """Execute as psycopg2 does."""
+        if self._begins and isinstance(query, str):
+            self._begins, query = False, BEGIN + query
+        self._begin()
+        super().execute(query, values)
+
+    def executemany(self, query: Any, values: Any) -> None:
+        """Execute as psycopg2 does."""
+        self._begin()
+        super().executemany(query, values)
+
+    def callproc(self, name: Any, values: Any = None) -> Any:
+        """Call as psycopg2 does."""
+        self._begin()
+        return super().callproc(name, *([] if values is None else [values]))
+
+    def _begin(self) -> None:
+        if self._begins:
+            self._begins = False
+            super().execute("begin")
 
 
 _settled: WeakSet[Connection] = WeakSet()

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import psycopg2
 from psycopg2 import errorcodes
+from psycopg2.extensions import TRANSACTION_STATUS_INERROR
 from psycopg2.extensions import cursor as Cursor
 
 from greenline.errors import SerializationFailure
@@ -60,7 +61,7 @@ def execute(cursor: Cursor, named: Sequence[Named], values: Mapping[str, Any]) -
             raise
         # Which of them it was is not said, and the catalog knows.
         conn.prepared.update((name, UNKNOWN) for name, _ in named)
-        if not conn.autocommit:
+        if conn.info.transaction_status == TRANSACTION_STATUS_INERROR:
             raise SerializationFailure from error
         _execute(conn, cursor, named, values)
 

@@ -16,7 +16,7 @@ from psycopg2.extensions import cursor
 from psycopg2.sql import Composable
 
 from greenline.postgres import serialize
-from greenline.postgres.connection import Connection
+from greenline.postgres.connection import BEGIN, Connection
 from greenline.postgres.handle import PooledCursor
 from greenline.postgres.serialize import InTurn, SerializedCursor, in_turn, mixed
 
@@ -94,7 +94,8 @@ def _text(cursor: Any, query: Any) -> str:
     if isinstance(query, Composable):
         query = query.as_string(cursor)
     # What is behind is cut off by all that show it.
-    return query[:MAX_BYTES].decode(errors="replace") if isinstance(query, bytes) else str(query)
+    text = query[:MAX_BYTES].decode(errors="replace") if isinstance(query, bytes) else str(query)
+    return text.removeprefix(BEGIN)
 
 
 TEXTS: dict[str, Callable[..., str]] = {

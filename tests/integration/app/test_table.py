@@ -10,7 +10,6 @@ import psycopg2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg2.extensions import cursor as Cursor
 
 from app.errors import NotFound, PreconditionFailed
 from app.records import AuthorInput, BookInput
@@ -19,9 +18,10 @@ from app.store.books import Books
 from app.store.ports import Change, Document, Listing, Position, Stored
 from embedded.postgres import Postgres as Server
 from greenline.errors import Conflict
+from greenline.postgres import client as client_module
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
-from greenline.postgres.connection import Connection
+from greenline.postgres.connection import BlockCursor
 from greenline.postgres.pool import ConnectionPool
 from tests.helpers.support import Databases, wait_until
 
@@ -79,7 +79,7 @@ def other(databases: Databases) -> Iterator[Other]:
     made.close()
 
 
-class Counting(Cursor):
+class Counting(BlockCursor):
     """A cursor that counts how often the server was asked."""
 
     asked = 0
@@ -381,15 +381,13 @@ def prepare_all(books: Books) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 1_000])
-def test_a_batch_of_books_is_two_questions(databases: Databases, size: int) -> None:
+def test_a_batch_of_books_is_two_questions(
+    databases: Databases, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many books there are, and whichever of their authors is new."""
 
-    def counted(**more: Any) -> Connection:
-        conn = connect(databases.postgres, 5.0, **more)
-        conn.cursor_factory = Counting
-        return conn
-
-    pool = ConnectionPool(counted, max_size=1)
+    monkeypatch.setattr(client_module, "BlockCursor", Counting)
+    pool = ConnectionPool(partial(connect, databases.postgres, 5.0), max_size=1)
     books = Books(Postgres(pool))
     sent = [book(f"many {n}", None, f"many {size} {n % 50}") for n in range(size)]
     prepare_all(books)

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 from psycopg2.errors import DuplicatePreparedStatement
+from psycopg2.extensions import cursor as Cursor
 
 from embedded.postgres import Postgres as Server
 from greenline.errors import SerializationFailure, StoreError
 from greenline.postgres import prepared
 from greenline.postgres.client import Postgres
 from greenline.postgres.connect import connect
-from greenline.postgres.connection import Connection
 from greenline.postgres.pool import ConnectionPool
 
 BODY = "$$ begin raise feature_not_supported using message = 'not here'; end $$"
@@ -43,12 +43,11 @@ def prepared_at(pool: ConnectionPool, name: str) -> datetime:
 
 def run(
     client: Postgres, named: list[tuple[str, str]], values: dict[str, object]
-) -> Callable[[Connection], list[tuple[Any, ...]]]:
+) -> Callable[[Cursor], list[tuple[Any, ...]]]:
     """Return a transaction of these statements, in one message."""
 
-    def work(conn: Connection) -> list[tuple[Any, ...]]:
-        with conn.cursor() as cursor:
-            return client.run(cursor, named, values)
+    def work(cursor: Cursor) -> list[tuple[Any, ...]]:
+        return client.run(cursor, named, values)
 
     return work
 
@@ -245,10 +244,9 @@ def test_what_the_server_cannot_do_is_tried_once(pool: ConnectionPool) -> None:
     client, attempts = Postgres(pool), []
     change(pool, f"create or replace function refuse() returns int language plpgsql as {BODY}")
 
-    def work(conn: Connection) -> object:
+    def work(cursor: Cursor) -> object:
         attempts.append(1)
-        with conn.cursor() as cursor:
-            return client.run(cursor, [("refused", "select refuse()")], {})
+        return client.run(cursor, [("refused", "select refuse()")], {})
 
     with pytest.raises(StoreError) as caught:
         client.repeat(work)
